@@ -9,7 +9,7 @@
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
 #   make compat   canary, demo and nearest tests with the minor releases of Ray, Prefect and MLflow next to ours; ARGS="--only ray";
 #                 and `make compat-tune`, Ray Tune's own examples, each killed once and resumed; ARGS="--only pbt"
-#   make lock     writes requirements.lock anew from pyproject.toml; UPGRADE=1 for newer versions
+#   make lock     writes requirements.lock anew from pyproject.toml, and sbom.cdx.json of it; UPGRADE=1 for newer versions
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,6 +20,7 @@ UNIT_JOBS := 2
 UPGRADE :=
 TORCH = $(shell sed -n 's/^torch = \["\(.*\)"\]/\1/p' pyproject.toml)
 HYDRA = $(shell sed -n 's/^test-hydra = \["\(.*\)"\].*/\1/p' pyproject.toml)
+SBOM = $(shell sed -n 's/^sbom = \["\(.*\)"\].*/\1/p' pyproject.toml)
 WANDB = $(shell sed -n 's/^test-wandb = \["\(.*\)"\].*/\1/p' pyproject.toml)
 FRAMEWORKS := sklearn,xgboost,lightgbm,catboost,lightning,keras,flax,transformers,accelerate
 
@@ -30,7 +31,7 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test nightly soak bench compat compat-releases compat-tune optuna-examples docs pictures lock install clean
+.PHONY: demo check lint types units test nightly soak bench compat compat-releases compat-tune optuna-examples docs pictures lock sbom install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -43,6 +44,7 @@ check: $(VENV)/.installed
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
@@ -88,6 +90,13 @@ lock: $(VENV)/.installed
 		--extra rl --extra docs --extra dev --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command 'make lock' --quiet \
 		$(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	@$(MAKE) --no-print-directory sbom
+
+# The tool is not in the lock: it looks at the environment from outside, and would bring thirty packages for one file.
+sbom: $(VENV)/.installed
+	$(BIN)/uv tool run --quiet --from "$(SBOM)" cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+		--output-file $(VENV)/sbom.json $(BIN)/python
+	$(BIN)/python docs/site/sbom.py $(VENV)/sbom.json
 
 install: $(VENV)/.installed
 

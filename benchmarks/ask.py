@@ -2,10 +2,10 @@
 
     python benchmarks/ask.py --json ask.json
 
-Six parameters (two logarithmic, one real, two whole, one choice), all trials done; for "early" all but one
-in nine were stopped, where TPE is our own, and not Optuna's. Each number is the
-median over `--repeats` proposals; for TPE both get the same seeds and their proposals are compared. "cold"
-is the time from nothing to the first proposal: telling all results, then asking.
+Six parameters (two logarithmic, one real, two whole, one choice), all trials done; for "early" all
+but one in nine were stopped, where TPE is our own, and not Optuna's. Each number is the median over
+`--repeats` proposals; for TPE both get the same seeds and their proposals are compared. "cold" is
+the time from nothing to the first proposal: telling all results, then asking.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
 from regrow.search.samplers import Result, Sampler, TrialStatus, make
 from regrow.search.space import Space
@@ -52,7 +57,9 @@ WARM_UP = 2  # proposals before those that count: imports, caches
 
 
 def results(count: int, *, early: bool = False) -> list[Result]:
-    """Random trials with a loss that depends on most parameters, all done; `early`: all but one in nine stopped."""
+    """Random trials with a loss that depends on most parameters, all done; `early`: all but one in
+    nine stopped.
+    """
     sampler, told = make("random", SETTING), []
     for number in range(count):
         proposal = sampler.ask(number, number)
@@ -60,9 +67,15 @@ def results(count: int, *, early: bool = False) -> list[Result]:
         config = proposal.config
         loss = abs(math.log10(config["lr"]) + 3) + config["dropout"] + abs(config["layers"] - 3) / 6
         value = loss + number % 97 / 970
-        curve = [(step, value + 1 / step) for step in range(1, 10 if number % 9 == 0 else 4)] if early else []
+        curve = (
+            [(step, value + 1 / step) for step in range(1, 10 if number % 9 == 0 else 4)]
+            if early
+            else []
+        )
         status: TrialStatus = "stopped" if early and number % 9 else "done"
-        told.append(Result(number=number, config=config, status=status, value=value, intermediate=curve))
+        told.append(
+            Result(number=number, config=config, status=status, value=value, intermediate=curve)
+        )
     return told
 
 
@@ -72,7 +85,9 @@ def study_with(told: list[Result], sampler: optuna.samplers.BaseSampler) -> optu
     for result in told:
         done = result.status == "done"
         trial = optuna.trial.create_trial(
-            params=dict(result.config), distributions=OPTUNAS, value=result.value if done else None,
+            params=dict(result.config),
+            distributions=OPTUNAS,
+            value=result.value if done else None,
             state=optuna.trial.TrialState.COMPLETE if done else optuna.trial.TrialState.PRUNED,
             intermediate_values=dict(result.intermediate),
         )
@@ -88,7 +103,9 @@ def milliseconds(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def measure(search: Any, told: list[Result], repeats: int) -> dict[str, Any]:
-    """Medians of ours and Optuna's, turn by turn, so that both meet the same load of the machine."""
+    """Medians of ours and Optuna's, turn by turn, so that both meet the same load of the
+    machine.
+    """
     make(search, SETTING).ask(0, 0)  # imports are not what is measured here
 
     def rebuild() -> Sampler:
@@ -99,7 +116,11 @@ def measure(search: Any, told: list[Result], repeats: int) -> dict[str, Any]:
         return sampler
 
     cold, ours = milliseconds(rebuild)
-    theirs = optuna.samplers.TPESampler(seed=0) if search != "random" else optuna.samplers.RandomSampler(seed=0)
+    theirs = (
+        optuna.samplers.TPESampler(seed=0)
+        if search != "random"
+        else optuna.samplers.RandomSampler(seed=0)
+    )
     study = study_with(told, theirs)
     times: dict[str, list[float]] = {"ours": [], "optuna": []}
     equal = 0
@@ -127,16 +148,24 @@ def measure(search: Any, told: list[Result], repeats: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="write the numbers here too")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 10_000], help="trials told")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[100, 1_000, 10_000], help="trials told"
+    )
     parser.add_argument("--repeats", type=int, default=21, help="proposals for each median")
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     rows = []
     names = ("trials", "ours ms", "optuna ms", "ratio", "cold ms")
     print(f"{'search':8}" + "".join(f"{name:>11}" for name in names) + "  same proposals")
-    for name, search, early in (("random", "random", False), ("tpe", "tpe", False), ("early", "tpe", True)):
+    for name, search, early in (
+        ("random", "random", False),
+        ("tpe", "tpe", False),
+        ("early", "tpe", True),
+    ):
         for size in options.sizes:
             row = measure(search, results(size, early=early), options.repeats) | {"search": name}
             rows.append(row)

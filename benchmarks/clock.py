@@ -1,8 +1,10 @@
-"""A simulated experiment: a table of learning curves, a tuner that proposes and decides, workers and a virtual clock.
+"""A simulated experiment: a table of learning curves, a tuner that proposes and decides, workers
+and a virtual clock.
 
-All tuners, ours and others', run under this one loop. A step takes the seconds that the table says; a tuner takes none, or as
-many as its processor time is said to be worth. Starting, pausing and going on cost nothing. A configuration that is not in the
-table has the curve of its nearest neighbour.
+All tuners, ours and others', run under this one loop. A step takes the seconds that the table says;
+a tuner takes none, or as many as its processor time is said to be worth. Starting, pausing and
+going on cost nothing. A configuration that is not in the table has the curve of its nearest
+neighbour.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from regrow.infra.exports.recorded import Table
 from regrow.infra.state.spec_file import read_spec
 from regrow.search.spec import Spec
+from regrow.show.exports.recorded import Table
 
 Config = Mapping[str, Any]
 Decision = Literal["continue", "stop", "pause"]
@@ -29,19 +31,27 @@ _T = TypeVar("_T")
 
 
 class Tuner(Protocol):
-    """Proposes configurations and decides which trials go on. Its trials are numbered from 0 in the order of their start."""
+    """Proposes configurations and decides which trials go on. Its trials are numbered from 0 in the
+    order of their start.
+    """
 
     def ask(self) -> Config | int | None:
-        """For a free worker: a new trial's configuration, the number of a paused trial that goes on, or nothing for now."""
+        """For a free worker: a new trial's configuration, the number of a paused trial that goes
+        on, or nothing for now.
+        """
         ...
 
     def report(self, trial: int, step: int, score: float) -> Decision:
-        """What becomes of a trial after a step. After the last step, the trial ends whatever the answer is."""
+        """What becomes of a trial after a step. After the last step, the trial ends whatever the
+        answer is.
+        """
         ...
 
 
 class Task(ABC):
-    """An experiment whose every configuration has a known learning curve, of the one metric `score`."""
+    """An experiment whose every configuration has a known learning curve, of the one metric
+    `score`.
+    """
 
     training: float
     """Mean seconds of a trial that is trained to its last step."""
@@ -56,7 +66,9 @@ class Task(ABC):
         self.max_steps: int = spec.max_steps
         self.mode = spec.objective.mode
         self.space: dict[str, Any] = spec.space.to_json()
-        """As written: `{loguniform: [low, high]}`, `{uniform: ...}`, `{int: ...}`, `{logint: ...}` or `{choice: [...]}`."""
+        """As written: `{loguniform: [low, high]}`, `{uniform: ...}`, `{int: ...}`, `{logint: ...}`
+        or `{choice: [...]}`.
+        """
 
     @abstractmethod
     def at(self, config: Config, step: int) -> tuple[float, float]:
@@ -67,7 +79,9 @@ class Task(ABC):
         return score if self.mode == "min" else -score
 
     def regret(self, score: float) -> float:
-        """0 for the best score known, 1 for the median of last scores, which any configuration may give, or worse."""
+        """0 for the best score known, 1 for the median of last scores, which any configuration may
+        give, or worse.
+        """
         return min((self.cost(score) - self.best) / (self.middle - self.best), 1.0)
 
 
@@ -80,7 +94,9 @@ class Curves(Task):
         self._table = Table(file, self.spec)
         with gzip.open(file, "rt", newline="") as lines:
             rows = list(csv.DictReader(lines))
-        last = [self.cost(float(row["score"])) for row in rows if int(row["step"]) == self.max_steps]
+        last = [
+            self.cost(float(row["score"])) for row in rows if int(row["step"]) == self.max_steps
+        ]
         self.middle = statistics.median(last)
         self.best = self.cost(self._table.best("score", most=self.mode == "max"))
         self.training = sum(float(row["seconds"]) for row in rows) / len(last)
@@ -91,7 +107,9 @@ class Curves(Task):
 
 
 def used(tuner: Tuner) -> float:
-    """Seconds of processor time so far, of this thread and of where the tuner runs if that is elsewhere."""
+    """Seconds of processor time so far, of this thread and of where the tuner runs if that is
+    elsewhere.
+    """
     elsewhere: Callable[[], float] | None = getattr(tuner, "used", None)
     return time.thread_time() + (elsewhere() if elsewhere else 0.0)
 
@@ -99,9 +117,11 @@ def used(tuner: Tuner) -> float:
 def simulate(
     tuner: Tuner, curves: Task, *, workers: int, seconds: float, thought: float = 0.0
 ) -> tuple[list[tuple[float, float]], int, int]:
-    """Every (time, score) at which the best score so far improved, up to `seconds`; then the trials begun and the steps taken.
+    """Every (time, score) at which the best score so far improved, up to `seconds`; then the trials
+    begun and the steps taken.
 
-    `thought`: simulated seconds for each second of processor time that the tuner takes, one question after the other.
+    `thought`: simulated seconds for each second of processor time that the tuner takes, one
+    question after the other.
     """
     best: list[tuple[float, float]] = []
     trials: list[Config] = []

@@ -1,18 +1,21 @@
-"""Tables of real learning curves, for simulated experiments: what any configuration would have reported, and when.
+"""Tables of real learning curves, for simulated experiments: what any configuration would have
+reported, and when.
 
-    python benchmarks/curves.py                     # trains all 1,500 models again, about ten minutes
+    python benchmarks/curves.py   # trains all 1,500 models again, about ten minutes
     python benchmarks/curves.py --only wine --out /tmp/curves
 
-Five small tasks on data that ship with scikit-learn. Each trains the same 300 configurations, the first points of a scrambled
-Sobol sequence in the unit cube of its space, for 27 steps, and writes two files:
+Five small tasks on data that ship with scikit-learn. Each trains the same 300 configurations, the
+first points of a scrambled Sobol sequence in the unit cube of its space, for 27 steps, and writes
+two files:
 
-`<task>.yaml`     the experiment as `regrow` reads it, with the space and the metric
-`<task>.csv.gz`   one row for each configuration and step: the parameters by name, `step` from 1, `score` on examples that the
-                  model was not trained on, and `seconds`, the CPU time of the step's training and scoring in one thread: unlike
-                  wall-clock time it hardly depends on what else the machine is doing
+* `<task>.yaml`: the experiment as `regrow` reads it, with the space and the metric
+* `<task>.csv.gz`: one row for each configuration and step: the parameters by name, `step` from 1,
+  `score` on examples that the model was not trained on, and `seconds`, the CPU time of the step's
+  training and scoring in one thread: unlike wall-clock time it hardly depends on what else the
+  machine is doing
 
-The scores follow from the seeds and the versions of NumPy and scikit-learn; the seconds never come out the same twice. A model
-that overflows scores like one that knows nothing from then on.
+The scores follow from the seeds and the versions of NumPy and scikit-learn; the seconds never come
+out the same twice. A model that overflows scores like one that knows nothing from then on.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")  # before NumPy is loaded
+# before NumPy is loaded
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
 import numpy as np
 import numpy.typing as npt
@@ -66,8 +70,14 @@ def digits_curve(config: Config) -> Iterator[float]:
     """A network of one layer reads digits; a step is one pass."""
     train_x, valid_x, train_y, valid_y = _digits()
     model = MLPClassifier(
-        [config["hidden"]], solver="adam", activation=config["activation"], learning_rate_init=config["lr"],
-        alpha=config["alpha"], batch_size=config["batch"], beta_1=config["beta1"], random_state=SEED,
+        [config["hidden"]],
+        solver="adam",
+        activation=config["activation"],
+        learning_rate_init=config["lr"],
+        alpha=config["alpha"],
+        batch_size=config["batch"],
+        beta_1=config["beta1"],
+        random_state=SEED,
     )
     while True:
         model.partial_fit(train_x, train_y, classes=range(10))
@@ -78,8 +88,14 @@ def linear_curve(config: Config) -> Iterator[float]:
     """A linear model reads digits; a step is a third of a pass."""
     train_x, valid_x, train_y, valid_y = _digits()
     model = SGDClassifier(
-        loss=config["loss"], penalty="elasticnet", alpha=config["alpha"], l1_ratio=config["l1_ratio"],
-        learning_rate=config["decay"], eta0=config["eta0"], power_t=config["power"], random_state=SEED,
+        loss=config["loss"],
+        penalty="elasticnet",
+        alpha=config["alpha"],
+        l1_ratio=config["l1_ratio"],
+        learning_rate=config["decay"],
+        eta0=config["eta0"],
+        power_t=config["power"],
+        random_state=SEED,
     )
     rng = np.random.default_rng(SEED)
     while True:
@@ -94,8 +110,14 @@ def wine_curve(config: Config) -> Iterator[float]:
     folds = list(_folds(x, y, StratifiedKFold(3, shuffle=True, random_state=SEED)))
     models = [
         MLPClassifier(
-            [config["hidden"]], solver="sgd", activation=config["activation"], learning_rate_init=config["lr"],
-            alpha=config["alpha"], batch_size=config["batch"], momentum=config["momentum"], random_state=SEED,
+            [config["hidden"]],
+            solver="sgd",
+            activation=config["activation"],
+            learning_rate_init=config["lr"],
+            alpha=config["alpha"],
+            batch_size=config["batch"],
+            momentum=config["momentum"],
+            random_state=SEED,
         )
         for _ in folds
     ]
@@ -110,10 +132,19 @@ def wine_curve(config: Config) -> Iterator[float]:
 def cancer_curve(config: Config) -> Iterator[float]:
     """Boosted trees tell tumours apart, which overfits; a step is three trees."""
     x, y = load_breast_cancer(return_X_y=True)
-    train_x, valid_x, train_y, valid_y = train_test_split(x, y, test_size=0.5, stratify=y, random_state=SEED)
+    train_x, valid_x, train_y, valid_y = train_test_split(
+        x, y, test_size=0.5, stratify=y, random_state=SEED
+    )
     model = GradientBoostingClassifier(
-        n_estimators=0, warm_start=True, learning_rate=config["lr"], max_depth=config["depth"], random_state=SEED,
-        subsample=config["subsample"], max_features=config["features"], min_samples_leaf=config["leaf"], loss=config["loss"],
+        n_estimators=0,
+        warm_start=True,
+        learning_rate=config["lr"],
+        max_depth=config["depth"],
+        random_state=SEED,
+        subsample=config["subsample"],
+        max_features=config["features"],
+        min_samples_leaf=config["leaf"],
+        loss=config["loss"],
     )
     while True:
         model.n_estimators += 3
@@ -122,13 +153,22 @@ def cancer_curve(config: Config) -> Iterator[float]:
 
 
 def diabetes_curve(config: Config) -> Iterator[float]:
-    """Boosted trees, one model for each of three folds, predict how a disease goes on; a step is three trees."""
+    """Boosted trees, one model for each of three folds, predict how a disease goes on; a step is
+    three trees.
+    """
     x, y = load_diabetes(return_X_y=True)
     folds = list(_folds(x, y / y.std(), KFold(3, shuffle=True, random_state=SEED)))
     models = [
         GradientBoostingRegressor(
-            n_estimators=0, warm_start=True, learning_rate=config["lr"], max_depth=config["depth"], random_state=SEED,
-            subsample=config["subsample"], max_features=config["features"], min_samples_leaf=config["leaf"], loss=config["loss"],
+            n_estimators=0,
+            warm_start=True,
+            learning_rate=config["lr"],
+            max_depth=config["depth"],
+            random_state=SEED,
+            subsample=config["subsample"],
+            max_features=config["features"],
+            min_samples_leaf=config["leaf"],
+            loss=config["loss"],
         )
         for _ in folds
     ]
@@ -143,7 +183,9 @@ def diabetes_curve(config: Config) -> Iterator[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A task: how a configuration is trained, step by step; its space; what is measured; the score of knowing nothing."""
+    """A task: how a configuration is trained, step by step; its space; what is measured; the score
+    of knowing nothing.
+    """
 
     curve: Callable[[Config], Iterator[float]]
     space: dict[str, Any]
@@ -154,7 +196,10 @@ class Task:
 
 TASKS = {
     "digits": Task(
-        curve=digits_curve, mode="max", measured="accuracy on 450 images of digits", ignorant=0.1,
+        curve=digits_curve,
+        mode="max",
+        measured="accuracy on 450 images of digits",
+        ignorant=0.1,
         space={
             "lr": {"loguniform": [1e-4, 0.3]},
             "hidden": {"logint": [4, 64]},
@@ -165,7 +210,10 @@ TASKS = {
         },
     ),
     "linear": Task(
-        curve=linear_curve, mode="max", measured="accuracy on 450 images of digits", ignorant=0.1,
+        curve=linear_curve,
+        mode="max",
+        measured="accuracy on 450 images of digits",
+        ignorant=0.1,
         space={
             "eta0": {"loguniform": [1e-5, 10.0]},
             "decay": {"choice": ["constant", "invscaling"]},
@@ -176,7 +224,10 @@ TASKS = {
         },
     ),
     "wine": Task(
-        curve=wine_curve, mode="max", measured="accuracy on 178 wines, each left out once", ignorant=0.33,
+        curve=wine_curve,
+        mode="max",
+        measured="accuracy on 178 wines, each left out once",
+        ignorant=0.33,
         space={
             "lr": {"loguniform": [1e-5, 1.0]},
             "momentum": {"uniform": [0.0, 0.99]},
@@ -187,7 +238,10 @@ TASKS = {
         },
     ),
     "cancer": Task(
-        curve=cancer_curve, mode="min", measured="log loss on 285 tumours", ignorant=0.66,
+        curve=cancer_curve,
+        mode="min",
+        measured="log loss on 285 tumours",
+        ignorant=0.66,
         space={
             "lr": {"loguniform": [0.005, 1.0]},
             "depth": {"int": [1, 6]},
@@ -198,7 +252,10 @@ TASKS = {
         },
     ),
     "diabetes": Task(
-        curve=diabetes_curve, mode="min", measured="RMSE on 442 patients, in standard deviations", ignorant=1.0,
+        curve=diabetes_curve,
+        mode="min",
+        measured="RMSE on 442 patients, in standard deviations",
+        ignorant=1.0,
         space={
             "lr": {"loguniform": [0.003, 1.0]},
             "depth": {"int": [1, 6]},
@@ -212,7 +269,9 @@ TASKS = {
 
 
 def trainable(name: str) -> Callable[[rg.Trial], None]:
-    """The task for `regrow run`, which trains it indeed. Saves nothing: a trial that goes on trains its steps again."""
+    """The task for `regrow run`, which trains it indeed. Saves nothing: a trial that goes on trains
+    its steps again.
+    """
 
     def train(trial: rg.Trial) -> None:
         curve, trained = TASKS[name].curve(trial.config), 0
@@ -229,7 +288,9 @@ digits, linear, wine, cancer, diabetes = map(trainable, TASKS)
 
 def _digits() -> Split:
     x, y = load_digits(return_X_y=True)
-    train_x, valid_x, train_y, valid_y = train_test_split(x / 16, y, test_size=0.25, stratify=y, random_state=SEED)
+    train_x, valid_x, train_y, valid_y = train_test_split(
+        x / 16, y, test_size=0.25, stratify=y, random_state=SEED
+    )
     return train_x, valid_x, train_y, valid_y
 
 
@@ -240,12 +301,20 @@ def _folds(x: Array, y: Array, folds: KFold | StratifiedKFold) -> Iterator[Split
 
 
 def configurations(space: Space, count: int) -> list[dict[str, Any]]:
-    """The first `count` points of the design; real numbers have five significant digits, as in the file."""
-    points = qmc.Sobol(len(space.flat), rng=np.random.default_rng(SEED)).random_base2((count - 1).bit_length())[:count]
+    """The first `count` points of the design; real numbers have five significant digits, as in the
+    file.
+    """
+    points = qmc.Sobol(len(space.flat), rng=np.random.default_rng(SEED)).random_base2(
+        (count - 1).bit_length()
+    )[:count]
     found = []
     for point in points:
-        values = {p.name: p.domain.quantile(float(u)) for p, u in zip(space.flat, point, strict=True)}
-        found.append({name: float(f"{v:.5g}") if isinstance(v, float) else v for name, v in values.items()})
+        values = {
+            p.name: p.domain.quantile(float(u)) for p, u in zip(space.flat, point, strict=True)
+        }
+        found.append(
+            {name: float(f"{v:.5g}") if isinstance(v, float) else v for name, v in values.items()}
+        )
     return found
 
 
@@ -273,7 +342,9 @@ def write(name: str, folder: Path, count: int) -> str:
     last = []
     for config in configurations(space, count):
         for step, (score, seconds) in enumerate(measured(task, config), start=1):
-            table.writerow([*(config[p.name] for p in space.flat), step, f"{score:.5g}", f"{seconds:.3g}"])
+            table.writerow(
+                [*(config[p.name] for p in space.flat), step, f"{score:.5g}", f"{seconds:.3g}"]
+            )
         last.append(score)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.csv.gz"
@@ -288,18 +359,23 @@ def write(name: str, folder: Path, count: int) -> str:
 
 def specification(name: str, task: Task) -> str:
     """The experiment as `regrow` reads it."""
-    space = "".join(f"  {key}: {yaml.safe_dump(value, default_flow_style=True).strip()}\n" for key, value in task.space.items())
+    space = "".join(
+        f"  {key}: {yaml.safe_dump(value, default_flow_style=True).strip()}\n"
+        for key, value in task.space.items()
+    )
     return (
-        f"# {task.measured[0].upper()}{task.measured[1:]}. The curves are in {name}.csv.gz, made by benchmarks/curves.py.\n"
-        f"name: {name}\ntrainable: ../curves.py:{name}   # `regrow simulate` reads the table instead\n"
-        f"metric: score\nmode: {task.mode}\nspace:\n{space}"
-        f"search: tpe\nschedule: {{asha: {{grace_period: 1, reduction_factor: 3}}}}\n"
-        f"trials: 100\nmax_steps: {STEPS}\nseed: 0\n"
+        f"# {task.measured[0].upper()}{task.measured[1:]}. The curves are in {name}.csv.gz, made by"
+        f" benchmarks/curves.py.\nname: {name}\ntrainable: ../curves.py:{name}   # `regrow"
+        " simulate` reads the table instead\nmetric: score\nmode:"
+        f" {task.mode}\nspace:\n{space}search: tpe\nschedule: {{asha: {{grace_period: 1,"
+        f" reduction_factor: 3}}}}\ntrials: 100\nmax_steps: {STEPS}\nseed: 0\n"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", choices=TASKS, default=list(TASKS), help="these tasks")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the tables")
     parser.add_argument("--configurations", type=int, default=CONFIGURATIONS)

@@ -1,10 +1,12 @@
-"""A trial of two data-parallel workers: ours, Ray Train's and torchrun's, the same training, in turns.
+"""A trial of two data-parallel workers: ours, Ray Train's and torchrun's, the same training, in
+turns.
 
     python benchmarks/data_parallel.py --rounds 3 --json data_parallel.json
 
-Told are the seconds from the command to the first step, the milliseconds of a step, how long a step with a checkpoint holds the
-training up (its report, less that of a step without), how long after a SIGKILL of rank 1 the next new step is done and how many
-steps are done again, and the most memory that all processes of the command took (PSS). Medians of the rounds.
+Told are the seconds from the command to the first step, the milliseconds of a step, how long a step
+with a checkpoint holds the training up (its report, less that of a step without), how long after a
+SIGKILL of rank 1 the next new step is done and how many steps are done again, and the most memory
+that all processes of the command took (PSS). Medians of the rounds.
 """
 
 from __future__ import annotations
@@ -38,9 +40,17 @@ def command(side: str, folder: Path) -> list[str]:
     """What is typed."""
     if side == "ours":
         spec = {
-            "name": "bench", "trainable": f"{HERE / 'data_parallel_work.py'}:ours", "metric": "loss", "mode": "min",
-            "space": {"x": 0}, "trials": 1, "search": "random", "schedule": "fifo", "max_steps": STEPS + 1,
-            "resources": {"cpu": 1, "workers": 2}, "checkpoint": {"every_steps": EVERY},
+            "name": "bench",
+            "trainable": f"{HERE / 'data_parallel_work.py'}:ours",
+            "metric": "loss",
+            "mode": "min",
+            "space": {"x": 0},
+            "trials": 1,
+            "search": "random",
+            "schedule": "fifo",
+            "max_steps": STEPS + 1,
+            "resources": {"cpu": 1, "workers": 2},
+            "checkpoint": {"every_steps": EVERY},
             "retries": {"infrastructure": "unlimited"},
         }
         (folder / "bench.yaml").write_text(json.dumps(spec))  # which is YAML, too
@@ -49,7 +59,14 @@ def command(side: str, folder: Path) -> list[str]:
     if side == "ray":
         return [sys.executable, work, "ray"]
     return [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=3", "--standalone", work, "torchrun",
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--max-restarts=3",
+        "--standalone",
+        work,
+        "torchrun",
     ]
 
 
@@ -64,12 +81,22 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 def measured(side: str) -> dict[str, float]:
     """One run of a side, in which rank 1 is killed once."""
     folder = Path(tempfile.mkdtemp(prefix=f"bench-{side}-"))
-    env = {**os.environ, "BENCH_FOLDER": str(folder), "HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    env = {
+        **os.environ,
+        "BENCH_FOLDER": str(folder),
+        "HOME": str(folder / "home"),
+        "OMP_NUM_THREADS": "1",
+    }
     (folder / "home").mkdir()
     begun = time.time()
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            command(side, folder), cwd=folder, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command(side, folder),
+            cwd=folder,
+            env=env,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     most, done = [0.0], threading.Event()
     watcher = threading.Thread(target=_watch, args=(process.pid, most, done), daemon=True)
@@ -77,7 +104,10 @@ def measured(side: str) -> dict[str, float]:
     try:
         while not (now := steps(folder)) or now[-1]["step"] < KILL_AT:
             if process.poll() is not None or time.time() - begun > PATIENCE:
-                raise SystemExit(f"{side} did not get to step {KILL_AT}:\n{(folder / 'output').read_text()[-3000:]}")
+                raise SystemExit(
+                    f"{side} did not get to step"
+                    f" {KILL_AT}:\n{(folder / 'output').read_text()[-3000:]}"
+                )
             time.sleep(0.01)
         killed = time.time()
         os.kill(int((folder / "rank-1.pid").read_text()), signal.SIGKILL)
@@ -90,21 +120,33 @@ def measured(side: str) -> dict[str, float]:
     before = [note for note in noted if note["t"] <= killed]
     after = [note for note in noted if note["t"] > killed]
     last = max(note["step"] for note in before)
-    # A step that was under way at the kill may still be noted: what counts comes from processes that were started after it.
+    # A step that was under way at the kill may still be noted: what counts comes from processes
+    # that were started after it.
     again = [note for note in after if note["step"] <= last]
-    first_new = next(note["t"] for note in after if note["step"] > last and (again or note["t"] - killed > 0.5))
+    first_new = next(
+        note["t"] for note in after if note["step"] > last and (again or note["t"] - killed > 0.5)
+    )
     plain = [note["report"] for note in before if note["step"] % EVERY and note["step"] > 2]
     saving = [note["report"] for note in before if note["step"] % EVERY == 0]
     found = {
         "first step s": noted[0]["t"] - begun,
-        "step ms": 1000 * statistics.median(note["train"] + note["report"] for note in before if note["step"] % EVERY),
-        "checkpoint stall ms": 1000 * max(0.0, statistics.median(saving) - statistics.median(plain)),
+        "step ms": (
+            1000
+            * statistics.median(
+                note["train"] + note["report"] for note in before if note["step"] % EVERY
+            )
+        ),
+        "checkpoint stall ms": (
+            1000 * max(0.0, statistics.median(saving) - statistics.median(plain))
+        ),
         "recovery s": first_new - killed,
         "steps again": float(len(again)),
         "memory MB": most[0] / 1e6,
     }
     if noted[-1]["step"] != STEPS:
-        raise SystemExit(f"{side} ended at step {noted[-1]['step']}:\n{(folder / 'output').read_text()[-3000:]}")
+        raise SystemExit(
+            f"{side} ended at step {noted[-1]['step']}:\n{(folder / 'output').read_text()[-3000:]}"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     return found
 
@@ -141,8 +183,16 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f}")
     for name in rounds[sides[0]][0]:
         values = {side: statistics.median(found[name] for found in rounds[side]) for side in sides}
-        ratios = [f"{values[side] / values['ours']:.2f} times ours" for side in sides[1:] if values.get("ours")]
-        print(f"{name}: " + ", ".join(f"{side} {value:.3g}" for side, value in values.items()), *ratios, sep="; ")
+        ratios = [
+            f"{values[side] / values['ours']:.2f} times ours"
+            for side in sides[1:]
+            if values.get("ours")
+        ]
+        print(
+            f"{name}: " + ", ".join(f"{side} {value:.3g}" for side, value in values.items()),
+            *ratios,
+            sep="; ",
+        )
     if options.json:
         options.json.write_text(json.dumps(rounds))
 

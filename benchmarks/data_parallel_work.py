@@ -1,7 +1,9 @@
-"""The same data-parallel training for the three sides of `data_parallel.py`: ours, Ray Train's and torchrun's.
+"""The same data-parallel training for the three sides of `data_parallel.py`: ours, Ray Train's and
+torchrun's.
 
-Each rank of two trains an MLP by DDP (gloo) for STEPS steps of BATCH samples, with a checkpoint at each EVERY-th; rank 0 notes
-each step in FOLDER/steps.jsonl: when it was done, how long its training and how long its report with the checkpoint took.
+Each rank of two trains an MLP by DDP (gloo) for STEPS steps of BATCH samples, with a checkpoint at
+each EVERY-th; rank 0 notes each step in FOLDER/steps.jsonl: when it was done, how long its training
+and how long its report with the checkpoint took.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ class Training:
         torch.set_num_threads(1)
         torch.manual_seed(0)
         self.rank = dist.get_rank()
-        layers = [torch.nn.Linear(64, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU()]
+        layers = [
+            torch.nn.Linear(64, WIDTH),
+            torch.nn.ReLU(),
+            torch.nn.Linear(WIDTH, WIDTH),
+            torch.nn.ReLU(),
+        ]
         net = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 1))
         self.model = torch.nn.parallel.DistributedDataParallel(net)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
@@ -51,7 +58,11 @@ class Training:
         """Writes the state, which is the same on all ranks."""
         import torch
 
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+        }
         torch.save(state, file)
 
     def train(self, report: Callable[[float], object]) -> None:
@@ -61,7 +72,9 @@ class Training:
         while self.step < STEPS:
             begun = time.perf_counter()
             self.step += 1
-            data = torch.randn(BATCH, 64, generator=torch.Generator().manual_seed(self.step * 97 + self.rank))
+            data = torch.randn(
+                BATCH, 64, generator=torch.Generator().manual_seed(self.step * 97 + self.rank)
+            )
             loss = (self.model(data) - data.sum(1, keepdim=True)).pow(2).mean()
             self.optimizer.zero_grad()
             loss.backward()
@@ -69,7 +82,12 @@ class Training:
             value, trained = loss.item(), time.perf_counter()
             report(value)
             if self.rank == 0:
-                note = {"step": self.step, "t": time.time(), "train": trained - begun, "report": time.perf_counter() - trained}
+                note = {
+                    "step": self.step,
+                    "t": time.time(),
+                    "train": trained - begun,
+                    "report": time.perf_counter() - trained,
+                }
                 with (FOLDER / "steps.jsonl").open("a") as file:
                     file.write(json.dumps(note) + "\n")
             time.sleep(0.05)  # what a real step has beside the CPU of this machine
@@ -105,7 +123,10 @@ def of_ray_train(_: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             if work.rank == 0:
                 work.save(Path(folder) / "state.pt")
-            train.report({"loss": loss}, checkpoint=train.Checkpoint.from_directory(folder) if work.rank == 0 else None)
+            train.report(
+                {"loss": loss},
+                checkpoint=train.Checkpoint.from_directory(folder) if work.rank == 0 else None,
+            )
 
     work.train(report)
 
@@ -117,19 +138,31 @@ def ray_train() -> None:
     from ray.train.torch import TorchConfig, TorchTrainer
 
     env = {"BENCH_FOLDER": str(FOLDER), "PYTHONPATH": str(Path(__file__).parent)}
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": env})
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": env},
+    )
     TorchTrainer(
-        of_ray_train, train_loop_config={}, torch_config=TorchConfig(backend="gloo"),
+        of_ray_train,
+        train_loop_config={},
+        torch_config=TorchConfig(backend="gloo"),
         scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
         run_config=train.RunConfig(
-            name="bench", storage_path=str(FOLDER / "storage"), failure_config=train.FailureConfig(max_failures=3),
+            name="bench",
+            storage_path=str(FOLDER / "storage"),
+            failure_config=train.FailureConfig(max_failures=3),
             checkpoint_config=train.CheckpointConfig(num_to_keep=2),
         ),
     ).fit()
 
 
 def torchrun() -> None:
-    """The script that torchrun starts on each rank: the checkpoint is a file, replaced as a whole."""
+    """The script that torchrun starts on each rank: the checkpoint is a file, replaced as a
+    whole.
+    """
     work, file = Training(), FOLDER / "state.pt"
     if file.exists():
         work.load(file)

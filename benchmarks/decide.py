@@ -1,11 +1,14 @@
-"""How long a decision, a proposal of CMA-ES and a whole simulated experiment take, ours and Optuna's in one run.
+"""How long a decision, a proposal of CMA-ES and a whole simulated experiment take, ours and
+Optuna's in one run.
 
 python benchmarks/decide.py [--trials 10000] [--json FILE]
 
-* asha: one decision with so many trials in the lowest rung; Optuna's SuccessiveHalvingPruner over a study with as many.
-* cmaes: one proposal after so many finished trials; Optuna's CmaEsSampler after as many, at most OPTUNA_MOST, as each costs
-  it more than the one before.
-* simulation: so many random trials of at most 27 steps under ASHA, 16 workers, virtual time; there is no rival for it here.
+* asha: one decision with so many trials in the lowest rung; Optuna's SuccessiveHalvingPruner over a
+  study with as many.
+* cmaes: one proposal after so many finished trials; Optuna's CmaEsSampler after as many, at most
+  OPTUNA_MOST, as each costs it more than the one before.
+* simulation: so many random trials of at most 27 steps under ASHA, 16 workers, virtual time; there
+  is no rival for it here.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ def asha(trials: int) -> tuple[float, float]:
     scheduler = schedulers.make("asha", SETTING)
     for trial in range(trials):
         scheduler.apply(Candidate(trial=trial, config={}))
-        scheduler.apply(Decision(trial=trial, values=[uniform_draw(trial, "loss")], verdict=Verdict()))
+        scheduler.apply(
+            Decision(trial=trial, values=[uniform_draw(trial, "loss")], verdict=Verdict())
+        )
     ours = median_ms(lambda turn: scheduler.decide(trials + turn, [uniform_draw(-turn, "loss")]))
     study = optuna.create_study(pruner=optuna.pruners.SuccessiveHalvingPruner(reduction_factor=3))
     attrs = {"completed_rung_0": 0.5}
@@ -58,7 +63,10 @@ def asha(trials: int) -> tuple[float, float]:
         value = uniform_draw(trial, "loss")
         study.add_trial(
             optuna.trial.create_trial(
-                state=optuna.trial.TrialState.PRUNED, value=value, intermediate_values={1: value}, system_attrs=attrs
+                state=optuna.trial.TrialState.PRUNED,
+                value=value,
+                intermediate_values={1: value},
+                system_attrs=attrs,
             )
         )
 
@@ -78,7 +86,15 @@ def cmaes(trials: int) -> tuple[float, float]:
         proposal = sampler.ask(number, number)
         assert proposal is not None
         value = sum((float(v) - 0.3) ** 2 for v in proposal.config.values())
-        sampler.tell(Result(number=number, config=proposal.config, state=proposal.state, status="done", value=value))
+        sampler.tell(
+            Result(
+                number=number,
+                config=proposal.config,
+                state=proposal.state,
+                status="done",
+                value=value,
+            )
+        )
 
     for number in range(trials):
         turn_of_ours(number)
@@ -98,18 +114,29 @@ def simulation(trials: int) -> float:
     """Seconds for the whole."""
     spec = Spec.parse(
         {
-            "name": "large", "trainable": "a.py:b", "metric": "loss", "mode": "min", "space": SPACE, "search": "random",
-            "schedule": "asha", "trials": trials, "max_steps": 27,
+            "name": "large",
+            "trainable": "a.py:b",
+            "metric": "loss",
+            "mode": "min",
+            "space": SPACE,
+            "search": "random",
+            "schedule": "asha",
+            "trials": trials,
+            "max_steps": 27,
         }
     )
-    objective = FunctionObjective(function=lambda config, step: float(config["x0"]) / step, spec=spec)
+    objective = FunctionObjective(
+        function=lambda config, step: float(config["x0"]) / step, spec=spec
+    )
     start = time.perf_counter()
     assert simulate(spec, objective, workers=16).history.closed is not None
     return time.perf_counter() - start
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     options = parser.parse_args()
@@ -119,7 +146,9 @@ def main() -> None:
         found[name] = {"ours_ms": ours, "optuna_ms": theirs, "ratio": theirs / ours}
         print(f"{name:8} ours {ours:8.4f} ms   Optuna {theirs:9.4f} ms   {theirs / ours:7.1f}x")
     found["simulation"] = {"seconds": simulation(options.trials)}
-    print(f"simulation of {options.trials} trials x 27 steps: {found['simulation']['seconds']:.1f} s")
+    print(
+        f"simulation of {options.trials} trials x 27 steps: {found['simulation']['seconds']:.1f} s"
+    )
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")
 

@@ -1,20 +1,22 @@
-"""What an experiment costs that trains nothing: 4 trials of 2 steps, everything embedded, as a user pays it.
+"""What an experiment costs that trains nothing: 4 trials of 2 steps, everything embedded, as a user
+pays it.
 
     python benchmarks/fixed_cost.py --before HEAD~20 --runs 5
 
-Three sides take turns, in an order that is reversed each time: another revision of regrow (before), this checkout with its
-uncommitted changes (after), and Ray Tune on the same work. Both revisions run in one virtual environment, which must suit both,
-through PYTHONPATH. A run counts only if the driver and every worker wrote down that they had the right code, and if the log,
-MLflow and Prefect hold all of it. Each side has a home of its own, which a first run has warmed that is not counted.
+Three sides take turns, in an order that is reversed each time: another revision of regrow (before),
+this checkout with its uncommitted changes (after), and Ray Tune on the same work. Both revisions
+run in one virtual environment, which must suit both, through PYTHONPATH. A run counts only if the
+driver and every worker wrote down that they had the right code, and if the log, MLflow and Prefect
+hold all of it. Each side has a home of its own, which a first run has warmed that is not counted.
 
-*CPU* is what all processes used that the command started, directly or not, ended or not, counted by a cgroup (`cgroup.py`). It
-is read when the last of them has ended, which may be after the prompt. So this needs Linux, and root or a delegated cgroup.
-*Wall* is by the clock: from the typed command to the first report, from the end of the last trial's function to the prompt,
-and in all.
+*CPU* is what all processes used that the command started, directly or not, ended or not, counted by
+a cgroup (`cgroup.py`). It is read when the last of them has ended, which may be after the prompt.
+So this needs Linux, and root or a delegated cgroup. *Wall* is by the clock: from the typed command
+to the first report, from the end of the last trial's function to the prompt, and in all.
 
-One more run of each side is looked at and not timed, since looking takes time: its peak memory (PSS, sampled), the processes
-seen, and which of them imported Prefect, MLflow and Optuna. That is told by a `sitecustomize` which only this run has on its
-PYTHONPATH.
+One more run of each side is looked at and not timed, since looking takes time: its peak memory
+(PSS, sampled), the processes seen, and which of them imported Prefect, MLflow and Optuna. That is
+told by a `sitecustomize` which only this run has on its PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Noted:
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        # Asked before each first import. For a part, since a package may also be looked for without being imported.
+        # Asked before each first import; for a part, as a package may also be looked for only.
         package, _, part = name.partition(".")
         if part and package in {PACKAGES} and (os.getpid(), package) not in cls.seen:
             cls.seen.add((os.getpid(), package))
@@ -101,7 +103,10 @@ class Side:
     def look(self, hook: Path) -> tuple[Memory, dict[int, set[str]]]:
         """One run that is looked at: what Memory saw, and which packages each process imported."""
         seen = Memory(f"{MARK}={self.box.folder}")
-        path, self.box.path = self.box.path, os.pathsep.join(filter(None, (str(hook), self.box.path)))
+        path, self.box.path = (
+            self.box.path,
+            os.pathsep.join(filter(None, (str(hook), self.box.path))),
+        )
         self.run(self.box, WORK, seen.watch)
         self.group.await_empty(LINGER_SECONDS)
         self.box.path = path
@@ -111,11 +116,15 @@ class Side:
             imports[int(file.name.partition("-")[2])] = {package for package, _ in lines}
             if self.code is not None:
                 places = {place for package, place in lines if package == "regrow"}
-                assert places <= {str(self.code / "regrow/__init__.py")}, f"{file.name}: {places}, not {self.code}"
+                assert places <= {str(self.code / "regrow/__init__.py")}, (
+                    f"{file.name}: {places}, not {self.code}"
+                )
         return seen, imports
 
     def _check_code(self) -> None:
-        """Raises AssertionError unless the driver and the workers, who import the trainable, had this side's code."""
+        """Raises AssertionError unless the driver and the workers, who import the trainable, had
+        this side's code.
+        """
         if self.code is not None:
             found = [file.read_text() for file in self.box.folder.glob("code-*")]
             assert len(found) >= 2, f"only {len(found)} processes imported the trainable"
@@ -132,21 +141,43 @@ def measure(sides: dict[str, Side], runs: int) -> dict[str, dict[str, list[float
             seconds = sides[name].measure()
             for what, value in seconds.items():
                 found[name][what].append(value)
-            print(f"run {run + 1}, {name}: {', '.join(f'{what} {value:.2f} s' for what, value in seconds.items())}", flush=True)
+            print(
+                f"run {run + 1}, {name}:"
+                f" {', '.join(f'{what} {value:.2f} s' for what, value in seconds.items())}",
+                flush=True,
+            )
     return found
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Lines of Markdown: medians and their range, and the ratios: the median of the runs' own, and their range."""
-    lines = ["| seconds | before | after | Ray Tune | after / before | after / Ray Tune |", "|---|---:|---:|---:|---:|---:|"]
+    """Lines of Markdown: medians and their range, and the ratios: the median of the runs' own, and
+    their range.
+    """
+    lines = [
+        "| seconds | before | after | Ray Tune | after / before | after / Ray Tune |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for what, after in found[AFTER].items():
         values = [shown(found[name][what]) for name in (BEFORE, AFTER, TUNE)]
-        lines.append(f"| {' | '.join([what, *values, _ratio(after, found[BEFORE][what]), _ratio(after, found[TUNE][what])])} |")
+        lines.append(
+            "| "
+            + " | ".join(
+                [
+                    what,
+                    *values,
+                    _ratio(after, found[BEFORE][what]),
+                    _ratio(after, found[TUNE][what]),
+                ]
+            )
+            + " |"
+        )
     return lines
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> str:
-    """Run by run, since a load that comes and goes meets both sides of a run and not of all. Empty where there was nothing."""
+    """Run by run, since a load that comes and goes meets both sides of a run and not of all. Empty
+    where there was nothing.
+    """
     if statistics.median(theirs) < 0.05:
         return ""
     return shown([one / other for one, other in zip(ours, theirs, strict=True)])
@@ -160,36 +191,65 @@ def processes(seen: Memory, imports: dict[int, set[str]]) -> list[str]:
     lines = []
     for name, members in sorted(kinds.items()):
         counted = {package: sum(package in member for member in members) for package in PACKAGES}
-        said = [package if count == len(members) else f"{package} in {count}" for package, count in counted.items() if count]
+        said = [
+            package if count == len(members) else f"{package} in {count}"
+            for package, count in counted.items()
+            if count
+        ]
         lines.append(f"  {len(members)} x {name}{': ' if said else ''}{', '.join(said)}")
     return lines
 
 
 def unpack(revision: str, folder: Path) -> Path:
-    """The files of a revision; an archive, since a work tree would have to be taken back, also after a kill."""
-    packed = subprocess.run(["git", "archive", revision], cwd=HERE, stdout=subprocess.PIPE, check=True).stdout
+    """The files of a revision; an archive, since a work tree would have to be taken back, also
+    after a kill.
+    """
+    packed = subprocess.run(
+        ["git", "archive", revision], cwd=HERE, stdout=subprocess.PIPE, check=True
+    ).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
-        tar.extractall(folder, filter="data")
-    assert (folder / "regrow" / "search" / "__init__.py").exists(), "the links in regrow/ came to nothing"
+        tar.extractall(folder)  # its own files; Python before 3.11.4 has no filters
+    assert (folder / "regrow" / "search" / "__init__.py").exists(), (
+        "the links in regrow/ came to nothing"
+    )
     return folder
 
 
 def named(revision: str) -> str:
     """A commit's short name, with `+` where it is this checkout and has changes."""
     return subprocess.run(
-        ["git", "describe", "--always", "--exclude=*", *(["--dirty=+"] if revision == "HEAD" else [revision])],
-        cwd=HERE, stdout=subprocess.PIPE, text=True, check=True,
+        [
+            "git",
+            "describe",
+            "--always",
+            "--exclude=*",
+            *(["--dirty=+"] if revision == "HEAD" else [revision]),
+        ],
+        cwd=HERE,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     ).stdout.strip()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", required=True, metavar="REV", help="the revision to compare this checkout with")
-    parser.add_argument("--runs", type=int, default=5, help="counted runs of each side; default: %(default)s")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where the numbers go; default: %(default)s")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--before", required=True, metavar="REV", help="the revision to compare this checkout with"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=5, help="counted runs of each side; default: %(default)s"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS, help="where the numbers go; default: %(default)s"
+    )
     options = parser.parse_args()
     with ExitStack() as stack:
-        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="regrow-bench-code-")))
+        temporary = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="regrow-bench-code-"))
+        )
         (temporary / "hook").mkdir()
         (temporary / "hook" / "sitecustomize.py").write_text(HOOK)
         sides: dict[str, Side] = {}
@@ -198,17 +258,36 @@ def main() -> None:
             group, box = stack.enter_context(cgroup.made()), stack.enter_context(sandbox())
             box.prefix, box.path = group.prefix, str(code or "")
             sides[name] = Side(run=ours if code else tune, code=code, box=box, group=group)
-        print(f"before: {named(options.before)}, after: {named('HEAD')}; load average {os.getloadavg()[0]:.1f}", flush=True)
+        print(
+            f"before: {named(options.before)}, after: {named('HEAD')}; load average"
+            f" {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
         found = measure(sides, options.runs)
         load = os.getloadavg()[0]
         looks: dict[str, Any] = {}
-        print(f"\nMedians of {options.runs} runs (load average {load:.1f} at the end)\n", *table(found), sep="\n", flush=True)
+        print(
+            f"\nMedians of {options.runs} runs (load average {load:.1f} at the end)\n",
+            *table(found),
+            sep="\n",
+            flush=True,
+        )
         for name, side in sides.items():
             seen, imports = side.look(temporary / "hook")
-            print(f"\n{name}: {len(seen.names)} processes seen, peak {seen.peak:.0f} MB", *processes(seen, imports), sep="\n")
+            print(
+                f"\n{name}: {len(seen.names)} processes seen, peak {seen.peak:.0f} MB",
+                *processes(seen, imports),
+                sep="\n",
+            )
             looks[name] = {"peak_mb": seen.peak, "mb": seen.breakdown, "processes": len(seen.names)}
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    results = {"about": about(), "before": named(options.before), "after": named("HEAD"), "seconds": found, "seen": looks}
+    results = {
+        "about": about(),
+        "before": named(options.before),
+        "after": named("HEAD"),
+        "seconds": found,
+        "seen": looks,
+    }
     options.json.write_text(json.dumps(results, indent=2) + "\n")
 
 

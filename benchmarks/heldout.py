@@ -1,22 +1,25 @@
-"""How good the search is on tasks that it never saw: regret on a continuum, where what is learnt of a configuration pays.
+"""How good the search is on tasks that it never saw: regret on a continuum, where what is learnt of
+a configuration pays.
 
-    YAHPO=FOLDER python benchmarks/heldout.py                 # the twelve tasks to report; writes benchmarks/results/heldout.md
-    YAHPO=FOLDER python benchmarks/heldout.py --tasks tuning  # the others, on which constants may be chosen
+    YAHPO=FOLDER python benchmarks/heldout.py   # the twelve tasks to report: results/heldout.md
+    YAHPO=FOLDER python benchmarks/heldout.py --tasks tuning  # the others, to choose constants on
     python benchmarks/heldout.py --only tpe random --seeds 5 --out /tmp/heldout
-    python benchmarks/heldout.py --seeds 30 --known benchmarks/results/runs.json  # of which a part is there already
+    python benchmarks/heldout.py --seeds 30 --known benchmarks/results/runs.json  # a part is there
 
 After Ctrl-C it writes what it has of the seeds that are complete.
 
-`quality.py` compares the same methods on tables of 300 configurations, where a search that has found the best one's neighbourhood
-finds nothing better there. Here every configuration has a curve of its own: YAHPO's surrogates (`yahpo.py`), and to tune on also
-five tasks that interpolate those tables and a quadratic function of six numbers whose first step is half noise (`surrogate.py`).
+`quality.py` compares the same methods on tables of 300 configurations, where a search that has
+found the best one's neighbourhood finds nothing better there. Here every configuration has a curve
+of its own: YAHPO's surrogates (`yahpo.py`), and to tune on also five tasks that interpolate those
+tables and a quadratic function of six numbers whose first step is half noise (`surrogate.py`).
 
-Four workers under the virtual clock of `clock.py`, for as long as 30 configurations take to be trained to their last step; rungs
-at 1, 3 and 9 of 27 steps. A training takes a minute, and a second that a tuner computes is one during which it answers nobody.
-Regret is 0 at the best of 2,000 random configurations and 1 at their median, so it may get below 0. Every task, method and seed
-has chance of its own. Interquartile means over tasks and seeds, with 95 % intervals by a bootstrap that resamples the seeds of
-each task (Agarwal et al., NeurIPS 2021), and of each method's difference to the first. One method is there twice ("again"): how
-far two rows differ by chance.
+Four workers under the virtual clock of `clock.py`, for as long as 30 configurations take to be
+trained to their last step; rungs at 1, 3 and 9 of 27 steps. A training takes a minute, and a second
+that a tuner computes is one during which it answers nobody. Regret is 0 at the best of 2,000 random
+configurations and 1 at their median, so it may get below 0. Every task, method and seed has chance
+of its own. Interquartile means over tasks and seeds, with 95 % intervals by a bootstrap that
+resamples the seeds of each task (Agarwal et al., NeurIPS 2021), and of each method's difference to
+the first. One method is there twice ("again"): how far two rows differ by chance.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", RAY_AIR_NEW_OUTPUT="0")  # before NumPy and Ray are loaded
+# before NumPy and Ray are loaded
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", RAY_AIR_NEW_OUTPUT="0")
 
 import numpy as np
 import numpy.typing as npt
@@ -59,16 +63,22 @@ PLAIN: Any = {"tpe": {"like_optuna": True}}
 MINUTE = 60.0
 """What a training takes, when a tuner's own seconds are counted."""
 LEARNT = 5
-"""Experiments on tasks to tune on, of the same parameters, that one with `learn_from` begins with."""
+"""Experiments on tasks to tune on, of the same parameters, that one with `learn_from` begins
+with.
+"""
 SCHEDULE: Any = {"async_hyperband": {"eager": 24}}
 FIRST = replace(ours("mobster", "mobster", SCHEDULE), how="auto")
-"""What the others are compared with: what `search: auto` chooses here, a Gaussian process and asynchronous Hyperband."""
+"""What the others are compared with: what `search: auto` chooses here, a Gaussian process and
+asynchronous Hyperband.
+"""
 
 METHODS = {
     method.name: method
     for method in (
         FIRST,
-        replace(FIRST, how="auto, learn_from", make=lambda task, seed: learning(task, seed, "mobster")),
+        replace(
+            FIRST, how="auto, learn_from", make=lambda task, seed: learning(task, seed, "mobster")
+        ),
         replace(FIRST, how="tpe, learn_from", make=lambda task, seed: learning(task, seed, "tpe")),
         replace(FIRST, how="auto, again"),
         ours("mobster", "mobster", "hyperband"),
@@ -109,9 +119,13 @@ class Run:
 
 @cache
 def learnt(scenario: str) -> list[Known]:
-    """What is kept of experiments on other data sets of a scenario, each of 30 trainings by the first method."""
+    """What is kept of experiments on other data sets of a scenario, each of 30 trainings by the
+    first method.
+    """
     found: list[Known] = []
-    for place, name in enumerate([name for name in yahpo.tasks(reporting=False) if name.startswith(scenario)][:LEARNT]):
+    for place, name in enumerate(
+        [name for name in yahpo.tasks(reporting=False) if name.startswith(scenario)][:LEARNT]
+    ):
         task = task_named(name)
         tuner = Regrow(task, place, "mobster", SCHEDULE, WORKERS)
         simulate(tuner, task, workers=WORKERS, seconds=30 * task.training / WORKERS)
@@ -143,11 +157,21 @@ def run(job: tuple[str, str, int, float]) -> Run:
     budget = trainings * task.training / WORKERS
     own = int.from_bytes(hashlib.sha256(f"{name}:{method}:{seed}".encode()).digest()[:4], "big")
     tuner = METHODS[method].make(task, own)
-    best, trials, steps = simulate(tuner, task, workers=WORKERS, seconds=budget, thought=task.training / MINUTE)
+    best, trials, steps = simulate(
+        tuner, task, workers=WORKERS, seconds=budget, thought=task.training / MINUTE
+    )
     at = np.array([0.0, *(when for when, _ in best), budget])
     regrets = np.array([1.0, *(task.regret(score) for _, score in best)])
     mean = float((np.diff(at) * regrets).sum() / budget)
-    return Run(method=method, task=name, seed=seed, final=float(regrets[-1]), mean=mean, trials=trials, steps=steps)
+    return Run(
+        method=method,
+        task=name,
+        seed=seed,
+        final=float(regrets[-1]),
+        mean=mean,
+        trials=trials,
+        steps=steps,
+    )
 
 
 def grid(runs: Sequence[Run], method: str, what: str) -> Floats:
@@ -172,11 +196,26 @@ def interval(resampled: Floats) -> str:
 
 def report(runs: Sequence[Run], about: str) -> str:
     """The table, in Markdown, the least regret first."""
-    methods, tasks = list(dict.fromkeys(run.method for run in runs)), list(dict.fromkeys(run.task for run in runs))
-    found = {(method, what): middles(grid(runs, method, what)) for method in methods for what in ("final", "mean")}
+    methods, tasks = (
+        list(dict.fromkeys(run.method for run in runs)),
+        list(dict.fromkeys(run.task for run in runs)),
+    )
+    found = {
+        (method, what): middles(grid(runs, method, what))
+        for method in methods
+        for what in ("final", "mean")
+    }
     methods.sort(key=lambda method: found[method, "final"][0])
     short = [task.replace("rbv2_", "") for task in tasks]
-    head = ["method", "trials", "regret at the end", "beside the first", "over time", "beside the first", *short]
+    head = [
+        "method",
+        "trials",
+        "regret at the end",
+        "beside the first",
+        "over time",
+        "beside the first",
+        *short,
+    ]
     lines = ["# Regret on tasks never seen", "", about, "", "| " + " | ".join(head) + " |"]
     lines.append("|---" + "|---:" * (len(head) - 1) + "|")
     for method in methods:
@@ -201,13 +240,24 @@ def write(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--trainings", type=float, default=30, help="the budget of worker time, in mean full trainings")
+    parser.add_argument(
+        "--trainings",
+        type=float,
+        default=30,
+        help="the budget of worker time, in mean full trainings",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--known", type=Path, help="runs of the same budget that need not be made again")
+    parser.add_argument(
+        "--known", type=Path, help="runs of the same budget that need not be made again"
+    )
     parser.add_argument("--only", nargs="+", help="methods whose name contains one of these")
-    parser.add_argument("--tasks", choices=("reporting", "tuning"), default="reporting", help="which tasks")
+    parser.add_argument(
+        "--tasks", choices=("reporting", "tuning"), default="reporting", help="which tasks"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "results")
     options = parser.parse_args()
     start = time.perf_counter()
@@ -215,36 +265,62 @@ def main() -> None:
     if SyneTune.find() is None:
         print("without Syne Tune: SYNE_PYTHON names no Python that has it", file=sys.stderr)
         methods = [m for m in methods if METHODS[m].who != "Syne Tune"]
-    tasks = yahpo.tasks(reporting=True) if options.tasks == "reporting" else [*TASKS, "quadratic", *yahpo.tasks(reporting=False)]
+    tasks = (
+        yahpo.tasks(reporting=True)
+        if options.tasks == "reporting"
+        else [*TASKS, "quadratic", *yahpo.tasks(reporting=False)]
+    )
     if not tasks:
-        parser.error("the tasks to report need YAHPO's surrogates: YAHPO=FOLDER (see benchmarks/yahpo.py)")
-    known = [] if options.known is None else [Run(**one) for one in json.loads(options.known.read_text())]
-    runs = [one for one in known if one.method in methods and one.task in tasks and one.seed < options.seeds]
+        parser.error(
+            "the tasks to report need YAHPO's surrogates: YAHPO=FOLDER (see benchmarks/yahpo.py)"
+        )
+    known = (
+        []
+        if options.known is None
+        else [Run(**one) for one in json.loads(options.known.read_text())]
+    )
+    runs = [
+        one
+        for one in known
+        if one.method in methods and one.task in tasks and one.seed < options.seeds
+    ]
     there = {(one.method, one.task, one.seed) for one in runs}
     jobs = [
-        (method, task, seed, options.trainings) for seed in range(options.seeds) for method in methods for task in tasks
+        (method, task, seed, options.trainings)
+        for seed in range(options.seeds)
+        for method in methods
+        for task in tasks
         if (method, task, seed) not in there
     ]
     made = 0
     try:
-        with multiprocessing.get_context("spawn").Pool(options.jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        with multiprocessing.get_context("spawn").Pool(
+            options.jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        ) as pool:
             for done in pool.imap(run, jobs, chunksize=2):
                 runs.append(done)
                 made += 1
                 if made % (len(methods) * len(tasks)) == 0:
-                    print(f"seed {done.seed + 1} of {options.seeds}, {time.perf_counter() - start:.0f} s", file=sys.stderr)
+                    print(
+                        f"seed {done.seed + 1} of {options.seeds},"
+                        f" {time.perf_counter() - start:.0f} s",
+                        file=sys.stderr,
+                    )
                     write(options.out, runs)
     except KeyboardInterrupt:
         there = {(one.method, one.task, one.seed) for one in runs}
-        whole = ({(method, task, seed) for method in methods for task in tasks} <= there for seed in range(options.seeds))
+        whole = (
+            {(method, task, seed) for method in methods for task in tasks} <= there
+            for seed in range(options.seeds)
+        )
         options.seeds = sum(takewhile(bool, whole))
         runs = [each for each in runs if each.seed < options.seeds]
         if options.seeds < 2:
             raise
     about = (
-        f"{len(tasks)} tasks, {options.seeds} seeds each, {WORKERS} workers, {options.trainings:g} full trainings of worker "
-        f"time. Python {platform.python_version()}. Interquartile means with 95 % intervals; in the last columns medians by "
-        "task, at the end."
+        f"{len(tasks)} tasks, {options.seeds} seeds each, {WORKERS} workers, {options.trainings:g}"
+        f" full trainings of worker time. Python {platform.python_version()}. Interquartile means"
+        " with 95 % intervals; in the last columns medians by task, at the end."
     )
     text = report(runs, about)
     write(options.out, runs)

@@ -1,9 +1,11 @@
-"""The experiment's log: events a second, a replay of a million reports, objects left behind after a day.
+"""The experiment's log: events a second, a replay of a million reports, objects left behind after a
+day.
 
     python benchmarks/log.py --json log.json
 
-Beside each: Optuna's JournalStorage (file backend) doing the same work in the same run, smaller where it would take
-hours, as it keeps what a study is in a journal as well. Ray Tune has no log: it overwrites a snapshot.
+Beside each: Optuna's JournalStorage (file backend) doing the same work in the same run, smaller
+where it would take hours, as it keeps what a study is in a journal as well. Ray Tune has no log: it
+overwrites a snapshot.
 """
 
 from __future__ import annotations
@@ -25,11 +27,28 @@ from regrow.infra.log.log import Log
 from regrow.infra.log.segments import PREFIX
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
-from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Proposed, Reported, Row, Started, encode
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Created,
+    Ended,
+    Opened,
+    Proposed,
+    Reported,
+    Row,
+    Started,
+    encode,
+)
 
 SPEC = {
-    "name": "log", "trainable": "work.py:train", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0, 1]}},
-    "search": "random", "schedule": "fifo", "trials": 1,
+    "name": "log",
+    "trainable": "work.py:train",
+    "metric": "score",
+    "mode": "max",
+    "space": {"x": {"uniform": [0, 1]}},
+    "search": "random",
+    "schedule": "fifo",
+    "trials": 1,
 }
 BATCH = 100
 """Rows of a report event: what an attempt sends in one message at some hundred steps a second."""
@@ -50,7 +69,9 @@ def experiment(trials: int, steps: int) -> list[bytes]:
         ]
         for first in range(1, steps + 1, BATCH):
             last = min(first + BATCH, steps + 1)
-            rows = [Row(s, 1.0 + s, {"score": 0.001 * s, "loss": 1.0 / s}) for s in range(first, last)]
+            rows = [
+                Row(s, 1.0 + s, {"score": 0.001 * s, "loss": 1.0 / s}) for s in range(first, last)
+            ]
             events.append(Reported(t=2.0, **lease, rows=rows))
         events.append(Ended(t=3.0, **lease, outcome="done", step=steps))
     return [encode(event) for event in events]
@@ -65,7 +86,9 @@ def write(log: Log, lines: list[bytes], a_segment: int) -> None:
 
 
 def durable_events(count: int) -> dict[str, float]:
-    """Events a second that are durable on the local disk: one by one, and in groups of 100 as many attempts make them."""
+    """Events a second that are durable on the local disk: one by one, and in groups of 100 as many
+    attempts make them.
+    """
     line = encode(Reported(t=1.0, trial=0, attempt=1, rows=[Row(1, 1.0, {"score": 0.5})]))
     rates = {}
     for name, group in (("one at a time", 1), ("in groups of 100", 100)):
@@ -94,7 +117,9 @@ def journal_study(file: Path) -> Any:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    return optuna.create_study(storage=JournalStorage(JournalFileBackend(str(file))), study_name="s", load_if_exists=True)
+    return optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(str(file))), study_name="s", load_if_exists=True
+    )
 
 
 REPLAY = """
@@ -113,20 +138,25 @@ else:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = journal_study(Path(sys.argv[2]))
     points = sum(len(trial.intermediate_values) for trial in study.trials)
-print(points, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(points, time.perf_counter() - start, memory)
 """
 
 
 def replayed(side: str, place: Path) -> tuple[float, float]:
     """Seconds and peak MB of a process that reads everything and folds it; imports count."""
     command = [sys.executable, "-c", REPLAY, side, str(place), str(Path(__file__).parent)]
-    points, seconds, megabytes = map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    points, seconds, megabytes = map(
+        float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    )
     assert points > 0
     return seconds, megabytes
 
 
 def replay(reports: int, rival_reports: int, rounds: int) -> dict[str, Any]:
-    """Reading and folding so many reports; Optuna's is smaller and scaled, as writing it takes so long."""
+    """Reading and folding so many reports; Optuna's is smaller and scaled, as writing it takes so
+    long.
+    """
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = Path(folder, "ours"), Path(folder, "journal")
         log = Log.open(LocalStore(ours))
@@ -144,10 +174,17 @@ def replay(reports: int, rival_reports: int, rounds: int) -> dict[str, Any]:
         for _ in range(rounds):
             found["ours"].append(replayed("ours", ours))
             found["optuna"].append(replayed("optuna", theirs))
-    (s, mb), (rs, rmb) = ([statistics.median(v) for v in zip(*found[side], strict=True)] for side in ("ours", "optuna"))
+    (s, mb), (rs, rmb) = (
+        [statistics.median(v) for v in zip(*found[side], strict=True)]
+        for side in ("ours", "optuna")
+    )
     return {
-        "reports": reports, "seconds": s, "megabytes": mb,
-        "optuna reports": rival_reports, "optuna seconds": rs, "optuna megabytes": rmb,
+        "reports": reports,
+        "seconds": s,
+        "megabytes": mb,
+        "optuna reports": rival_reports,
+        "optuna seconds": rs,
+        "optuna megabytes": rmb,
         "times faster a report": (rs / rival_reports) / (s / reports),
     }
 
@@ -166,7 +203,12 @@ def a_day(seconds: int) -> dict[str, float]:
             merged = log.compact()
             requests += 2 * merged  # each is read and deleted
             most = max(most, len(store.list(PREFIX)))
-    return {"commits": seconds, "objects": len(store.list(PREFIX)), "most objects": most, "requests a commit": requests / seconds}
+    return {
+        "commits": seconds,
+        "objects": len(store.list(PREFIX)),
+        "most objects": most,
+        "requests a commit": requests / seconds,
+    }
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -178,7 +220,9 @@ def timed(call: Callable[[], object]) -> float:
 
 def main() -> None:
     """Measures, prints a line each, writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--reports", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
@@ -187,21 +231,33 @@ def main() -> None:
 
     rates = durable_events(2_000)
     rival = optuna_events(2_000)
-    print(f"durable events a second, one at a time:    {rates['one at a time']:>9,.0f}   Optuna's journal {rival:,.0f}")
+    print(
+        f"durable events a second, one at a time:    {rates['one at a time']:>9,.0f}   Optuna's"
+        f" journal {rival:,.0f}"
+    )
     print(f"durable events a second, in groups of 100: {rates['in groups of 100']:>9,.0f}")
     found = replay(options.reports, min(20_000, options.reports), options.rounds)
     print(
-        f"replay of {found['reports']:,} reports: {found['seconds']:.1f} s, {found['megabytes']:.0f} MB; Optuna of "
-        f"{found['optuna reports']:,}: {found['optuna seconds']:.1f} s; {found['times faster a report']:.0f} times faster each"
+        f"replay of {found['reports']:,} reports: {found['seconds']:.1f} s,"
+        f" {found['megabytes']:.0f} MB; Optuna of {found['optuna reports']:,}:"
+        f" {found['optuna seconds']:.1f} s; {found['times faster a report']:.0f} times faster each"
     )
     day = a_day(86_400)
     print(
-        f"a day at one commit a second: {day['objects']} objects left, {day['most objects']} at most, "
-        f"{day['requests a commit']:.2f} requests a commit"
+        f"a day at one commit a second: {day['objects']} objects left, {day['most objects']} at"
+        f" most, {day['requests a commit']:.2f} requests a commit"
     )
     if options.json:
-        machine = {"python": platform.python_version(), "load": Path("/proc/loadavg").read_text().split()[0]}
-        report = {"machine": machine, "events": {**rates, "optuna": rival}, "replay": found, "day": day}
+        machine = {
+            "python": platform.python_version(),
+            "load": Path("/proc/loadavg").read_text().split()[0],
+        }
+        report = {
+            "machine": machine,
+            "events": {**rates, "optuna": rival},
+            "replay": found,
+            "day": day,
+        }
         options.json.write_text(json.dumps(report, indent=1))
 
 

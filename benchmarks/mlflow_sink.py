@@ -1,7 +1,8 @@
-"""What recording very short trials costs: `python benchmarks/mlflow_sink.py [tracking uri] [trials] [batch]`.
+"""What recording very short trials costs: `python benchmarks/mlflow_sink.py [tracking uri] [trials]
+[batch]`.
 
-Prints wall time and CPU of this process per trial (a server's own CPU is not in it), for writing, for the
-same writing again (what a crash costs), and for `load()`.
+Prints wall time and CPU of this process per trial (a server's own CPU is not in it), for writing,
+for the same writing again (what a crash costs), and for `load()`.
 """
 
 import sys
@@ -49,7 +50,9 @@ def main(tracking_uri: str, trials: int, batch: int) -> None:
 
     def long_run() -> None:
         points = [("loss", 1 / (i + 1), i, 1_700_000_000_000 + i) for i in range(10_000)]
-        sink.write([RunUpdate(key="trial-0", name="digits-0000", start_ms=0, metrics=points)], trials)
+        sink.write(
+            [RunUpdate(key="trial-0", name="digits-0000", start_ms=0, metrics=points)], trials
+        )
 
     timed("import, open", trials, sink.load)
     timed(f"write by {batch}", trials, write)

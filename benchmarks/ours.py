@@ -1,7 +1,9 @@
-"""regrow as a tuner of a simulated experiment (`clock.py`): its planner, told the events that a log would have.
+"""regrow as a tuner of a simulated experiment (`clock.py`): its planner, told the events that a log
+would have.
 
-The planner decides here as everywhere: which trial starts, pauses, goes on, stops. The events of a trial's attempt (it began, it
-reported, it ended, it saved a checkpoint where it pauses) are written as a worker would write them.
+The planner decides here as everywhere: which trial starts, pauses, goes on, stops. The events of a
+trial's attempt (it began, it reported, it ended, it saved a checkpoint where it pauses) are written
+as a worker would write them.
 """
 
 from __future__ import annotations
@@ -35,10 +37,18 @@ TRIALS = 100_000
 
 
 class Regrow:
-    """An experiment with `search` and `schedule`, as they stand in a specification. Raises SpecError for what there is not."""
+    """An experiment with `search` and `schedule`, as they stand in a specification. Raises
+    SpecError for what there is not.
+    """
 
     def __init__(
-        self, curves: Task, seed: int, search: Any, schedule: Any, workers: int, learnt: Sequence[Known] = ()
+        self,
+        curves: Task,
+        seed: int,
+        search: Any,
+        schedule: Any,
+        workers: int,
+        learnt: Sequence[Known] = (),
     ) -> None:
         changes = {"search": search, "schedule": schedule, "trials": TRIALS, "seed": seed}
         spec = Spec.parse({**curves.spec.to_json(), **changes})
@@ -55,7 +65,13 @@ class Regrow:
             new = new or isinstance(event, Proposed)
             if isinstance(event, Started):
                 trial = self._planner.history.trials[event.trial]
-                began = Began(t=event.t, trial=event.trial, attempt=event.attempt, node="a", restored=trial.step)
+                began = Began(
+                    t=event.t,
+                    trial=event.trial,
+                    attempt=event.attempt,
+                    node="a",
+                    restored=trial.step,
+                )
                 self._apply(began)
                 return trial.config if new else event.trial
         return None
@@ -71,18 +87,32 @@ class Regrow:
         if attempt.until is not None and step >= attempt.until:
             event = self._planner.next(now)
             if not isinstance(event, Decided) or event.trial != trial:
-                raise LookupError(f"a decision on trial {trial} was due at step {step}, not {event}")
+                raise LookupError(
+                    f"a decision on trial {trial} was due at step {step}, not {event}"
+                )
             self._apply(event)
             if event.verdict == "restart":
-                raise NotImplementedError("a table cannot say what a model does that goes on in another way")
+                raise NotImplementedError(
+                    "a table cannot say what a model does that goes on in another way"
+                )
             decision = event.verdict
         if decision == "continue" and step < self._max_steps:
             return "continue"
         if decision == "pause":
             manifest = f"{trial}-{step}"
-            self._apply(Saved(t=now, trial=trial, attempt=attempt.number, step=step, manifest=manifest, size=1))
-        outcomes: dict[Decision, Outcome] = {"continue": "done", "stop": "stopped", "pause": "paused"}
-        self._apply(Ended(t=now, trial=trial, attempt=attempt.number, outcome=outcomes[decision], step=step))
+            self._apply(
+                Saved(
+                    t=now, trial=trial, attempt=attempt.number, step=step, manifest=manifest, size=1
+                )
+            )
+        outcomes: dict[Decision, Outcome] = {
+            "continue": "done",
+            "stop": "stopped",
+            "pause": "paused",
+        }
+        self._apply(
+            Ended(t=now, trial=trial, attempt=attempt.number, outcome=outcomes[decision], step=step)
+        )
         return "stop" if decision == "continue" else decision
 
     @property

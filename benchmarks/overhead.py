@@ -1,9 +1,11 @@
-"""What running an experiment costs beside the training itself: ours and Ray Tune's, on the same work in the same run.
+"""What running an experiment costs beside the training itself: ours and Ray Tune's, on the same
+work in the same run.
 
     python benchmarks/overhead.py --only trials,reports --rounds 3 --json overhead.json
 
-The sides take turns, so that both meet the same load of the machine; printed are medians over the rounds, their range, and
-how many times faster or smaller ours is. README.md beside this file says what each benchmark measures.
+The sides take turns, so that both meet the same load of the machine; printed are medians over the
+rounds, their range, and how many times faster or smaller ours is. README.md beside this file says
+what each benchmark measures.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def reports(rounds: int, quick: bool) -> Measured:
     work = Work(trials=2, reports=500 if quick else 5000)
     seconds = _pairs(work, rounds)
     rates = {
-        f"{what.removesuffix(' s')} reports/s: {who}": [work.trials * work.reports / s for s in values]
+        f"{what.removesuffix(' s')} reports/s: {who}": [
+            work.trials * work.reports / s for s in values
+        ]
         for (what, who), values in ((key.split(": "), values) for key, values in seconds.items())
         if what in ("process s", "experiment s")
     }
@@ -81,7 +85,9 @@ def memory(rounds: int, quick: bool) -> Measured:
 
 
 def resume(rounds: int, quick: bool) -> Measured:
-    """`regrow resume` of a log of 10,000 trials under ASHA to its first new trial's first report."""
+    """`regrow resume` of a log of 10,000 trials under ASHA to its first new trial's first
+    report.
+    """
     found: Measured = defaultdict(list)
     count = 1000 if quick else 10_000
     with tempfile.TemporaryDirectory(prefix="regrow-bench-") as folder:
@@ -114,13 +120,22 @@ def ask(rounds: int, quick: bool) -> Measured:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             for row in json.loads(Path(file.name).read_text())["rows"]:
                 for who in ("ours", "optuna"):
-                    found[f"{row['search']}, {row['trials']} trials ms: {who}"].append(row[f"{who}_ms"])
-                found[f"{row['search']}, {row['trials']} trials, from nothing ms: ours"].append(row["cold_ms"])
+                    found[f"{row['search']}, {row['trials']} trials ms: {who}"].append(
+                        row[f"{who}_ms"]
+                    )
+                found[f"{row['search']}, {row['trials']} trials, from nothing ms: ours"].append(
+                    row["cold_ms"]
+                )
     return found
 
 
 BENCHMARKS: dict[str, Callable[[int, bool], Measured]] = {
-    "trials": trials, "reports": reports, "cold": cold, "memory": memory, "resume": resume, "ask": ask,
+    "trials": trials,
+    "reports": reports,
+    "cold": cold,
+    "memory": memory,
+    "resume": resume,
+    "ask": ask,
 }
 
 
@@ -153,7 +168,11 @@ def _services(box: Sandbox, state: Path) -> Iterator[None]:
     """The state's Prefect server is running: somebody has `regrow ui` open."""
     command = [sys.executable, "-m", "regrow", "ui", "--no-browser", "--state", str(state)]
     with subprocess.Popen(
-        command, cwd=box.folder, env=box.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        command,
+        cwd=box.folder,
+        env=box.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -166,7 +185,9 @@ def _services(box: Sandbox, state: Path) -> Iterator[None]:
 
 
 def table(name: str, found: Measured) -> list[str]:
-    """Lines of Markdown: medians, with the range of the rounds, and how many times better ours is."""
+    """Lines of Markdown: medians, with the range of the rounds, and how many times better ours
+    is.
+    """
     values: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for key, measured in found.items():
         what, _, who = key.rpartition(": ")
@@ -178,7 +199,9 @@ def table(name: str, found: Measured) -> list[str]:
         if len(sides) == 2:
             here, there = statistics.median(sides["ours"]), statistics.median(sides["theirs"])
             ratio = f"{here / there if what.endswith('/s') else there / here:.2f}"
-        lines.append(f"| {what} | {shown(sides.get('ours'))} | {shown(sides.get('theirs'))} | {ratio} |")
+        lines.append(
+            f"| {what} | {shown(sides.get('ours'))} | {shown(sides.get('theirs'))} | {ratio} |"
+        )
     return lines
 
 
@@ -205,11 +228,15 @@ def about() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the numbers go")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(BENCHMARKS), help="some of: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work, to see that everything runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the work, to see that everything runs"
+    )
     options = parser.parse_args()
     chosen = options.only.split(",")
     if unknown := set(chosen) - set(BENCHMARKS):
@@ -220,7 +247,10 @@ def main() -> None:
         found = BENCHMARKS[name](options.rounds, options.quick)
         load.append(os.getloadavg()[0])
         results[name] = {"load": load, "rounds": found}
-        print(f"\n{BENCHMARKS[name].__doc__} (load average {load[0]:.1f} before, {load[1]:.1f} after)\n")
+        print(
+            f"\n{BENCHMARKS[name].__doc__} (load average {load[0]:.1f} before, {load[1]:.1f}"
+            " after)\n"
+        )
         print(*table(name, found), sep="\n", flush=True)
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps({"about": about(), "results": results}, indent=2) + "\n")

@@ -1,4 +1,6 @@
-"""How much memory an experiment and everything started by it take, sampled from /proc while it runs."""
+"""How much memory an experiment and everything started by it take, sampled from /proc while it
+runs.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,26 @@ from pathlib import Path
 
 EVERY_SECONDS = 0.2
 RAYS_OWN = (
-    "gcs_server", "raylet", "log_monitor", "monitor", "dashboard", "main.py", "reporter_agent", "setup_worker",
-    "ray::DashboardAgent", "ray::RuntimeEnvAgent",
+    "gcs_server",
+    "raylet",
+    "log_monitor",
+    "monitor",
+    "dashboard",
+    "main.py",
+    "reporter_agent",
+    "setup_worker",
+    "ray::DashboardAgent",
+    "ray::RuntimeEnvAgent",
 )
 """How the names of processes begin that Ray starts for itself."""
 
 
 class Memory:
-    """Watches a process, its descendants, and whatever carries `mark` (NAME=value) in its environment.
+    """Watches a process, its descendants, and whatever carries `mark` (NAME=value) in its
+    environment.
 
-    Counted is PSS: a page shared by n processes counts one n-th in each, so that the sum is what the machine gives away.
-    RSS where the kernel does not tell PSS.
+    Counted is PSS: a page shared by n processes counts one n-th in each, so that the sum is what
+    the machine gives away. RSS where the kernel does not tell PSS.
     """
 
     def __init__(self, mark: str) -> None:
@@ -31,7 +42,9 @@ class Memory:
         self.peak = 0.0
         """MB, the largest sum seen."""
         self.breakdown: dict[str, float] = {}
-        """MB of each process at that moment, by name; several of one name are added up, the name saying how many."""
+        """MB of each process at that moment, by name; several of one name are added up, the name
+        saying how many.
+        """
         self.own_peak = 0.0
         """MB, the largest sum seen without the processes that are Ray's own."""
         self.own: dict[str, float] = {}
@@ -41,13 +54,26 @@ class Memory:
         self.ended = ""
         """Why it was killed, empty if it was not."""
 
-    def watch(self, process: subprocess.Popen[bytes], *, most_mb: float = math.inf, seconds: float = math.inf) -> None:
-        """Samples until the process has ended; kills it once all together are larger, or it took longer."""
+    def watch(
+        self,
+        process: subprocess.Popen[bytes],
+        *,
+        most_mb: float = math.inf,
+        seconds: float = math.inf,
+    ) -> None:
+        """Samples until the process has ended; kills it once all together are larger, or it took
+        longer.
+        """
         deadline = time.monotonic() + seconds
-        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:  # leaves it to be waited for
+        # leaves it to be waited for
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             self._sample(process.pid)
             if self.peak > most_mb or time.monotonic() > deadline:
-                self.ended = f"killed at {most_mb:,.0f} MB" if self.peak > most_mb else f"killed after {seconds:,.0f} s"
+                self.ended = (
+                    f"killed at {most_mb:,.0f} MB"
+                    if self.peak > most_mb
+                    else f"killed after {seconds:,.0f} s"
+                )
                 process.kill()
                 return
             time.sleep(EVERY_SECONDS)
@@ -58,14 +84,19 @@ class Memory:
             try:
                 name = _name(pid)
                 found[name].append(_megabytes(pid))
-                self.names[pid] = name or self.names.get(pid, "")  # one that is ending has no name any more
+                # one that is ending has no name any more
+                self.names[pid] = name or self.names.get(pid, "")
             except OSError:  # gone meanwhile
                 continue
         total = sum(map(sum, found.values()))
-        named = {name if len(mb) == 1 else f"{name} x{len(mb)}": sum(mb) for name, mb in found.items()}
+        named = {
+            name if len(mb) == 1 else f"{name} x{len(mb)}": sum(mb) for name, mb in found.items()
+        }
         if total > self.peak:
             self.peak, self.breakdown = total, _largest_first(named)
-        own = {name: mb for name, mb in _largest_first(named).items() if not name.startswith(RAYS_OWN)}
+        own = {
+            name: mb for name, mb in _largest_first(named).items() if not name.startswith(RAYS_OWN)
+        }
         if sum(own.values()) > self.own_peak:
             self.own_peak, self.own = sum(own.values()), own
 
@@ -107,10 +138,17 @@ def _megabytes(pid: int) -> float:
 
 def _name(pid: int) -> str:
     """What a person calls the process: the module, the script, or Ray's own title."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").strip("\0 ").split("\0")
-    if words[0].startswith("ray::"):  # a worker: its actor's class, or a trial between two tasks or in one
+    words = (
+        Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").strip("\0 ").split("\0")
+    )
+    # a worker: its actor's class, or a trial between two tasks or in one
+    if words[0].startswith("ray::"):
         title = words[0].split()[0].partition(".")[0]
-        return "trial process" if title in ("ray::IDLE", "ray::ImplicitFunc") or "trial-" in title else title
+        return (
+            "trial process"
+            if title in ("ray::IDLE", "ray::ImplicitFunc") or "trial-" in title
+            else title
+        )
     if "-m" in words:
         return words[words.index("-m") + 1]
     script = next((word for word in words[1:] if word.endswith(".py")), words[0])

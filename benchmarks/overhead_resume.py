@@ -1,7 +1,9 @@
-"""`regrow resume` of a long log: how the log is made, and how long the command takes to its first new trial.
+"""`regrow resume` of a long log: how the log is made, and how long the command takes to its first
+new trial.
 
-The log is what the planner itself decides over 10,000 trials of 27 steps under ASHA, with made-up reports and a made-up
-clock; MLflow holds the same, as it would after a real run. Made once, in seconds, and copied for each measurement.
+The log is what the planner itself decides over 10,000 trials of 27 steps under ASHA, with made-up
+reports and a made-up clock; MLflow holds the same, as it would after a real run. Made once, in
+seconds, and copied for each measurement.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.overhead_sides import Sandbox, Session, Work, parts, write_spec
-from regrow.infra.coordinator.ledger import COMPACT_EVERY
+from regrow.flows.coordinator.ledger import COMPACT_EVERY
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events
 from regrow.infra.mlflow.sink import MlflowSink
@@ -25,7 +27,19 @@ from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.state.places import Places
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search import samplers
-from regrow.search.events import AnyEvent, Began, Closed, Closing, Created, Ended, Opened, Reported, Row, Started, encode
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Closed,
+    Closing,
+    Created,
+    Ended,
+    Opened,
+    Reported,
+    Row,
+    Started,
+    encode,
+)
 from regrow.search.planning.planner import Planner
 from regrow.search.spec import Spec
 
@@ -39,7 +53,9 @@ Services = Callable[[Sandbox, Path], AbstractContextManager[None]]
 
 
 class Simulation:
-    """An experiment without workers: attempts report at once, and what comes of it is written to a log in memory."""
+    """An experiment without workers: attempts report at once, and what comes of it is written to a
+    log in memory.
+    """
 
     def __init__(self, spec: Spec, *, compact: bool) -> None:
         self.store = MemoryStore()
@@ -51,10 +67,12 @@ class Simulation:
         self._segments = 0
         self.events: list[AnyEvent] = []
         self._take(Created(t=self._now, id=ID, spec=spec.to_json()))
-        # Configurations at random whatever the specification says, because 10,000 of TPE's own would take minutes. A
-        # resume never looks at how a configuration came about.
+        # Configurations at random whatever the specification says, because 10,000 of TPE's own
+        # would take minutes. A resume never looks at how a configuration came about.
         self._planner._sampler = samplers.make("random", spec.setting)  # noqa: SLF001
-        opened = Opened(t=self._now, by="driver", driver=socket.gethostname(), slots=2, trials=spec.total)
+        opened = Opened(
+            t=self._now, by="driver", driver=socket.gethostname(), slots=2, trials=spec.total
+        )
         self._take(opened)
         self.log.claim(self._lines)
         self._lines = []
@@ -67,14 +85,23 @@ class Simulation:
             self._commit()
             ended = sum(len(numbers) for state, numbers in history.by_state.items() if state.final)
             if ended + len(history.running) >= trials and history.closing is None:
-                self._take(Closing(t=self._now, status="interrupted", why="the benchmark's log ends here", by="user"))
+                self._take(
+                    Closing(
+                        t=self._now,
+                        status="interrupted",
+                        why="the benchmark's log ends here",
+                        by="user",
+                    )
+                )
             if history.closed is not None:
                 return
             for number in sorted(history.running):
                 self._advance(number, starts)
 
     def _advance(self, number: int, starts: set[int]) -> None:
-        """An attempt's next message: it began, did the steps up to its next decision, and perhaps ended."""
+        """An attempt's next message: it began, did the steps up to its next decision, and perhaps
+        ended.
+        """
         trial = self._planner.history.trials[number]
         attempt = trial.attempt
         assert attempt is not None
@@ -84,11 +111,22 @@ class Simulation:
         if attempt.stop is None and trial.step < MAX_STEPS:
             value = trial.config["x"]
             until = min(attempt.until or MAX_STEPS, MAX_STEPS)
-            rows = [Row(step, self._tick(), {"score": value * (1 - 0.5**step)}) for step in range(trial.step + 1, until + 1)]
+            rows = [
+                Row(step, self._tick(), {"score": value * (1 - 0.5**step)})
+                for step in range(trial.step + 1, until + 1)
+            ]
             self._take(Reported(t=self._now, **lease, rows=rows))
         elif attempt.stop is not None or trial.step >= MAX_STEPS:
             outcome: Any = "stopped" if attempt.stop is not None else "done"
-            self._take(Ended(t=self._tick(), **lease, outcome=outcome, step=trial.step, message=attempt.stop or ""))
+            self._take(
+                Ended(
+                    t=self._tick(),
+                    **lease,
+                    outcome=outcome,
+                    step=trial.step,
+                    message=attempt.stop or "",
+                )
+            )
 
     def _decide(self) -> set[int]:
         starts = set()
@@ -119,11 +157,18 @@ class Simulation:
 
 
 def make_state(folder: Path, trials: int, *, search: str, compact: bool) -> Path:
-    """A state root with an interrupted experiment: `trials` trials have ended, and four are still to do."""
+    """A state root with an interrupted experiment: `trials` trials have ended, and four are still
+    to do.
+    """
     root = folder / f"made-{search}-{'compacted' if compact else 'raw'}"
     root.mkdir()
     schedule = {"asha": {"grace_period": 1, "reduction_factor": 3}}
-    written = write_spec(folder, Work(trials=trials + NEW_TRIALS, reports=MAX_STEPS), schedule=schedule, search=search)
+    written = write_spec(
+        folder,
+        Work(trials=trials + NEW_TRIALS, reports=MAX_STEPS),
+        schedule=schedule,
+        search=search,
+    )
     simulation = Simulation(Spec.parse({**written, "working_dir": str(folder)}), compact=compact)
     simulation.run(trials)
     for key in simulation.store.list("log/"):
@@ -141,7 +186,16 @@ def resume(box: Sandbox, made: Path, services: Services) -> Session:
     shutil.copytree(made, state)
     box.sweep()
     with services(box, state):
-        command = [sys.executable, "-m", "regrow", "resume", "bench", "--quiet", "--state", str(state)]
+        command = [
+            sys.executable,
+            "-m",
+            "regrow",
+            "resume",
+            "bench",
+            "--quiet",
+            "--state",
+            str(state),
+        ]
         session = box.time(command, work_in=made.parent)
     events = read_events(Places.at(str(state)).store("bench"))
     done = sum(isinstance(event, Ended) for event in events)
@@ -163,7 +217,9 @@ def replay_parts(made: Path) -> dict[str, float]:
     for event in events:
         planner.apply(event)
     found["fold s"] = time.perf_counter() - start
-    opened = Opened(t=time.time(), by="driver", driver="here", slots=2, trials=planner.history.total)
+    opened = Opened(
+        t=time.time(), by="driver", driver="here", slots=2, trials=planner.history.total
+    )
     planner.apply(opened)
     start = time.perf_counter()
     assert planner.next(time.time()) is not None
@@ -178,7 +234,10 @@ def _record(root: Path, simulation: Simulation) -> None:
     for event in simulation.events:
         runs.apply(event)
     sink = MlflowSink(
-        tracking_uri=places.mlflow_uri, experiment_name="bench", experiment_id=ID, artifact_root=places.mlflow_artifacts
+        tracking_uri=places.mlflow_uri,
+        experiment_name="bench",
+        experiment_id=ID,
+        artifact_root=places.mlflow_artifacts,
     )
     sink.load()
     sink.write(runs.take(), simulation.log.last)

@@ -1,7 +1,8 @@
-"""The two sides of `overhead.py`: an experiment by the `regrow` command, and the same one by Ray Tune.
+"""The two sides of `overhead.py`: an experiment by the `regrow` command, and the same one by Ray
+Tune.
 
-Each runs in a process of its own, in a folder of its own with an empty home, and nothing of it is left when it is done.
-What is measured, and what is made of it, is in `overhead.py`.
+Each runs in a process of its own, in a folder of its own with an empty home, and nothing of it is
+left when it is done. What is measured, and what is made of it, is in `overhead.py`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ Watcher = Callable[["subprocess.Popen[bytes]"], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """An experiment: so many trials of so many reports on two slots; `seconds` of sleep before each report."""
+    """An experiment: so many trials of so many reports on two slots; `seconds` of sleep before each
+    report.
+    """
 
     trials: int
     reports: int
@@ -91,7 +94,9 @@ class Sandbox:
         self.home = folder / "home"
         self.home.mkdir()
         self.path = os.environ.get("PYTHONPATH", "")
-        """PYTHONPATH of what is started here: another version than the installed one is measured by it."""
+        """PYTHONPATH of what is started here: another version than the installed one is measured by
+        it.
+        """
         self.prefix: list[str] = []
         """Words before each command."""
 
@@ -99,21 +104,35 @@ class Sandbox:
     def environment(self) -> dict[str, str]:
         """Nothing of the developer's own, so both sides meet what a new user meets."""
         return {
-            "HOME": str(self.home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "COLUMNS": "160", MARK: str(self.folder),
-            "RAY_USAGE_STATS_ENABLED": "0", "DO_NOT_TRACK": "1",
+            "HOME": str(self.home),
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "COLUMNS": "160",
+            MARK: str(self.folder),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "DO_NOT_TRACK": "1",
             "PYTHONPATH": self.path,
         }
 
-    def time(self, command: list[str], watch: Watcher | None = None, *, work_in: Path | None = None) -> Session:
-        """Runs a command to its end; the trainable lies in `work_in`, if not here. Raises RuntimeError if it fails."""
+    def time(
+        self, command: list[str], watch: Watcher | None = None, *, work_in: Path | None = None
+    ) -> Session:
+        """Runs a command to its end; the trainable lies in `work_in`, if not here. Raises
+        RuntimeError if it fails.
+        """
         notes = work_in or self.folder
         for old in (*notes.glob("*-report"), *notes.glob("code-*")):
             old.unlink()
         with (self.folder / "said").open("wb") as said:
             typed = time.time()
             process = subprocess.Popen(
-                [*self.prefix, *command], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=said,
-                stderr=said, start_new_session=True,
+                [*self.prefix, *command],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
             )
             limit = threading.Timer(LIMIT_SECONDS, process.kill)
             limit.start()
@@ -124,16 +143,23 @@ class Sandbox:
             limit.cancel()
             code = process.returncode = os.waitstatus_to_exitcode(status)
         if code:
-            raise RuntimeError(f"{command} ended with {code}:\n{(self.folder / 'said').read_text()[-4000:]}")
+            raise RuntimeError(
+                f"{command} ended with {code}:\n{(self.folder / 'said').read_text()[-4000:]}"
+            )
         first, last = (_stamp(notes / name) for name in ("first-report", "last-report"))
         return Session(
-            typed=typed, process=ended - typed, first_report=first - typed, last_report=ended - last,
+            typed=typed,
+            process=ended - typed,
+            first_report=first - typed,
+            last_report=ended - last,
             cpu=usage.ru_utime + usage.ru_stime,
         )
 
     def processes(self) -> list[int]:
         """Those that were started from here and still run."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_mine(pid)]
+        return [
+            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_mine(pid)
+        ]
 
     def sweep(self, seconds: float = 10.0) -> None:
         """Waits until nothing of it runs any more, then kills what still does."""
@@ -145,7 +171,9 @@ class Sandbox:
 
     def _is_mine(self, pid: int) -> bool:
         try:
-            return f"{MARK}={self.folder}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            return f"{MARK}={self.folder}".encode() in Path(
+                f"/proc/{pid}/environ"
+            ).read_bytes().split(b"\0")
         except OSError:
             return False
 
@@ -171,8 +199,16 @@ def write_spec(folder: Path, work: Work, **changes: Any) -> dict[str, Any]:
     """Writes the trainable and the specification of our side, and returns the specification."""
     (folder / "work.py").write_text(TRAIN.format(folder=str(folder), seconds=work.seconds))
     spec = {
-        "name": "bench", "trainable": "work.py:train", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0, 1]}},
-        "search": "random", "trials": work.trials, "max_steps": work.reports, "concurrency": 2, **changes,
+        "name": "bench",
+        "trainable": "work.py:train",
+        "metric": "score",
+        "mode": "max",
+        "space": {"x": {"uniform": [0, 1]}},
+        "search": "random",
+        "trials": work.trials,
+        "max_steps": work.reports,
+        "concurrency": 2,
+        **changes,
     }
     (folder / "bench.yaml").write_text(json.dumps(spec))  # JSON is YAML
     return spec
@@ -184,7 +220,10 @@ def ours(box: Sandbox, work: Work, watch: Watcher | None = None) -> Session:
     shutil.rmtree(state, ignore_errors=True)
     write_spec(box.folder, work)
     box.sweep()
-    session = box.time([sys.executable, "-m", "regrow", "run", "bench.yaml", "--quiet", "--state", str(state)], watch)
+    session = box.time(
+        [sys.executable, "-m", "regrow", "run", "bench.yaml", "--quiet", "--state", str(state)],
+        watch,
+    )
     events = read_events(Places.at(str(state)).store("bench"))
     check(state, events, work)
     return replace(session, parts=parts(events, session))
@@ -208,13 +247,23 @@ def check(state: Path, events: list[AnyEvent], work: Work) -> None:
     """Raises AssertionError unless log, MLflow and Prefect hold all trials and all points."""
     points = work.trials * work.reports
     assert sum(len(e.rows) for e in events if isinstance(e, Reported)) == points
-    mlflow, prefect = state / ".services" / "mlflow.db", state / ".services" / "prefect" / "prefect.db"
-    assert _rows(mlflow, "select count(*) from runs where lifecycle_stage = 'active'") == {(work.trials + 1,)}
+    mlflow, prefect = (
+        state / ".services" / "mlflow.db",
+        state / ".services" / "prefect" / "prefect.db",
+    )
+    assert _rows(mlflow, "select count(*) from runs where lifecycle_stage = 'active'") == {
+        (work.trials + 1,)
+    }
     assert _rows(mlflow, "select count(*) from metrics where key not glob 'best_*'") == {(points,)}
     assert _rows(mlflow, "select count(*) from runs where status <> 'FINISHED'") == {(0,)}
     carriers = {str(e.task_run) for e in events if isinstance(e, Began)}
-    completed = {str(UUID(run)) for (run,) in _rows(prefect, "select id from task_run where state_type = 'COMPLETED'")}
-    assert carriers <= completed, f"{len(carriers - completed)} of {len(carriers)} task runs have not ended in Prefect"
+    completed = {
+        str(UUID(run))
+        for (run,) in _rows(prefect, "select id from task_run where state_type = 'COMPLETED'")
+    }
+    assert carriers <= completed, (
+        f"{len(carriers - completed)} of {len(carriers)} task runs have not ended in Prefect"
+    )
     flow_runs = _rows(prefect, "select state_type from flow_run")
     assert flow_runs == {("COMPLETED",)}, flow_runs
 
@@ -228,7 +277,14 @@ def tune(box: Sandbox, work: Work, watch: Watcher | None = None) -> Session:
     """Ray Tune's run of the same work."""
     shutil.rmtree(box.folder / "storage", ignore_errors=True)
     script = Path(__file__).with_name("overhead_tune.py")
-    command = [sys.executable, str(script), str(work.trials), str(work.reports), str(work.seconds), str(box.folder)]
+    command = [
+        sys.executable,
+        str(script),
+        str(work.trials),
+        str(work.reports),
+        str(work.seconds),
+        str(box.folder),
+    ]
     box.sweep()  # what the command before may have left must not cost this one anything
     session = box.time(command, watch)
     times = json.loads((box.folder / "times.json").read_text())

@@ -1,29 +1,34 @@
-"""How good the search is: regret over simulated time, ours beside Optuna's, Ray Tune's and Syne Tune's, in the same run.
+"""How good the search is: regret over simulated time, ours beside Optuna's, Ray Tune's and Syne
+Tune's, in the same run.
 
-    python benchmarks/quality.py                    # 30 seeds, ten minutes; writes benchmarks/results/quality.{md,png}
+    python benchmarks/quality.py   # 30 seeds, ten minutes; writes results/quality.{md,png}
     python benchmarks/quality.py --seeds 5 --out /tmp/quality
 
 After Ctrl-C it writes what it has of the seeds that are complete.
 
-Left out: what regrow has no counterpart of; population-based training, for a table cannot say what a model does that goes on
-in another way; NSGA-II and Syne Tune's TPE, which are random search within this budget: the first generation of Optuna's has
-50 trials, and the first model of Syne Tune's takes 47 results where there are six parameters.
+Left out: what regrow has no counterpart of; population-based training, for a table cannot say what
+a model does that goes on in another way; NSGA-II and Syne Tune's TPE, which are random search
+within this budget: the first generation of Optuna's has 50 trials, and the first model of Syne
+Tune's takes 47 results where there are six parameters.
 
-Syne Tune needs an environment of its own. Where there is none, its rows are left out and a line says so.
+Syne Tune needs an environment of its own. Where there is none, its rows are left out and a line
+says so.
 
     python -m venv /tmp/syne && /tmp/syne/bin/pip install syne-tune==0.16.0
     SYNE_PYTHON=/tmp/syne/bin/python python benchmarks/quality.py
 
-Each method searches each table of learning curves (`curves.py`) once a seed, on four workers under one virtual clock
-(`clock.py`), for as long as `--trainings` configurations take to be trained to their last step. Regret is the gap between the
-best score so far and the table's best, over the gap between the table's median last score and its best; at most 1, and 1
-before the first score. `final` is the regret at the end, `over time` its mean over the budget.
+Each method searches each table of learning curves (`curves.py`) once a seed, on four workers under
+one virtual clock (`clock.py`), for as long as `--trainings` configurations take to be trained to
+their last step. Regret is the gap between the best score so far and the table's best, over the gap
+between the table's median last score and its best; at most 1, and 1 before the first score. `final`
+is the regret at the end, `over time` its mean over the budget.
 
-Over all tasks and seeds these are aggregated as their interquartile mean, with a 95 % interval by a stratified bootstrap that
-resamples the seeds of each task (Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice",
-NeurIPS 2021, sections 4.1 and 4.3). A difference is ours less theirs, so below 0 is in our favour: `better` and `worse` are
-said only where the whole interval lies on one side of 0. `not worse` says no more than that a difference was not found; how
-large one may still be is what the interval says.
+Over all tasks and seeds these are aggregated as their interquartile mean, with a 95 % interval by a
+stratified bootstrap that resamples the seeds of each task (Agarwal et al., "Deep Reinforcement
+Learning at the Edge of the Statistical Precipice", NeurIPS 2021, sections 4.1 and 4.3). A
+difference is ours less theirs, so below 0 is in our favour: `better` and `worse` are said only
+where the whole interval lies on one side of 0. `not worse` says no more than that a difference was
+not found; how large one may still be is what the interval says.
 """
 
 from __future__ import annotations
@@ -43,7 +48,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", RAY_AIR_NEW_OUTPUT="0")  # before NumPy and Ray are loaded
+# before NumPy and Ray are loaded
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", RAY_AIR_NEW_OUTPUT="0")
 
 import matplotlib as mpl
 import numpy as np
@@ -85,25 +91,38 @@ def ours(algorithm: str, search: str, schedule: Any) -> Method:
     name, options = (schedule, {}) if isinstance(schedule, str) else next(iter(schedule.items()))
     how = f"{search}, {name}" + "".join(f" ({value})" for value in options.values())
     return Method(
-        algorithm=algorithm, who="regrow", how=how, make=lambda c, seed: Regrow(c, seed, search, schedule, WORKERS),
+        algorithm=algorithm,
+        who="regrow",
+        how=how,
+        make=lambda c, seed: Regrow(c, seed, search, schedule, WORKERS),
     )
 
 
 def optuna(algorithm: str, sampler: str, pruner: str) -> Method:
     return Method(
-        algorithm=algorithm, who="Optuna", how=f"{sampler}, {pruner}", make=lambda c, seed: Optuna(c, seed, sampler, pruner)
+        algorithm=algorithm,
+        who="Optuna",
+        how=f"{sampler}, {pruner}",
+        make=lambda c, seed: Optuna(c, seed, sampler, pruner),
     )
 
 
 def tune(algorithm: str, searcher: str, scheduler: str) -> Method:
     return Method(
-        algorithm=algorithm, who="Ray Tune", how=f"{searcher}, {scheduler}",
+        algorithm=algorithm,
+        who="Ray Tune",
+        how=f"{searcher}, {scheduler}",
         make=lambda c, seed: RayTune(c, seed, searcher, scheduler),
     )
 
 
 def syne(algorithm: str, scheduler: str) -> Method:
-    return Method(algorithm=algorithm, who="Syne Tune", how=scheduler, make=lambda c, seed: SyneTune(c, seed, scheduler))
+    return Method(
+        algorithm=algorithm,
+        who="Syne Tune",
+        how=scheduler,
+        make=lambda c, seed: SyneTune(c, seed, scheduler),
+    )
 
 
 METHODS = {
@@ -181,10 +200,21 @@ def run(job: tuple[str, str, int, float]) -> Run:
         SyneTune.find()
     table = curves(task)
     budget = trainings * table.training / WORKERS
-    best, trials, steps = simulate(METHODS[method].make(table, seed), table, workers=WORKERS, seconds=budget)
-    at = np.searchsorted([when for when, _ in best], np.linspace(0, budget, GRID + 1)[1:], side="right")
+    best, trials, steps = simulate(
+        METHODS[method].make(table, seed), table, workers=WORKERS, seconds=budget
+    )
+    at = np.searchsorted(
+        [when for when, _ in best], np.linspace(0, budget, GRID + 1)[1:], side="right"
+    )
     regrets = [1.0, *(table.regret(score) for _, score in best)]
-    return Run(method=method, task=task, seed=seed, regret=[regrets[i] for i in at], trials=trials, steps=steps)
+    return Run(
+        method=method,
+        task=task,
+        seed=seed,
+        regret=[regrets[i] for i in at],
+        trials=trials,
+        steps=steps,
+    )
 
 
 def available() -> tuple[list[Method], list[str]]:
@@ -206,7 +236,7 @@ def available() -> tuple[list[Method], list[str]]:
     return methods, absent
 
 
-# ---- statistics ------------------------------------------------------------------------------------------------------
+# ---- statistics
 
 
 def iqm(values: Floats) -> Floats:
@@ -218,7 +248,9 @@ def iqm(values: Floats) -> Floats:
 
 
 def resampled(values: Floats, rng: np.random.Generator, count: int = RESAMPLES) -> Floats:
-    """Interquartile means of `count` resamples; `values` by task and seed, resampled within each task."""
+    """Interquartile means of `count` resamples; `values` by task and seed, resampled within each
+    task.
+    """
     tasks, seeds = values.shape
     picks = rng.integers(0, seeds, size=(count, tasks, seeds))
     return iqm(np.take_along_axis(values[None], picks, axis=2).reshape(count, -1))
@@ -257,29 +289,46 @@ def by_task(runs: Sequence[Run]) -> Floats:
     return np.array([[found[task, seed] for seed in seeds] for task in TASKS])
 
 
-# ---- what is written -------------------------------------------------------------------------------------------------
+# ---- what is written
 
 
 def report(methods: Sequence[Method], runs: Sequence[Run], about: str) -> str:
     """The tables, in Markdown."""
-    regret = {method.name: by_task([run for run in runs if run.method == method.name]) for method in methods}
+    regret = {
+        method.name: by_task([run for run in runs if run.method == method.name])
+        for method in methods
+    }
     final = {name: values[:, :, -1] for name, values in regret.items()}
     mean = {name: values.mean(axis=2) for name, values in regret.items()}
     lines = [
-        "# Regret over simulated time", "", about, "",
-        "## Each method", "",
-        "| algorithm | method | trials | steps | final regret | regret over time |", "|---|---|---:|---:|---:|---:|",
+        "# Regret over simulated time",
+        "",
+        about,
+        "",
+        "## Each method",
+        "",
+        "| algorithm | method | trials | steps | final regret | regret over time |",
+        "|---|---|---:|---:|---:|---:|",
     ]
     for method in methods:
         mine = [run for run in runs if run.method == method.name]
-        trials, steps = (np.mean([getattr(run, what) for run in mine]) for what in ("trials", "steps"))
+        trials, steps = (
+            np.mean([getattr(run, what) for run in mine]) for what in ("trials", "steps")
+        )
         lines.append(
             f"| {method.algorithm} | {method.name} | {trials:.0f} | {steps:.0f} "
             f"| {estimate(final[method.name])} | {estimate(mean[method.name])} |"
         )
     lines += [
-        "", "## Ours beside theirs", "", "Differences of the interquartile means: ours less theirs, below 0 is in our favour.",
-        "", "| algorithm | ours | theirs | final: ours | theirs | difference | | over time: ours | theirs | difference | |",
+        "",
+        "## Ours beside theirs",
+        "",
+        "Differences of the interquartile means: ours less theirs, below 0 is in our favour.",
+        "",
+        (
+            "| algorithm | ours | theirs | final: ours | theirs | difference | | over time: ours |"
+            " theirs | difference | |"
+        ),
         "|---|---|---|---:|---:|---:|---|---:|---:|---:|---|",
     ]
     for one in methods:
@@ -292,22 +341,36 @@ def report(methods: Sequence[Method], runs: Sequence[Run], about: str) -> str:
                         f"{iqm(values[who].reshape(-1)):.3f}" for who in (one.name, other.name)
                     ] + [str(difference), difference.verdict]
                 lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "## By task", "", "Interquartile mean of the regret over time.", "", "| method | " + " | ".join(TASKS) + " |"]
+    lines += [
+        "",
+        "## By task",
+        "",
+        "Interquartile mean of the regret over time.",
+        "",
+        "| method | " + " | ".join(TASKS) + " |",
+    ]
     lines.append("|---|" + "---:|" * len(TASKS))
     for method in methods:
-        lines.append(f"| {method.name} | " + " | ".join(f"{v:.3f}" for v in iqm(mean[method.name])) + " |")
+        lines.append(
+            f"| {method.name} | " + " | ".join(f"{v:.3f}" for v in iqm(mean[method.name])) + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def figure(methods: Sequence[Method], runs: Sequence[Run], trainings: float, path: Path) -> None:
-    """One panel for each algorithm that ours and another have: regret over time with its interval."""
+    """One panel for each algorithm that ours and another have: regret over time with its
+    interval.
+    """
     algorithms = [
-        name for name in dict.fromkeys(method.algorithm for method in methods)
+        name
+        for name in dict.fromkeys(method.algorithm for method in methods)
         if len({method.who == "regrow" for method in methods if method.algorithm == name}) > 1
     ] or list(dict.fromkeys(method.algorithm for method in methods))
     columns = 3
     rows = -(-len(algorithms) // columns)
-    fig, axes = plt.subplots(rows, columns, figsize=(4.6 * columns, 3.3 * rows), sharex=True, sharey=True, squeeze=False)
+    fig, axes = plt.subplots(
+        rows, columns, figsize=(4.6 * columns, 3.3 * rows), sharex=True, sharey=True, squeeze=False
+    )
     rivals = {"Optuna": ["#2166ac"], "Ray Tune": ["#b2182b"], "Syne Tune": ["#e08214"]}
     colours = {"regrow": ["#00441b", "#41ab5d", "#a1d99b"], **rivals}
     times = np.linspace(0, trainings, GRID + 1)[1:]
@@ -317,12 +380,24 @@ def figure(methods: Sequence[Method], runs: Sequence[Run], trainings: float, pat
             values = by_task([run for run in runs if run.method == method.name])
             every = slice(3, None, 4)
             middle = iqm(np.moveaxis(values.reshape(-1, GRID), 0, -1))
-            samples = np.array([resampled(values[:, :, t], np.random.default_rng(0), BAND) for t in range(GRID)[every]])
+            samples = np.array(
+                [
+                    resampled(values[:, :, t], np.random.default_rng(0), BAND)
+                    for t in range(GRID)[every]
+                ]
+            )
             low, high = np.quantile(samples, [0.025, 0.975], axis=1)
             shades = colours[method.who]
             colour = shades[min(used.get(method.who, 0), len(shades) - 1)]
             used[method.who] = used.get(method.who, 0) + 1
-            axis.plot(times, middle, color=colour, label=method.name, lw=1.6, zorder=3 if method.who == "regrow" else 2)
+            axis.plot(
+                times,
+                middle,
+                color=colour,
+                label=method.name,
+                lw=1.6,
+                zorder=3 if method.who == "regrow" else 2,
+            )
             axis.fill_between(times[every], low, high, color=colour, alpha=0.15, lw=0)
         axis.set_title(algorithm, fontsize=10)
         axis.set_yscale("log")
@@ -339,24 +414,42 @@ def figure(methods: Sequence[Method], runs: Sequence[Run], trainings: float, pat
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--trainings", type=float, default=30, help="the budget of worker time, in mean full trainings")
+    parser.add_argument(
+        "--trainings",
+        type=float,
+        default=30,
+        help="the budget of worker time, in mean full trainings",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--only", nargs="+", help="methods whose name or algorithm contains one of these")
+    parser.add_argument(
+        "--only", nargs="+", help="methods whose name or algorithm contains one of these"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--raw", type=Path, help="write every run here too (gzip JSON)")
     options = parser.parse_args()
     start = time.perf_counter()
     methods, absent = available()
     if options.only:
-        methods = [m for m in methods if any(word in f"{m.name} {m.algorithm}" for word in options.only)]
-    jobs = [(m.name, task, seed, options.trainings) for seed in range(options.seeds) for m in methods for task in TASKS]
+        methods = [
+            m for m in methods if any(word in f"{m.name} {m.algorithm}" for word in options.only)
+        ]
+    jobs = [
+        (m.name, task, seed, options.trainings)
+        for seed in range(options.seeds)
+        for m in methods
+        for task in TASKS
+    ]
     runs: list[Run] = []
     broken: dict[str, str] = {}
     count, each = 0, len(methods) * len(TASKS)
     try:
-        with multiprocessing.get_context("spawn").Pool(options.jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        with multiprocessing.get_context("spawn").Pool(
+            options.jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        ) as pool:
             for done in pool.imap(tried, jobs, chunksize=2):
                 count += 1
                 if isinstance(done, Run):
@@ -364,7 +457,11 @@ def main() -> None:
                 else:
                     broken.setdefault(*done)
                 if count % each == 0:
-                    print(f"seed {count // each} of {options.seeds}, {time.perf_counter() - start:.0f} s", file=sys.stderr)
+                    print(
+                        f"seed {count // each} of {options.seeds},"
+                        f" {time.perf_counter() - start:.0f} s",
+                        file=sys.stderr,
+                    )
     except KeyboardInterrupt:
         options.seeds = count // each
         runs = [run for run in runs if run.seed < options.seeds]
@@ -373,15 +470,18 @@ def main() -> None:
     methods = [method for method in methods if method.name not in broken]
     absent += [f"{name} is left out: {why}" for name, why in broken.items()]
     about = (
-        f"{len(TASKS)} tasks, {options.seeds} seeds, {WORKERS} workers, {options.trainings:g} full trainings of worker time. "
-        f"Python {platform.python_version()}, {', '.join(_versions())}. Interquartile means with 95 % intervals."
+        f"{len(TASKS)} tasks, {options.seeds} seeds, {WORKERS} workers, {options.trainings:g} full"
+        f" trainings of worker time. Python {platform.python_version()}, {', '.join(_versions())}."
+        " Interquartile means with 95 % intervals."
     )
     text = report(methods, runs, "\n".join([about, *(f"\n{line}." for line in absent)]))
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "quality.md").write_text(text)
     figure(methods, runs, options.trainings, options.out / "quality.png")
     if options.raw:
-        raw = [{"method": r.method, "task": r.task, "seed": r.seed, "regret": r.regret} for r in runs]
+        raw = [
+            {"method": r.method, "task": r.task, "seed": r.seed, "regret": r.regret} for r in runs
+        ]
         options.raw.write_bytes(gzip.compress(json.dumps(raw).encode()))
     print(text)
     print(f"{len(runs)} searches in {time.perf_counter() - start:.0f} s")

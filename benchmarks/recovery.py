@@ -1,11 +1,13 @@
-"""How long until work goes on after a SIGKILL, and how much of it is lost: ours and Ray Tune's, in the same run.
+"""How long until work goes on after a SIGKILL, and how much of it is lost: ours and Ray Tune's, in
+the same run.
 
     python benchmarks/recovery.py --rounds 3 --json recovery.json
 
-Two trials on two slots, 0.2 s a step, a checkpoint at every step. Killed are the worker of a trial, the node that it runs
-on (one of two beside the head's), and the driver with its command, after which it is resumed at once. Both sides write each
-finished step to a file; *seconds* run from the kill to the next step of a trial that was hit, *lost* are the steps that it
-had finished and does again. The sides take turns, each round with processes and folders of its own.
+Two trials on two slots, 0.2 s a step, a checkpoint at every step. Killed are the worker of a trial,
+the node that it runs on (one of two beside the head's), and the driver with its command, after
+which it is resumed at once. Both sides write each finished step to a file; *seconds* run from the
+kill to the next step of a trial that was hit, *lost* are the steps that it had finished and does
+again. The sides take turns, each round with processes and folders of its own.
 """
 
 from __future__ import annotations
@@ -52,12 +54,22 @@ def train(trial):
         time.sleep({seconds})
         trial.report({{"score": float(step)}}, checkpoint=save)
         with STEPS.open("a") as file:
-            file.write(json.dumps({{"trial": trial.number, "pid": os.getpid(), "step": step, "t": time.time()}}) + "\\n")
+            row = {{"trial": trial.number, "pid": os.getpid(), "step": step, "t": time.time()}}
+            file.write(json.dumps(row) + "\\n")
 """
 SPEC = {
-    "name": "bench", "trainable": "work.py:train", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0, 1]}},
-    "search": "random", "schedule": "fifo", "trials": 2, "max_steps": 100_000, "concurrency": 2,
-    "checkpoint": {"every_steps": 1}, "retries": {"infrastructure": "unlimited"},
+    "name": "bench",
+    "trainable": "work.py:train",
+    "metric": "score",
+    "mode": "max",
+    "space": {"x": {"uniform": [0, 1]}},
+    "search": "random",
+    "schedule": "fifo",
+    "trials": 2,
+    "max_steps": 100_000,
+    "concurrency": 2,
+    "checkpoint": {"every_steps": 1},
+    "retries": {"infrastructure": "unlimited"},
 }
 
 
@@ -70,27 +82,49 @@ class Side:
         self.process: subprocess.Popen[bytes] | None = None
         (folder / "home").mkdir(parents=True)
         self._environment = {
-            **os.environ, "HOME": str(folder / "home"), MARK: str(folder), "RAY_USAGE_STATS_ENABLED": "0",
-            "XDG_CACHE_HOME": str(Path.home() / ".cache"), **({"RAY_ADDRESS": address} if address else {}),
+            **os.environ,
+            "HOME": str(folder / "home"),
+            MARK: str(folder),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "XDG_CACHE_HOME": str(Path.home() / ".cache"),
+            **({"RAY_ADDRESS": address} if address else {}),
         }
         (folder / "work.py").write_text(TRAIN.format(steps=str(self.steps), seconds=SECONDS))
         (folder / "bench.yaml").write_text(json.dumps(SPEC))
 
     def start(self, *, again: bool = False) -> None:
         """The command, or the one that goes on after its death."""
-        ours = [sys.executable, "-m", "regrow", *(["resume", "bench"] if again else ["run", "bench.yaml"])]
-        theirs = [sys.executable, str(HERE / "recovery_tune.py"), str(self.folder), str(SECONDS), *(["restore"] if again else [])]
+        ours = [
+            sys.executable,
+            "-m",
+            "regrow",
+            *(["resume", "bench"] if again else ["run", "bench.yaml"]),
+        ]
+        theirs = [
+            sys.executable,
+            str(HERE / "recovery_tune.py"),
+            str(self.folder),
+            str(SECONDS),
+            *(["restore"] if again else []),
+        ]
         with (self.folder / "said.txt").open("ab") as said:
             self.process = subprocess.Popen(
-                ours if self.name == "regrow" else theirs, cwd=self.folder, env=self._environment, stdout=said, stderr=said,
-                stdin=subprocess.DEVNULL, start_new_session=True,
+                ours if self.name == "regrow" else theirs,
+                cwd=self.folder,
+                env=self._environment,
+                stdout=said,
+                stderr=said,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
 
     def done(self) -> list[dict[str, Any]]:
         """Every finished step so far, in the order of time."""
         if not self.steps.exists():
             return []
-        return [json.loads(line) for line in self.steps.read_text().splitlines() if line.endswith("}")]
+        return [
+            json.loads(line) for line in self.steps.read_text().splitlines() if line.endswith("}")
+        ]
 
     def warm(self, since: float) -> None:
         """Returns once both trials did some steps since then."""
@@ -102,18 +136,28 @@ class Side:
             self._alive(deadline)
 
     def recovered(self, killed: float, pids: set[int], trials: set[int]) -> tuple[float, int]:
-        """Seconds until one of the trials that were hit did a step in another process, and the steps that were lost."""
+        """Seconds until one of the trials that were hit did a step in another process, and the
+        steps that were lost.
+        """
         deadline = time.monotonic() + PATIENCE
         while True:
             rows = self.done()
-            fresh = [row for row in rows if row["pid"] not in pids and row["trial"] in trials and row["t"] > killed]
+            fresh = [
+                row
+                for row in rows
+                if row["pid"] not in pids and row["trial"] in trials and row["t"] > killed
+            ]
             if {row["trial"] for row in fresh} >= trials:
                 break
             self._alive(deadline)
         lost = 0
         for trial in trials:
-            before = max(row["step"] for row in rows if row["trial"] == trial and row["pid"] in pids)
-            lost = max(lost, before + 1 - next(row["step"] for row in fresh if row["trial"] == trial))
+            before = max(
+                row["step"] for row in rows if row["trial"] == trial and row["pid"] in pids
+            )
+            lost = max(
+                lost, before + 1 - next(row["step"] for row in fresh if row["trial"] == trial)
+            )
         return fresh[0]["t"] - killed, lost
 
     def close(self) -> None:
@@ -126,8 +170,12 @@ class Side:
             self.process.wait()
 
     def _alive(self, deadline: float) -> None:
-        if time.monotonic() > deadline or (self.process is not None and self.process.poll() is not None):
-            raise SystemExit(f"{self.name} came to a stop:\n{(self.folder / 'said.txt').read_text()[-4000:]}")
+        if time.monotonic() > deadline or (
+            self.process is not None and self.process.poll() is not None
+        ):
+            raise SystemExit(
+                f"{self.name} came to a stop:\n{(self.folder / 'said.txt').read_text()[-4000:]}"
+            )
         time.sleep(0.02)
 
 
@@ -147,20 +195,25 @@ def working(name: str, address: str | None = None) -> Iterator[Side]:
 
 @contextmanager
 def three_nodes() -> Iterator[str]:
-    """A cluster of a head without CPUs and two nodes of two, on loopback and with a token; its address."""
+    """A cluster of a head without CPUs and two nodes of two, on loopback and with a token; its
+    address.
+    """
     # Ray reads the token once a process.
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
     try:
         for _ in range(2):
             cluster.add_node(num_cpus=2)
         cluster.wait_for_nodes()
         yield cluster.address
     finally:
-        for process in psutil.Process().children(recursive=True):  # its own shutdown waits for nodes that are gone
+        # its own shutdown waits for nodes that are gone
+        for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
                 process.kill()
 
@@ -208,7 +261,9 @@ def kill_driver(side: Side) -> tuple[float, int]:
 
 def measure(rounds: int, only: list[str]) -> dict[str, dict[str, list[tuple[float, int]]]]:
     """(seconds, steps lost) of each kill, by what was killed and by side."""
-    found: dict[str, dict[str, list[tuple[float, int]]]] = {kind: {"regrow": [], "tune": []} for kind in only}
+    found: dict[str, dict[str, list[tuple[float, int]]]] = {
+        kind: {"regrow": [], "tune": []} for kind in only
+    }
     for _ in range(rounds):
         for name in ("regrow", "tune"):
             if "worker" in only:
@@ -225,7 +280,9 @@ def measure(rounds: int, only: list[str]) -> dict[str, dict[str, list[tuple[floa
 
 def main() -> None:
     """Measures, prints a line each, writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="worker,node,driver")
     parser.add_argument("--json", type=Path)
@@ -236,12 +293,15 @@ def main() -> None:
         lost = {name: [n for _, n in sides[name]] for name in sides}
         middle, rival = statistics.median(ours), statistics.median(theirs)
         print(
-            f"SIGKILL of the {kind}: {middle:.1f} s ({min(ours):.1f} to {max(ours):.1f}), Ray Tune {rival:.1f} s "
-            f"({min(theirs):.1f} to {max(theirs):.1f}), {rival / middle:.2f} times faster; "
-            f"steps lost at most {max(lost['regrow'])}, Ray Tune {max(lost['tune'])}"
+            f"SIGKILL of the {kind}: {middle:.1f} s ({min(ours):.1f} to {max(ours):.1f}), Ray Tune"
+            f" {rival:.1f} s ({min(theirs):.1f} to {max(theirs):.1f}), {rival / middle:.2f} times"
+            f" faster; steps lost at most {max(lost['regrow'])}, Ray Tune {max(lost['tune'])}"
         )
     if options.json:
-        machine = {"python": platform.python_version(), "load": Path("/proc/loadavg").read_text().split()[0]}
+        machine = {
+            "python": platform.python_version(),
+            "load": Path("/proc/loadavg").read_text().split()[0],
+        }
         options.json.write_text(json.dumps({"machine": machine, "kills": found}, indent=1))
 
 

@@ -1,9 +1,11 @@
-"""The report of a big experiment: seconds to make it, its size, how soon it is drawn, how smoothly it scrolls.
+"""The report of a big experiment: seconds to make it, its size, how soon it is drawn, how smoothly
+it scrolls.
 
     python benchmarks/report.py --trials 1000 --steps 100 --json report.json
 
-Beside it Optuna's own figures of the same study, those that answer the same questions, written into one page with Plotly's
-`write_html`. The history is simulated; both pages are opened in Chromium without a network.
+Beside it Optuna's own figures of the same study, those that answer the same questions, written into
+one page with Plotly's `write_html`. The history is simulated; both pages are opened in Chromium
+without a network.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from typing import Any
 
 import optuna
 
-from regrow.infra.exports.optuna_study import study
 from regrow.infra.log.rows import Rows
-from regrow.infra.report.report import html
 from regrow.infra.state.places import Places
 from regrow.search.events import Reported
 from regrow.search.history import History
 from regrow.search.planning.simulator import Availability, FunctionObjective, simulate
 from regrow.search.spec import Spec
+from regrow.show.exports.optuna_study import study
+from regrow.show.report.report import html
 
 SPACE = {
     "lr": {"loguniform": [1e-4, 1e-1]},
@@ -58,14 +60,29 @@ def experiment(trials: int, steps: int, schedule: Any) -> Rows:
     """A simulated experiment on eight machines, each of which is away several times."""
     spec = Spec.parse(
         {
-            "name": "report", "trainable": "work.py:train", "metric": "accuracy", "mode": "max", "space": SPACE,
-            "search": "random", "schedule": schedule, "trials": trials, "max_steps": steps, "checkpoint": {"every_steps": 5},
+            "name": "report",
+            "trainable": "work.py:train",
+            "metric": "accuracy",
+            "mode": "max",
+            "space": SPACE,
+            "search": "random",
+            "schedule": schedule,
+            "trials": trials,
+            "max_steps": steps,
+            "checkpoint": {"every_steps": 5},
         }
     )
     span = trials * steps / WORKERS
-    machines = [Availability(changes=(0.0, *sorted(span * noise("up", n, k) for k in range(6)))) for n in range(WORKERS)]
-    done = simulate(spec, FunctionObjective(function=curve, spec=spec), workers=WORKERS, availability=machines)
-    return Rows(done.history, lambda: (event for event in done.events if isinstance(event, Reported)))
+    machines = [
+        Availability(changes=(0.0, *sorted(span * noise("up", n, k) for k in range(6))))
+        for n in range(WORKERS)
+    ]
+    done = simulate(
+        spec, FunctionObjective(function=curve, spec=spec), workers=WORKERS, availability=machines
+    )
+    return Rows(
+        done.history, lambda: (event for event in done.events if isinstance(event, Reported))
+    )
 
 
 def optunas(history: History) -> str:
@@ -73,16 +90,25 @@ def optunas(history: History) -> str:
     told = study(history)
     draw = optuna.visualization
     figures = [
-        draw.plot_optimization_history(told), draw.plot_intermediate_values(told), draw.plot_parallel_coordinate(told),
-        draw.plot_param_importances(told), draw.plot_slice(told), draw.plot_timeline(told),
+        draw.plot_optimization_history(told),
+        draw.plot_intermediate_values(told),
+        draw.plot_parallel_coordinate(told),
+        draw.plot_param_importances(told),
+        draw.plot_slice(told),
+        draw.plot_timeline(told),
     ]
-    parts = [figure.to_html(full_html=False, include_plotlyjs=number == 0) for number, figure in enumerate(figures)]
+    parts = [
+        figure.to_html(full_html=False, include_plotlyjs=number == 0)
+        for number, figure in enumerate(figures)
+    ]
     return f"<!doctype html><meta charset=utf-8><body>{''.join(parts)}</body>"
 
 
 WATCH = """
 window.tasks = []; window.shifts = 0;
-new PerformanceObserver((list) => { for (const one of list.getEntries()) window.tasks.push([one.startTime, one.duration]); })
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) window.tasks.push([one.startTime, one.duration]);
+})
   .observe({ type: "longtask", buffered: true });
 """
 FRAMES = """
@@ -104,7 +130,9 @@ async () => {
 
 
 def browse(page: str, drawn: str, folder: Path) -> dict[str, float]:
-    """Opens a page and scrolls through it. `drawn` selects something once all its figures are there."""
+    """Opens a page and scrolls through it. `drawn` selects something once all its figures are
+    there.
+    """
     from playwright.sync_api import sync_playwright
 
     file = folder / "page.html"
@@ -124,24 +152,37 @@ def browse(page: str, drawn: str, folder: Path) -> dict[str, float]:
         browser.close()
     frames = sorted(found["frames"])
     return {
-        "readable_s": loaded, "drawn_s": whole, "longest_task_while_drawing_ms": longest, "elements": elements,
-        "frame_p50_ms": frames[len(frames) // 2], "frame_p95_ms": frames[int(0.95 * len(frames))], "frame_worst_ms": frames[-1],
+        "readable_s": loaded,
+        "drawn_s": whole,
+        "longest_task_while_drawing_ms": longest,
+        "elements": elements,
+        "frame_p50_ms": frames[len(frames) // 2],
+        "frame_p95_ms": frames[int(0.95 * len(frames))],
+        "frame_worst_ms": frames[-1],
         "long_tasks_while_scrolling": len(found["tasks"]),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--schedule", default="fifo", help="such as asha, pbt")
-    parser.add_argument("--rival", action=argparse.BooleanOptionalAction, default=True, help="Optuna's figures, too")
+    parser.add_argument(
+        "--rival", action=argparse.BooleanOptionalAction, default=True, help="Optuna's figures, too"
+    )
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     start = time.perf_counter()
     rows = experiment(options.trials, options.steps, options.schedule)
-    print(f"simulated {options.trials} trials of {options.steps} steps in {time.perf_counter() - start:.1f} s", flush=True)
+    print(
+        f"simulated {options.trials} trials of {options.steps} steps in"
+        f" {time.perf_counter() - start:.1f} s",
+        flush=True,
+    )
     history, places = rows.history, Places.at(None)
     sides: dict[str, tuple[Callable[[], str], str]] = {
         "regrow": (
@@ -150,17 +191,30 @@ def main() -> None:
         )
     }
     if options.rival:
-        sides["optuna"] = (lambda: optunas(history), "body:not(:has(.plotly-graph-div:not(:has(.main-svg))))")
-    found: dict[str, Any] = {"machine": platform.machine(), "trials": options.trials, "steps": options.steps}
+        sides["optuna"] = (
+            lambda: optunas(history),
+            "body:not(:has(.plotly-graph-div:not(:has(.main-svg))))",
+        )
+    found: dict[str, Any] = {
+        "machine": platform.machine(),
+        "trials": options.trials,
+        "steps": options.steps,
+    }
     with tempfile.TemporaryDirectory() as folder:
         for name, (make, drawn) in sides.items():
             start, cpu = time.perf_counter(), time.process_time()
             page = make()
-            numbers = {"made_s": time.perf_counter() - start, "made_cpu_s": time.process_time() - cpu}
+            numbers = {
+                "made_s": time.perf_counter() - start,
+                "made_cpu_s": time.process_time() - cpu,
+            }
             numbers["size_mb"] = len(page.encode()) / 1e6
             numbers |= browse(page, drawn, Path(folder))
             found[name] = {key: round(value, 2) for key, value in numbers.items()}
-            print(f"{name:7} " + ", ".join(f"{key} {value:g}" for key, value in found[name].items()), flush=True)
+            print(
+                f"{name:7} " + ", ".join(f"{key} {value:g}" for key, value in found[name].items()),
+                flush=True,
+            )
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -1,12 +1,15 @@
-"""Optuna, Ray Tune and Syne Tune as tuners of a simulated experiment (`clock.py`): their own samplers, pruners and schedulers.
+"""Optuna, Ray Tune and Syne Tune as tuners of a simulated experiment (`clock.py`): their own
+samplers, pruners and schedulers.
 
-Every adapter passes on what its library would be told in a real experiment, in that order, and nothing else. The options are
-each library's defaults, but for the rungs: 1, 3, 9 of 27 steps for all that have rungs.
+Every adapter passes on what its library would be told in a real experiment, in that order, and
+nothing else. The options are each library's defaults, but for the rungs: 1, 3, 9 of 27 steps for
+all that have rungs.
 
-Optuna    ask, report, should_prune, tell. A trial that is not pruned is told with its best score
-Ray Tune  its schedulers are called as its TuneController does (Ray 2.60: `_process_trial_result`, `stop_trial` and the queue
-          of pending trials, 200 for random configurations and one for a searcher), without Ray's processes
-Syne Tune runs in the Python of an environment of its own (`syne_side.py`), named by SYNE_PYTHON
+* Optuna: ask, report, should_prune, tell. A trial that is not pruned is told with its best score.
+* Ray Tune: its schedulers are called as its TuneController does (Ray 2.60:
+  `_process_trial_result`, `stop_trial` and the queue of pending trials, 200 for random
+  configurations and one for a searcher), without Ray's processes.
+* Syne Tune: runs in the Python of an environment of its own (`syne_side.py`), named by SYNE_PYTHON.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ BRACKETS = 4
 WORKERS = 4
 
 
-# ---- Optuna ----------------------------------------------------------------------------------------------------------
+# ---- Optuna
 
 
 class Optuna:
@@ -42,7 +45,8 @@ class Optuna:
         self._curves = curves
         self._space = {name: _OPTUNAS[kind](form) for name, kind, form in _forms(curves.space)}
         self._study = optuna.create_study(
-            study_name=f"{curves.spec.name}-{seed}",  # the Hyperband pruner draws its brackets from it
+            # the Hyperband pruner draws its brackets from it
+            study_name=f"{curves.spec.name}-{seed}",
             direction="minimize" if curves.mode == "min" else "maximize",
             sampler=_SAMPLERS[sampler](seed),
             pruner=_PRUNERS[pruner](curves.max_steps),
@@ -61,7 +65,8 @@ class Optuna:
         self._best[trial] = min(self._best[trial], cost)
         handle.report(score, step)
         if step == self._curves.max_steps:
-            self._study.tell(handle, self._curves.cost(self._best[trial]))  # `cost` is its own inverse
+            # `cost` is its own inverse
+            self._study.tell(handle, self._curves.cost(self._best[trial]))
         elif handle.should_prune():
             self._study.tell(handle, state=optuna.trial.TrialState.PRUNED)
             return "stop"
@@ -85,12 +90,16 @@ _SAMPLERS: Mapping[str, Callable[[int], optuna.samplers.BaseSampler]] = {
 _PRUNERS: Mapping[str, Callable[[int], optuna.pruners.BasePruner]] = {
     "none": lambda _: optuna.pruners.NopPruner(),
     "median": lambda _: optuna.pruners.MedianPruner(),
-    "halving": lambda _: optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=ETA),
-    "hyperband": lambda steps: optuna.pruners.HyperbandPruner(min_resource=1, max_resource=steps, reduction_factor=ETA),
+    "halving": lambda _: optuna.pruners.SuccessiveHalvingPruner(
+        min_resource=1, reduction_factor=ETA
+    ),
+    "hyperband": lambda steps: optuna.pruners.HyperbandPruner(
+        min_resource=1, max_resource=steps, reduction_factor=ETA
+    ),
 }
 
 
-# ---- Ray Tune --------------------------------------------------------------------------------------------------------
+# ---- Ray Tune
 
 
 class _Trial:
@@ -107,7 +116,9 @@ class _Trial:
 
 
 class RayTune:
-    """A scheduler and random configurations, or those of `OptunaSearch`; also the controller that the scheduler is given."""
+    """A scheduler and random configurations, or those of `OptunaSearch`; also the controller that
+    the scheduler is given.
+    """
 
     def __init__(self, curves: Task, seed: int, searcher: str, scheduler: str) -> None:
         from ray import tune
@@ -115,13 +126,21 @@ class RayTune:
         from ray.tune.search.optuna import OptunaSearch
 
         about: dict[str, Any] = {"metric": "score", "mode": curves.mode}
-        units: dict[str, Any] = {"time_attr": "training_iteration", "max_t": curves.max_steps, "reduction_factor": ETA}
+        units: dict[str, Any] = {
+            "time_attr": "training_iteration",
+            "max_t": curves.max_steps,
+            "reduction_factor": ETA,
+        }
         makers: dict[str, Callable[[], Any]] = {
             "fifo": schedulers.FIFOScheduler,
             "asha": lambda: schedulers.ASHAScheduler(**about, **units, grace_period=1),
-            "asha-brackets": lambda: schedulers.ASHAScheduler(**about, **units, grace_period=1, brackets=BRACKETS),
+            "asha-brackets": lambda: schedulers.ASHAScheduler(
+                **about, **units, grace_period=1, brackets=BRACKETS
+            ),
             "hyperband": lambda: schedulers.HyperBandScheduler(**about, **units),
-            "median": lambda: schedulers.MedianStoppingRule(**about, time_attr="training_iteration", grace_period=1),
+            "median": lambda: schedulers.MedianStoppingRule(
+                **about, time_attr="training_iteration", grace_period=1
+            ),
         }
         domains: dict[str, Callable[[list[Any]], Any]] = {
             "uniform": lambda form: tune.uniform(*form),
@@ -137,7 +156,9 @@ class RayTune:
         self._random = np.random.RandomState(seed)
         self._search: Any = None
         if searcher == "optuna":
-            self._search = OptunaSearch(OptunaSearch.convert_search_space(self._space), **about, seed=seed)
+            self._search = OptunaSearch(
+                OptunaSearch.convert_search_space(self._space), **about, seed=seed
+            )
         self._ahead = 1 if self._search else 200
         self._trials: list[_Trial] = []
         self._begun: list[_Trial] = []
@@ -185,7 +206,11 @@ class RayTune:
 
     def report(self, trial: int, step: int, score: float) -> Decision:
         handle = self._begun[trial]
-        handle.last_result = {"training_iteration": step, "score": score, "trial_id": handle.trial_id}
+        handle.last_result = {
+            "training_iteration": step,
+            "score": score,
+            "trial_id": handle.trial_id,
+        }
         action = self._scheduler.on_trial_result(self, handle, handle.last_result)
         if action != "STOP" and self._search:
             self._search.on_trial_result(handle.trial_id, handle.last_result)
@@ -198,10 +223,12 @@ class RayTune:
         return "continue"
 
     def _draw(self) -> Config:
-        return {name: domain.sample(random_state=self._random) for name, domain in self._space.items()}
+        return {
+            name: domain.sample(random_state=self._random) for name, domain in self._space.items()
+        }
 
 
-# ---- Syne Tune -------------------------------------------------------------------------------------------------------
+# ---- Syne Tune
 
 
 class SyneTune:
@@ -218,13 +245,19 @@ class SyneTune:
 
     @classmethod
     def find(cls) -> str | None:
-        """Starts the process, if there is none yet in this one; the version of Syne Tune, None where there is none."""
+        """Starts the process, if there is none yet in this one; the version of Syne Tune, None
+        where there is none.
+        """
         python = os.environ.get("SYNE_PYTHON")
         if python and cls._side is None:
             try:
                 cls._side = subprocess.Popen(
                     [python, Path(__file__).with_name("syne_side.py")],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    bufsize=1,
                 )
                 cls.version = cls._call("version")
             except (OSError, EOFError):
@@ -251,7 +284,10 @@ class SyneTune:
         cls._side.stdin.write(json.dumps(message) + "\n")
         line = cls._side.stdout.readline()
         if not line:
-            raise EOFError(f"Syne Tune's process ended at {message[:2]}: run {Path(__file__).with_name('syne_side.py')} by hand")
+            raise EOFError(
+                f"Syne Tune's process ended at {message[:2]}: run"
+                f" {Path(__file__).with_name('syne_side.py')} by hand"
+            )
         return json.loads(line)
 
 

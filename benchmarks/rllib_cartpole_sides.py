@@ -1,4 +1,6 @@
-"""The other two sides of `rllib_cartpole.py`: plain RLlib, and Ray Tune. A checkpoint follows each iteration."""
+"""The other two sides of `rllib_cartpole.py`: plain RLlib, and Ray Tune. A checkpoint follows each
+iteration.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,22 @@ from typing import Any
 
 
 def config(settings: dict[str, Any]) -> Any:
-    """What ours makes of `rllib: {algorithm: PPO, env: CartPole-v1, env_runners: 1}` and these settings."""
+    """What ours makes of `rllib: {algorithm: PPO, env: CartPole-v1, env_runners: 1}` and these
+    settings.
+    """
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-    training = {name: value for name, value in settings.items() if name not in {"model", "num_envs_per_env_runner"}}
+    training = {
+        name: value
+        for name, value in settings.items()
+        if name not in {"model", "num_envs_per_env_runner"}
+    }
     made = PPOConfig().environment("CartPole-v1").training(**training)  # type: ignore[no-untyped-call]  # of RLlib
     made.rl_module(model_config=DefaultModelConfig(**settings["model"])).learners(num_learners=0)
-    return made.env_runners(num_env_runners=1, num_envs_per_env_runner=settings["num_envs_per_env_runner"])
+    return made.env_runners(
+        num_env_runners=1, num_envs_per_env_runner=settings["num_envs_per_env_runner"]
+    )
 
 
 def plain(iterations: int, settings: dict[str, Any], file: Path) -> None:
@@ -47,7 +57,8 @@ def tune(iterations: int, settings: dict[str, Any], file: Path) -> None:
     ray.init(address="local", num_cpus=2, include_dashboard=False)
     with tempfile.TemporaryDirectory() as folder:
         run = RunConfig(
-            storage_path=folder, callbacks=[Noted()], verbose=0, stop={"training_iteration": iterations},
+            storage_path=folder, callbacks=[Noted()], verbose=0,
+            stop={"training_iteration": iterations},
             checkpoint_config=CheckpointConfig(checkpoint_frequency=1, num_to_keep=3),
         )  # fmt: skip
         Tuner("PPO", param_space=config(settings), run_config=run).fit()

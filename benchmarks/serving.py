@@ -1,12 +1,15 @@
-"""Requests a second of one model behind `regrow serve`, plain FastAPI, `mlflow models serve`, and Ray Serve where it is there.
+"""Requests a second of one model behind `regrow serve`, plain FastAPI, `mlflow models serve`, and
+Ray Serve where it is there.
 
     python benchmarks/serving.py --rounds 3 --seconds 5
 
-The model is the network of examples/digits.py; a request is one image. The sides are all up, and take turns: clients that keep
-their connections ask one request after the other, one client and then sixteen. *Plain* is FastAPI under uvicorn as one writes it
-by hand: a route that calls the model for each request. Ours is asked with one process and with two.
+The model is the network of examples/digits.py; a request is one image. The sides are all up, and
+take turns: clients that keep their connections ask one request after the other, one client and then
+sixteen. *Plain* is FastAPI under uvicorn as one writes it by hand: a route that calls the model for
+each request. Ours is asked with one process and with two.
 
-Ray Serve needs `ray[serve]`, which is no dependency of regrow: without it that side is left out, and said so.
+Ray Serve needs `ray[serve]`, which is no dependency of regrow: without it that side is left out,
+and said so.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import socket
 import statistics
@@ -31,11 +35,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.overhead import about
+from regrow.apps.serving.messages import TOKEN
 from regrow.infra.log.log import Log
 from regrow.infra.stores.local import LocalStore
-from regrow.search.events import AnyEvent, Began, Created, Opened, Proposed, Reported, Row, Saved, Started, encode
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Created,
+    Opened,
+    Proposed,
+    Reported,
+    Row,
+    Saved,
+    Started,
+    encode,
+)
 from regrow.search.spec import Spec
-from regrow.tasks.checkpoints import save
+from regrow.tasks.checkpoint.saving import save
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 RESULTS = Path(__file__).parent / "results" / "serving.json"
@@ -107,12 +123,18 @@ class Side:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of a round, of each side and number of clients")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="of a round, of each side and number of clients"
+    )
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the numbers go")
     options = parser.parse_args()
     found: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
+    # `regrow serve` asks for it; the others are sent it as well
+    os.environ[TOKEN] = secrets.token_hex(16)
     load = [os.getloadavg()[0]]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -120,38 +142,67 @@ def main() -> None:
         for number in range(options.rounds):
             for name in list(sides)[:: 1 if number % 2 else -1]:
                 for clients in CLIENTS:
-                    found[name, clients].append(asyncio.run(asked(sides[name], clients, options.seconds)))
+                    found[name, clients].append(
+                        asyncio.run(asked(sides[name], clients, options.seconds))
+                    )
         load.append(os.getloadavg()[0])
-    results = {"load": load, "seconds": options.seconds, **about(), "sides": shown(found, list(sides), options.seconds)}
+    results = {
+        "load": load,
+        "seconds": options.seconds,
+        **about(),
+        "sides": shown(found, list(sides), options.seconds),
+    }
     options.json.parent.mkdir(exist_ok=True)
     options.json.write_text(json.dumps(results, indent=1))
     print(f"load average {load[0]:.1f} to {load[1]:.1f}")
 
 
-def shown(found: dict[tuple[str, int], list[list[float]]], sides: list[str], seconds: float) -> list[dict[str, Any]]:
-    """Prints a line for each side and number of clients: medians of the rounds, and ours (one process) against it."""
+def shown(
+    found: dict[tuple[str, int], list[list[float]]], sides: list[str], seconds: float
+) -> list[dict[str, Any]]:
+    """Prints a line for each side and number of clients: medians of the rounds, and ours (one
+    process) against it.
+    """
     lines: list[dict[str, Any]] = []
     ours = sides[0]
     print(f"{'':24}{'clients':>8}{'requests/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'ours is':>10}")
     for clients in CLIENTS:
-        rates = {name: statistics.median(len(round_) / seconds for round_ in found[name, clients]) for name in sides}
+        rates = {
+            name: statistics.median(len(round_) / seconds for round_ in found[name, clients])
+            for name in sides
+        }
         for name in sides:
             took = [sorted(round_) for round_ in found[name, clients] if round_]
-            p50, p99 = (1000 * statistics.median(one[int(len(one) * part)] for one in took) for part in (0.5, 0.99))
+            p50, p99 = (
+                1000 * statistics.median(one[int(len(one) * part)] for one in took)
+                for part in (0.5, 0.99)
+            )
             times = rates[ours] / rates[name]
-            lines.append({"side": name, "clients": clients, "rate": rates[name], "p50": p50, "p99": p99, "times": times})
+            lines.append(
+                {
+                    "side": name,
+                    "clients": clients,
+                    "rate": rates[name],
+                    "p50": p50,
+                    "p99": p99,
+                    "times": times,
+                }
+            )
             print(f"{name:24}{clients:8}{rates[name]:12.0f}{p50:9.2f}{p99:9.2f}{times:9.2f}x")
     return lines
 
 
-# ---- clients -----------------------------------------------------------------------------------------------------------
+# ---- clients
 
 
 async def asked(side: Side, clients: int, seconds: float) -> list[float]:
-    """Seconds of each request that was answered with 200. Raises RuntimeError for any other answer."""
+    """Seconds of each request that was answered with 200. Raises RuntimeError for any other
+    answer.
+    """
     request = (
-        f"POST {side.path} HTTP/1.1\r\nHost: 127.0.0.1:{side.port}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(side.body)}\r\n\r\n"
+        f"POST {side.path} HTTP/1.1\r\nHost: 127.0.0.1:{side.port}\r\nContent-Type:"
+        f" application/json\r\nAuthorization: Bearer {os.environ[TOKEN]}\r\nContent-Length:"
+        f" {len(side.body)}\r\n\r\n"
     ).encode() + side.body
     took: list[float] = []
     deadline = time.perf_counter() + seconds
@@ -173,7 +224,7 @@ async def asked(side: Side, clients: int, seconds: float) -> list[float]:
     return took
 
 
-# ---- sides -------------------------------------------------------------------------------------------------------------
+# ---- sides
 
 
 def started(stack: ExitStack, folder: Path) -> dict[str, Side]:
@@ -183,7 +234,9 @@ def started(stack: ExitStack, folder: Path) -> dict[str, Side]:
     state = kept(folder, network)
     sides: dict[str, Side] = {}
 
-    def add(name: str, command: Callable[[int], list[str]], path: str = "/predict", sent: bytes = body) -> None:
+    def add(
+        name: str, command: Callable[[int], list[str]], path: str = "/predict", sent: bytes = body
+    ) -> None:
         port = free_port()
         stack.enter_context(running(name, command(port), folder))
         sides[name] = Side(port=port, path=path, body=sent)
@@ -193,18 +246,37 @@ def started(stack: ExitStack, folder: Path) -> dict[str, Side]:
         add(
             f"regrow serve, {replicas}",
             lambda port, replicas=replicas: [  # type: ignore[misc]  # its default is an int
-                sys.executable, "-m", "regrow", "serve", "digits", "--model", str(EXAMPLES / "digits_serve.py:Digits"),
-                "--state", str(state), "--port", str(port), "--replicas", str(replicas),
+                sys.executable,
+                "-m",
+                "regrow",
+                "serve",
+                "digits",
+                "--model",
+                str(EXAMPLES / "digits_serve.py:Digits"),
+                "--state",
+                str(state),
+                "--port",
+                str(port),
+                "--replicas",
+                str(replicas),
             ],
         )
     add("plain FastAPI", lambda port: [sys.executable, "-c", PLAIN, str(port), str(network)])
     add(
         "mlflow models serve",
         lambda port: [
-            str(Path(sys.executable).parent / "mlflow"), "models", "serve", "-m", str(logged(folder, network)), "--env-manager",
-            "local", "-p", str(port),
+            str(Path(sys.executable).parent / "mlflow"),
+            "models",
+            "serve",
+            "-m",
+            str(logged(folder, network)),
+            "--env-manager",
+            "local",
+            "-p",
+            str(port),
         ],
-        "/invocations", json.dumps({"inputs": [image]}).encode(),
+        "/invocations",
+        json.dumps({"inputs": [image]}).encode(),
     )
     try:
         from ray import serve  # noqa: F401
@@ -222,7 +294,9 @@ def trained(folder: Path) -> tuple[Path, list[float]]:
     from examples import digits
 
     train_x, valid_x, train_y, _ = digits.data()
-    network = digits.network({"hidden": 64, "layers": 2, "optimizer": "adam", "lr": 0.003, "alpha": 1e-4}, 0)
+    network = digits.network(
+        {"hidden": 64, "layers": 2, "optimizer": "adam", "lr": 0.003, "alpha": 1e-4}, 0
+    )
     for _ in range(5):
         network.partial_fit(train_x, train_y, classes=range(10))
     (folder / "checkpoint").mkdir()
@@ -236,19 +310,28 @@ def kept(folder: Path, network: Path) -> Path:
     store = LocalStore(state / "digits")
     spec = Spec.parse(
         {
-            "name": "digits", "trainable": "digits.py:train", "metric": "accuracy", "mode": "max", "search": "random",
-            "space": {"hidden": {"choice": [64]}}, "trials": 1, "max_steps": 1,
+            "name": "digits",
+            "trainable": "digits.py:train",
+            "metric": "accuracy",
+            "mode": "max",
+            "search": "random",
+            "space": {"hidden": {"choice": [64]}},
+            "trials": 1,
+            "max_steps": 1,
         }
     )
     log = Log.open(store)
     first: list[AnyEvent] = [
-        Created(t=now, id="one", spec=spec.to_json()), Opened(t=now, by="driver", driver="d", slots=1, trials=1)
+        Created(t=now, id="one", spec=spec.to_json()),
+        Opened(t=now, by="driver", driver="d", slots=1, trials=1),
     ]
     log.claim([encode(event) for event in first])
     made = save(store, network.parent, trial=0, attempt=1, step=1)
     then: list[AnyEvent] = [
-        Proposed(t=now, trial=0, config={"hidden": 64}), Started(t=now, trial=0, attempt=1),
-        Began(t=now, trial=0, attempt=1, node="n"), Reported(t=now, trial=0, attempt=1, rows=[Row(1, now, {"accuracy": 0.97})]),
+        Proposed(t=now, trial=0, config={"hidden": 64}),
+        Started(t=now, trial=0, attempt=1),
+        Began(t=now, trial=0, attempt=1, node="n"),
+        Reported(t=now, trial=0, attempt=1, rows=[Row(1, now, {"accuracy": 0.97})]),
         Saved(t=now, trial=0, attempt=1, step=1, manifest=made.manifest, size=made.size),
     ]
     log.append([encode(event) for event in then])
@@ -260,7 +343,9 @@ def logged(folder: Path, network: Path) -> Path:
     import joblib
     import mlflow.sklearn
 
-    mlflow.sklearn.save_model(joblib.load(network), folder / "mlflow", serialization_format="cloudpickle")
+    mlflow.sklearn.save_model(
+        joblib.load(network), folder / "mlflow", serialization_format="cloudpickle"
+    )
     return folder / "mlflow"
 
 
@@ -269,8 +354,11 @@ def running(name: str, command: list[str], folder: Path) -> Iterator[None]:
     """A server, which ends with the block; what it prints is shown where it does not come up."""
     log = folder / f"{name}.log"
     with log.open("wb") as into:
-        found = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # MLflow starts `uvicorn`
-        process = subprocess.Popen(command, cwd=folder, env=found, stdout=into, stderr=into, start_new_session=True)
+        # MLflow starts `uvicorn`
+        found = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        process = subprocess.Popen(
+            command, cwd=folder, env=found, stdout=into, stderr=into, start_new_session=True
+        )
     try:
         yield
     except TimeoutError:
@@ -285,7 +373,8 @@ def await_answer(name: str, side: Side, seconds: float = 180.0) -> None:
     """Returns once a request is answered, and some more have been."""
     deadline = time.monotonic() + seconds
     address = f"http://127.0.0.1:{side.port}{side.path}"
-    request = urllib.request.Request(address, side.body, {"Content-Type": "application/json"})
+    given = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ[TOKEN]}"}
+    request = urllib.request.Request(address, side.body, given)
     while True:
         try:
             urllib.request.urlopen(request, timeout=30).read()

@@ -1,14 +1,18 @@
-"""How soon an experiment begins and ends for whoever types it: with a station, without one, beside Optuna and Ray Tune.
+"""How soon an experiment begins and ends for whoever types it: with a station, without one, beside
+Optuna and Ray Tune.
 
     python benchmarks/station.py --runs 5
 
-The work trains nothing: 4 trials of 2 reports on two slots. The sides take turns, in an order that is reversed each time, each
-in a sandbox with a home of its own; a first run of each is not counted. *First report*: from the typed command to the first
-report of the user's function. *Prompt*: from the end of the last trial's function to the prompt. Optuna runs the same function
-in its own process, one trial after the other, in memory: nothing of it is recorded, and nothing survives. With a station the
-prompt comes when the log is closed, and MLflow and Prefect are told after that, which is awaited between the runs.
+The work trains nothing: 4 trials of 2 reports on two slots. The sides take turns, in an order that
+is reversed each time, each in a sandbox with a home of its own; a first run of each is not counted.
+*First report*: from the typed command to the first report of the user's function. *Prompt*: from
+the end of the last trial's function to the prompt. Optuna runs the same function in its own
+process, one trial after the other, in memory: nothing of it is recorded, and nothing survives. With
+a station the prompt comes when the log is closed, and MLflow and Prefect are told after that, which
+is awaited between the runs.
 
-How long `regrow up` takes until a driver waits, and what the station has of memory then, is told as well.
+How long `regrow up` takes until a driver waits, and what the station has of memory then, is told as
+well.
 """
 
 from __future__ import annotations
@@ -26,9 +30,9 @@ from pathlib import Path
 
 from benchmarks.overhead import about, shown
 from benchmarks.overhead_sides import Sandbox, Session, Work, ours, sandbox, tune, write_spec
+from regrow.infra.state import station_record as record
 from regrow.infra.state.driver_lock import await_wound_up
 from regrow.infra.state.places import Places
-from regrow.station import record
 
 RESULTS = Path(__file__).parent / "results" / "station.json"
 WORK = Work(trials=4, reports=2)
@@ -63,7 +67,9 @@ print(study.best_value)
 
 def optuna(box: Sandbox) -> Session:
     """The same function in a process of Optuna's."""
-    (box.folder / "optuna_side.py").write_text(OPTUNA_SIDE.format(reports=WORK.reports, trials=WORK.trials))
+    (box.folder / "optuna_side.py").write_text(
+        OPTUNA_SIDE.format(reports=WORK.reports, trials=WORK.trials)
+    )
     return box.time([sys.executable, "optuna_side.py", str(box.folder)])
 
 
@@ -86,7 +92,16 @@ class Station:
         name = f"bench{self._count}"
         spec = write_spec(self.box.folder, WORK)
         (self.box.folder / "bench.yaml").write_text(json.dumps({**spec, "name": name}))
-        command = [sys.executable, "-m", "regrow", "run", "bench.yaml", "--quiet", "--state", self.places.root]
+        command = [
+            sys.executable,
+            "-m",
+            "regrow",
+            "run",
+            "bench.yaml",
+            "--quiet",
+            "--state",
+            self.places.root,
+        ]
         session = self.box.time(command)
         assert await_wound_up(self.places, name, lambda: True)
         return session
@@ -106,12 +121,20 @@ class Station:
     def _regrow(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "regrow", *arguments, "--state", self.places.root]
         done = subprocess.run(
-            command, env=self.box.environment, cwd=self.box.folder, capture_output=True, text=True, check=True, timeout=300
+            command,
+            env=self.box.environment,
+            cwd=self.box.folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
         )
         return done.stdout
 
 
-def measure(sides: dict[str, tuple[Sandbox, Callable[[Sandbox], Session]]], runs: int) -> dict[str, dict[str, list[float]]]:
+def measure(
+    sides: dict[str, tuple[Sandbox, Callable[[Sandbox], Session]]], runs: int
+) -> dict[str, dict[str, list[float]]]:
     """Seconds by side and name."""
     for box, run in sides.values():
         run(box)
@@ -120,38 +143,61 @@ def measure(sides: dict[str, tuple[Sandbox, Callable[[Sandbox], Session]]], runs
         for name in reversed(sides) if number % 2 else sides:
             box, run = sides[name]
             session = run(box)
-            times = {"first report": session.first_report, "prompt": session.last_report, "whole": session.process}
+            times = {
+                "first report": session.first_report,
+                "prompt": session.last_report,
+                "whole": session.process,
+            }
             for what, value in times.items():
                 found[name][what].append(value)
-            print(f"run {number + 1}, {name}: {', '.join(f'{what} {s:.2f} s' for what, s in times.items())}", flush=True)
+            print(
+                f"run {number + 1}, {name}:"
+                f" {', '.join(f'{what} {s:.2f} s' for what, s in times.items())}",
+                flush=True,
+            )
     return found
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Lines of Markdown: medians with their range, and how much of the other sides' the station's are."""
+    """Lines of Markdown: medians with their range, and how much of the other sides' the station's
+    are.
+    """
     others = [name for name in found if name != STATION]
     heads = [*found, *(f"station / {name}" for name in others)]
     lines = [f"| seconds | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
     for what, ours_ in found[STATION].items():
-        ratios = [f"{statistics.median(a / b for a, b in zip(ours_, found[name][what], strict=True)):.2f}" for name in others]
-        lines.append(f"| {' | '.join([what, *(shown(found[name][what]) for name in found), *ratios])} |")
+        ratios = [
+            f"{statistics.median(a / b for a, b in zip(ours_, found[name][what], strict=True)):.2f}"
+            for name in others
+        ]
+        lines.append(
+            f"| {' | '.join([what, *(shown(found[name][what]) for name in found), *ratios])} |"
+        )
     return lines
 
 
 def main() -> None:
     """Measures and prints."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--runs", type=int, default=5)
     runs = arguments.parse_args().runs
     with ExitStack() as stack:
         boxes = [stack.enter_context(sandbox()) for _ in range(4)]
         station = Station(boxes[0])
-        print(f"regrow up: {station.start_seconds:.1f} s until everything was ready, {station.memory / 1e6:,.0f} MB", flush=True)
+        print(
+            f"regrow up: {station.start_seconds:.1f} s until everything was ready,"
+            f" {station.memory / 1e6:,.0f} MB",
+            flush=True,
+        )
         try:
             found = measure(
                 {
-                    STATION: (boxes[0], station.run), ALONE: (boxes[1], lambda box: ours(box, WORK)),
-                    OPTUNA: (boxes[2], optuna), TUNE: (boxes[3], lambda box: tune(box, WORK)),
+                    STATION: (boxes[0], station.run),
+                    ALONE: (boxes[1], lambda box: ours(box, WORK)),
+                    OPTUNA: (boxes[2], optuna),
+                    TUNE: (boxes[3], lambda box: tune(box, WORK)),
                 },
                 runs,
             )
@@ -159,7 +205,12 @@ def main() -> None:
             station.end()
     print("\n".join(table(found)))
     RESULTS.parent.mkdir(exist_ok=True)
-    told = {"about": about(), "start": station.start_seconds, "memory": station.memory, "runs": found}
+    told = {
+        "about": about(),
+        "start": station.start_seconds,
+        "memory": station.memory,
+        "runs": found,
+    }
     RESULTS.write_text(json.dumps(told, indent=1))
 
 

@@ -1,5 +1,5 @@
-"""Tasks on a continuum: every configuration of their space has a learning curve of its own, so a search can get better than any
-configuration that was ever trained.
+"""Tasks on a continuum: every configuration of their space has a learning curve of its own, so a
+search can get better than any configuration that was ever trained.
 
 `Continuum` interpolates the tables of real training in `curves/`, `Quadratic` is made up.
 """
@@ -33,8 +33,9 @@ Floats = npt.NDArray[np.float64]
 Curve = tuple[list[float], list[float]]
 """The score of each step, and the seconds that it takes."""
 REFERENCE = 2000
-"""So many random configurations say what is good: regret 0 is the best score of any of them at any step, 1 the median of their
-last scores. A search may get below 0."""
+"""So many random configurations say what is good: regret 0 is the best score of any of them at any
+step, 1 the median of their last scores. A search may get below 0.
+"""
 COMPONENTS = 5
 """Principal components of the curves: 97 to 99.8 % of their variance."""
 
@@ -68,10 +69,12 @@ class Surrogate(Task):
 
 
 class Continuum(Surrogate):
-    """The space between the configurations of a table in `curves/`: a Gaussian process of the curves' principal components.
+    """The space between the configurations of a table in `curves/`: a Gaussian process of the
+    curves' principal components.
 
-    Costs are taken as their logarithm above a bound a little better than the table's best. Fitted to four fifths of a table, the
-    process explains 74 to 93 % of the variance of the others' last step; there is no chance in it.
+    Costs are taken as their logarithm above a bound a little better than the table's best. Fitted
+    to four fifths of a table, the process explains 74 to 93 % of the variance of the others' last
+    step; there is no chance in it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,7 +83,8 @@ class Continuum(Surrogate):
             rows = list(csv.DictReader(file))
         points = np.array([self._point(row) for row in rows[:: self.max_steps]])
         costs, seconds = (
-            np.array([float(row[name]) for row in rows]).reshape(len(points), self.max_steps) for name in ("score", "seconds")
+            np.array([float(row[name]) for row in rows]).reshape(len(points), self.max_steps)
+            for name in ("score", "seconds")
         )
         costs *= self.cost(1.0)
         self._bound = costs.min() - 0.1 * (np.median(costs[:, -1]) - costs.min())
@@ -91,7 +95,9 @@ class Continuum(Surrogate):
     def curve(self, config: Config) -> Curve:
         point = np.array(self._point(config))
         costs = np.exp(self._costs.at(point)) + self._bound
-        return [self.cost(cost) for cost in costs.tolist()], [math.exp(self._seconds.at(point)[0])] * self.max_steps
+        return [self.cost(cost) for cost in costs.tolist()], [
+            math.exp(self._seconds.at(point)[0])
+        ] * self.max_steps
 
     def _point(self, config: Mapping[str, Any]) -> list[float]:
         """Numbers by their place in the unit cube, a choice as a corner for each of its values."""
@@ -106,7 +112,9 @@ class Continuum(Surrogate):
 
 
 class _Process:
-    """Rows of numbers over points: principal components, and a Gaussian process that they share, fitted to the first one."""
+    """Rows of numbers over points: principal components, and a Gaussian process that they share,
+    fitted to the first one.
+    """
 
     def __init__(self, points: Floats, rows: Floats, components: int) -> None:
         self._mean = rows.mean(axis=0)
@@ -114,28 +122,48 @@ class _Process:
         scores = left[:, :components] * sizes[:components]
         scales = scores.std(axis=0)
         dimensions = np.ones(points.shape[1])
-        kernel = ConstantKernel(1.0) * Matern(dimensions, (0.05, 50.0), nu=2.5) + WhiteKernel(0.05, (1e-3, 1.0))
+        kernel = ConstantKernel(1.0) * Matern(dimensions, (0.05, 50.0), nu=2.5) + WhiteKernel(
+            0.05, (1e-3, 1.0)
+        )
         fitted = GaussianProcessRegressor(kernel).fit(points, scores[:, :1] / scales[:1])
         same = GaussianProcessRegressor(fitted.kernel_, optimizer=None).fit(points, scores / scales)
-        self._factor, self._lengths = fitted.kernel_.k1.k1.constant_value, fitted.kernel_.k1.k2.length_scale
+        self._factor, self._lengths = (
+            fitted.kernel_.k1.k1.constant_value,
+            fitted.kernel_.k1.k2.length_scale,
+        )
         self._points = points / self._lengths
         self._weights = same.alpha_.reshape(len(points), -1) * scales @ directions[:components]
 
     def at(self, point: Floats) -> Floats:
         """The row at a point."""
-        distance = math.sqrt(5) * np.sqrt(np.square(self._points - point / self._lengths).sum(axis=1))
+        distance = math.sqrt(5) * np.sqrt(
+            np.square(self._points - point / self._lengths).sum(axis=1)
+        )
         kernel = self._factor * (1 + distance + np.square(distance) / 3) * np.exp(-distance)
         return np.asarray(self._mean + kernel @ self._weights)
 
 
 class Quadratic(Surrogate):
-    """Six numbers, and the distance from where all is best as the loss, which a trial comes near to within 27 steps. What the
-    first step says is half noise, which the configuration decides; it is never better than what comes later."""
+    """Six numbers, and the distance from where all is best as the loss, which a trial comes near to
+    within 27 steps. What the first step says is half noise, which the configuration decides; it is
+    never better than what comes later.
+    """
 
     def __init__(self) -> None:
         space = {f"x{i}": {"uniform": [0.0, 1.0]} for i in range(6)}
-        super().__init__(Spec.parse({"name": "quadratic", "trainable": "m:f", "metric": "score", "mode": "min", "space": space,
-                                     "trials": 1, "max_steps": 27}))
+        super().__init__(
+            Spec.parse(
+                {
+                    "name": "quadratic",
+                    "trainable": "m:f",
+                    "metric": "score",
+                    "mode": "min",
+                    "space": space,
+                    "trials": 1,
+                    "max_steps": 27,
+                }
+            )
+        )
         self._scale()
 
     def curve(self, config: Config) -> Curve:

@@ -1,7 +1,9 @@
-"""Syne Tune's side of `rivals.py`: run by the Python of its own environment, it answers one line of JSON for each line.
+"""Syne Tune's side of `rivals.py`: run by the Python of its own environment, it answers one line of
+JSON for each line.
 
-It imports nothing of regrow. Its schedulers are called as Syne Tune's own Tuner does: `suggest`, `on_trial_add`,
-`on_trial_result` for each step, then `on_trial_remove` for a trial that it stops, `on_trial_complete` for one that ends.
+It imports nothing of regrow. Its schedulers are called as Syne Tune's own Tuner does: `suggest`,
+`on_trial_add`, `on_trial_result` for each step, then `on_trial_remove` for a trial that it stops,
+`on_trial_complete` for one that ends.
 """
 
 from __future__ import annotations
@@ -48,7 +50,12 @@ class Side:
         np.random.seed(seed)  # noqa: NPY002  # some of its schedulers draw from it
         space = {parameter: DOMAINS[kind](form) for parameter, kind, form in forms}
         common = {"do_minimize": about["mode"] == "min", "random_seed": seed}
-        rungs = {"time_attr": STEP, "max_t": about["max_t"], "grace_period": 1, "reduction_factor": about["eta"]}
+        rungs = {
+            "time_attr": STEP,
+            "max_t": about["max_t"],
+            "grace_period": 1,
+            "reduction_factor": about["eta"],
+        }
         if name == "random":
             self._scheduler = baselines.RandomSearch(space, metrics=["score"], **common)
         elif name == "median":

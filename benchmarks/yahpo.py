@@ -1,9 +1,10 @@
-"""Tasks of YAHPO Gym (Pfisterer et al., AutoML 2022): surrogates of gradient boosting ("rbv2_xgboost", 14 parameters) and of
-decision trees ("rbv2_rpart", 5), each trained on over a hundred data sets of OpenML.
+"""Tasks of YAHPO Gym (Pfisterer et al., AutoML 2022): surrogates of gradient boosting
+("rbv2_xgboost", 14 parameters) and of decision trees ("rbv2_rpart", 5), each trained on over a
+hundred data sets of OpenML.
 
-A step is a 27th of the training data, and takes as long as any other; the score is the accuracy. The files (5 MB) are those of
-https://github.com/slds-lmu/yahpo_data, read from the folder that $YAHPO names: `model.onnx`, `config_space.json` and
-`encoding.json` in a folder for each of the two.
+A step is a 27th of the training data, and takes as long as any other; the score is the accuracy.
+The files (5 MB) are those of https://github.com/slds-lmu/yahpo_data, read from the folder that
+$YAHPO names: `model.onnx`, `config_space.json` and `encoding.json` in a folder for each of the two.
 """
 
 from __future__ import annotations
@@ -27,8 +28,20 @@ LEAST = 0.03
 NUMERIC = {
     "rbv2_rpart": ("cp", "maxdepth", "minbucket", "minsplit", "trainsize", "repl"),
     "rbv2_xgboost": (
-        "nrounds", "eta", "gamma", "lambda", "alpha", "subsample", "max_depth", "min_child_weight", "colsample_bytree",
-        "colsample_bylevel", "rate_drop", "skip_drop", "trainsize", "repl",
+        "nrounds",
+        "eta",
+        "gamma",
+        "lambda",
+        "alpha",
+        "subsample",
+        "max_depth",
+        "min_child_weight",
+        "colsample_bytree",
+        "colsample_bylevel",
+        "rate_drop",
+        "skip_drop",
+        "trainsize",
+        "repl",
     ),
 }
 """The columns of `x_cont`, told by the ranges that the models scale them by."""
@@ -48,12 +61,18 @@ def folder() -> Path | None:
 
 
 def tasks(*, reporting: bool) -> list[str]:
-    """`SCENARIO:DATASET`: those to tune on, or those to report and never to look at before. Drawn once and for all."""
+    """`SCENARIO:DATASET`: those to tune on, or those to report and never to look at before. Drawn
+    once and for all.
+    """
     found = []
     for scenario in NUMERIC if folder() else ():
-        names = sorted(name for name in _read(scenario, "encoding.json")["task_id"] if name.isdigit())
+        names = sorted(
+            name for name in _read(scenario, "encoding.json")["task_id"] if name.isdigit()
+        )
         random.Random(1).shuffle(names)
-        found += [f"{scenario}:{name}" for name in (names[20 : 20 + EACH] if reporting else names[:EACH])]
+        found += [
+            f"{scenario}:{name}" for name in (names[20 : 20 + EACH] if reporting else names[:EACH])
+        ]
     return found
 
 
@@ -65,13 +84,28 @@ class Yahpo(Surrogate):
         self._scenario = scenario
         self._codes = _read(scenario, "encoding.json")
         self._fixed = {"repl": REPLICATION, "task_id": dataset}
-        self._conditions = {c["child"]: (c["parent"], c.get("values", [c.get("value")])) for c in written["conditions"]}
-        free = (p for p in written["hyperparameters"] if p["name"] not in (*self._fixed, "trainsize"))
+        self._conditions = {
+            c["child"]: (c["parent"], c.get("values", [c.get("value")]))
+            for c in written["conditions"]
+        }
+        free = (
+            p for p in written["hyperparameters"] if p["name"] not in (*self._fixed, "trainsize")
+        )
         space = {_plain(p["name"]): _form(p) for p in free}
-        super().__init__(Spec.parse({
-            "name": f"{scenario}-{dataset}", "trainable": "m:f", "metric": "score", "mode": "max", "space": space, "trials": 1,
-            "max_steps": STEPS, "search": "random",
-        }))
+        super().__init__(
+            Spec.parse(
+                {
+                    "name": f"{scenario}-{dataset}",
+                    "trainable": "m:f",
+                    "metric": "score",
+                    "mode": "max",
+                    "space": space,
+                    "trials": 1,
+                    "max_steps": STEPS,
+                    "search": "random",
+                }
+            )
+        )
         self._scale()
 
     def curve(self, config: Config) -> Curve:
@@ -82,8 +116,12 @@ class Yahpo(Surrogate):
                 numbers[:, column] = np.maximum(np.arange(1, STEPS + 1) / STEPS, LEAST)
             elif self._active(name, config):
                 numbers[:, column] = self._value(name, config)
-        codes = [self._codes[name][str(self._value(name, config))] for name in CHOICES[self._scenario]]
-        (rows,) = _session(self._scenario).run(None, {"x_cat": np.array([codes] * STEPS, np.int32), "x_cont": numbers})
+        codes = [
+            self._codes[name][str(self._value(name, config))] for name in CHOICES[self._scenario]
+        ]
+        (rows,) = _session(self._scenario).run(
+            None, {"x_cat": np.array([codes] * STEPS, np.int32), "x_cont": numbers}
+        )
         return [float(row[0]) for row in rows], [1.0] * STEPS
 
     def _value(self, name: str, config: Config) -> Any:
@@ -101,8 +139,18 @@ def _plain(name: str) -> str:
 def _form(parameter: dict[str, Any]) -> dict[str, Any]:
     if parameter["type"] == "categorical":
         return {"choice": parameter["choices"]}
-    kind = {(False, False): "uniform", (False, True): "loguniform", (True, False): "int", (True, True): "logint"}
-    return {kind[parameter["type"] == "uniform_int", parameter["log"]]: [parameter["lower"], parameter["upper"]]}
+    kind = {
+        (False, False): "uniform",
+        (False, True): "loguniform",
+        (True, False): "int",
+        (True, True): "logint",
+    }
+    return {
+        kind[parameter["type"] == "uniform_int", parameter["log"]]: [
+            parameter["lower"],
+            parameter["upper"],
+        ]
+    }
 
 
 def _read(scenario: str, name: str) -> Any:
@@ -119,4 +167,6 @@ def _session(scenario: str) -> Any:
     where = folder()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(f"{where}/{scenario}/model.onnx", options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        f"{where}/{scenario}/model.onnx", options, providers=["CPUExecutionProvider"]
+    )

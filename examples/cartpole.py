@@ -1,6 +1,8 @@
-"""A pole to be kept upright on a cart, as Gymnasium's CartPole-v1 has it, for many carts at a time and in NumPy alone.
+"""A pole to be kept upright on a cart, as Gymnasium's CartPole-v1 has it, for many carts at a time
+and in NumPy alone.
 
-Barto, Sutton, Anderson: Neuronlike adaptive elements that can solve difficult learning control problems, IEEE SMC 13, 1983.
+Barto, Sutton, Anderson: Neuronlike adaptive elements that can solve difficult learning control
+problems, IEEE SMC 13, 1983.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ LONGEST = 500
 
 
 class CartPoles:
-    """Carts, each with a pole. All that the next step depends on is here, the generator as well: pickle it to save it."""
+    """Carts, each with a pole. All that the next step depends on is here, the generator as well:
+    pickle it to save it.
+    """
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
         """Sets up `count` carts."""
@@ -39,7 +43,9 @@ class CartPoles:
         self.steps = np.where(which, 0, self.steps)
 
     def step(self, actions: Array) -> tuple[Array, Array]:
-        """Pushes each cart to the left (0) or to the right (1); which of them are lost now, and which have had their time."""
+        """Pushes each cart to the left (0) or to the right (1); which of them are lost now, and
+        which have had their time.
+        """
         _, velocity, angle, turn = self.state.T
         mass, sine, cosine = CART + POLE, np.sin(angle), np.cos(angle)
         push = (np.where(actions == 1, FORCE, -FORCE) + POLE * HALF * turn**2 * sine) / mass
@@ -55,7 +61,9 @@ class CartPoles:
 
 
 def play(policy: Callable[[Array], Array], carts: CartPoles) -> Array:
-    """Plays an episode on each of the carts, which are new; the returns, 500 at most. `policy` makes actions of states."""
+    """Plays an episode on each of the carts, which are new; the returns, 500 at most. `policy`
+    makes actions of states.
+    """
     returns, under_way = np.zeros(len(carts.steps)), np.full(len(carts.steps), True)
     while under_way.any():
         lost, late = carts.step(policy(carts.state))

@@ -1,8 +1,8 @@
 """Handwritten digits with a small neural network: the trainable of `make demo`.
 
-A step is one pass over the training images and a copy of each that is moved and blurred a little. What is random in a
-step follows from the trial's seed and the step's number alone, so a trial that goes on from a checkpoint goes on with
-the very curve that it would have had.
+A step is one pass over the training images and a copy of each that is moved and blurred a little.
+What is random in a step follows from the trial's seed and the step's number alone, so a trial that
+goes on from a checkpoint goes on with the very curve that it would have had.
 """
 
 from __future__ import annotations
@@ -26,21 +26,30 @@ Array = npt.NDArray[Any]
 
 
 def train(trial: rg.Trial) -> None:
-    """Trains one network and reports its accuracy and loss on the validation images after each step."""
+    """Trains one network and reports its accuracy and loss on the validation images after each
+    step.
+    """
     train_x, valid_x, train_y, valid_y = data()
     model = network(trial.config, trial.seed)
     if trial.restored:
-        model = joblib.load(trial.restored / "model.joblib")  # the network and its optimizer's state
+        # the network and its optimizer's state
+        model = joblib.load(trial.restored / "model.joblib")
 
     def save(folder: Path) -> None:
         joblib.dump(model, folder / "model.joblib")
 
     for step in trial.steps():
-        copies = varied(train_x, np.random.default_rng([trial.seed, step]), **trial.config["augment"])
-        model.partial_fit(np.concatenate([train_x, copies]), np.concatenate([train_y, train_y]), classes=range(10))
+        copies = varied(
+            train_x, np.random.default_rng([trial.seed, step]), **trial.config["augment"]
+        )
+        model.partial_fit(
+            np.concatenate([train_x, copies]), np.concatenate([train_y, train_y]), classes=range(10)
+        )
         probabilities = model.predict_proba(valid_x)
         accuracy = np.mean(probabilities.argmax(axis=1) == valid_y)
-        trial.report({"accuracy": accuracy, "loss": log_loss(valid_y, probabilities)}, checkpoint=save)
+        trial.report(
+            {"accuracy": accuracy, "loss": log_loss(valid_y, probabilities)}, checkpoint=save
+        )
 
 
 def network(config: dict[str, Any], seed: int) -> MLPClassifier:
@@ -58,7 +67,9 @@ def network(config: dict[str, Any], seed: int) -> MLPClassifier:
 
 @cache
 def data() -> tuple[Array, Array, Array, Array]:
-    """Training and validation images as rows of 64 pixels from 0 to 1, then their labels; the same split in each trial."""
+    """Training and validation images as rows of 64 pixels from 0 to 1, then their labels; the same
+    split in each trial.
+    """
     images, labels = load_digits(return_X_y=True)
     train_x, valid_x, train_y, valid_y = train_test_split(
         images / 16, labels, test_size=0.25, stratify=labels, random_state=0
@@ -67,7 +78,9 @@ def data() -> tuple[Array, Array, Array, Array]:
 
 
 def varied(images: Array, rng: np.random.Generator, shift: float, noise: float) -> Array:
-    """A copy of the images, each moved by up to a pixel with probability `shift`, with noise of deviation `noise` added."""
+    """A copy of the images, each moved by up to a pixel with probability `shift`, with noise of
+    deviation `noise` added.
+    """
     count = len(images)
     moves = rng.integers(0, 3, size=(count, 2))
     moves[rng.random(count) >= shift] = 1  # the middle of the padded image: not moved

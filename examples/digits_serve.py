@@ -1,4 +1,6 @@
-"""The digits of `digits.py` behind HTTP: `regrow serve digits --model digits_serve.py:Digits` in this folder."""
+"""The digits of `digits.py` behind HTTP: `regrow serve digits --model digits_serve.py:Digits` in
+this folder.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,16 @@ class Digits(rg.Served):
     example: ClassVar[dict[str, Any]] = {"pixels": [0.0] * 64}
 
     def load(self, folder: Path, config: dict[str, Any]) -> None:
-        """Loads the network that `digits.py` saved; unpickling is safe for checkpoints that are your own."""
+        """Loads the network that `digits.py` saved; unpickling is safe for checkpoints that are
+        your own.
+        """
         self.network = joblib.load(folder / "model.joblib")
 
     def predict(self, inputs: list[Input]) -> list[Output]:
         """All images at once."""
         probabilities = self.network.predict_proba(np.array([each.pixels for each in inputs]))
         best = probabilities.argmax(axis=1)
-        return [self.Output(digit=digit, probability=row[digit]) for digit, row in zip(best, probabilities, strict=True)]
+        return [
+            self.Output(digit=digit, probability=row[digit])
+            for digit, row in zip(best, probabilities, strict=True)
+        ]

@@ -1,4 +1,5 @@
-"""A sampler of one's own: each configuration is tried together with its opposite (antithetic pairs).
+"""A sampler of one's own: each configuration is tried together with its opposite (antithetic
+pairs).
 
 Named in a specification as `search: "own_sampler:Pairs"` (see own_search.yaml); checked by
 `python -c 'from regrow.testing import check_sampler; check_sampler("own_sampler:Pairs")'`.
@@ -19,7 +20,9 @@ class Pairs:
         self._setting = setting
 
     def ask(self, number: int, seed: int) -> Proposal:
-        """A function of the experiment's seed and the number: nothing to remember, the same after a restart."""
+        """A function of the experiment's seed and the number: nothing to remember, the same after a
+        restart.
+        """
         chance = random.Random(f"{self._setting.seed}:{number // 2}")
         config: dict[str, Any] = {}
         for parameter in self._setting.space.flat:

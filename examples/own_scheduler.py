@@ -1,7 +1,8 @@
 """A scheduler of one's own: a trial stops once it is far behind the best one at the same step.
 
-Named in a specification as `schedule: {"own_scheduler:Gap": {most: 0.2}}` (see own_search.yaml); checked by
-`python -c 'from regrow.testing import check_scheduler; check_scheduler("own_scheduler:Gap")'`.
+Named in a specification as `schedule: {"own_scheduler:Gap": {most: 0.2}}` (see own_search.yaml);
+checked by `python -c 'from regrow.testing import check_scheduler;
+check_scheduler("own_scheduler:Gap")'`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from regrow.testing import Scheduler, Setting, Verdict
 
 
 class Gap(Scheduler):
-    """Every `interval` steps, a trial that is worse than the best at that step by more than `most` is stopped."""
+    """Every `interval` steps, a trial that is worse than the best at that step by more than `most`
+    is stopped.
+    """
 
     def __init__(self, setting: Setting, *, most: float = 0.2, interval: int = 3) -> None:
         super().__init__(setting)
@@ -29,7 +32,11 @@ class Gap(Scheduler):
         step, cost = len(values), self.setting.sign * values[-1]
         behind = cost - self._best.get(step, cost)
         why = f"{behind:.3g} behind the best at step {step}"
-        return Verdict(action="stop", why=why) if behind > self._most else Verdict(until=self.first(trial, step), why=why)
+        return (
+            Verdict(action="stop", why=why)
+            if behind > self._most
+            else Verdict(until=self.first(trial, step), why=why)
+        )
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
         """All that it remembers, so that it can be rebuilt from the log."""

@@ -1,7 +1,9 @@
-"""The attempts under way: each trial is one Prefect task run, a coroutine of this process, and its attempts run on Ray.
+"""Running attempts: each trial is one Prefect task run, a coroutine of this process, and its
+attempts run on Ray.
 
-Prefect's engine runs the task here. Its body hands an attempt to the executor and awaits it; an attempt that is lost raises, and
-Prefect's own retry runs the body again, which waits for the next attempt. Whether there is to be one the experiment's log says.
+Prefect's engine runs the task here. Its body submits an attempt to the executor and awaits it. A
+lost attempt raises, and Prefect's own retry runs the body again, which waits for the next attempt.
+Whether there is one is decided from the experiment's log.
 """
 
 from __future__ import annotations
@@ -29,24 +31,30 @@ from regrow.infra.prefect.run_logs import RunLogs
 from regrow.infra.prefect.server import answers
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.search.events import Cause
-from regrow.tasks.attempt import Finished
-from regrow.tasks.executor import AttemptLost, Carried, Executor
-from regrow.tasks.messages import Assignment
-from regrow.tasks.names import settings, task_name, task_run_id, task_tags
+from regrow.tasks.ports.executor import AttemptLost, ExecutionResult, Executor, Finished
+from regrow.tasks.ports.messages import Assignment
+from regrow.tasks.trial.names import settings, task_name, task_run_id, task_tags
 
 MOST_RETRIES = 1_000_000
-"""Prefect's count is no limit: how often a trial is tried again is decided by the experiment's log (`max_failures`)."""
+"""Prefect's count is no limit: the experiment's log decides how often a trial is retried
+(`max_failures`).
+"""
 END_SECONDS = 10.0
-"""How long the end of a session waits for attempts that have told their end and have not returned yet."""
+"""Seconds that the end of a session waits for attempts that have reported their end and have not
+returned yet.
+"""
 
 
 Lost = Callable[[str, int, int, Cause, str], Awaitable[bool]]
-"""Tells the coordinator that a task run carries an attempt (trial, number) no more, with what to call the loss if it had not
-ended: cause and message. Returns whether the trial is to have another attempt."""
+"""Tells the coordinator that a task run no longer carries an attempt (trial, number), with cause
+and message of the loss in case it had not ended. Returns whether the trial gets another attempt.
+"""
 
 
 class TriedAgain(Exception):
-    """An attempt ended, or was lost, and its trial is to have another: for Prefect's engine, which retries the task run."""
+    """An attempt ended or was lost, and its trial gets another one: raised for Prefect's engine,
+    which retries the task run.
+    """
 
 
 def _is_tried_again(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
@@ -55,7 +63,7 @@ def _is_tried_again(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Submission:
-    """An attempt to be made."""
+    """An attempt to be submitted."""
 
     assignment: Assignment
     avoid: Sequence[str]
@@ -63,28 +71,37 @@ class _Submission:
 
 @dataclass(slots=True, kw_only=True)
 class _TrialRun:
-    """The task run of a trial. Touched in the runner's loop alone."""
+    """Task run of a trial. Accessed only in the runner's loop."""
 
     id: UUID
     orders: deque[_Submission] = field(default_factory=deque)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there is an order, or when no more come."""
+    """Set when an order was added, and when no more follow."""
     task_run: TaskRun | None = None
-    """As Prefect has it; None until it begins."""
+    """The task run in Prefect; None until it begins."""
     ended: Future[State[Any]] | None = None
-    """The end of the engine that runs it; None while none does."""
+    """End of the engine that runs it; None while none does."""
     attempt: int = 0
-    """The attempt under way, 0 for none."""
+    """Number of the running attempt, 0 for none."""
     handle: Any = None
     lost: asyncio.Future[None] | None = None
-    """Raises AttemptLost when nobody waits for the attempt any longer."""
+    """Raises AttemptLost when the attempt is given up."""
 
 
 class Attempts:
-    """What this session submits, as task runs of its flow run. A context manager: what is left at its end is abandoned."""
+    """Attempts that this session submits, as task runs of its flow run. A context manager: what is
+    left at its end is abandoned.
+    """
 
     def __init__(
-        self, *, runner: OffloadTaskRunner, executor: Executor, lost: Lost, flow_run_id: UUID, experiment_id: str, logs: RunLogs
+        self,
+        *,
+        runner: OffloadTaskRunner,
+        executor: Executor,
+        lost: Lost,
+        flow_run_id: UUID,
+        experiment_id: str,
+        logs: RunLogs,
     ) -> None:
         self._runner, self._executor, self._lost, self._logs = runner, executor, lost, logs
         self._flow_run_id, self._experiment_id = flow_run_id, experiment_id
@@ -96,55 +113,67 @@ class Attempts:
         self._lock = threading.Lock()
         self._bug: BaseException | None = None
         self.task = task(
-            name="trial", retries=MOST_RETRIES, retry_condition_fn=_is_tried_again, persist_result=False, cache_policy=NO_CACHE,
+            name="trial",
+            retries=MOST_RETRIES,
+            retry_condition_fn=_is_tried_again,
+            persist_result=False,
+            cache_policy=NO_CACHE,
         )(self._body)
-        """The Prefect task of a trial."""
+        """Prefect task of a trial."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Task runs that have not ended stay as they are: another session, or another driver, goes on with them."""
+        """Abandon task runs that have not ended. They stay in their state: another session or
+        driver continues them.
+        """
         self._runner.call(self._abort)
         with self._lock:
             left = set(self._under_way)
         wait(left, timeout=END_SECONDS)
 
     def submit(self, assignment: Assignment, *, avoid: Sequence[str] = ()) -> None:
-        """Submits an attempt, once, rather not to the nodes `avoid`. A further attempt of a trial is its task run's retry."""
+        """Submit an attempt once, preferably not to the nodes in `avoid`. A further attempt of a
+        trial is its task run's retry.
+        """
         lease = assignment.trial, assignment.attempt
         if lease not in self._submitted:
             self._submitted.add(lease)
             self._runner.call(self._hand_over, _Submission(assignment=assignment, avoid=avoid))
 
     def forget(self, trial: int, attempt: int) -> None:
-        """Waits no longer for an attempt that was given up; kills it, if it can be reached."""
+        """Stop waiting for an attempt that was given up, and kill it if it can be reached."""
         self._runner.call(self._forget, trial, attempt)
 
     def kill(self) -> None:
-        """Kills what still runs."""
+        """Kill all running attempts."""
         self._runner.call(self._kill)
 
     def check(self) -> None:
-        """Raises what kept a task run from making its attempt, if anything did: the trial would wait forever."""
+        """Raise the error that kept a task run from making its attempt, if there is one: the trial
+        would wait forever.
+        """
         if self._bug is not None:
             raise self._bug
 
     def close(self) -> set[UUID]:
-        """Waits, within bounds, for the end of all task runs; nothing is submitted any more. Ids of those that there were."""
+        """Wait, within bounds, for the end of all task runs, and return their IDs. Nothing can be
+        submitted afterwards.
+        """
         self._runner.call(self._close)
         done = threading.Event()
-        self._runner.call(done.set)  # after that all that was submitted has begun
+        self._runner.call(done.set)  # by then, everything submitted has begun
         done.wait(END_SECONDS)
         with self._lock:
             left = set(self._under_way)
         _, hanging = wait(left, timeout=END_SECONDS)
-        if hanging:  # on nodes that are cut off, say: their attempts' ends are in the log
+        if hanging:  # for example on nodes that are cut off: the log has the attempts' ends
             self._runner.call(self._give_up)
             wait(hanging, timeout=END_SECONDS)
         return {run.id for run in list(self._runs.values())}
 
-    # ---- in the runner's loop --------------------------------------------------------------------------------------
+    # ---- in the runner's loop
 
     def _hand_over(self, order: _Submission) -> None:
         trial = order.assignment.trial
@@ -155,7 +184,7 @@ class Attempts:
             self._engage(run, order.assignment)
 
     def _engage(self, run: _TrialRun, assignment: Assignment) -> None:
-        """Has Prefect's engine run a trial's task run, from where it is."""
+        """Start Prefect's engine for a trial's task run, from its current state."""
         run.ended = Future()
         with self._lock:
             self._under_way.add(run.ended)
@@ -170,7 +199,7 @@ class Attempts:
                 self._runner.run(self.task, {"trial": assignment.trial}, task_run=run.task_run)
             )
             ended.set_result(state)
-        except BaseException as error:  # noqa: BLE001 - Abort is no Exception; who waits wants to know only when
+        except BaseException as error:  # noqa: BLE001 - Abort is no Exception; waiting needs only the time
             ended.set_exception(error)
             if not isinstance(error, Abort | asyncio.CancelledError):
                 self._bug = error
@@ -178,11 +207,13 @@ class Attempts:
             run.ended = None
             with self._lock:
                 self._under_way.discard(ended)
-            if run.orders and not self._closed:  # it came while the engine was ending
+            if run.orders and not self._closed:  # an order arrived while the engine ended
                 self._engage(run, run.orders[0].assignment)
 
     async def _prepared(self, run: _TrialRun, assignment: Assignment) -> TaskRun:
-        """The task run in the state that it begins, or goes on, in; the server is told."""
+        """Return the task run in the state in which it begins or continues, and report that state
+        to the server.
+        """
         task_run = run.task_run
         if task_run is None and assignment.attempt > 1:
             task_run = await self._left(run, assignment)
@@ -192,13 +223,17 @@ class Attempts:
             task_run = self._new(run, assignment)
         else:
             state = AwaitingRetry(message=assignment.story)
-        task_run.tags = Labels(_tags(task_run.tags, task_tags(assignment.trial, assignment.attempt)))
+        task_run.tags = Labels(
+            _tags(task_run.tags, task_tags(assignment.trial, assignment.attempt))
+        )
         _set_state(task_run, state)
         return task_run
 
     async def _left(self, run: _TrialRun, assignment: Assignment) -> TaskRun | None:
-        """The task run that an earlier session left; None if Prefect has none (the attempt shared another's)."""
-        client = get_client()  # the loop's
+        """Return the task run that an earlier session left; None if Prefect has none (the attempt
+        shared another trial's).
+        """
+        client = get_client()  # the client of this event loop
         if await asyncio.to_thread(answers, str(client.api_url), 0.0):
             try:
                 left = await client.read_task_run(run.id)
@@ -209,15 +244,19 @@ class Attempts:
             else:
                 left.run_count = assignment.attempt - 1  # the server may not have counted the last
                 return left
-        # As it would be, were the server not away.
+        # The server is unreachable: build what it would have returned.
         left = self._new(run, assignment)
         left.run_count = assignment.attempt - 1
         return left
 
     def _new(self, run: _TrialRun, assignment: Assignment) -> TaskRun:
         return TaskRun(
-            id=run.id, name=task_name(assignment.trial), flow_run_id=self._flow_run_id, task_key=self.task.task_key,
-            dynamic_key=str(run.id), task_version=self.task.version,
+            id=run.id,
+            name=task_name(assignment.trial),
+            flow_run_id=self._flow_run_id,
+            task_key=self.task.task_key,
+            dynamic_key=str(run.id),
+            task_version=self.task.version,
         )
 
     async def _body(self, trial: int) -> State[Any]:
@@ -230,7 +269,9 @@ class Attempts:
             raise
 
     async def _trial(self, trial: int) -> State[Any]:
-        """The body of the task: one attempt. Raises TriedAgain if the trial is to have another."""
+        """Run one attempt, as the body of the task. Raises TriedAgain if the trial gets another
+        one.
+        """
         run = self._runs[trial]
         order = await self._until(self._next(run))
         if order is None:
@@ -240,11 +281,11 @@ class Attempts:
         run.task_run.tags = Labels(_tags(run.task_run.tags, task_tags(*lease)))
         if order.assignment.story:
             self._logs.say(name, f"trial {trial}, attempt {lease[1]}: {order.assignment.story}")
-            if run.task_run.state_name == "Retrying":  # until now it waited for its turn
+            if run.task_run.state_name == "Retrying":  # it has waited for its turn
                 _set_state(run.task_run, Running(message=order.assignment.story))
-        carried: Carried | None = None
+        carried: ExecutionResult | None = None
         cause: Cause = "infrastructure"
-        message = "its task run ended without telling how"  # counts only if nothing else was told
+        message = "its task run ended without telling how"  # used only if nothing else is known
         try:
             carried = await self._until(self._outcome(run, order))
         except AttemptLost as lost:
@@ -257,12 +298,16 @@ class Attempts:
                 raise TriedAgain(message)
             return Failed(message=f"trial {trial}, attempt {lease[1]}: {message}")
         self._tell(run, carried)
-        if goes_on and len(carried.finished) == 1 and carried.finished[0].ended.outcome in ("failed", "preempted"):
+        if (
+            goes_on
+            and len(carried.finished) == 1
+            and carried.finished[0].ended.outcome in ("failed", "preempted")
+        ):
             raise TriedAgain(_line(carried.finished[0]))
         return _state(carried.finished)
 
     async def _next(self, run: _TrialRun) -> _Submission | None:
-        """The next attempt to make; None if there is none in this session."""
+        """Wait for the next attempt to make; None if there is none in this session."""
         while not run.orders:
             if self._closed:
                 return None
@@ -270,11 +315,17 @@ class Attempts:
             await run.changed.wait()
         return run.orders.popleft()
 
-    async def _outcome(self, run: _TrialRun, order: _Submission) -> Carried:
-        """Makes an attempt. Raises AttemptLost, also when it was given up."""
-        run.handle = self._executor.submit(order.assignment, task_run=str(run.id), avoid=order.avoid)
+    async def _outcome(self, run: _TrialRun, order: _Submission) -> ExecutionResult:
+        """Make an attempt and return its result. Raises AttemptLost, also if the attempt was given
+        up.
+        """
+        run.handle = self._executor.submit(
+            order.assignment, task_run=str(run.id), avoid=order.avoid
+        )
         run.attempt, run.lost = order.assignment.attempt, asyncio.get_running_loop().create_future()
-        outcome: asyncio.Future[Carried] = asyncio.ensure_future(self._executor.outcome(run.handle))
+        outcome: asyncio.Future[ExecutionResult] = asyncio.ensure_future(
+            self._executor.outcome(run.handle)
+        )
         try:
             await asyncio.wait((outcome, run.lost), return_when=asyncio.FIRST_COMPLETED)
             if outcome.done():
@@ -284,8 +335,8 @@ class Attempts:
         finally:
             outcome.cancel()
 
-    def _tell(self, run: _TrialRun, carried: Carried) -> None:
-        """Shows people what came of the attempts of a task run."""
+    def _tell(self, run: _TrialRun, carried: ExecutionResult) -> None:
+        """Show the results of a task run's attempts to people."""
         name, done = str(run.id), carried.finished
         for line in carried.lines:
             self._logs.add(name, line)
@@ -293,16 +344,22 @@ class Attempts:
         for finished in done:
             ended = finished.ended
             if ended.trace:
-                self._logs.say(name, f"trial {ended.trial} failed\n{ended.trace}", level=logging.ERROR)
+                self._logs.say(
+                    name, f"trial {ended.trial} failed\n{ended.trace}", level=logging.ERROR
+                )
             if len(done) > 1:
                 self._logs.say(name, _line(finished))
-                run.task_run.tags = Labels([*list.copy(run.task_run.tags), *task_tags(ended.trial, ended.attempt)[:1]])
+                run.task_run.tags = Labels(
+                    [*list.copy(run.task_run.tags), *task_tags(ended.trial, ended.attempt)[:1]]
+                )
         if len(done) > 1:
             run.task_run.name = f"{task_name(done[0].ended.trial)} and {len(done) - 1} more"
         run.task_run.tags = Labels(_tags(run.task_run.tags, carried.labels))
 
     async def _until(self, awaitable: Awaitable[Any]) -> Any:
-        """The result, or Abort once the session is over: Prefect's engine then says nothing more of the task run."""
+        """Return the result, or raise Abort once the session is over: Prefect's engine then reports
+        nothing more about the task run.
+        """
         if self._aborted is None:
             self._aborted = asyncio.Event()
         result: asyncio.Future[Any] = asyncio.ensure_future(awaitable)
@@ -333,7 +390,8 @@ class Attempts:
         if run.attempt == attempt:
             self._lose(run, "it was given up")
         for order in [order for order in run.orders if order.assignment.attempt == attempt]:
-            run.orders.remove(order)  # the one before it has not returned yet: nobody waits for this one, which may wait for ever
+            # The previous attempt has not returned, so this one was not submitted and is dropped.
+            run.orders.remove(order)
 
     def _kill(self) -> None:
         for run in self._runs.values():
@@ -352,7 +410,7 @@ class Attempts:
 
 
 def _set_state(task_run: TaskRun, state: State[Any]) -> None:
-    """Has a task run be in a state, and the server hear of it."""
+    """Set the state of a task run, and report it to the server."""
     before = task_run.state
     task_run.state, task_run.state_id = state, state.id
     task_run.state_type, task_run.state_name = state.type, state.name
@@ -360,14 +418,18 @@ def _set_state(task_run: TaskRun, state: State[Any]) -> None:
 
 
 def _tags(present: list[str], new: Sequence[str]) -> list[str]:
-    """Those that a task run has, but for those of the same kind ("node:...") as a new one, and the new ones."""
+    """Return the new tags and the present ones, without present ones of the same kind ("node:...")
+    as a new one.
+    """
     kinds = {tag.partition(":")[0] for tag in new}
-    kept = [tag for tag in list.copy(present) if tag.partition(":")[0] not in kinds and tag != "spot"]
+    kept = [
+        tag for tag in list.copy(present) if tag.partition(":")[0] not in kinds and tag != "spot"
+    ]
     return sorted({*new, *kept})
 
 
 def _line(finished: Finished) -> str:
-    """What became of an attempt, and how it began: its task run shows nothing else of that."""
+    """Describe an attempt's outcome, and where it began: its task run shows that nowhere else."""
     ended = finished.ended
     why = f": {ended.message}" if ended.message else ""
     attempt = f"attempt {ended.attempt}" if ended.attempt > 1 else ""
@@ -381,7 +443,9 @@ def _state(done: Sequence[Finished]) -> State[object]:
         failed = [f for f in done if f.ended.outcome == "failed"]
         if failed:
             return Failed(message=f"{len(failed)} of {len(done)} trials failed; {_line(failed[0])}")
-        return Completed(message=f"{len(done)} short trials: {sum(f.ended.outcome == 'done' for f in done)} done")
+        return Completed(
+            message=f"{len(done)} short trials: {sum(f.ended.outcome == 'done' for f in done)} done"
+        )
     told = _line(done[0])
     match done[0].ended.outcome:
         case "failed":

@@ -1,4 +1,6 @@
-"""The experiment's flow run as Prefect has it: taken up again, left to another driver, left as it was paused."""
+"""The experiment's flow run in Prefect: reopened for a retry, left to another driver, or left
+paused.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +25,26 @@ from prefect.states import AwaitingRetry, Crashed, Suspended
 from regrow.search.events import Status
 
 PAUSE_SECONDS = 10 * 365 * 24 * 3600
-"""How long an experiment that was paused in Prefect may stay so: for good."""
+"""Seconds that an experiment may stay paused in Prefect: ten years, meaning no limit."""
 
 
 class TakenOver(Abort):
-    """The same as Prefect's engine has it, which then says nothing to the server: the flow run is that driver's."""
+    """Another driver took the experiment over. An Abort, so that Prefect's engine reports nothing
+    to the server: the flow run belongs to that driver.
+    """
 
 
 class StaysPaused(Abort):
-    """The session of a flow run that Prefect's page stopped has ended, and Prefect knows how: its engine is to say nothing."""
+    """The session ended because of Prefect's page, and Prefect knows the state already. An Abort,
+    so that Prefect's engine reports nothing.
+    """
 
 
 def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
-    """The experiment's flow run, ready to run again as its own retry; None if the server does not have it.
+    """Return the experiment's flow run, ready to run again as its own retry; None if the server
+    does not have it.
 
-    Task runs that its last driver left running are closed: nobody runs them any more.
+    Task runs that the last driver left running are closed: no process runs them any more.
     """
     try:
         flow_run = client.read_flow_run(flow_run_id)
@@ -51,16 +58,19 @@ def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
     for task_run in left:
         client.set_task_run_state(task_run.id, Crashed(message="its driver was lost"), force=True)
     if flow_run.state is None or not flow_run.state.is_pending():
-        client.set_flow_run_state(flow_run_id, AwaitingRetry(message="goes on from its log"), force=True)
+        client.set_flow_run_state(
+            flow_run_id, AwaitingRetry(message="goes on from its log"), force=True
+        )
     return client.read_flow_run(flow_run_id)
 
 
 def over_a_pause(ended: State[None], status: Status) -> State[None]:
-    """The state in which the flow run ends, unless it was paused in Prefect, or cancelled too late for that to change anything;
-    then its state is told here, and StaysPaused raised.
+    """Return the state in which the flow run ends, unless it was paused in Prefect, or cancelled
+    too late to change anything.
 
-    An experiment that has nothing left to do is over all the same. Another one waits for Resume, for which Prefect wants a
-    deployment; without one it is left as after Ctrl-C, and Retry goes on.
+    In these cases the state is reported here, and StaysPaused raised. An experiment that has
+    nothing left to do is over even if it was paused. Any other one waits for Resume, for which
+    Prefect needs a deployment; without one it is left as after Ctrl-C, and Retry continues it.
     """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
@@ -68,14 +78,18 @@ def over_a_pause(ended: State[None], status: Status) -> State[None]:
     with get_client(sync_client=True) as client:
         try:
             now = client.read_flow_run(context.flow_run.id)
-        except (httpx.HTTPError, PrefectException):  # away: its engine will say how this ended, or whoever comes next
+        except (
+            httpx.HTTPError,
+            PrefectException,
+        ):  # unreachable: Prefect's engine reports the end later, or the next session does
             return ended
-        # Cancel may have come when nothing was left to do: Prefect would have the run be Cancelling for ever.
+        # Cancel may have come when nothing was left to do: Prefect would leave the run Cancelling
+        # forever.
         late = now.state is not None and now.state.is_cancelling() and not ended.is_cancelled()
         if now.state is None or not (late or now.state.is_paused()):
             return ended
         waits = now.state.is_paused() and status == "interrupted" and now.deployment_id is not None
-        # What Prefect's page asks for would be a failure after five minutes.
+        # The pause that Prefect's page sets would fail after five minutes.
         state: State[Any] = Suspended(timeout_seconds=PAUSE_SECONDS) if waits else ended
         client.set_flow_run_state(now.id, state, force=True)
     raise StaysPaused("paused or cancelled in Prefect")

@@ -1,6 +1,7 @@
-"""What ends a session before its time: Ctrl-C, SIGTERM, a closed terminal, `regrow stop`. First asked to end well, then at once.
+"""Early ends of a session: Ctrl-C, SIGTERM, a closed terminal, `regrow stop`. The first request
+ends it in order, the second immediately.
 
-An ending that has begun stays one: whoever is about to begin something anew looks here first.
+An ending that has begun is never revoked: code that starts something new checks here first.
 """
 
 from __future__ import annotations
@@ -16,77 +17,107 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from regrow.search.events import Status
-from regrow.tasks.forking import Handler, handling
+from regrow.tasks.process.forking import Handler, handling
+from regrow.tasks.process.interrupted import Interrupted, check
 
 GRACE_SECONDS = 30.0
-"""How long attempts get to save a checkpoint after the first signal. A second one ends the wait."""
+"""Seconds for attempts to save a checkpoint after the first signal. A second signal ends the
+wait.
+"""
 LAST_SECONDS = 10.0
-"""How long the process may live after that when it was told to end; whatever is not done by then is done by the next session."""
+"""Seconds that the process may live after the grace period if it has to end; the next session does
+what is left.
+"""
 INTERRUPTED_EXIT = 3
 _WHY = {
-    signal.SIGINT: "interrupted by the user", signal.SIGTERM: "it was told to end (SIGTERM)",
+    signal.SIGINT: "interrupted by the user",
+    signal.SIGTERM: "it was told to end (SIGTERM)",
     signal.SIGHUP: "its terminal was closed (SIGHUP)",
 }
 
 
 class Interrupts:
-    """What was asked for. `begun`: (status, why) of the ending under way, None if nothing ends yet."""
+    """Requests to end a session. `begun`: (status, why) of the ending in progress, None if there is
+    none.
+    """
 
     def __init__(self) -> None:
         self.begun: tuple[Status, str] | None = None
         self._told = False
-        """Whether this process was told to end, and not just asked by Ctrl-C."""
+        """Whether this process has to end (SIGTERM, SIGHUP), rather than being asked by Ctrl-C."""
         self._heeded = False
         self._signals = 0
         self._since = 0.0
         self._came: SimpleQueue[int] = SimpleQueue()
-        # nohup has SIGHUP ignored: so it stays
-        taken = (number for number in _WHY if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN)
+        # nohup makes the process ignore SIGHUP; this is kept
+        taken = (
+            number
+            for number in _WHY
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+        )
         self.handlers: Mapping[int, Handler] = dict.fromkeys(taken, self.ask)
 
     def handle_signals(self) -> None:
-        """From now on somebody looks here. Before, a signal raises KeyboardInterrupt: nothing has begun that could end well."""
+        """Handle signals in order from now on. Before, a signal raises KeyboardInterrupt, as
+        nothing has begun that needs an orderly end.
+
+        Raises Interrupted for an earlier signal whose exception was lost where Python cannot raise.
+        """
+        if self._signals and not self._heeded:
+            raise Interrupted
         self._heeded = True
 
     def begin(self, status: Status, why: str) -> None:
-        """The session is to end; the first reason stays."""
+        """Begin to end the session; the first reason stays."""
         if self.begun is None:
             self.begun = status, why
 
     def ask(self, number: int, _: Any) -> None:
-        """Takes a signal, in the main thread, anywhere: so it takes no lock (SimpleQueue.put is what Python promises to work)."""
+        """Handle a signal. Runs in the main thread at any point, so it takes no lock (Python
+        guarantees that SimpleQueue.put is reentrant).
+        """
         if number == signal.SIGHUP:
             _leave_terminal()
-        if not self._heeded:
-            raise KeyboardInterrupt
         self._signals += 1
+        self._told = self._told or number != signal.SIGINT
+        if not self._heeded:
+            self._came.put(number)
+            # else cleaning up has begun already
+            if self._signals == 1 or (self._signals > 2 and not self._told):
+                raise Interrupted
+            return
         if self._signals == 1:
             self._since = time.monotonic()
-        self._told = self._told or number != signal.SIGINT
         self.begin("interrupted", _WHY[signal.Signals(number)])
         self._came.put(number)
 
     @property
     def urgent(self) -> bool:
-        """Whether it is to end now: after a second signal, or when the grace is over."""
+        """Whether the session has to end now: after a second signal, or at the end of the grace
+        period.
+        """
         return self._signals > 1 or self.left == 0.0
 
     @property
     def left(self) -> float:
-        """Seconds of grace that are left, infinite while no signal came."""
+        """Seconds of grace that are left; infinite before a signal, 0 after a second one."""
         if self._signals == 0:
             return float("inf")
-        return 0.0 if self._signals > 1 else max(0.0, GRACE_SECONDS - (time.monotonic() - self._since))
+        return (
+            0.0 if self._signals > 1 else max(0.0, GRACE_SECONDS - (time.monotonic() - self._since))
+        )
 
     def due(self, seconds: float) -> bool:
-        """Whether an ending has begun, or does within `seconds`: the signal that ended others may be on its way to us."""
+        """Return whether an ending has begun, or begins within `seconds`: the signal that ended
+        other processes may be about to arrive.
+        """
         deadline = time.monotonic() + seconds
         while self.begun is None and time.monotonic() < deadline:
             time.sleep(0.05)
         return self.begun is not None
 
     def see_to_it(self) -> None:
-        """Ends the process if it was told to end and does not. Runs in a thread, until `over`."""
+        """End the process if it has to end and does not. Runs in a thread until `over`."""
         timeout, count = None, 0
         while True:
             try:
@@ -100,27 +131,30 @@ class Interrupts:
                 timeout = LAST_SECONDS + (GRACE_SECONDS if count == 1 else 0.0)
 
     def over(self) -> None:
-        """It has ended."""
+        """Mark the session as ended."""
         self._came.put(0)
 
 
 _open: list[Interrupts] = []
-"""The one of the block under way, if there is one."""
+"""The Interrupts of the current block; empty for none."""
 
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """Takes SIGINT, SIGTERM and SIGHUP over within the block, if this is the main thread; not in a child that the user's code
-    forks. Within such a block it is the same.
+    """Handle SIGINT, SIGTERM and SIGHUP within the block, if this is the main thread.
+
+    Children that the user's code forks do not handle them. A nested block yields the same object.
     """
     if threading.current_thread() is not threading.main_thread():
         yield _open[0] if _open else Interrupts()
         return
     if _open:
         for number, handler in _open[0].handlers.items():
-            signal.signal(number, handler)  # Prefect's engine has a handler of its own for SIGTERM, and puts ours back
+            # Prefect's engine has its own SIGTERM handler, and restores ours
+            signal.signal(number, handler)
         yield _open[0]
         return
+    check()
     caught = Interrupts()
     _open.append(caught)
     threading.Thread(target=caught.see_to_it, name="regrow-interrupts", daemon=True).start()
@@ -133,7 +167,7 @@ def interrupts() -> Iterator[Interrupts]:
 
 
 def _leave_terminal() -> None:
-    """Writing to a terminal that is gone fails: from now on it goes nowhere."""
+    """Redirect output from a closed terminal, to which writing fails, to /dev/null."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):

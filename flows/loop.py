@@ -1,4 +1,6 @@
-"""The loop of a session: it has the coordinator's instructions carried out, and tells it what becomes of attempts and nodes."""
+"""Main loop of a session: carries out the coordinator's instructions, and reports attempts and
+nodes to it.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ import ray
 from prefect import get_run_logger
 
 from regrow.flows.attempts import Attempts
+from regrow.flows.coordinator.instructions import Instructions
+from regrow.flows.coordinator.relay import Relays
 from regrow.flows.interrupts import Interrupts
-from regrow.infra.coordinator.instructions import Instructions
-from regrow.infra.coordinator.relay import Relays
 from regrow.infra.ray import cluster
 from regrow.infra.ray.nodes import Nodes
 from regrow.search.events import Status
@@ -26,13 +28,25 @@ class Overtaken(UserError):
 
 
 class Loop:
-    """Carries out instructions until there are no more."""
+    """Carries out instructions until the session ends."""
 
     def __init__(
-        self, coordinator: Any, attempts: Attempts, nodes: Nodes, relays: Relays, asked: Interrupts, spec: Spec, *,
+        self,
+        coordinator: Any,
+        attempts: Attempts,
+        nodes: Nodes,
+        relays: Relays,
+        asked: Interrupts,
+        spec: Spec,
+        *,
         announce: Callable[[str], None],
     ) -> None:
-        self._coordinator, self._attempts, self._nodes, self._asked = coordinator, attempts, nodes, asked
+        self._coordinator, self._attempts, self._nodes, self._asked = (
+            coordinator,
+            attempts,
+            nodes,
+            asked,
+        )
         self._relays, self._shape = relays, spec.resources.shape
         self._announce = announce
         self._log = get_run_logger()
@@ -40,13 +54,13 @@ class Loop:
         self._trouble: str | None = None
 
     def run(self) -> Status:
-        """How the session ended."""
+        """Run until the session ends, and return how it ended."""
         poll = self._poll()
         while True:
             ready, _ = ray.wait([poll], timeout=POLL_SECONDS)
             cluster.alarm()
             self._attempts.check()
-            self._heed()
+            self._handle_interrupts()
             self._look_at_nodes()
             if ready:
                 instructions: Instructions = cluster.get(poll)
@@ -66,27 +80,37 @@ class Loop:
         self._relays.start(instructions.relay)
         for assignment in instructions.submit:
             self._attempts.submit(assignment, avoid=instructions.avoid)
-        if (instructions.trouble is None) != (self._trouble is None):  # once, whatever words it has later
-            away = f"Not everything can be saved at present, training goes on meanwhile: {instructions.trouble}"
-            self._announce(away if instructions.trouble is not None else "Everything can be saved again.")
+        # announce it once, even if its text changes
+        if (instructions.trouble is None) != (self._trouble is None):
+            away = (
+                "Not everything can be saved at present, training goes on meanwhile:"
+                f" {instructions.trouble}"
+            )
+            self._announce(
+                away if instructions.trouble is not None else "Everything can be saved again."
+            )
             self._trouble = instructions.trouble
         if instructions.superseded:
             raise Overtaken("another process took this experiment over; this one stops")
         return instructions.finished
 
-    def _heed(self) -> None:
-        """An ending that was asked for."""
+    def _handle_interrupts(self) -> None:
+        """Begin a requested ending, and kill the attempts once it is urgent."""
         if self._asked.begun is not None and not self._closing:
             self._closing = True
             status, why = self._asked.begun
-            self._log.info("%s, %s: running attempts save a checkpoint and end.", status.capitalize(), why)
+            self._log.info(
+                "%s, %s: running attempts save a checkpoint and end.", status.capitalize(), why
+            )
             self._coordinator.close.remote(status, why)
         if self._closing and cluster.is_ending():
             raise cluster.given_up("it was told to end, too")
         if self._asked.urgent and not self._abandoned:
             self._abandoned = True
             self._attempts.kill()
-            cluster.get(self._coordinator.abandon.remote("did not end in time after the interruption"))
+            cluster.get(
+                self._coordinator.abandon.remote("did not end in time after the interruption")
+            )
 
     def _look_at_nodes(self) -> None:
         for node_id in self._nodes.take_lost():
@@ -98,7 +122,9 @@ class Loop:
                 self._coordinator.mark_draining.remote(node_id, why)
 
     def _leave(self, node_id: str, why: str) -> None:
-        """A node is about to go away. Where it is this one, the experiment goes on elsewhere, later."""
+        """Drain a node that is about to go away. If it is this node, interrupt the experiment,
+        which continues elsewhere later.
+        """
         if node_id == self._nodes.here:
             self._asked.begin("interrupted", f"this machine is about to go away: {why}")
         else:

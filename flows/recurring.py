@@ -1,6 +1,8 @@
-"""What a run of a schedule is: which experiment, what it begins with, how many trials; and which older ones go afterwards.
+"""Runs of a schedule: which experiment a run is, what it begins with, how many trials it has, and
+which older experiments are removed afterwards.
 
-What was decided at the first start of a flow run is kept as its labels, so that a retry goes on with the same experiment.
+Decisions of a flow run's first start are stored as its labels, so that a retry continues the same
+experiment.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 
-from regrow.infra.housekeeping.removal import remove
+from regrow.flows.housekeeping.removal import remove
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import replay, survey
 from regrow.infra.prefect.deployments import EXPERIMENT
@@ -36,29 +38,43 @@ from regrow.search.spec.parts import WarmStart
 from regrow.tasks.errors import RegrowError, UserError
 
 TRIALS = "regrow.trials"
-"""The label with the total number of trials that this run raised it to."""
+"""Label with the total number of trials that this run set."""
 _LOOKED_AT = 3
-"""How many experiments back one is looked for that has anything to learn from."""
+"""Number of earlier experiments that are searched for one to learn from."""
 _RUNS = 50
-"""How many of a schedule's flow runs are asked for the names that they hold already."""
+"""Number of a schedule's flow runs that are asked for the experiment names they use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The experiment of a flow run. `spec` and `trials` as `prepare` takes them; `lines` are for people."""
+    """The experiment of a flow run.
+
+    Attributes:
+        name: name of the experiment.
+        spec: as `prepare` takes it.
+        trials: as `prepare` takes it.
+        schedule: name of the schedule, which is the prefix of its experiments' names; the
+            experiment's own name for a run without a schedule.
+        when: the schedule's rules; None without a schedule.
+        lines: messages for people.
+
+    """
 
     name: str
     spec: Spec | None
     trials: int | None
     schedule: str
-    """The schedule's name, which those of its experiments begin with; the experiment's own for a run without one."""
     when: When | None = None
     lines: tuple[str, ...] = ()
 
     def pruned(self, places: Places, say: Callable[[str], None] = lambda _: None) -> list[str]:
-        """Removes the experiments of the schedule that are more than it keeps; their names. Called after the run."""
+        """Remove the experiments of the schedule beyond the number it keeps; return their names.
+        Call this after the run.
+        """
         gone: list[str] = []
-        for old in outdated(self.schedule, places.experiments(), None if self.when is None else self.when.keep):
+        for old in outdated(
+            self.schedule, places.experiments(), None if self.when is None else self.when.keep
+        ):
             if old == self.name or runs(places, old):
                 continue
             try:
@@ -73,24 +89,45 @@ class Resolved:
 
 
 def resolved_here(
-    places: Places, name: str, spec: dict[str, Any] | str | None, trials: int | None, when: dict[str, Any] | None,
+    places: Places,
+    name: str,
+    spec: dict[str, Any] | str | None,
+    trials: int | None,
+    when: dict[str, Any] | None,
     event: dict[str, Any] | None,
 ) -> Resolved:
-    """See `resolved`, for the flow run that this is called in."""
-    if when is None:  # most runs: nothing is asked of the server
+    """See `resolved`, for the current flow run."""
+    if when is None:  # most runs: no request to the server
         return _plain(name, _given(name, spec, event, trials), trials)
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         raise RuntimeError("a run of a schedule is a flow run")
     with get_client(sync_client=True) as client:
-        return resolved(client, context.flow_run.id, places, name=name, spec=spec, trials=trials, when=when, event=event)
+        return resolved(
+            client,
+            context.flow_run.id,
+            places,
+            name=name,
+            spec=spec,
+            trials=trials,
+            when=when,
+            event=event,
+        )
 
 
 def resolved(
-    client: SyncPrefectClient, flow_run_id: UUID, places: Places, *, name: str, spec: dict[str, Any] | str | None,
-    trials: int | None = None, when: dict[str, Any] | None = None, event: dict[str, Any] | None = None,
+    client: SyncPrefectClient,
+    flow_run_id: UUID,
+    places: Places,
+    *,
+    name: str,
+    spec: dict[str, Any] | str | None,
+    trials: int | None = None,
+    when: dict[str, Any] | None = None,
+    event: dict[str, Any] | None = None,
 ) -> Resolved:
-    """The experiment of a flow run, of whose parameters the others are; called again for the same run it is the same one.
+    """Return the experiment of a flow run from the run's parameters. Repeated calls for a run
+    return the same experiment.
 
     Raises UserError or SpecError for what cannot be run.
     """
@@ -99,40 +136,66 @@ def resolved(
         return _plain(name, given, trials)
     try:
         how = When.model_validate(when)
-    except ValueError as error:  # pydantic's is one
+    except ValueError as error:  # base class of pydantic's error
         raise UserError(f"the parameter `when` of the schedule {name!r} is none: {error}") from None
     flow_run = client.read_flow_run(flow_run_id)
     if how.each == "continue":
         return _continued(client, flow_run, places, name, given, trials, how)
     if given is None:
-        raise UserError(f"the schedule {name!r} has no `spec`: with each: new each run is an experiment of its own")
+        raise UserError(
+            f"the schedule {name!r} has no `spec`: with each: new each run is an experiment of"
+            " its own"
+        )
     known = flow_run.labels.get(EXPERIMENT)
-    chosen = str(known) if known else run_name(name, _due(flow_run, how), _taken(client, flow_run, places))
+    chosen = (
+        str(known)
+        if known
+        else run_name(name, _due(flow_run, how), _taken(client, flow_run, places))
+    )
     if not known:
         client.update_flow_run_labels(flow_run_id, {EXPERIMENT: chosen})
     if flow_run.name != chosen:
         client.update_flow_run(flow_run_id, name=chosen)
     begun = _begun(places, chosen)
     lines: tuple[str, ...] = ()
-    if begun is not None:  # what it began with is part of what it is
+    if begun is not None:  # a retry keeps the warm start of the beginning
         starts = list(begun.warm_start)
     else:
         starts, lines = _warm(places, given, before(name, chosen, places.experiments()))
-    own = {"name": chosen, "seed": run_seed(given.seed, chosen), "warm_start": [start.model_dump() for start in starts]}
+    own = {
+        "name": chosen,
+        "seed": run_seed(given.seed, chosen),
+        "warm_start": [start.model_dump() for start in starts],
+    }
     spec_of_run = Spec.parse({**given.to_json(), **own})
-    return Resolved(name=chosen, spec=spec_of_run, trials=trials, schedule=name, when=how, lines=lines)
+    return Resolved(
+        name=chosen, spec=spec_of_run, trials=trials, schedule=name, when=how, lines=lines
+    )
 
 
 def _continued(
-    client: SyncPrefectClient, flow_run: FlowRun, places: Places, name: str, given: Spec | None, trials: int | None, how: When
+    client: SyncPrefectClient,
+    flow_run: FlowRun,
+    places: Places,
+    name: str,
+    given: Spec | None,
+    trials: int | None,
+    how: When,
 ) -> Resolved:
-    """The same experiment with the file's number of trials more, once for each flow run."""
+    """Return the same experiment with more trials, by the number in the file, once for each flow
+    run.
+    """
     total = flow_run.labels.get(TRIALS)
     if total is None:
         begun = _begun(places, name)
-        more = trials or (given.trials if given is not None else begun.trials if begun is not None else None)
+        more = trials or (
+            given.trials if given is not None else begun.trials if begun is not None else None
+        )
         if more is None:
-            raise UserError(f"the schedule {name!r} cannot continue: its specification gives no number of `trials`")
+            raise UserError(
+                f"the schedule {name!r} cannot continue: its specification gives no number of"
+                " `trials`"
+            )
         total = more + _total(places, name)
         client.update_flow_run_labels(flow_run.id, {EXPERIMENT: name, TRIALS: total})
     if given is not None and _begun(places, name) is None:
@@ -147,48 +210,74 @@ def _plain(name: str, spec: Spec | None, trials: int | None) -> Resolved:
 def _given(
     name: str, spec: dict[str, Any] | str | None, event: dict[str, Any] | None, trials: int | None
 ) -> Spec | None:
-    """The specification of a flow run's parameters, None where it goes on with what is there."""
-    parsed = read_spec(Path(spec), trials=trials) if isinstance(spec, str) else Spec.parse(spec) if spec is not None else None
+    """Return the specification of a flow run's parameters, None if it continues an existing
+    experiment.
+    """
+    parsed = (
+        read_spec(Path(spec), trials=trials)
+        if isinstance(spec, str)
+        else Spec.parse(spec)
+        if spec is not None
+        else None
+    )
     if parsed is None or (parsed.name == name and event is None):
         return parsed
-    return Spec.parse({**parsed.to_json(), "name": name, **({} if event is None else {"event": event})})
+    return Spec.parse(
+        {**parsed.to_json(), "name": name, **({} if event is None else {"event": event})}
+    )
 
 
 def _due(flow_run: FlowRun, how: When) -> datetime:
-    """When the run is due, in the time zone of its schedule."""
+    """Return when the run is due, in the time zone of its schedule."""
     try:
         zone = ZoneInfo(how.timezone or "UTC")
     except (ZoneInfoNotFoundError, ValueError):
-        raise UserError(f"when.timezone: {how.timezone!r} is no time zone that this machine knows") from None
+        raise UserError(
+            f"when.timezone: {how.timezone!r} is no time zone that this machine knows"
+        ) from None
     return (flow_run.expected_start_time or flow_run.created or datetime.now(UTC)).astimezone(zone)
 
 
 def _taken(client: SyncPrefectClient, flow_run: FlowRun, places: Places) -> Collection[str]:
-    """Names that another run has: of experiments, and of runs that have not got so far yet."""
+    """Return names that other runs use: of experiments, and of runs that have not created theirs
+    yet.
+    """
     names = set(places.experiments())
     if flow_run.deployment_id is not None:
         own = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[flow_run.deployment_id]))
-        others = client.read_flow_runs(flow_run_filter=own, sort=FlowRunSort.START_TIME_DESC, limit=_RUNS)
-        names |= {str(one.labels[EXPERIMENT]) for one in others if one.id != flow_run.id and EXPERIMENT in one.labels}
+        others = client.read_flow_runs(
+            flow_run_filter=own, sort=FlowRunSort.START_TIME_DESC, limit=_RUNS
+        )
+        names |= {
+            str(one.labels[EXPERIMENT])
+            for one in others
+            if one.id != flow_run.id and EXPERIMENT in one.labels
+        }
     return names
 
 
 def _begun(places: Places, name: str) -> Spec | None:
-    """The specification of the experiment as its log has it, None where there is none."""
+    """Return the specification of the experiment from its log, None if there is no log."""
     found = survey(places.store(name))
     return None if found.created is None else specification(found.created, found.opened)
 
 
 def _total(places: Places, name: str) -> int:
-    """How many trials the experiment has by now, 0 for a new one."""
+    """Return the experiment's current number of trials, 0 for a new one."""
     found = survey(places.store(name))
     if found.created is None:
         return 0
-    return max(found.opened.trials if found.opened else 0, specification(found.created, found.opened).total)
+    return max(
+        found.opened.trials if found.opened else 0, specification(found.created, found.opened).total
+    )
 
 
-def _warm(places: Places, spec: Spec, earlier: list[str]) -> tuple[list[WarmStart], tuple[str, ...]]:
-    """What a new experiment begins with: what its file says, and the latest of `earlier` that has anything to say."""
+def _warm(
+    places: Places, spec: Spec, earlier: list[str]
+) -> tuple[list[WarmStart], tuple[str, ...]]:
+    """Return the warm starts of a new experiment: those of its file, and the latest of `earlier`
+    with trials to learn from.
+    """
     own, why = list(spec.warm_start), ""
     for name in earlier[:_LOOKED_AT]:
         start = WarmStart(experiment=name)

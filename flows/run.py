@@ -1,6 +1,7 @@
-"""The flow that is an experiment: it asks the coordinator what to do, submits attempts, watches them, and closes.
+"""The flow of an experiment: gets instructions from the coordinator, submits attempts, watches
+them, and closes.
 
-Starting, resuming and retrying are this same flow over a shorter or longer log.
+Starting, resuming and retrying are this same flow on a shorter or longer log.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings
 from prefect.states import Cancelled, Completed, Failed
 
+from regrow.flows import crash_report
 from regrow.flows.attempts import Attempts
+from regrow.flows.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
+from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.relay import relays
 from regrow.flows.ending import cut_short
 from regrow.flows.flow_run import TakenOver, over_a_pause
 from regrow.flows.interrupts import Interrupts, interrupts
 from regrow.flows.loop import Loop, Overtaken
+from regrow.flows.recording.artifacts import PICTURES, publish
+from regrow.flows.recording.publisher import publishing
+from regrow.flows.recording.recorder import start_recorder
 from regrow.flows.recurring import resolved_here
 from regrow.flows.settling import settled
 from regrow.flows.stopping import page_requests, stop_requests
-from regrow.infra.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
-from regrow.infra.coordinator.claim import Opening
-from regrow.infra.coordinator.relay import relays
-from regrow.infra.local import obituary
 from regrow.infra.log.reading import replay
-from regrow.infra.machine.typed import Typed
+from regrow.infra.machine.caller_context import CallerContext
 from regrow.infra.mlflow.in_trial import RayRecords
-from regrow.infra.mlflow.recorder import start_recorder
 from regrow.infra.prefect import notifications
-from regrow.infra.prefect.artifacts import PICTURES, publish
 from regrow.infra.prefect.deployments import schedule_of
-from regrow.infra.prefect.publisher import publishing
 from regrow.infra.prefect.run_logs import RunLogs
 from regrow.infra.prefect.server import answers
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
@@ -53,7 +54,6 @@ from regrow.infra.ray.joining import code, environment, join, shortage, slots
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
-from regrow.infra.rllib.trials import RLlibTrials
 from regrow.infra.state.collection import collect
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.environment import collected
@@ -64,35 +64,43 @@ from regrow.infra.state.sources import code_changed
 from regrow.search.events import Status
 from regrow.search.history import History
 from regrow.search.spec import Spec
+from regrow.tasks.checkpoint.retry import retry_while_unavailable
 from regrow.tasks.errors import UserError
-from regrow.tasks.messages import Job
-from regrow.tasks.patience import patiently
-from regrow.tasks.ports import StoreError
+from regrow.tasks.ports.messages import Job
+from regrow.tasks.ports.store import StoreError
 
 LATE_SECONDS = 1.0
-"""How long after the loss of its cluster this process waits for the signal that may have caused it."""
+"""Seconds that this process waits, after the loss of its cluster, for the signal that may have
+caused it.
+"""
 HEAD_SECONDS = 600.0
-"""How long to wait for a user's own cluster that was lost to answer again."""
+"""Seconds to wait for the user's cluster to answer again after it was lost."""
 STORE_SECONDS = 600.0
-"""How long the end of a session waits for a state store that is out of reach."""
+"""Seconds that the end of a session waits for an unreachable state store."""
 PREFECT_SECONDS = 30.0
-"""How long the end of a session waits for a Prefect server that is away."""
+"""Seconds that the end of a session waits for an unreachable Prefect server."""
 PICTURES_SECONDS = 5.0
-"""How long it waits for the figures that Prefect is shown."""
+"""Seconds that the end of a session waits for the figures shown in Prefect."""
 QUIET_SECONDS = 15.0
-"""How long the end of a session waits for MLflow to have everything, without a word: a report takes that on a busy machine."""
+"""Seconds that the end of a session waits for the MLflow recorder without a message: a report takes
+that long on a busy machine.
+"""
 DRAIN_SECONDS = 30.0
-"""How long it goes on waiting, after saying so."""
+"""Seconds of further waiting, after a message."""
 
 Watch = Callable[[Any], AbstractContextManager[object]]
 WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)
-"""Given the coordinator's handle, shows the experiment to somebody while it runs."""
+"""Called with the coordinator's handle; returns a context that shows the experiment while it
+runs.
+"""
 ANNOUNCE: ContextVar[Callable[[str], None]] = ContextVar("ANNOUNCE", default=lambda _: None)
-"""Given a line now and then that the user should read."""
-TYPED: ContextVar[Typed | None] = ContextVar("TYPED", default=None)
-"""Where the command was typed that this process carries out; None: here."""
+"""Called with lines that the user should read."""
+TYPED: ContextVar[CallerContext | None] = ContextVar("TYPED", default=None)
+"""Directory and environment of the shell whose command this process carries out; None for this
+process.
+"""
 _GOES_ON: ContextVar[UUID | None] = ContextVar("_GOES_ON", default=None)
-"""The flow run that is about to be retried on another cluster."""
+"""ID of the flow run that is about to be retried on another cluster."""
 
 
 @flow(name="regrow", flow_run_name="{name}", task_runner=OffloadTaskRunner(), persist_result=False)  # type: ignore[arg-type]  # its futures are of one kind
@@ -106,19 +114,21 @@ def run(
     when: dict[str, Any] | None = None,
     event: dict[str, Any] | None = None,
 ) -> State[None]:
-    """Runs an experiment, or goes on with it, until nothing is left to do.
+    """Run an experiment, or continue it, until nothing is left to do.
 
-    Prefect shows what follows in the forms of its page. Raises UserError or SpecError for what cannot be run.
+    Prefect shows what follows in the forms of its page. Raises UserError or SpecError for what
+    cannot be run.
 
     Args:
         name: The experiment's name, before that of the specification.
-        spec: The specification, or the path of its YAML file. None goes on with the experiment `name`.
+        spec: The specification, or the path of its YAML file. None continues the experiment `name`.
         state: Where experiments are kept, a folder or s3://...; None: as for `regrow run`.
         trials: The total number of trials, for this run. None: as in the specification.
         code: For runs from a notebook: where the trainable is kept.
         retry_failed: Trials that have failed by now are tried again, from their last checkpoints.
-        when: For a run of a schedule: how its runs follow one another, as the key of that name in a specification. Each is an
-            experiment of its own, named after the time, or the same one with so many trials more.
+        when: For a run of a schedule: how its runs follow one another, as the key of that name in a
+            specification. Each run is a new experiment, named after the time, or the same one with
+            more trials.
         event: What started the run; `trial.event` of its trials.
 
     """
@@ -127,9 +137,14 @@ def run(
     places = Places.at(state).writable()
     this = resolved_here(places, name, spec, trials, when, event)
     if this.when is not None and this.when.cluster is not None:
-        raise UserError(f"{name}: `when.cluster` takes a station, which `regrow up` starts; this is a worker of Prefect's own")
+        raise UserError(
+            f"{name}: `when.cluster` takes a station, which `regrow up` starts; this is a worker of"
+            " Prefect's own"
+        )
     retry_failed = retry_failed and not _goes_on()
-    prepared = prepare(places, this.name, this.spec, trials=this.trials, code=code, retry_failed=retry_failed)
+    prepared = prepare(
+        places, this.name, this.spec, trials=this.trials, code=code, retry_failed=retry_failed
+    )
     chosen = [prepared.choice.told()] if prepared.choice is not None and prepared.auto else []
     learns = [f"learns from {line}" for line in prepared.advisers]
     for line in (*this.lines, *prepared.changes, *chosen, *learns):
@@ -141,13 +156,13 @@ def run(
 
 
 def _driven(prepared: Prepared, name: str, *, retry_failed: bool) -> State[None]:
-    """The experiment from here to the end of its session."""
+    """Run the experiment to the end of its session."""
     with driving(prepared.places, name), interrupts() as asked:
         asked.handle_signals()
-        if asked.begun is None:  # else it has begun since the cluster before this one was lost
+        if asked.begun is None:  # else an ending began since the previous cluster was lost
             with join(prepared.spec, _announce) as ray_cluster:
                 try:
-                    with obituary.prepare(prepared.places, name):
+                    with crash_report.prepare(prepared.places, name):
                         ended = _session(prepared, ray_cluster, asked, retry_failed=retry_failed)
                     return over_a_pause(_state(*ended), ended[0])
                 except Overtaken as error:
@@ -156,19 +171,27 @@ def _driven(prepared: Prepared, name: str, *, retry_failed: bool) -> State[None]
                     if cluster.lost() is None and not isinstance(error, cluster.ClusterLost):
                         raise
                     cluster.disconnect()
-                    # Where everybody is told to end (systemd, slurm), the cluster may hear of it before this process does.
+                    # If all processes are signalled (systemd, slurm), the cluster may get the
+                    # signal before this process does.
                     if not asked.due(LATE_SECONDS):
                         _await_another_cluster(error, asked)
                         raise
-        obituary.bequeath(prepared.places, name)
+        crash_report.hand_to_guard(prepared.places, name)
         return _state(*cut_short(prepared, asked))
 
 
 def _goes_on() -> bool:
-    """Whether this is the same wish of the user's as before, only on another cluster: it is in the log already."""
+    """Return whether this run continues an earlier one on another cluster: its request to retry
+    failed trials is then in the log already.
+    """
     context, before = FlowRunContext.get(), _GOES_ON.get()
     _GOES_ON.set(None)
-    return before is not None and context is not None and context.flow_run is not None and context.flow_run.id == before
+    return (
+        before is not None
+        and context is not None
+        and context.flow_run is not None
+        and context.flow_run.id == before
+    )
 
 
 def _announce(line: str) -> None:
@@ -177,43 +200,67 @@ def _announce(line: str) -> None:
 
 
 def _await_another_cluster(error: Exception, asked: Interrupts) -> None:
-    """Has this flow run retried, by Prefect, on the next cluster."""
+    """Let Prefect retry this flow run on the next cluster."""
     if os.environ.get("RAY_ADDRESS"):
-        _announce(f"{error}; waiting up to {HEAD_SECONDS / 60:.0f} minutes for a cluster at RAY_ADDRESS")
-        if not cluster.await_head(HEAD_SECONDS, lambda: asked.begun is not None) and asked.begun is None:
-            raise UserError("no Ray cluster came back at RAY_ADDRESS; start one, then `regrow resume` goes on") from error
+        _announce(
+            f"{error}; waiting up to {HEAD_SECONDS / 60:.0f} minutes for a cluster at RAY_ADDRESS"
+        )
+        if (
+            not cluster.await_head(HEAD_SECONDS, lambda: asked.begun is not None)
+            and asked.begun is None
+        ):
+            raise UserError(
+                "no Ray cluster came back at RAY_ADDRESS; start one, then `regrow resume` goes on"
+            ) from error
     if asked.begun is None:
         _announce(f"{error}; the experiment goes on from its log")
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return
     with get_client(sync_client=True) as client:
-        # Granted here and now, one by one: with `@flow(retries=)` a user's mistake would be retried as well, and after
-        # some resumptions, which count as retries, nothing would be.
+        # Retries are granted here one by one: `@flow(retries=)` would also retry a user's mistake,
+        # and would be used up after some resumptions, which count as retries.
         count = client.read_flow_run(context.flow_run.id).run_count
-        client.update_flow_run(context.flow_run.id, empirical_policy=FlowRunPolicy(retries=count, retry_delay=0))
+        client.update_flow_run(
+            context.flow_run.id, empirical_policy=FlowRunPolicy(retries=count, retry_delay=0)
+        )
     _GOES_ON.set(context.flow_run.id)
 
 
 def _session(
     prepared: Prepared, ray_cluster: cluster.Cluster, asked: Interrupts, *, retry_failed: bool
 ) -> tuple[Status, History]:
-    """One session: from the claim of the log until it is closed and recorded; how it ended, and the whole history."""
+    """Run one session, from claiming the log until it is closed and recorded; return how it ended,
+    and the whole history.
+    """
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None or not isinstance(context.task_runner, OffloadTaskRunner):
+    if (
+        context is None
+        or context.flow_run is None
+        or not isinstance(context.task_runner, OffloadTaskRunner)
+    ):
         raise RuntimeError("the flow `run` runs on an OffloadTaskRunner")
     spec, places, store = prepared.spec, prepared.places, prepared.store
-    surroundings = collected(prepared.folder, spec.program)
-    if prepared.log.told is not None and (line := code_changed(prepared.log.told, surroundings)):
+    environment = collected(prepared.folder, spec.program)
+    if prepared.log.told is not None and (line := code_changed(prepared.log.told, environment)):
         _announce(line)
     if (line := shortage(spec, ray_cluster)) is not None and most(spec) is not None:
         _announce(line)
     opening = Opening(
-        slots=slots(spec, ray_cluster), trials=prepared.trials, flow_run=str(context.flow_run.id),
+        slots=slots(spec, ray_cluster),
+        trials=prepared.trials,
+        flow_run=str(context.flow_run.id),
         code=prepared.code[1] if prepared.code else None,
-        spec=prepared.spec.model_dump(mode="json"), id=str(context.flow_run.id), versions=_versions(),
-        environment=surroundings, known=prepared.known, auto=prepared.auto, learnt=prepared.learnt, retry_failed=retry_failed,
-        widest=spec.resources.shape.widest(ray_cluster.nodes()), fixed=most(spec) is not None,
+        spec=prepared.spec.model_dump(mode="json"),
+        id=str(context.flow_run.id),
+        versions=_versions(),
+        environment=environment,
+        known=prepared.known,
+        auto=prepared.auto,
+        learnt=prepared.learnt,
+        retry_failed=retry_failed,
+        widest=spec.resources.shape.widest(ray_cluster.nodes()),
+        fixed=most(spec) is not None,
     )
     address = f"regrow-coordinator-{context.flow_run.id}-{context.flow_run.run_count}"
     coordinator, address = start_coordinator(store, opening, name=address)
@@ -225,46 +272,71 @@ def _session(
     )
     watch, nodes = WATCH.get(), Nodes()
     shared = Shared(
-        job=job, coordinator=RayCoordinatorClient(coordinator), store=store, records=records,
-        typed=_taken_over(spec, ray_cluster), frameworks=RLlibTrials(),
+        job=job,
+        coordinator=RayCoordinatorClient(coordinator),
+        store=store,
+        records=records,
+        typed=_taken_over(spec, ray_cluster),
     )
     with (
-        get_client(sync_client=True) as client, watch(coordinator) if watch else nullcontext(), nodes.watched(),
+        get_client(sync_client=True) as client,
+        watch(coordinator) if watch else nullcontext(),
+        nodes.watched(),
         publishing(coordinator, client, context.flow_run.id),
     ):
         for line in notifications.ensure(client, spec, schedule_of(context.flow_run), places):
             _announce(line)
         logs = RunLogs(client, context.flow_run.id)
         attempts = Attempts(
-            runner=context.task_runner, executor=RayExecutor(shared, nodes), lost=partial(lost, coordinator),
-            flow_run_id=context.flow_run.id, experiment_id=experiment_id, logs=logs,
+            runner=context.task_runner,
+            executor=RayExecutor(shared, nodes),
+            lost=partial(lost, coordinator),
+            flow_run_id=context.flow_run.id,
+            experiment_id=experiment_id,
+            logs=logs,
         )
         signs = present(store) if places.shared else nullcontext()
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
-                signs, stop_requests(store, asked, near=not places.shared), page_requests(client, context.flow_run.id, asked),
-                spares(nodes, spec.resources.widths[1]), relays(coordinator) as speakers,
+                signs,
+                stop_requests(store, asked, near=not places.shared),
+                page_requests(client, context.flow_run.id, asked),
+                spares(nodes, spec.resources.widths[1]),
+                relays(coordinator) as speakers,
             ):
-                status = Loop(coordinator, attempts, nodes, speakers, asked, spec, announce=_announce).run()
-            history = _finished(prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked)
+                status = Loop(
+                    coordinator, attempts, nodes, speakers, asked, spec, announce=_announce
+                ).run()
+            history = _finished(
+                prepared, context.flow_run.id, coordinator, recorder, client, attempts, asked
+            )
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
 
 
-def _taken_over(spec: Spec, ray_cluster: cluster.Cluster) -> Typed:
-    """What workers take over: those of a cluster that was started for this session have it from the start."""
+def _taken_over(spec: Spec, ray_cluster: cluster.Cluster) -> CallerContext:
+    """Return the shell's environment for the workers, empty if the cluster was started for this
+    session: its workers inherit it.
+    """
     typed = TYPED.get()
     if typed is None or ray_cluster.local:
-        return Typed(variables={})
-    return Typed(folder=typed.folder, variables={**typed.variables, **environment(spec), **code(spec)})
+        return CallerContext(variables={})
+    return CallerContext(
+        folder=typed.folder, variables={**typed.variables, **environment(spec), **code(spec)}
+    )
 
 
 def _finished(
-    prepared: Prepared, flow_run_id: UUID, coordinator: Any, recorder: Any, client: SyncPrefectClient, attempts: Attempts,
+    prepared: Prepared,
+    flow_run_id: UUID,
+    coordinator: Any,
+    recorder: Any,
+    client: SyncPrefectClient,
+    attempts: Attempts,
     asked: Interrupts,
 ) -> History:
-    """Has everybody record what the closed log says; returns it. What could not be recorded is announced."""
+    """Record the closed log everywhere and return its history. Failures are announced."""
     spec, places = prepared.spec, prepared.places
     last = cluster.get(coordinator.close_readers.remote())
     drawn = recorder.pictures.remote(list(PICTURES))
@@ -272,26 +344,42 @@ def _finished(
     for line in cluster.get(recorder.remarks.remote()):
         _announce(line)
     if trouble:
-        obituary.owe(places, spec.name)
-        _announce(f"MLflow does not have everything yet: {trouble}; `{places.command('resume', spec.name)}` catches up.")
-    history = patiently(lambda: replay(prepared.store, spec.name), say=_announce, seconds=min(STORE_SECONDS, asked.left))
+        crash_report.mark_pending(places, spec.name)
+        _announce(
+            f"MLflow does not have everything yet: {trouble};"
+            f" `{places.command('resume', spec.name)}` catches up."
+        )
+    history = retry_while_unavailable(
+        lambda: replay(prepared.store, spec.name),
+        say=_announce,
+        seconds=min(STORE_SECONDS, asked.left),
+    )
     try:
         collect(prepared.store, history)
     except StoreError as error:
-        _announce(f"Some checkpoints that nobody needs were not deleted, the next session will: {error}")
+        _announce(
+            f"Some checkpoints that nobody needs were not deleted, the next session will: {error}"
+        )
     try:
         if answers(str(client.api_url), min(PREFECT_SECONDS, asked.left)):
             settled(client, flow_run_id, attempts, history)
             publish(client, flow_run_id, history, places, _pictures(drawn))
         else:
-            _announce("The Prefect server is away and does not have everything; the experiment's log does.")
-    except Exception as error:  # noqa: BLE001 - a view of what is in the log: no reason to fail at the very end
-        _announce(f"The Prefect server does not have everything; the experiment's log does: {error}")
+            _announce(
+                "The Prefect server is away and does not have everything; the experiment's log"
+                " does."
+            )
+    except Exception as error:  # noqa: BLE001 - Prefect only shows what the log has: not worth failing at the end
+        _announce(
+            f"The Prefect server does not have everything; the experiment's log does: {error}"
+        )
     return history
 
 
 def _drained(recorder: Any, last: int, asked: Interrupts) -> str | None:
-    """Waits until MLflow has the log up to segment `last`; what is in the way after a while, None if nothing."""
+    """Wait until MLflow has the log up to segment `last`; return what prevents that within the time
+    limit, None if nothing.
+    """
     told, began = False, time.monotonic()
     while True:
         trouble: str | None = cluster.get(recorder.drained.remote(last, min(1.0, asked.left)))
@@ -305,16 +393,18 @@ def _drained(recorder: Any, last: int, asked: Interrupts) -> str | None:
 
 
 def _pictures(drawn: Any) -> dict[str, bytes]:
-    """What the recorder has drawn, nothing if that takes too long or fails: it is in the report as well."""
+    """Return the recorder's figures; none if drawing fails or takes too long, as they are in the
+    report as well.
+    """
     try:
         found: dict[str, bytes] = ray.get(drawn, timeout=PICTURES_SECONDS)
-    except ray.exceptions.RayError:  # a timeout is one, too
+    except ray.exceptions.RayError:  # includes a timeout
         return {}
     return found
 
 
 def _versions() -> dict[str, str]:
-    """What a decision's result may depend on."""
+    """Return the versions that a decision may depend on."""
     names = ("regrow", "optuna", "numpy", "ray", "prefect", "mlflow")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
@@ -326,4 +416,7 @@ def _state(status: Status, history: History) -> State[None]:
         return Completed(message=summary)
     if status == "failed":
         return Failed(message=history.closing.why if history.closing else summary)
-    return Cancelled(name=status.capitalize(), message=f"{summary}; go on with `regrow resume {history.spec.name}`")
+    return Cancelled(
+        name=status.capitalize(),
+        message=f"{summary}; go on with `regrow resume {history.spec.name}`",
+    )

@@ -1,4 +1,4 @@
-"""Whether somebody asked for the experiment to stop: with `regrow stop`, wherever they are, or in Prefect's page."""
+"""Requests to stop the experiment: by `regrow stop` on any machine, or in Prefect's page."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from prefect.exceptions import PrefectException
 from regrow.flows.interrupts import Interrupts
 from regrow.infra.state.experiments import take_stop_requests
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.store import Store
 
 LOOK_SECONDS = 2.0
-"""Between two looks; a listing costs money where the state is in a bucket."""
+"""Seconds between two checks; each listing costs money if the state is in a bucket."""
 NEAR_SECONDS = 0.2
-"""Between two looks into a folder of this machine."""
+"""Seconds between two checks of a folder on this machine."""
 
 
 @contextmanager
 def stop_requests(store: Store, asked: Interrupts, *, near: bool = False) -> Iterator[None]:
-    """Begins the ending once the experiment is asked to stop. `near`: whether the store is a folder of this machine.
+    """Within the block, begin the ending once a stop is requested. `near`: whether the store is a
+    folder on this machine.
 
-    An ending that had begun before answers what is asked meanwhile: the next session hears nothing of it.
+    Requests that arrive after an ending has begun are removed: they do not stop the next session.
     """
 
     def look() -> None:
-        with suppress(RegrowError):  # out of reach: the next look may do better
+        with suppress(RegrowError):  # unreachable: the next check may succeed
             if take_stop_requests(store):
                 asked.begin("stopped", "stopped by the user")
 
@@ -44,11 +45,13 @@ def stop_requests(store: Store, asked: Interrupts, *, near: bool = False) -> Ite
 
 
 @contextmanager
-def page_requests(client: SyncPrefectClient, flow_run_id: UUID, asked: Interrupts) -> Iterator[None]:
-    """Begins the ending once the flow run is cancelled or paused in Prefect."""
+def page_requests(
+    client: SyncPrefectClient, flow_run_id: UUID, asked: Interrupts
+) -> Iterator[None]:
+    """Within the block, begin the ending once the flow run is cancelled or paused in Prefect."""
 
     def look() -> None:
-        with suppress(httpx.HTTPError, PrefectException):  # away: the next look may do better
+        with suppress(httpx.HTTPError, PrefectException):  # unreachable: the next check may succeed
             state = client.read_flow_run(flow_run_id).state
             if state is not None and state.type == StateType.CANCELLING:
                 asked.begin("stopped", "cancelled in Prefect")
@@ -60,8 +63,12 @@ def page_requests(client: SyncPrefectClient, flow_run_id: UUID, asked: Interrupt
 
 
 @contextmanager
-def _looking(look: Callable[[], None], asked: Interrupts, name: str, seconds: float) -> Iterator[None]:
-    """Looks every so many seconds until an ending or the block's end; in a thread, as who is asked may be slow or away."""
+def _looking(
+    look: Callable[[], None], asked: Interrupts, name: str, seconds: float
+) -> Iterator[None]:
+    """Call `look` every `seconds` until an ending begins or the block ends; in a thread, as a call
+    may be slow or fail.
+    """
     done = threading.Event()
 
     def run() -> None:

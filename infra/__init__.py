@@ -1,4 +1,6 @@
-"""Adapters to the outside world, a room for each part of it. Nothing is decided here: what to do comes from `search/`.
+"""Adapters to the outside world, one room for each part of it. Nothing is decided here: `search/`
+decides.
 
-Rooms import downwards only; the order is in `tests/unit/test_import_rules.py`, its picture in docs/architecture.md.
+Rooms import only rooms below them. The order is in `tests/unit/test_import_rules.py`, a picture of
+it in docs/architecture.md.
 """

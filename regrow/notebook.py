@@ -1,6 +1,7 @@
-"""Experiments in a notebook: one table in the cell that is renewed while it runs, and trials as HTML.
+"""Experiments in a notebook: one table in the cell, updated while it runs, and trials as HTML.
 
-IPython is never imported here unless it runs already; `tests/system/test_notebook.py` has a real kernel do it.
+IPython is only imported if it already runs; `tests/system/test_notebook.py` tests this with a real
+kernel.
 """
 
 from __future__ import annotations
@@ -12,35 +13,36 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from rich.console import Console
-
 from regrow.infra.log.log import Segments
-from regrow.infra.views import summaries
-from regrow.live import text
-from regrow.live.board import Board
-from regrow.live.viewer import Viewer, standing
 from regrow.search.history import History, TrialRecord
+from regrow.show.live import text
+from regrow.show.live.board import Board
+from regrow.show.live.terminal import PlainConsole
+from regrow.show.live.viewer import Viewer, standing
+from regrow.show.views import summaries
 
 PERIOD_SECONDS = 0.5
-"""Between two pictures: each is a message to the browser."""
+"""Minimum time between two updates: each is a message to the browser."""
 IDLE_SECONDS = 2.0
-"""Without news the table is renewed all the same: times go on."""
+"""The table is updated this often without new events, since it shows elapsed times."""
 ROWS = 10
-"""Trials in a table: those that run, then the best."""
+"""Maximum number of trials in the table: running trials first, then the best."""
 LINES = 8
-"""Lines below the table at most."""
+"""Maximum number of lines below the table."""
 
 
 def in_notebook() -> bool:
-    """Whether this process is a notebook's kernel (IPython in a terminal is none)."""
+    """Return whether this process is a notebook's kernel; IPython in a terminal is not."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
 
 
 def table(history: History, shown: Sequence[TrialRecord]) -> str:
-    """These trials with their best values and configurations; "" for none."""
-    from regrow.infra.figures.series import short
+    """Return an HTML table of these trials with their best values and configurations;
+    "" for none.
+    """
+    from regrow.show.figures.series import short
 
     names = [parameter.name for parameter in history.spec.space.parameters]
     heads = ["trial", "state", history.spec.objective.name, "step", "steps", *names]
@@ -50,27 +52,31 @@ def table(history: History, shown: Sequence[TrialRecord]) -> str:
         for t in shown
     ]
     head = "".join(f"<th>{escape(str(cell))}</th>" for cell in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
 
 
 class NotebookViewer(Viewer):
-    """Shows an experiment in the cell that runs it: what it says at first, the table, and at the end the last lines."""
+    """Shows an experiment in the cell that runs it: the first messages, the table, and at the end
+    the last lines.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__(Console(file=sys.stdout, force_terminal=False), quiet=quiet)
+        super().__init__(PlainConsole(file=sys.stdout, force_terminal=False), quiet=quiet)
         self._said: list[str] = []
         self._handle: Any = None
         self._drawn = 0.0
 
     def say(self, line: str) -> None:
-        """A line that stays below the table."""
+        """Keep a line below the table."""
         if not self._quiet:
             self._said = [*self._said, line][-LINES:]
             self._show()
 
     def line(self, line: str) -> None:
-        """Nothing: what goes on is seen in the table."""
+        """Do nothing: the table shows the progress."""
 
     def take(self, segments: Segments) -> None:
         """See Viewer."""
@@ -84,7 +90,7 @@ class NotebookViewer(Viewer):
             self._show()
 
     def end(self, lines: Iterable[str]) -> None:
-        """The last picture: how it ended, in place of what was said before."""
+        """Show the final state: `lines` replace the earlier messages."""
         self._said = list(lines)
         self._show(over=True)
 
@@ -103,7 +109,9 @@ class NotebookViewer(Viewer):
             self._handle.update(picture, raw=True)
 
     def _plain(self, board: Board) -> str:
-        return "\n".join([*([] if board.history.opened is None else [standing(board, time.time())]), *self._said])
+        return "\n".join(
+            [*([] if board.history.opened is None else [standing(board, time.time())]), *self._said]
+        )
 
     def _html(self, board: Board, *, over: bool) -> str:
         history = board.history
@@ -113,7 +121,9 @@ class NotebookViewer(Viewer):
         else:
             status = summaries.status(history, alive=not over)
             head = standing(board, time.time()).removeprefix(f"{history.spec.name}: ")
-            parts.append(f"<div><b>{escape(history.spec.name)}</b> is {escape(status)}: {escape(head)}</div>")
+            parts.append(
+                f"<div><b>{escape(history.spec.name)}</b> is {escape(status)}: {escape(head)}</div>"
+            )
             running = [history.trials[number] for number in sorted(history.running)]
             best = [trial for trial in text.ranked(history) if trial.number not in history.running]
             shown = [*running, *best][:ROWS]

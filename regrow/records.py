@@ -1,4 +1,4 @@
-"""What a result says of trials and attempts, as values: they stay what they were when the log was read."""
+"""A result's trials and attempts as immutable values, as of the time when the log was read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from regrow.infra.state.places import Places
-from regrow.infra.views import summaries
 from regrow.search.history import Attempt, History, TrialRecord
+from regrow.show.views import summaries
 
 
 class Checkpoints(Protocol):
-    """Where checkpoints are restored from; a Result is one."""
+    """Source from which checkpoints are restored; Result implements it."""
 
     def load_checkpoint(
         self, trial: int | None = None, step: int | None = None, folder: str | Path | None = None
@@ -27,9 +27,18 @@ class Checkpoints(Protocol):
 class AttemptResult:
     """One run of a trial on one node.
 
-    `outcome`: done, paused, stopped, failed, lost, preempted, or running. It went on from `from_step` (0: from the beginning)
-    to `to_step`. `started` and `ended`: seconds since the epoch, None where it has not begun or not ended. `cause` is the
-    class of a loss (preempted, infrastructure, error), empty for none; `reason` one line, `trace` a traceback, both may be empty.
+    Attributes:
+        number: number of the attempt within its trial.
+        outcome: done, paused, stopped, failed, lost, preempted, or running.
+        node: the node it ran on, None if unknown.
+        from_step: step it started from (0: from the beginning).
+        to_step: last step it reached.
+        started: seconds since the epoch, None if it has not begun.
+        ended: seconds since the epoch, None if it has not ended.
+        cause: class of a loss (preempted, infrastructure, error), empty for none.
+        reason: one line, may be empty.
+        trace: a traceback, may be empty.
+
     """
 
     number: int
@@ -46,13 +55,21 @@ class AttemptResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """One configuration and what became of it.
+    """One configuration and its outcome.
 
-    `state`: pending, running, paused, lost, done, stopped or failed. `config` is nested, as the trainable saw it last.
-    `value` is the best of the objective, at `step`, both None before the first report or where no step met the constraints.
-    `metrics` are those at `step`; of the last step where there are several metrics to improve. `steps`: how many it did.
-    `checkpoints`: those that are still kept, by step, as addresses of their manifests. `started` and `ended`: seconds since
-    the epoch, None for not yet.
+    Attributes:
+        state: pending, running, paused, lost, done, stopped or failed.
+        config: nested, as the trainable saw it last.
+        value: best value of the objective, None before the first report or if no step met the
+            constraints.
+        step: step of `value`, None if `value` is None.
+        metrics: metrics at `step`; of the last step if several metrics are optimized.
+        steps: number of steps it did.
+        started: seconds since the epoch, None if it has not started.
+        ended: seconds since the epoch, None if it has not ended.
+        checkpoints: addresses of the manifests of the retained checkpoints, by step.
+        attempts: all attempts, in order.
+
     """
 
     number: int
@@ -72,8 +89,11 @@ class TrialResult:
 class BestResult:
     """The best value of the objective at a step that meets the constraints, and how it was reached.
 
-    `config` is nested, as it was at that step. `checkpoint` is the address of the manifest of that step's checkpoint, else of the
-    trial's newest one, None where it has none.
+    Attributes:
+        config: nested, as it was at that step.
+        checkpoint: address of the manifest of that step's checkpoint, else of the trial's newest
+            one; None if the trial has none.
+
     """
 
     trial: int
@@ -85,49 +105,78 @@ class BestResult:
     _source: Checkpoints = field(repr=False, compare=False)
 
     def load_checkpoint(self, folder: str | Path | None = None) -> Path:
-        """Restores its checkpoint, every byte verified; returns the folder.
+        """Restore its checkpoint, verify every byte, and return the folder.
 
-        `folder` must not exist; None: a new temporary one, which is yours to delete. Raises UserError where there is none.
+        `folder` must not exist; None: a new temporary one, which the caller deletes. Raises
+        UserError if the trial has no checkpoint.
         """
         return self._source.load_checkpoint(self.trial, folder=folder)
 
     def _repr_html_(self) -> str:
-        rows = [("trial", self.trial), ("value", f"{self.value:.6g}"), ("step", self.step), *self.config.items()]
-        cells = "".join(f'<tr><th style="text-align:left">{escape(str(k))}</th><td>{escape(str(v))}</td></tr>' for k, v in rows)
+        rows = [
+            ("trial", self.trial),
+            ("value", f"{self.value:.6g}"),
+            ("step", self.step),
+            *self.config.items(),
+        ]
+        cells = "".join(
+            f'<tr><th style="text-align:left">{escape(str(k))}</th><td>{escape(str(v))}</td></tr>'
+            for k, v in rows
+        )
         return f"<table>{cells}</table>"
 
 
 def best_result(history: History, places: Places, source: Checkpoints) -> BestResult | None:
-    """The best one, None before the first report."""
+    """Return the best result, None before the first report."""
     found = summaries.best(history)
     if found is None:
         return None
     trial = history.trials[found["trial"]]
     return BestResult(
-        trial=found["trial"], value=found["value"], step=found["step"], config=found["config"],
-        metrics=dict(trial.curve.shown(found["step"])), _source=source,
-        checkpoint=None if found["checkpoint"] is None else places.address(history.spec.name, found["checkpoint"]),
+        trial=found["trial"],
+        value=found["value"],
+        step=found["step"],
+        config=found["config"],
+        metrics=dict(trial.curve.shown(found["step"])),
+        _source=source,
+        checkpoint=None
+        if found["checkpoint"] is None
+        else places.address(history.spec.name, found["checkpoint"]),
     )
 
 
 def trial_result(history: History, trial: TrialRecord, places: Places) -> TrialResult:
-    """What is known of a trial."""
+    """Build the TrialResult of a trial from the history."""
     standing = summaries.standing_step(history, trial)
     value, step = trial.best or (None, None)
     name = history.spec.name
     return TrialResult(
-        number=trial.number, state=trial.state.value, config=history.spec.space.nest(trial.config), value=value, step=step,
-        metrics=dict(trial.curve.shown(standing)), steps=trial.step,
+        number=trial.number,
+        state=trial.state.value,
+        config=history.spec.space.nest(trial.config),
+        value=value,
+        step=step,
+        metrics=dict(trial.curve.shown(standing)),
+        steps=trial.step,
         started=trial.attempts[0].t_started if trial.attempts else None,
         ended=trial.attempts[-1].t_ended if trial.state.final and trial.attempts else None,
-        checkpoints={s: places.address(name, saved.manifest) for s, saved in trial.checkpoints.items()},
+        checkpoints={
+            s: places.address(name, saved.manifest) for s, saved in trial.checkpoints.items()
+        },
         attempts=tuple(_attempt(a) for a in trial.attempts),
     )
 
 
 def _attempt(attempt: Attempt) -> AttemptResult:
     return AttemptResult(
-        number=attempt.number, outcome=attempt.outcome or "running", node=attempt.where, from_step=attempt.from_step,
-        to_step=attempt.to_step, started=attempt.t_began, ended=attempt.t_ended, cause=attempt.cause, reason=attempt.message,
+        number=attempt.number,
+        outcome=attempt.outcome or "running",
+        node=attempt.where,
+        from_step=attempt.from_step,
+        to_step=attempt.to_step,
+        started=attempt.t_began,
+        ended=attempt.t_ended,
+        cause=attempt.cause,
+        reason=attempt.message,
         trace=attempt.trace,
     )

@@ -1,4 +1,4 @@
-"""An experiment as an object: opened again by name, read on while it runs, looked at in a notebook."""
+"""An experiment as an object: opened by name, refreshed while it runs, displayed in a notebook."""
 
 from __future__ import annotations
 
@@ -10,37 +10,42 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.figures import Figures
 from regrow.infra.log.log import Cut, Log
+from regrow.infra.log.reading import fold
 from regrow.infra.log.rows import Rows
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
-from regrow.infra.views import summaries
 from regrow.records import BestResult, TrialResult, best_result, trial_result
-from regrow.search.events import decode
 from regrow.search.history import History, TrialRecord
 from regrow.search.spec import Spec
+from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.store import Store
 
 if TYPE_CHECKING:
     from optuna import Study
     from pandas import DataFrame
 
+COLUMNS = (*summaries.POINT, "time")
+"""Columns of `history` that are not metrics."""
 _SHOWN = 10
-"""Trials in the table of a notebook."""
+"""Maximum number of trials in the table of a notebook."""
 
 
 def open(name: str, state: str | None = None) -> Result:  # noqa: A001 - it is called rg.open; no file is opened in this module
-    """Opens an experiment by its name: one that runs, here or elsewhere, was interrupted, or is finished. It only reads.
+    """Open an experiment by name for reading: running (here or elsewhere), interrupted, or
+    finished.
 
-    `state` is the root of the state, a folder or s3://BUCKET/PREFIX; None: $REGROW_STATE, else ./.regrow. Raises UserError,
-    naming those that are there, for an experiment that is not.
+    `state` is the state root, a folder or s3://BUCKET/PREFIX; None: $REGROW_STATE, else ./.regrow.
+    Raises UserError, naming the existing experiments, if it does not exist.
     """
     return Result(Places.at(state), name)
 
 
 class Result:
-    """An experiment as its log tells, at the moment of the last `refresh`; made by `open` and by `Experiment.run`."""
+    """An experiment as its log describes it at the last `refresh`; made by `open` and by
+    `Experiment.run`.
+    """
 
     def __init__(self, places: Places, name: str) -> None:
         self.name = name
@@ -49,22 +54,22 @@ class Result:
         self._history = History(name)
         self._rows = Rows.logged(self._history, self._store)
         self._segment = 0
-        """The last segment of the log that was read to its end."""
+        """Number of the last segment of the log that was read completely."""
         self._lines = 0
-        """Lines that were read of the one after it, which is torn."""
+        """Number of lines that were read of the segment after it, which is torn."""
         self._alive = False
         self._trials: list[TrialResult] | None = None
         self.refresh()
 
     def refresh(self) -> Result:
-        """Reads on where the log was read before, and returns itself. Raises CorruptLog for a damaged log."""
+        """Read the log's new part and return self. Raises CorruptLog if the log is damaged."""
         cut: list[Cut] = []
-        self._alive = runs(self._places, self.name)  # first: what ends meanwhile counts as ended, not as interrupted
-        for number, lines in Log.read(self._store, after=self._segment, on_cut=cut.append):
-            for line in lines[self._lines :]:
-                self._history.apply(decode(line))
-            self._segment, self._lines = number, 0
-        if cut:  # its writer died over it; who goes on from there says how much of it counts
+        # First: an experiment that ends meanwhile counts as ended, not as interrupted.
+        self._alive = runs(self._places, self.name)
+        for segment in Log.read(self._store, after=self._segment, on_cut=cut.append):
+            fold(self._store, self._history.apply, [segment], first=self._lines)
+            self._segment, self._lines = segment[0], 0
+        if cut:  # its writer died; the session that resumes records how many lines count
             self._lines = cut[0].kept
             self._segment -= 1
         self._rows.recall()
@@ -73,7 +78,7 @@ class Result:
 
     @property
     def state(self) -> str:
-        """The root of the state that it lies in: a folder, or an S3 URL."""
+        """The state root that contains it: a folder, or an S3 URL."""
         return self._places.root
 
     @property
@@ -88,29 +93,33 @@ class Result:
 
     @property
     def stopped_by(self) -> str:
-        """Who ended it before all was done: "planner" for a stop condition, "user", or empty for neither."""
+        """What ended it early: "planner" for a stop condition, "user", or empty for neither."""
         return self._history.closing.by if self._history.closing is not None else ""
 
     @property
     def notes(self) -> list[str]:
-        """What was noted of it (`regrow note`), oldest first; read anew each time."""
+        """Its notes (`regrow note`), oldest first; read from the store on each access."""
         return [note.text for note in notes.read(self._store).texts]
 
     @property
     def tags(self) -> list[str]:
-        """The tags that it has; read anew each time."""
+        """Its tags; read from the store on each access."""
         return list(notes.read(self._store).tags)
 
     @property
     def best(self) -> BestResult | None:
-        """The best trial: trial, value, step, config, checkpoint. None before a report that meets the constraints."""
+        """The best trial: trial, value, step, config, checkpoint. None before a report that meets
+        the constraints.
+        """
         return best_result(self._history, self._places, self)
 
     @property
     def trials(self) -> list[TrialResult]:
         """All trials, by number."""
         if self._trials is None:
-            self._trials = [trial_result(self._history, trial, self._places) for trial in self._history.trials]
+            self._trials = [
+                trial_result(self._history, trial, self._places) for trial in self._history.trials
+            ]
         return list(self._trials)
 
     @property
@@ -119,52 +128,70 @@ class Result:
         return Figures(self._rows)
 
     def dataframe(self) -> DataFrame:
-        """A row a trial, by number.
+        """Return a frame with one row per trial, by number.
 
-        `value` is the best of the objective, at `step` (missing where no step met the constraints); `steps` how many it did;
-        `seconds` on nodes, over all attempts that ended; `started` and `ended` in UTC. `config.*`: its configuration as it is
-        now, each parameter with its own type, missing where its condition does not hold. `metrics.*`: those at `step`; of the
-        last step where there are several metrics to improve.
+        `value` is the best of the objective, at `step` (missing if no step met the constraints);
+        `steps` is how many it did; `seconds` is the time on nodes, over all attempts that ended;
+        `started` and `ended` are in UTC. `config.*`: its current configuration, each parameter with
+        its type, missing where its condition does not hold. `metrics.*`: those at `step`; of the
+        last step if several metrics are optimized.
         """
-        from regrow.infra.exports import frames
+        from regrow.show.exports import frames
 
         return frames.frame(frames.trials(self._rows, self._places))
 
     def history(self, trial: int | None = None) -> DataFrame:
-        """A row a step of a trial, indexed by step (from 1); None: of all trials, indexed by trial and step.
+        """Return a frame with one row per step of a trial, indexed by step (from 1); with `trial`
+        None, of all trials, indexed by trial and step.
 
-        Each step is there once: `attempt` reported it, at `time` (UTC, by its node's clock). The other columns are the metrics,
-        NaN where one was not reported or not finite; one that has the name of a column of ours has metrics. before it.
-        Raises UserError for a trial that there is not.
+        Each step appears once: `attempt` reported it, at `time` (UTC, by its node's clock). The
+        other columns are the metrics, NaN where one was not reported or not finite; a metric named
+        like one of our columns has the prefix `metrics.`. Raises UserError if the trial does not
+        exist.
         """
-        from regrow.infra.exports import frames
+        from regrow.show.exports import frames
 
         if trial is not None:
             self._trial(trial)
         with self._rows.sorted(trial) as found:
             frame = frames.joined(frames.steps(found))
-        taken = {"attempt", "time", "trial", "step"}
-        names = {name: bare for name in frame if (bare := name.removeprefix("metrics.")) not in taken}
+        names = {
+            name: bare for name in frame if (bare := name.removeprefix("metrics.")) not in COLUMNS
+        }
         frame = frame.rename(columns=names)
-        return frame.set_index(["trial", "step"]) if trial is None else frame.drop(columns="trial").set_index("step")
+        return (
+            frame.set_index(["trial", "step"])
+            if trial is None
+            else frame.drop(columns="trial").set_index("step")
+        )
 
     def points(self) -> list[dict[str, Any]]:
-        """Every (trial, step) once, with the attempt that reported it and its metrics."""
+        """Return every (trial, step) once, with the attempt that reported it and its metrics; see
+        `history` for the names.
+        """
         with self._rows.sorted() as found:
             return list(summaries.points(found))
 
     def load_checkpoint(
         self, trial: int | None = None, step: int | None = None, folder: str | Path | None = None
     ) -> Path:
-        """Restores a checkpoint that is still kept, every byte verified; returns the folder.
+        """Restore a retained checkpoint, verify every byte, and return the folder.
 
-        `trial` None: the best one. `step` None: that of the trial's best value if that is kept, else the newest. `folder` must
-        not exist; None: a new temporary one, which is yours to delete. Raises UserError where there is no such checkpoint, or
-        it cannot be restored.
+        Args:
+            trial: trial number; None: the best trial.
+            step: step of the checkpoint; None: that of the trial's best value if it is retained,
+                else the newest.
+            folder: must not exist; None: a new temporary one, which the caller deletes.
+
+        Raises UserError if there is no such checkpoint, or if it cannot be restored.
+
         """
         if trial is None:
             if self._history.best is None:
-                raise UserError(f"no trial of {self.name!r} has a best value yet; name one: load_checkpoint(trial=...)")
+                raise UserError(
+                    f"no trial of {self.name!r} has a best value yet; name one:"
+                    " load_checkpoint(trial=...)"
+                )
             trial = self._history.best
         found = self._trial(trial)
         standing = summaries.standing_step(self._history, found)
@@ -181,14 +208,22 @@ class Result:
         try:
             return save_checkpoint(self._store, saved.manifest, made)
         except BaseException:
-            made.rmdir()  # still empty: it is filled at once or not at all
+            made.rmdir()  # still empty: restoring fills it completely or not at all
             raise
 
     def report(self, path: str | Path) -> Path:
-        """Writes the report, one self-contained HTML file; returns its path. Raises UserError if it cannot be written."""
-        from regrow.infra.report.report import html
+        """Write the report, one self-contained HTML file, and return its path. Raises UserError if
+        it cannot be written.
+        """
+        from regrow.show.report.report import html
 
-        page = html(self._rows, self._places, alive=self._alive, now=time.time(), notes=notes.read(self._store))
+        page = html(
+            self._rows,
+            self._places,
+            alive=self._alive,
+            now=time.time(),
+            notes=notes.read(self._store),
+        )
         try:
             Path(path).write_text(page, encoding="utf-8")
         except OSError as error:
@@ -196,21 +231,23 @@ class Result:
         return Path(path)
 
     def to_optuna(self, storage: str | None = None, study_name: str | None = None) -> Study:
-        """The experiment as a study of Optuna's, called `study_name` (None: as the experiment).
+        """Export the experiment as an Optuna study called `study_name` (None: the experiment's
+        name).
 
-        `storage` is SQLAlchemy's URL of a database, such as sqlite:///x.db; None: in memory. Raises UserError where that cannot
-        be used, or has a study of that name already.
+        `storage` is the SQLAlchemy URL of a database, such as sqlite:///x.db; None: in memory.
+        Raises UserError if the database cannot be used, or already has a study of that name.
         """
-        from regrow.infra.exports.optuna_study import study
+        from regrow.show.exports.optuna_study import study
 
         return study(self._history, storage=storage, name=study_name, places=self._places)
 
     def to_tensorboard(self, folder: str | Path) -> Path:
-        """Writes TensorBoard's event files, a run a trial; returns the folder, which must be new or hold an earlier export.
+        """Write TensorBoard event files, one run per trial, and return the folder, which must be
+        new or contain an earlier export.
 
-        Raises UserError for any other folder, and where tensorboardX is not installed.
+        Raises UserError for any other folder, and if tensorboardX is not installed.
         """
-        from regrow.infra.exports.tensorboard import write
+        from regrow.show.exports.tensorboard import write
 
         write(self._rows, folder)
         return Path(folder)
@@ -224,28 +261,38 @@ class Result:
 
     def _standing(self) -> str:
         counts = ", ".join(f"{n} {state.value}" for state, n in self._history.counts.items() if n)
-        return f"{len(self._history.trials)} of {self._history.total} trials{counts and f' ({counts})'}"
+        return (
+            f"{len(self._history.trials)} of {self._history.total}"
+            f" trials{counts and f' ({counts})'}"
+        )
 
     def __repr__(self) -> str:
         best = self.best
         reached = ""
         if best is not None:
-            reached = f"; best {self.spec.objective.name} {best.value:.6g} (trial {best.trial}, step {best.step})"
+            reached = (
+                f"; best {self.spec.objective.name} {best.value:.6g} (trial {best.trial}, step"
+                f" {best.step})"
+            )
         return f"<Result {self.name!r}: {self.status}, {self._standing()}{reached}>"
 
     def _repr_html_(self) -> str:
-        from regrow.infra.figures.series import ranked
         from regrow.notebook import table
+        from regrow.show.figures.series import ranked
 
         shown = ranked(self._history)[:_SHOWN]
         title = f"<b>{escape(self.name)}</b> is {escape(self.status)}: {escape(self._standing())}"
-        more = f", the best {len(shown)} below" if len(self._history.trials) > len(shown) > 0 else ""
+        more = (
+            f", the best {len(shown)} below" if len(self._history.trials) > len(shown) > 0 else ""
+        )
         return f"<div>{title}{more}</div>{table(self._history, shown)}"
 
 
 def save_checkpoint(store: Store, manifest: str, folder: Path) -> Path:
-    """Restores a checkpoint by its manifest's key as `folder`, verified. Raises UserError if it is damaged or gone."""
-    from regrow.tasks.checkpoints import restore
+    """Restore the checkpoint with this manifest key as `folder`, verified. Raises UserError if it
+    is damaged or missing.
+    """
+    from regrow.tasks.checkpoint.saving import restore
 
     restored = restore(store, [manifest], folder)
     if restored.manifest is None:

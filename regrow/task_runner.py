@@ -1,4 +1,6 @@
-"""The task runner of regrow's own flow, for any Prefect flow: the engine runs in the flow's process, bodies of tasks on Ray."""
+"""The task runner of regrow's flow, usable in any Prefect flow: the engine runs in the flow's
+process, the bodies of tasks run on Ray.
+"""
 
 from __future__ import annotations
 

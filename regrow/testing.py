@@ -1,7 +1,8 @@
-"""For samplers and schedulers of your own: what they are made of, and checks that they keep their word.
+"""For users' samplers and schedulers: the types they use, and checks of their contracts.
 
-`check_sampler` and `check_scheduler` raise AssertionError, saying what was not as it must be. They take what a specification
-has under `search` and `schedule`: a registered name, `{name: options}`, or an import path `package.module:Class`.
+`check_sampler` and `check_scheduler` raise AssertionError with the violated rule. They accept what
+a specification has under `search` and `schedule`: a registered name, `{name: options}`, or an
+import path `package.module:Class`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Decided, Proposed, Retired, decode, encode, is_decision
 from regrow.search.lifecycle import IllegalMove, TrialState
 from regrow.search.planning.planner import Planner, seed_for
-from regrow.search.planning.simulator import Availability, FunctionObjective, Objective, Simulation, availability, simulate
+from regrow.search.planning.simulator import (
+    Availability,
+    FunctionObjective,
+    Objective,
+    Simulation,
+    availability,
+    simulate,
+)
 from regrow.search.planning.verify import verify
 from regrow.search.samplers import Proposal, Result, Sampler
 from regrow.search.schedulers import (
@@ -82,35 +90,50 @@ _SPACE: dict[str, Any] = {
 }
 
 
-def check_sampler(search: object, space: Mapping[str, Any] | None = None, *, trials: int = 40, mode: str = "min") -> None:
-    """Asks for `trials` proposals with four trials under way at a time, some of which are stopped or fail.
+def check_sampler(
+    search: object, space: Mapping[str, Any] | None = None, *, trials: int = 40, mode: str = "min"
+) -> None:
+    """Check a sampler: ask for `trials` proposals with four trials running at a time, some of which
+    are stopped or fail.
 
-    Checks that every proposal is a configuration of the space (None: one with two ranges, an integer and a choice), that it
-    and its state are JSON, that asking twice gives the same, and that a fresh sampler that was told the same results in
-    another order proposes the same.
+    Checks that every proposal is a configuration of the space (None: one with two ranges, an
+    integer and a choice), that it and its state are JSON, that asking twice gives the same
+    proposal, and that a fresh sampler that got the same results in another order proposes the same.
     """
-    setting = Setting(space=Space.parse(space or _SPACE), modes=("min" if mode == "min" else "max",), max_steps=9, trials=trials)
+    setting = Setting(
+        space=Space.parse(space or _SPACE),
+        modes=("min" if mode == "min" else "max",),
+        max_steps=9,
+        trials=trials,
+    )
     told: list[Result] = []
     begun: list[Result] = []
     sampler = samplers.make(search, setting)
     for number in range(trials):
         seed = seed_for(setting.seed, number)
         proposal = sampler.ask(number, seed)
-        assert sampler.ask(number, seed) == proposal, f"trial {number}: asked twice, {search} proposes different things"
+        assert sampler.ask(number, seed) == proposal, (
+            f"trial {number}: asked twice, {search} proposes different things"
+        )
         fresh = samplers.make(search, setting)
-        # Trials in any order, the results of each in theirs.
+        # Trials in any order, but the results of each trial in their order.
         order = [result.number for result in told]
-        random.Random(number).shuffle(order)  # noqa: S311 - an order, no secret
+        random.Random(number).shuffle(order)  # noqa: S311 - an order, not a secret
         of_trial = {n: iter([result for result in told if result.number == n]) for n in set(order)}
         results = [next(of_trial[n]) for n in order]
         for result in results:
             fresh.tell(result)
         again = fresh.ask(number, seed)
-        assert again == proposal, f"trial {number}: told the same in another order, {search} proposes {again}, not {proposal}"
+        assert again == proposal, (
+            f"trial {number}: told the same in another order, {search} proposes {again}, not"
+            f" {proposal}"
+        )
         if proposal is None:
             return
         _check_proposal(setting.space, proposal, f"trial {number}")
-        begun.append(Result(number=number, config=proposal.config, state=proposal.state, status="running"))
+        begun.append(
+            Result(number=number, config=proposal.config, state=proposal.state, status="running")
+        )
         now = [begun[-1]]
         if number >= 3:
             now += _course(begun[number - 3])
@@ -133,14 +156,24 @@ def _check_proposal(space: Space, proposal: Proposal, what: str) -> None:
 
 
 def _course(result: Result) -> list[Result]:
-    """What is told of a trial after it has begun: some pause before they end, some fail and are tried again."""
+    """Return the results of a trial after it has begun: some trials pause before they end, some
+    fail and are retried.
+    """
     ended = _ended(result)
     if ended.number % 14 == 5:
         again = replace(result, revived=1)
         return [replace(ended, intermediate=[(1, 0.5)]), again, _valued(again)]
     if ended.number % 4 != 2 or ended.status == "failed":
         return [ended]
-    return [replace(ended, status="paused", value=ended.intermediate[0][1], intermediate=ended.intermediate[:1]), ended]
+    return [
+        replace(
+            ended,
+            status="paused",
+            value=ended.intermediate[0][1],
+            intermediate=ended.intermediate[:1],
+        ),
+        ended,
+    ]
 
 
 def _ended(result: Result) -> Result:
@@ -148,34 +181,61 @@ def _ended(result: Result) -> Result:
 
 
 def _valued(result: Result) -> Result:
-    numbers = [float(v) for v in result.config.values() if isinstance(v, int | float) and not isinstance(v, bool)]
+    numbers = [
+        float(v)
+        for v in result.config.values()
+        if isinstance(v, int | float) and not isinstance(v, bool)
+    ]
     final = round(sum(numbers) / 10 + math.sin(result.number), 6)
     stopped = result.number % 3 == 1
     curve = [(step, final + 1 / step) for step in range(1, 4 if stopped else 10)]
-    return replace(result, status="stopped" if stopped else "done", value=curve[-1][1], intermediate=curve)
+    return replace(
+        result, status="stopped" if stopped else "done", value=curve[-1][1], intermediate=curve
+    )
 
 
 def check_scheduler(
-    schedule: object, *, search: object = "random", trials: int = 12, max_steps: int = 9,
-    function: Callable[[dict[str, Json], int], float] | None = None, space: Mapping[str, Any] | None = None, **changes: Any,
+    schedule: object,
+    *,
+    search: object = "random",
+    trials: int = 12,
+    max_steps: int = 9,
+    function: Callable[[dict[str, Json], int], float] | None = None,
+    space: Mapping[str, Any] | None = None,
+    **changes: Any,
 ) -> None:
-    """Simulates experiments under `schedule`, with one to three workers, workers that come and go, trials that fail, ties.
+    """Check a scheduler: simulate experiments with one to three workers, workers that come and go,
+    trials that fail, and ties.
 
-    Checks that each comes to its end with every trial ended, also where the failed ones are tried again, that queries change
-    nothing, that the log can be verified (every decision follows from the events before it), and that an experiment that was
-    killed at any event and resumed decides what the uninterrupted one decides. `function`: the objective of a nested
-    configuration and a step, None for one with noise. `changes`: other keys of the specification.
+    Checks that each experiment ends with every trial ended, also if failed trials are retried; that
+    queries change nothing; that the log can be verified (every decision follows from the events
+    before it); and that an experiment that was killed at any event and resumed decides the same as
+    the uninterrupted one. `function`: the objective of a nested configuration and a step, None for
+    one with noise. `changes`: other keys of the specification.
     """
     given = {
-        "name": "check", "trainable": "check.py:train", "metric": "score", "mode": "max", "space": dict(space or _SPACE),
-        "search": search, "schedule": schedule, "trials": trials, "max_steps": max_steps, **changes,
+        "name": "check",
+        "trainable": "check.py:train",
+        "metric": "score",
+        "mode": "max",
+        "space": dict(space or _SPACE),
+        "search": search,
+        "schedule": schedule,
+        "trials": trials,
+        "max_steps": max_steps,
+        **changes,
     }
     spec = Spec.parse(given)
     spec.check_imports()
     objective = FunctionObjective(function=function or _noisy, spec=spec)
     level = FunctionObjective(function=lambda _config, _step: 1.0, spec=spec)
     comes_and_goes = availability([1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 1], 2.5, 3)
-    for one, workers, machines in ((objective, 1, ()), (objective, 3, ()), (objective, 3, comes_and_goes), (level, 2, ())):
+    for one, workers, machines in (
+        (objective, 1, ()),
+        (objective, 3, ()),
+        (objective, 3, comes_and_goes),
+        (level, 2, ()),
+    ):
         run = _to_the_end(spec, one, workers, machines)
         check_log(run.events)
         _check_queries(run)
@@ -184,7 +244,9 @@ def check_scheduler(
 
 
 def check_log(events: Sequence[AnyEvent]) -> None:
-    """Every decision of a log follows from the events before it, also for a planner that was told nothing but these."""
+    """Check that every decision of a log follows from the events before it, also for a planner that
+    got nothing but these.
+    """
     found = verify(decode(encode(event)) for event in events)
     assert found.difference is None, f"event {found.difference.position}: {found.difference}"
     for place, event in enumerate(events):
@@ -193,14 +255,17 @@ def check_log(events: Sequence[AnyEvent]) -> None:
             for before in events[:place]:
                 planner.apply(before)
             again = planner.next(event.t)
-            assert again == event, f"event {place + 1}: replayed from the log, it is {again}, not {event}"
+            assert again == event, (
+                f"event {place + 1}: replayed from the log, it is {again}, not {event}"
+            )
 
 
 def check_resumes(spec: Spec, objective: Objective) -> None:
-    """An experiment on one worker that is killed at any event and resumed from its log takes the same decisions.
+    """Check that an experiment on one worker that is killed at any event and resumed from its log
+    takes the same decisions.
 
-    Where trials take over others' checkpoints, it is not killed between a step and the checkpoint of that step: what was not
-    saved cannot be taken over, so that such a decision may rightly differ.
+    If trials take over others' checkpoints, it is not killed between a step and the checkpoint of
+    that step: what was not saved cannot be taken over, so such a decision may legitimately differ.
     """
     whole = _to_the_end(spec, objective, 1, ())
     wanted = decisions(whole.events)
@@ -211,12 +276,17 @@ def check_resumes(spec: Spec, objective: Objective) -> None:
         run = Simulation(spec=spec, objective=objective, workers=1).open(whole.events[:place])
         run.run(most_events=50 * len(whole.events))
         found = decisions(run.events)
-        different = next((n for n, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), min(len(found), len(wanted)))
-        assert found == wanted, f"killed after event {place}, decision {different + 1} differs: {found[different:][:1]}"
+        different = next(
+            (n for n, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b),
+            min(len(found), len(wanted)),
+        )
+        assert found == wanted, (
+            f"killed after event {place}, decision {different + 1} differs: {found[different:][:1]}"
+        )
 
 
 def _unsaved(events: Iterable[AnyEvent]) -> bool:
-    """Whether an attempt that runs has done a step of which there is no checkpoint."""
+    """Return whether a running attempt has done a step without a checkpoint."""
     planner = Planner()
     for event in events:
         planner.apply(event)
@@ -224,7 +294,9 @@ def _unsaved(events: Iterable[AnyEvent]) -> bool:
     return any(trial.step > max(trial.checkpoints, default=0) for trial in trials)
 
 
-def _to_the_end(spec: Spec, objective: Objective, workers: int, machines: Sequence[Availability]) -> Simulation:
+def _to_the_end(
+    spec: Spec, objective: Objective, workers: int, machines: Sequence[Availability]
+) -> Simulation:
     run = Simulation(spec=spec, objective=objective, workers=workers, availability=machines)
     try:
         run.open().run(most_events=200 * spec.total * (spec.max_steps or 1))
@@ -232,17 +304,31 @@ def _to_the_end(spec: Spec, objective: Objective, workers: int, machines: Sequen
         planner = Planner()
         for event in run.events:
             planner.apply(event)
-        again = (planner.next(run.now) or planner.next(run.now)) if isinstance(error, RuntimeError) else None
-        also = "" if again is None else f"; a query changed something: replayed and asked twice, it goes on with {again}"
+        again = (
+            (planner.next(run.now) or planner.next(run.now))
+            if isinstance(error, RuntimeError)
+            else None
+        )
+        also = (
+            ""
+            if again is None
+            else f"; a query changed something: replayed and asked twice, it goes on with {again}"
+        )
         raise AssertionError(f"with {workers} workers, at {run.now:g} s: {error}{also}") from error
-    assert run.history.closed is not None, f"it does not come to an end with {workers} workers: {run.history.counts}"
+    assert run.history.closed is not None, (
+        f"it does not come to an end with {workers} workers: {run.history.counts}"
+    )
     left = [trial.number for trial in run.history.trials if not trial.state.final]
-    assert not left or run.history.closing is not None, f"with {workers} workers, trials {left} never ended"
+    assert not left or run.history.closing is not None, (
+        f"with {workers} workers, trials {left} never ended"
+    )
     return run
 
 
 def decisions(events: Iterable[AnyEvent]) -> list[tuple[object, ...]]:
-    """What was decided, without times, attempts and checkpoints, which differ where work had to be done again."""
+    """Return the decisions, without times, attempts and checkpoints, which differ if work was
+    repeated.
+    """
     found: list[tuple[object, ...]] = []
     for event in events:
         match event:
@@ -250,7 +336,16 @@ def decisions(events: Iterable[AnyEvent]) -> list[tuple[object, ...]]:
                 found.append(("proposed", event.trial, event.config))
             case Decided():
                 found.append(
-                    ("decided", event.trial, event.step, event.verdict, event.until, event.why, event.source, event.config)
+                    (
+                        "decided",
+                        event.trial,
+                        event.step,
+                        event.verdict,
+                        event.until,
+                        event.why,
+                        event.source,
+                        event.config,
+                    )
                 )
             case Retired():
                 found.append(("retired", event.trial))
@@ -260,17 +355,23 @@ def decisions(events: Iterable[AnyEvent]) -> list[tuple[object, ...]]:
 
 
 def _check_queries(run: Simulation) -> None:
-    """Asking for everything at every event gives what the log has: a query that changed something would show."""
+    """Check that the planner, asked twice at every decision, gives what the log has: a query that
+    changed something would show.
+    """
     planner = Planner()
     for place, event in enumerate(run.events):
         if is_decision(event):
             first, second = planner.next(event.t), planner.next(event.t)
-            assert first == second == event, f"event {place + 1}: asked twice, it is {first}, then {second}"
+            assert first == second == event, (
+                f"event {place + 1}: asked twice, it is {first}, then {second}"
+            )
         planner.apply(event)
 
 
 def _check_failures(spec: Spec, objective: Objective) -> None:
-    """Every third trial fails at its second step; the others go on to their ends all the same, and those, tried again, too."""
+    """Check that if every third trial fails at its second step, the others still end, and so do the
+    failed ones when retried.
+    """
     run = Simulation(spec=spec, objective=objective, workers=2)
     run.open()
     failed: set[int] = set()
@@ -281,19 +382,25 @@ def _check_failures(spec: Spec, objective: Objective) -> None:
             if running.trial % 3 == 0 and running.step >= 2 and running.trial not in failed:
                 failed.add(running.trial)
                 run.fail(running.trial, "made to fail")
-    assert run.history.closed is not None, f"with failing trials it does not come to an end: {run.history.counts}"
-    again = Simulation(spec=spec, objective=objective, workers=2).open(run.events, retry_failed=True)
+    assert run.history.closed is not None, (
+        f"with failing trials it does not come to an end: {run.history.counts}"
+    )
+    again = Simulation(spec=spec, objective=objective, workers=2).open(
+        run.events, retry_failed=True
+    )
     again.run(most_events=len(run.events) + budget)
     history = again.history
-    assert history.closed is not None, f"with failed trials that are tried again it does not come to an end: {history.counts}"
+    assert history.closed is not None, (
+        f"with failed trials that are tried again it does not come to an end: {history.counts}"
+    )
     left = failed & history.by_state[TrialState.FAILED]
     assert not left or not history.closing, f"trials {sorted(left)} were not tried again"
     check_log(again.events)
 
 
 def _noisy(config: dict[str, Json], step: int) -> float:
-    """A curve that rises to a height which depends on the configuration, with noise that is always the same."""
+    """Return a rising curve whose height depends on the configuration, with reproducible noise."""
     x, lr, n = (float(config.get(name, 0.5)) for name in ("x", "lr", "n"))
     height = x - 0.1 * abs(math.log10(lr) + 2) + 0.02 * n
-    noise = random.Random(f"{sorted(config.items(), key=str)}:{step}").uniform(-0.05, 0.05)  # noqa: S311
+    noise = random.Random(f"{sorted(config.items(), key=str)}:{step}").uniform(-0.05, 0.05)  # noqa: S311 - reproducible noise, not a secret
     return round(height * (1 - math.exp(-step / 3)) + noise, 6)

@@ -1,4 +1,6 @@
-"""Chance that is the same on every machine and in every version of Python: hashes of a seed and a name."""
+"""Random numbers that are the same on every machine and in every version of Python: hashes of a
+seed and a name.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,16 @@ import hashlib
 
 
 def uniform_draw(seed: int, name: str) -> float:
-    """A number in (0, 1) that depends on nothing but `seed` and `name`.
+    """Return a number in (0, 1) that depends only on `seed` and `name`.
 
-    A hash (of 52 bits) rather than a generator: it is the same in every version of Python and numpy, and a
-    parameter's draws stay as they are when another parameter is added or inactive. 1.2 us.
+    A hash (of 52 bits) rather than a generator: it is the same in every version of Python and
+    numpy, and a parameter's draws do not change if another parameter is added or inactive. 1.2 us.
     """
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
     return ((int.from_bytes(digest, "big") >> 12) + 0.5) * 2.0**-52
 
 
 def seed_for(seed: int, number: int, purpose: str = "proposal") -> int:
-    """A 32-bit seed for trial `number` of the experiment with `seed`."""
+    """Return a 32-bit seed for trial `number` of the experiment with `seed`."""
     digest = hashlib.sha256(f"{purpose}:{seed}:{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big")

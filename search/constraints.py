@@ -1,4 +1,4 @@
-"""Conditions on metrics that a trial has to meet to count: `latency <= 10`."""
+"""Conditions on metrics that a step must meet to count: `latency <= 10`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Literal
 
 from regrow.search.errors import SpecError
 
-_FORM = re.compile(r"\s*(?P<metric>\S.*?)\s*(?P<sign><=|>=)\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+_FORM = re.compile(
+    r"\s*(?P<metric>\S.*?)\s*(?P<sign><=|>=)\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """`metric` is to be at most, or at least, `bound`."""
+    """The condition that `metric` is at most, or at least, `bound`."""
 
     metric: str
     sign: Literal["<=", ">="]
@@ -23,15 +25,24 @@ class Constraint:
 
     @classmethod
     def parse(cls, text: object, key: str) -> Constraint:
-        """From the form `METRIC <= NUMBER` or `METRIC >= NUMBER`. Raises SpecError at `key` for another one."""
+        """Return the constraint written as `METRIC <= NUMBER` or `METRIC >= NUMBER`. Raises
+        SpecError at `key` for any other form.
+        """
         form = _FORM.fullmatch(text) if isinstance(text, str) else None
         if form is None:
-            raise SpecError(key, text, "is no condition on a metric", "write METRIC <= NUMBER or METRIC >= NUMBER")
+            raise SpecError(
+                key,
+                text,
+                "is no condition on a metric",
+                "write METRIC <= NUMBER or METRIC >= NUMBER",
+            )
         sign: Literal["<=", ">="] = "<=" if form["sign"] == "<=" else ">="
         return cls(metric=form["metric"], sign=sign, bound=float(form["bound"]))
 
     def violation(self, metrics: Mapping[str, float | None]) -> float:
-        """By how much it is broken, 0 or less where it is met; infinite where the metric is not there."""
+        """Return by how much the constraint is broken: 0 or less if it is met, infinite if the
+        metric is missing.
+        """
         value = metrics.get(self.metric)
         if value is None:
             return math.inf

@@ -1,7 +1,8 @@
-"""A trial's curve: of each step the numbers that decisions need, and of its rows only two.
+"""A trial's curve: by step the numbers that decisions need, and two whole rows.
 
-A report may hold hundreds of metrics, and every process that folds the log would keep them all. Decisions read the objective and
-what constraints and further objectives need: these are kept by step, eight bytes each. Whole rows are in the log.
+A report may hold hundreds of metrics, and every process that folds the log would keep them all.
+Decisions read the objective and the metrics of constraints and further objectives: these are kept
+by step, eight bytes each. Whole rows are in the log.
 """
 
 from __future__ import annotations
@@ -18,40 +19,61 @@ from regrow.search.events import Row
 from regrow.search.step_metric import Filled, StepMetric
 
 Score: TypeAlias = Literal["best", "last", "final"]
-"""Which step stands for a trial: its best one, its last one, or the last one once it has run to its end (else none)."""
+"""Which step a trial counts by: its best one, its last one, or ("final") the last one once the
+trial has run to its end.
+"""
+
+LARGEST = 2.0**62
+"""Bound of a step that is counted by a metric, so that its time fits into 64 bits. (Reports take
+less, see `MOST` of the events.)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What an experiment reads off each row: its objective, `others` that decisions look at, too, and its constraints."""
+    """What an experiment reads from each row: its objective, the `others` (further metrics that
+    decisions read), and the metrics of its constraints.
+    """
 
     objective: str
     most: bool
-    """Whether more of the objective is better."""
+    """Whether a greater objective is better."""
     others: tuple[str, ...] = ()
     limits: tuple[Constraint, ...] = ()
     score: Score = "best"
     step_metric: StepMetric | None = None
-    """By what time is counted for decisions; None: by reports."""
+    """How decisions count time; None: by reports."""
 
     def better(self, a: float, b: float) -> bool:
-        """Whether the objective `a` is better than `b`."""
+        """Return whether the objective `a` is better than `b`."""
         return a > b if self.most else a < b
 
 
 class Curve:
-    """What a trial reported, one value a step from 1 on, superseded ones gone.
+    """What a trial reported, one value a step from 1 on, without superseded steps.
 
-    Each step stands with the attempt that reported it. Whole rows are kept of two steps: the last one, and the one that stands
-    for the trial (see `standing`). After a rewind one of them may not be known until it is read again from the log.
+    Each step is attributed to the attempt that reported it. Whole rows are kept of two steps: the
+    last one, and the one that the trial counts by (see `standing`). After a rewind one of them may
+    be missing until it is read again from the log.
     """
 
-    __slots__ = ("_clock", "_columns", "_last", "_scale", "_stands", "best", "runs", "standing", "times", "values")
+    __slots__ = (
+        "_clock",
+        "_columns",
+        "_last",
+        "_scale",
+        "_stands",
+        "best",
+        "runs",
+        "standing",
+        "times",
+        "values",
+    )
 
     def __init__(self, scale: Scale) -> None:
         self._scale = scale
         self.values = array("d")
-        """The objective by step, that of step s at s - 1."""
+        """The objective by step; that of step s is at s - 1."""
         self.times = array("d")
         """When each step was reported, by its node's clock."""
         self._clock = None if scale.step_metric is None else array("q")
@@ -59,29 +81,33 @@ class Curve:
         self.runs: list[tuple[int, int]] = []
         """(attempt, the last of its steps that count), in the order of steps."""
         self.standing = 0
-        """The step that counts, 0 before the first: the last one or, where the score is "best", the first with the best value of
-        those that meet the constraints, else of all."""
+        """The step that the trial counts by, 0 before the first: the last one or, if the score is
+        "best", the first with the best value among those that meet the constraints, or among all if
+        none does.
+        """
         self.best: tuple[float, int] | None = None
-        """The value of that step, and the step; None where it does not meet all constraints."""
+        """The value of that step, and the step; None if it does not meet all constraints."""
         self._last: Row | None = None
         self._stands: Row | None = None
 
     def __len__(self) -> int:
-        """The last step."""
+        """Return the last step."""
         return len(self.values)
 
     @property
     def clock(self) -> Sequence[int]:
-        """The time of each step, as decisions count it."""
+        """Times of the steps, as decisions count them."""
         return range(1, len(self.values) + 1) if self._clock is None else self._clock
 
     @property
     def time(self) -> int:
-        """That of the last step; 0 before the first."""
+        """The time of the last step, 0 before the first."""
         return self.clock[-1] if self.values else 0
 
     def until(self, time: int) -> Sequence[float]:
-        """The objective by time up to `time`, which a step has reached; not copied where that is all there is."""
+        """Return the objective by time up to `time`, which a step has reached. Not copied if that
+        is the whole curve.
+        """
         if self._clock is not None:
             return Filled(self.values, self._clock, time)
         return self.values if len(self.values) == time else self.values[:time]
@@ -89,26 +115,41 @@ class Curve:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Curve) and self._content() == other._content()
 
-    __hash__ = None  # type: ignore[assignment]  # it changes, as a list does; this is the way Python has it
+    __hash__ = None  # type: ignore[assignment]  # mutable, hence unhashable, as a list is; Python's way to declare it
 
     def _content(self) -> tuple[object, ...]:
-        columns = [column.tobytes() for column in self._columns]  # NaN is no number's equal, not even its own
-        return self._scale, self.values, self.times, self._clock, columns, self.runs, self.standing, self._last, self._stands
+        # compare bytes: NaN does not equal itself
+        columns = [column.tobytes() for column in self._columns]
+        return (
+            self._scale,
+            self.values,
+            self.times,
+            self._clock,
+            columns,
+            self.runs,
+            self.standing,
+            self._last,
+            self._stands,
+        )
 
     @property
     def at_end(self) -> bool:
-        """Whether what it has is the trial's only once that has run to its end."""
+        """Whether the curve counts for the trial only once it has run to its end (score
+        "final").
+        """
         return self._scale.score == "final"
 
     def feasible(self, step: int) -> bool:
-        """Whether a step meets all constraints."""
+        """Return whether a step meets all constraints."""
         if not self._scale.limits:
             return True
         metrics = self.metrics(step)
         return all(limit.violation(metrics) <= 0 for limit in self._scale.limits)
 
     def metrics(self, step: int) -> dict[str, float | None]:
-        """Of a step, the metrics that decisions look at; None for what was not reported, or is not finite. Step 0 has none."""
+        """Return the metrics of a step that decisions read; None for one that was not reported, or
+        is not finite. Step 0 has none.
+        """
         if not step:
             return {}
         found: dict[str, float | None] = {self._scale.objective: self.values[step - 1]}
@@ -117,59 +158,85 @@ class Curve:
         return found
 
     def column(self, name: str) -> Sequence[float]:
-        """A metric that decisions look at, by step; NaN where it was not reported. Raises KeyError for another one."""
-        return self.values if name == self._scale.objective else dict(zip(self._scale.others, self._columns, strict=True))[name]
+        """Return a metric that decisions read, by step; NaN where it was not reported. Raises
+        KeyError for any other metric.
+        """
+        return (
+            self.values
+            if name == self._scale.objective
+            else dict(zip(self._scale.others, self._columns, strict=True))[name]
+        )
 
     def attempt_at(self, step: int) -> int:
-        """Which attempt reported a step."""
+        """Return the number of the attempt that reported a step."""
         return self.runs[bisect_left(self.runs, step, key=lambda run: run[1])][0]
 
     def lineage(self) -> Iterator[int]:
-        """Which attempt reported each step, in order."""
+        """Yield for each step, in order, the attempt that reported it."""
         before = 0
         for attempt, last in self.runs:
             for _ in range(before, last):
                 yield attempt
             before = last
 
-    # ---- rows --------------------------------------------------------------------------------------------------------
+    # ---- rows
 
     def row(self, step: int) -> Row | None:
-        """The whole row of the last step, or of the one that stands for the trial; None for others, and while it is forgotten."""
+        """Return the whole row of the last step, or of the one that the trial counts by. None for
+        other steps, and while the row is missing after a rewind.
+        """
         for row in (self._last, self._stands):
             if row is not None and row.step == step:
                 return row
         return None
 
     def shown(self, step: int) -> Mapping[str, float | None]:
-        """All metrics of a step where its row is kept, else those that decisions look at. Step 0 has none."""
+        """Return all metrics of a step if its row is kept, else those that decisions read. Step 0
+        has none.
+        """
         row = self.row(step)
         return row.metrics if row is not None else self.metrics(step)
 
     @property
     def forgotten(self) -> set[int]:
-        """Of the two steps of which rows are kept, those whose row is to be recalled from the log."""
+        """The steps whose row is to be recalled from the log: none, one or both of the two that are
+        kept.
+        """
         return {step for step in (len(self), self.standing) if step and self.row(step) is None}
 
     def recall(self, row: Row) -> None:
-        """Keeps a row that was read again from the log, if it is one of the two."""
+        """Keep a row that was read again from the log, if it is one of the two."""
         self._last = row if row.step == len(self) else self._last
         self._stands = row if row.step == self.standing else self._stands
 
-    # ---- folding -----------------------------------------------------------------------------------------------------
+    # ---- folding
+
+    def beyond(self, rows: Sequence[Row]) -> float | None:
+        """Return the first step metric of these rows that is too large, None if none is."""
+        metric = self._scale.step_metric
+        if metric is None:
+            return None
+        values = (value for row in rows if (value := row.metrics.get(metric.name)) is not None)
+        return next((value for value in values if value >= LARGEST), None)
 
     def extend(self, attempt: int, rows: Sequence[Row], values: Sequence[float]) -> bool:
-        """Takes in the rows of the steps that follow, and the objective of each; returns whether `best` is another one."""
+        """Append the rows of the steps that follow, and the objective of each. Returns whether
+        `best` changed.
+        """
         if not rows:
             return False
         before, best = len(self.values), self.best
         self.values.extend(values)
         self.times.extend([row.t for row in rows])
         for name, column in zip(self._scale.others, self._columns, strict=True):
-            column.extend([math.nan if (value := row.metrics.get(name)) is None else value for row in rows])
+            column.extend(
+                [math.nan if (value := row.metrics.get(name)) is None else value for row in rows]
+            )
         if self._clock is not None and self._scale.step_metric is not None:
             for row in rows:
-                self._clock.append(self._scale.step_metric.time(row.metrics, self._clock[-1] if self._clock else 0))
+                self._clock.append(
+                    self._scale.step_metric.time(row.metrics, self._clock[-1] if self._clock else 0)
+                )
         if self.runs and self.runs[-1][0] == attempt:
             self.runs.pop()
         self.runs.append((attempt, len(self.values)))
@@ -180,7 +247,9 @@ class Curve:
         return self.best is not best
 
     def rewind(self, step: int) -> list[tuple[int, int]]:
-        """Forgets all after a step; returns how many steps of which attempt that were, newest first."""
+        """Remove all steps after `step`. Returns (attempt, number of removed steps), newest
+        first.
+        """
         gone: list[tuple[int, int]] = []
         end = len(self.values)
         while end > step:
@@ -207,17 +276,27 @@ class Curve:
         return gone
 
     def _stand(self, before: int, values: Iterable[float]) -> None:
-        """Finds out which step stands for the trial, now that there are steps after `before`, with these values."""
+        """Update which step the trial counts by, after steps with these values were added after
+        `before`.
+        """
         if self._scale.score != "best":
             self.standing = len(self.values)
-            self.best = (self.values[-1], self.standing) if self.values and self.feasible(self.standing) else None
+            self.best = (
+                (self.values[-1], self.standing)
+                if self.values and self.feasible(self.standing)
+                else None
+            )
             return
         most, limited = self._scale.most, bool(self._scale.limits)
         standing, met = self.standing, self.best is not None
         leader = self.values[standing - 1] if standing else 0.0
         for step, value in enumerate(values, start=before + 1):
             meets = not limited or self.feasible(step)
-            if not standing or meets > met or (meets == met and (value > leader if most else value < leader)):
+            if (
+                not standing
+                or meets > met
+                or (meets == met and (value > leader if most else value < leader))
+            ):
                 standing, leader, met = step, value, meets
         self.standing = standing
         if met and (self.best is None or self.best[1] != standing):
@@ -225,7 +304,9 @@ class Curve:
 
 
 def counting(runs: Sequence[tuple[int, int]], attempt: int, rows: Sequence[Row]) -> Sequence[Row]:
-    """Of rows that an attempt reported, those that are part of a curve with these runs."""
+    """Return the rows that still count, of those that an attempt reported; `runs` are the
+    curve's.
+    """
     first = 0
     for number, last in runs:
         if number == attempt:

@@ -1,4 +1,6 @@
-"""When one trial has done enough: its target, its plateau. A pure fold over its objective, step by step."""
+"""When one trial has done enough: its target, its plateau. A pure fold over its objective, step by
+step.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,15 @@ import msgspec
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The conditions of `stop: {trial: ...}` but for the user's function.
+    """The conditions of `stop: {trial: ...}` except for the user's function.
 
-    `sign` makes the objective a cost (1 for min, -1 for max). `target` is in the objective's unit, None for none.
-    `steps`: a trial is done once its best value improved by no more than `tolerance` in so many steps, None for never.
+    Attributes:
+        sign: makes the objective a cost (1 for min, -1 for max).
+        target: in the objective's unit, None for none.
+        steps: a trial is done once its best value improved by no more than `tolerance` in this many
+            steps; None for never.
+        tolerance: in the objective's unit.
+
     """
 
     sign: float
@@ -21,10 +28,10 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Endings:
-    """The conditions, and how far a trial is from them."""
+    """The conditions and a trial's progress towards them."""
 
     def __init__(self, ending: Ending, values: Iterable[float] = ()) -> None:
-        """`values`: the objective at the steps done so far."""
+        """Take the conditions, and in `values` the objective at the steps done so far."""
         self._ending = ending
         self._best: float | None = None
         self._since = 0
@@ -34,7 +41,7 @@ class Endings:
             self.tell(value)
 
     def tell(self, value: float) -> None:
-        """The objective at the next step."""
+        """Add the objective at the next step."""
         ending, cost = self._ending, self._ending.sign * value
         if self._best is None or cost < self._best - ending.tolerance:
             self._best, self._since = cost, 0

@@ -1,7 +1,9 @@
-"""The error for a spec that cannot be used. Only errors about what a user wrote live here; nothing that runs.
+"""The error for a specification that cannot be used. Only errors about what a user wrote live here,
+none about running it.
 
-Every layer that reads a user's words (the space, the sampler's options, the YAML file) raises this one class,
-so that the command line can print one line: where, what stands there, what is wrong, what to write.
+Every layer that reads a user's input (the space, the sampler's options, the YAML file) raises this
+one class, so that the command line can print one line: where, the value, what is wrong, what to
+write.
 """
 
 from __future__ import annotations
@@ -13,26 +15,37 @@ _SHOWN = 80  # characters of a value in the message: a choice may have hundreds 
 
 
 def quoted(value: Any) -> str:
-    """The value on one line as JSON (the form that a YAML user wrote), or its repr when it isn't JSON."""
+    """Return the value on one line as JSON (the form that a YAML user wrote), or its repr if it
+    isn't JSON.
+    """
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         text = " ".join(repr(value).split())
-    if not text.isprintable():  # escapes would reach the terminal, and a lone surrogate cannot even be printed
-        text = json.dumps(text)[1:-1] if text.isascii() else text.encode("ascii", "backslashreplace").decode()
+    # escape sequences would reach the terminal; a lone surrogate cannot be printed
+    if not text.isprintable():
+        text = (
+            json.dumps(text)[1:-1]
+            if text.isascii()
+            else text.encode("ascii", "backslashreplace").decode()
+        )
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 class SearchCodeError(Exception):
-    """A sampler or scheduler of the user's own raised; what it raised is the cause."""
+    """The user's sampler or scheduler raised. The original exception is the cause."""
 
 
 class SpecError(ValueError):
-    """What a user wrote cannot be used.
+    """Something that a user wrote cannot be used.
 
-    `key` is the dotted path of the offending entry ("space.lr.loguniform"), `value` what stands there,
-    `problem` what is wrong with it, `hint` what to write instead ("" if there is nothing to add), `where` the
-    file it stands in ("" if it came from Python).
+    Attributes:
+        key: dotted path of the entry ("space.lr.loguniform").
+        value: its value.
+        problem: what is wrong with it.
+        hint: what to write instead, "" if there is nothing to add.
+        where: the file, "" if it came from Python.
+
     """
 
     def __init__(self, key: str, value: Any, problem: str, hint: str = "", where: str = "") -> None:
@@ -44,25 +57,36 @@ class SpecError(ValueError):
         self.where = where
         absent = value is None and problem.startswith("is missing")
         named = key if key.isprintable() else quoted(key)
-        self._text = f"{named}: " + ("" if absent else f"{quoted(value)}: ") + problem + (f"; {hint}" if hint else "")
+        self._text = (
+            f"{named}: "
+            + ("" if absent else f"{quoted(value)}: ")
+            + problem
+            + (f"; {hint}" if hint else "")
+        )
 
     def __str__(self) -> str:
         return f"{self.where}: {self._text}" if self.where else self._text
 
     def within(self, prefix: str) -> SpecError:
-        """The same error, found below `prefix`: a domain doesn't know the name of its parameter."""
+        """Return the same error with its key below `prefix`: a domain doesn't know the name of its
+        parameter.
+        """
         return SpecError(f"{prefix}.{self.key}", self.value, self.problem, self.hint, self.where)
 
     def at(self, where: str) -> SpecError:
-        """The same error, found in the file `where`."""
+        """Return the same error, located in the file `where`."""
         return SpecError(self.key, self.value, self.problem, self.hint, where)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A value that isn't JSON (a lambda among the choices) may not survive pickling: its text goes
-        # instead.
+        # A value that isn't JSON (a lambda among the choices) may not survive pickling: send its
+        # text instead.
         try:
             json.dumps(self.value)
             value = self.value
         except (TypeError, ValueError):
             value = repr(self.value)
-        return type(self), (self.key, value, self.problem, self.hint, self.where), {"_text": self._text}
+        return (
+            type(self),
+            (self.key, value, self.problem, self.hint, self.where),
+            {"_text": self._text},
+        )

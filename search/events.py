@@ -1,51 +1,85 @@
 """The events of an experiment's log: everything that happened, and everything that was decided.
 
-Only the types and their JSON live here; what an event means is in `history/`. Events are of two kinds:
-*observations* (a worker, a driver or a user said something) and *decisions* (the planner's; `regrow verify` recomputes
-them from the events before). Fields may be added with a default; none is ever renamed or removed.
+Only the types and their JSON live here; how an event changes the history is in `history/`. Events
+are of two kinds: *observations* (reported by a worker, a driver or a user) and *decisions* (taken
+by the planner; `regrow verify` recomputes them from the events before). Fields may be added with a
+default; none is ever renamed or removed.
 
-msgspec because a log of a million reports is decoded in seconds (about 1 us an event, pydantic 20 us).
+msgspec because a log of a million reports is decoded in seconds (about 1 us an event, pydantic 20
+us).
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
+
+from regrow.search.bounds import LAST_TIME, MOST
+
+Count = Annotated[int, Meta(ge=0, le=MOST)]
+Time = Annotated[float, Meta(ge=0, le=LAST_TIME)]
+Price = Annotated[float, Meta(ge=0, le=1e15)]
 
 Outcome = Literal["done", "paused", "stopped", "failed", "lost", "preempted"]
-"""How an attempt ends. `paused`: it may go on from its last checkpoint; `stopped`: by a decision, for good;
-`preempted`: told that its node goes away, it saved a checkpoint and left; `lost`: gone without a word."""
+"""How an attempt ended.
+
+- done: it ran to the trial's end.
+- paused: it may continue from its last checkpoint.
+- stopped: ended permanently by a decision.
+- failed: it raised an error.
+- lost: it disappeared without a message.
+- preempted: it was notified that its node goes away, or (cause "infrastructure") that only its
+  process must end; it saved a checkpoint and left.
+"""
 
 Cause = Literal["", "preempted", "infrastructure", "error", "stalled"]
-"""Why an attempt failed or was lost, as the retry budgets count it. Empty for the other outcomes."""
+"""Why an attempt failed or was lost, as the retry budgets count it. Empty for the other
+outcomes.
+"""
 
 Status = Literal["finished", "stopped", "interrupted", "failed"]
-"""How an experiment (or one session of it) ends."""
+"""How an experiment (or one session of it) ended."""
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """What one `report` said: the step (counted from 1), when (seconds since the epoch), the metrics.
+    """One `report` of a trainable.
 
-    A metric that is not finite is stored as None; the objective always is finite.
+    Attributes:
+        step: counted from 1.
+        t: when it was reported, seconds since the epoch.
+        metrics: by name; None for a metric that is not finite. The objective is always finite.
+
     """
 
-    step: int
-    t: float
+    step: Count
+    t: Time
     metrics: dict[str, float | None]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
-    """Base of all events. `t` is wall-clock time, seconds since the epoch, of whoever wrote it."""
+    """Base of all events. `t` is when it was written: wall-clock time of the writer, seconds since
+    the epoch.
 
-    t: float
+    Bounds on values are part of the fields' types, so code that folds events need not check them.
+    """
+
+    t: Time
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A configuration whose result was known before: of an earlier experiment (`origin`: its name and the trial's number).
+    """A configuration whose result was known before the experiment.
 
-    `value` is the objective, `values` all metrics where there are several, `curve` the objective by step; `violations`: by how
-    much each of this experiment's constraints is broken.
+    Attributes:
+        config: the flat configuration.
+        status: how its trial ended.
+        value: the objective, None if there is none.
+        values: all metrics, if the experiment has several; else None.
+        curve: the objective by step.
+        violations: for each of this experiment's constraints, by how much it is broken.
+        origin: name of the earlier experiment and the trial's number.
+
     """
 
     config: dict[str, Any]
@@ -58,11 +92,18 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Created(Event, frozen=True, kw_only=True, tag="created"):
-    """The first event of a log: which experiment this is. `spec` is the canonical JSON form of the specification.
+    """The first event of a log: identifies the experiment.
 
-    `known` is what a warm start took over from earlier experiments. `auto`: of `search` and `schedule` those that were chosen, as
-    the specification left them to regrow, and why; `spec` has what was chosen. `learnt`: trials of experiments on other tasks,
-    each experiment's together.
+    Attributes:
+        id: the experiment's UUID.
+        spec: the canonical JSON form of the specification.
+        known: trials that a warm start took over from earlier experiments.
+        auto: why `search` and `schedule` were chosen, for each of them that the specification left
+            to regrow; `spec` has what was chosen.
+        learnt: trials of experiments on other tasks, those of one experiment next to each other.
+        distinct: no configuration is proposed twice while others of the space are untried. False in
+            logs of versions without this rule.
+
     """
 
     id: str
@@ -70,20 +111,30 @@ class Created(Event, frozen=True, kw_only=True, tag="created"):
     known: list[Known] = []
     auto: dict[str, str] = {}
     learnt: list[Known] = []
+    distinct: bool = False
 
 
 class Opened(Event, frozen=True, kw_only=True, tag="opened"):
-    """A writer took the log over; all writers before it are fenced off. Always the first event of a claim segment.
+    """A writer took over the log, which fences off all writers before it. Always the first event of
+    a claim segment.
 
-    `by` is "driver" (a new session: attempts still open belong to a driver that is gone) or "coordinator" (the same
-    driver's coordinator came back: attempts go on). `slots`: attempts that may run at a time or, of groups, workers; `trials`:
-    the total number of trials from here on. `widest`: slots that one attempt may have, as one node has room for them or, of
-    groups, the cluster; 0: all. `flow_run` is the Prefect flow run. `versions` names the libraries whose results may differ
-    between versions.
-    `code` is the SHA-256 of the pickled trainable, if it has no import path. `settings`: the keys of the specification that may
-    change from session to session, where they differ from those of `Created`.
-    `environment`: what the driver found of its code and its machine; empty where a coordinator opens.
-    `retry_failed`: the user wants the trials that have failed by now to be tried again.
+    Attributes:
+        by: "driver" (a new session: attempts still open belong to a driver that is gone) or
+            "coordinator" (the same driver's coordinator came back: attempts continue).
+        driver: id of the driver.
+        slots: attempts that may run at a time; for groups, workers.
+        trials: the total number of trials from here on.
+        flow_run: the Prefect flow run, None for none.
+        code: SHA-256 of the pickled trainable, None if it has an import path.
+        versions: versions of the libraries whose results may differ between versions.
+        widest: slots that one attempt may have, as limited by one node or, for groups, by the
+            cluster; 0: all.
+        settings: the keys of the specification that may change between sessions, where they differ
+            from those of `Created`.
+        environment: what the driver recorded about its code and its machine; empty if a coordinator
+            opens.
+        retry_failed: the user wants all trials that have failed so far to be retried.
+
     """
 
     by: Literal["driver", "coordinator"]
@@ -100,9 +151,9 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
 
 
 class Capacity(Event, frozen=True, kw_only=True, tag="capacity"):
-    """The cluster has become larger or smaller: `slots` and `widest` are from here on as in `Opened`.
+    """The cluster has become larger or smaller: new values of `slots` and `widest` as in `Opened`.
 
-    No slots: it has no room for a single attempt now.
+    0 slots: it has no room for a single attempt now.
     """
 
     slots: int
@@ -110,7 +161,9 @@ class Capacity(Event, frozen=True, kw_only=True, tag="capacity"):
 
 
 class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):
-    """Decision: a new trial and its configuration (flat, dotted names). `state` is what the sampler wants back later."""
+    """Decision: a new trial and its configuration (flat, dotted names). `state` is data of the
+    sampler, which gets it back with the trial's result.
+    """
 
     trial: int
     config: dict[str, Any]
@@ -118,13 +171,21 @@ class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):
 
 
 class Started(Event, frozen=True, kw_only=True, tag="started"):
-    """Decision: an attempt of a trial is to run.
+    """Decision: start an attempt of a trial.
 
-    (trial, attempt) is the lease. `until`: the step at which the next decision is due, None for none before the end.
-    `checkpoints`: manifests it may restore, newest first. `avoid_spot`: it was preempted so often that it goes to a node
-    that is no spot machine, where there is one. The first `clones` of the checkpoints are another trial's: the one that can
-    be read becomes this trial's own, at the step that it has reached. `width`: slots' worth of resources that it gets. `market`:
-    the kind of machine that it is to run on, "spot" or "on-demand", by `market` of the specification; empty: any.
+    (trial, attempt) is the lease.
+
+    Attributes:
+        until: the step at which the next decision is due, None for none before the trial's end.
+        checkpoints: manifests it may restore, newest first.
+        avoid_spot: it was preempted so often that it should run on a node that is no spot machine,
+            if there is one.
+        clones: how many of the first `checkpoints` belong to another trial. The one that can be
+            read becomes this trial's own, at the step that this trial has reached.
+        width: slots of resources that it gets.
+        market: the kind of machine to run on, "spot" or "on-demand", by `market` of the
+            specification; empty: any.
+
     """
 
     trial: int
@@ -138,50 +199,65 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
 
 
 class Waited(Event, frozen=True, kw_only=True, tag="waited"):
-    """An attempt has been waiting for a machine for so many seconds, and has not begun."""
+    """An attempt has waited `seconds` for a machine, and has not begun."""
 
     trial: int
     attempt: int
-    seconds: float
+    seconds: Time
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The node of an attempt: its name, for people, its id in the cluster, and what kind of node the cluster calls it.
+    """The node of an attempt. All fields but the name are empty, or None, if there is no cluster or
+    it does not provide them.
 
-    `market` ("spot", "on-demand"), `price` (of the whole node, an hour) and `share` (the attempt's part of the node): see Began.
-    All but the name are empty, or None, where there is no cluster, or it does not say.
+    Attributes:
+        node: its name, for people.
+        node_id: its id in the cluster.
+        node_type: its type, as the cluster calls it.
+        market: "spot" or "on-demand".
+        price: of the whole node, an hour.
+        share: the attempt's part of the node.
+
     """
 
     node: str
     node_id: str = ""
     node_type: str = ""
     market: str = ""
-    price: float | None = None
-    share: float = 1.0
+    price: Price | None = None
+    share: Price = 1.0
 
 
 class Began(Event, frozen=True, kw_only=True, tag="began"):
-    """An attempt runs on a node, since `ago` seconds before `t`. `restored` is the step of the checkpoint it loaded, 0 for none.
+    """An attempt runs on a node. Steps beyond `restored` that earlier attempts reported are
+    superseded from here on.
 
-    Steps beyond `restored` that earlier attempts reported are superseded from here on. `skipped` says why newer
-    checkpoints could not be used. `task_run` is the Prefect task run that carries the attempt. `node` is the node's name
-    for people, `node_id` the cluster's. `market`, `price` (of the whole node, an hour, None where it does not tell) and `share`
-    (the attempt's part of it) are as the node's labels have them. `others`: where the other workers of a group run, by rank; the
-    first one's place, and what its children have, is in the fields before.
+    Attributes:
+        node: the node's name, for people.
+        node_id: the node's id in the cluster.
+        restored: the step of the checkpoint it loaded, 0 for none.
+        skipped: why newer checkpoints could not be used.
+        task_run: the Prefect task run that carries the attempt, None for none.
+        ago: it runs since this many seconds before `t`.
+        node_type, market, share: from the node's labels, see `Place`.
+        price: of the whole node, an hour, from its labels; None if it has none.
+        others: where the other workers of a group run, by rank. The fields above describe the first
+            worker's node, including what its children use.
+
     """
 
     trial: int
     attempt: int
     node: str
     node_id: str = ""
-    restored: int = 0
+    restored: Count = 0
     skipped: list[str] = []
     task_run: str | None = None
-    ago: float = 0.0
+    ago: Time = 0.0
     node_type: str = ""
     market: str = ""
-    price: float | None = None
-    share: float = 1.0
+    price: Price | None = None
+    share: Price = 1.0
     others: list[Place] = []
 
 
@@ -194,7 +270,9 @@ class Reported(Event, frozen=True, kw_only=True, tag="reported"):
 
 
 class Asked(Event, frozen=True, kw_only=True, tag="asked"):
-    """A define-by-run trial needs a value of the parameter `name` from `distribution`, written as Optuna writes one."""
+    """A define-by-run trial needs a value of the parameter `name` from `distribution`, in Optuna's
+    JSON form.
+    """
 
     trial: int
     attempt: int
@@ -203,7 +281,9 @@ class Asked(Event, frozen=True, kw_only=True, tag="asked"):
 
 
 class Suggested(Event, frozen=True, kw_only=True, tag="suggested"):
-    """Decision: the value that was asked for. It is the trial's, and each further attempt of it has the same."""
+    """Decision: the value of a parameter that a trial asked for. All further attempts of the trial
+    get the same value.
+    """
 
     trial: int
     name: str
@@ -212,7 +292,9 @@ class Suggested(Event, frozen=True, kw_only=True, tag="suggested"):
 
 
 class Noted(Event, frozen=True, kw_only=True, tag="noted"):
-    """What an attempt said of its trial beside its metrics, by name. A later one under the same name replaces it."""
+    """Attributes that an attempt recorded for its trial, beside its metrics. A later value replaces
+    an earlier one of the same name.
+    """
 
     trial: int
     attempt: int
@@ -220,11 +302,19 @@ class Noted(Event, frozen=True, kw_only=True, tag="noted"):
 
 
 class Decided(Event, frozen=True, kw_only=True, tag="decided"):
-    """Decision of the scheduler on a trial that reached `step`: go on `until` the next decision, stop, pause or restart.
+    """Decision of the scheduler on a trial that reached `step`.
 
-    Both of the last end the attempt at a checkpoint; a paused trial then waits until the scheduler promotes it, a restarted
-    one goes on at once. `source`: it goes on from that trial's weights, `manifests`, newest first (population-based
-    training); None: from its own. `config`: the flat configuration with which it goes on, None for the same.
+    Attributes:
+        verdict: "continue", "stop", "pause" or "restart". The last two end the attempt at a
+            checkpoint; a paused trial then waits until the scheduler promotes it, a restarted one
+            continues at once.
+        until: the step of the next decision, None for none before the trial's end.
+        why: the reason, for people.
+        source: the trial from whose weights it continues (population-based training); None: its
+            own.
+        manifests: checkpoints of the source, newest first.
+        config: the flat configuration with which it continues, None if it does not change.
+
     """
 
     trial: int
@@ -239,17 +329,18 @@ class Decided(Event, frozen=True, kw_only=True, tag="decided"):
 
 
 class Retired(Event, frozen=True, kw_only=True, tag="retired"):
-    """Decision: a paused trial will not go on."""
+    """Decision: a paused trial will not continue."""
 
     trial: int
     why: str = ""
 
 
 class Revived(Event, frozen=True, kw_only=True, tag="revived"):
-    """Decision: a failed trial is tried again, from its last checkpoint, as the user wished; its retries count anew.
+    """Decision: retry a failed trial from its last checkpoint, at the user's request; its retries
+    count from 0 again.
 
-    What the scheduler had decided of it before it failed stands: one that it was to stop is stopped now, one that was to
-    pause is paused.
+    What the scheduler had decided before it failed still stands: a trial that was to stop is
+    stopped now, one that was to pause is paused.
     """
 
     trial: int
@@ -257,40 +348,55 @@ class Revived(Event, frozen=True, kw_only=True, tag="revived"):
 
 
 class Saved(Event, frozen=True, kw_only=True, tag="saved"):
-    """A checkpoint was committed: `manifest` is its key in the store, `size` its bytes.
+    """A checkpoint was committed.
 
-    `source` is the manifest of another trial whose files these are, None for files of its own.
+    Attributes:
+        manifest: its key in the store.
+        size: bytes.
+        source: the manifest of another trial whose files these are, None if it has its own files.
+
     """
 
     trial: int
     attempt: int
-    step: int
+    step: Count
     manifest: str
-    size: int
+    size: Count
     source: str | None = None
 
 
 class Dropped(Event, frozen=True, kw_only=True, tag="dropped"):
-    """Decision: these checkpoints are not needed any more. Their deletion follows this event, never precedes it."""
+    """Decision: these checkpoints are no longer needed. They are deleted after this event is
+    written, never before.
+    """
 
     trial: int
     manifests: list[str]
 
 
 class Ended(Event, frozen=True, kw_only=True, tag="ended"):
-    """An attempt ended. `step` is the last that it did. `by` is "planner" where the loss was concluded from the log, and where an
-    attempt that waited for a machine is to wait no longer (it is "paused" then, and costs no retry).
+    """An attempt ended.
 
-    `narrower`: the trial goes on with as few workers as it may have, as there is no room for more.
-    `message` is one line for people; `trace` the traceback of the user's code, where there is one. `cost`: what the attempt has
-    cost, None where its node does not tell a price.
+    Attributes:
+        outcome: how, see Outcome.
+        cause: why it failed or was lost, see Cause.
+        step: the last step that it did.
+        message: one line for people.
+        trace: the traceback of the user's code, empty for none.
+        by: the writer of the outcome. "planner" if the loss was concluded from the log, or if an
+            attempt that waited for a machine was withdrawn (then it is "paused", and costs no
+            retry).
+        cost: what the attempt has cost, None if its node has no price.
+        narrower: the trial continues with as few workers as it may have, as there is no room for
+            more.
+
     """
 
     trial: int
     attempt: int
     outcome: Outcome
     cause: Cause = ""
-    step: int = 0
+    step: Count = 0
     message: str = ""
     trace: str = ""
     by: Literal["attempt", "driver", "planner"] = "attempt"
@@ -299,7 +405,9 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
 
 
 class Closing(Event, frozen=True, kw_only=True, tag="closing"):
-    """No attempt starts any more, running ones are to end. `by` is "planner" for a stop condition (a decision), else "user"."""
+    """No attempt starts any more, and running ones are to end. `by` is "planner" for a stop
+    condition (a decision), else "user".
+    """
 
     status: Status
     why: str
@@ -339,17 +447,25 @@ _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 
 def encode(event: AnyEvent) -> bytes:
-    """One line of JSON, without the newline. Maps keep their order, so that a decoded event gives the same bytes again."""
+    """Return one line of JSON, without the newline. Maps keep their order, so that a decoded event
+    gives the same bytes again.
+    """
     return _encoder.encode(event)
 
 
 def decode(line: bytes) -> AnyEvent:
-    """The inverse of `encode`. Raises msgspec.DecodeError (a ValueError) on anything else."""
+    """Return the event of a line, the inverse of `encode`. Raises msgspec.DecodeError (a
+    ValueError) on anything else.
+    """
     return _decoder.decode(line)
 
 
 def is_decision(event: AnyEvent) -> bool:
-    """Whether the planner made this event, so that it can be recomputed from those before it."""
+    """Return whether the planner made this event, so that it can be recomputed from the events
+    before.
+    """
     if isinstance(event, Ended | Closing):
         return event.by == "planner"
-    return isinstance(event, Proposed | Started | Suggested | Decided | Retired | Revived | Dropped | Closed)
+    return isinstance(
+        event, Proposed | Started | Suggested | Decided | Retired | Revived | Dropped | Closed
+    )

@@ -1,4 +1,6 @@
-"""Whether less or more of a metric is better, and the sign that follows from it: written once, here."""
+"""Whether less or more of a metric is better, and the sign that follows from it. Defined only
+here.
+"""
 
 from __future__ import annotations
 
@@ -9,5 +11,5 @@ Mode: TypeAlias = Literal["min", "max"]
 
 
 def sign_of(mode: Mode) -> float:
-    """What makes a metric a cost, of which less is better, by multiplication."""
+    """Return the factor that makes a metric a cost, of which less is better."""
     return -1.0 if mode == "max" else 1.0

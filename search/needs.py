@@ -1,4 +1,6 @@
-"""What an attempt needs of a cluster, and how many attempts the nodes have room for. Pure functions of what the nodes have."""
+"""What an attempt needs of a cluster, and how many attempts fit on its nodes. Pure functions of the
+nodes' resources.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,20 @@ from typing import Literal
 import msgspec
 
 Node = Mapping[str, float]
-"""What a node has in total, by Ray's names: CPU, GPU, memory (bytes), custom ones."""
+"""Total resources of a node, by Ray's names: CPU, GPU, memory (bytes), custom ones."""
 Bundle = dict[str, float]
-"""What is needed in one piece, on one node, by the same names; what is not needed is not there."""
+"""Resources needed in one piece, on one node, by the same names. Only what is needed is listed."""
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What one attempt needs: `bundles`, one for each of its slots; the last `children` are for what it starts itself.
+    """What one attempt needs.
 
-    `strategy` says how the bundles lie on nodes, as Ray's placement groups call it. STRICT_PACK: all of them on one; PACK: on as
-    few as possible.
+    Attributes:
+        bundles: one for each of its slots, then one for each child that it starts itself.
+        strategy: how the bundles are placed, as in Ray's placement groups. STRICT_PACK: all of them
+            on one node; PACK: on as few nodes as possible.
+        children: how many of the last bundles are for children.
+
     """
 
     bundles: tuple[Bundle, ...] = ()
@@ -26,22 +32,24 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     children: int = 0
 
     def of_node(self) -> Bundle:
-        """What a node must have for all of the bundles to lie on it."""
+        """Return what a node must have to hold all of the bundles."""
         names = dict.fromkeys(name for bundle in self.bundles for name in bundle)
         return {name: math.fsum(bundle.get(name, 0.0) for bundle in self.bundles) for name in names}
 
     def fitting(self, node: Node) -> int:
-        """How many such attempts fit on one node at a time; 1 if they need nothing."""
+        """Return how many such attempts fit on one node at a time; 1 if they need nothing."""
         return _fitting(self.of_node(), node)
 
     def may_use(self, node: Node) -> bool:
-        """Whether a node is large enough: for all of it or, where it may lie on several nodes, for one of its bundles."""
+        """Return whether a node is large enough: for all bundles or, if they may be on several
+        nodes, for one of them.
+        """
         if self.strategy == "STRICT_PACK":
             return self.fitting(node) > 0
         return any(_fitting(bundle, node) for bundle in self.bundles)
 
     def have_room(self, nodes: Iterable[Node]) -> bool:
-        """Whether these nodes, of which nothing is taken, can hold all of it."""
+        """Return whether these nodes, if nothing else ran on them, could hold one attempt."""
         if self.strategy == "STRICT_PACK":
             return any(map(self.may_use, nodes))
         left = [dict(node) for node in nodes]
@@ -54,11 +62,33 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
         return True
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What the attempts of an experiment may need: a bundle `slot` for each of their slots, beside them `children` times `child`.
+class ClusterCapacity(msgspec.Struct, frozen=True, kw_only=True):
+    """How many attempts fit on the cluster at a time.
 
-    `grouped`: the bundles may lie on several nodes, and an attempt has `least` to `most` slots; else it has as many as it is
-    given, on one node.
+    Attributes:
+        slots: slots of all nodes, free or not.
+        widest: slots that one attempt can have at most.
+        spot: how many of `slots` are on spot machines.
+
+    """
+
+    slots: int
+    widest: int
+    spot: int = 0
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What the attempts of an experiment may need.
+
+    Attributes:
+        slot: the bundle of each slot.
+        child: the bundle of each child.
+        children: how many children an attempt has.
+        grouped: the bundles may be on several nodes, and an attempt has `least` to `most` slots. If
+            not, it has as many as it is given, on one node.
+        least: fewest slots of a group.
+        most: most slots of a group.
+
     """
 
     slot: Bundle
@@ -69,16 +99,18 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 1
 
     def needs(self, width: int = 1) -> Needs:
-        """What an attempt of `width` slots needs."""
+        """Return what an attempt of `width` slots needs."""
         own = (self.slot,) * width if self.slot else ()
         if not self.grouped:
             return Needs(bundles=own)
-        return Needs(bundles=(*own, *(self.child,) * self.children), strategy="PACK", children=self.children)
+        return Needs(
+            bundles=(*own, *(self.child,) * self.children), strategy="PACK", children=self.children
+        )
 
     def slots(self, nodes: Iterable[Node]) -> int:
-        """How many slots attempts can have at a time; 0 means that none ever fits.
+        """Return how many slots attempts can have at a time; 0 means that no attempt ever fits.
 
-        Of groups of several widths the widest come first, and then one of what is left.
+        Groups of several widths are counted as many of the widest as fit, then one in what is left.
         """
         if not self.grouped:
             return room(self.needs(), nodes)
@@ -89,25 +121,31 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return found + (width if width >= self.least else 0)
 
     def widest(self, nodes: Iterable[Node]) -> int:
-        """How many slots one attempt can have at most; the least that it may have, also where none fits."""
+        """Return how many slots one attempt can have at most; the least that it may have if none
+        fits.
+        """
         if self.grouped:
             return max(self.least, _Packing(nodes, self).group())
         slot = self.needs()
         most = max((slot.fitting(node) for node in nodes), default=0)
         gpu = self.slot.get("GPU", 0.0)
-        return max(1, min(most, int(1 / gpu)) if 0 < gpu < 1 else most)  # Ray gives several GPUs only as whole ones
+        # Ray assigns more than one GPU only as whole GPUs
+        return max(1, min(most, int(1 / gpu)) if 0 < gpu < 1 else most)
 
 
 def room(needs: Needs, nodes: Iterable[Node]) -> int:
-    """How many such attempts fit on the nodes, each on one of them; 0: none ever does. Groups: `Shape.slots`."""
+    """Return how many such attempts fit on the nodes, each on one of them; 0: none ever does. For
+    groups see `Shape.slots`.
+    """
     return sum(needs.fitting(node) for node in nodes)
 
 
 class _Packing:
-    """Groups on nodes, one after the other: each bundle on the first node that still has room for it.
+    """Places groups on nodes, one after the other: each bundle on the first node that still has
+    room for it.
 
-    What is left of a node only becomes less, so that one that is too small for a kind of bundle stays so. Workers of 1 CPU are
-    packed onto 300 nodes of 64 in some 10 ms.
+    The free resources of a node only decrease, so a node that is too small for a kind of bundle
+    stays too small. Workers of 1 CPU are packed onto 300 nodes of 64 in some 10 ms.
     """
 
     def __init__(self, nodes: Iterable[Node], shape: Shape) -> None:
@@ -117,7 +155,9 @@ class _Packing:
         self._at = {"slot": 0, "child": 0}
 
     def together(self) -> int:
-        """How many groups lie on the node that is next as a whole: what `group` would do with them, at once."""
+        """Place as many complete groups as fit on the next node, and return how many. Equivalent to
+        calling `group` that often, but faster.
+        """
         shape, at = self._shape, self._at["slot"]
         if (shape.children and at != self._at["child"]) or at == len(self._left):
             return 0
@@ -126,14 +166,16 @@ class _Packing:
         return count
 
     def group(self) -> int:
-        """How many slots one more group has, `most` if there is room; fewer than `least`: there is none for it."""
+        """Place one more group and return how many slots it has: `most` if there is room. Fewer
+        than `least` means that it does not fit.
+        """
         shape = self._shape
         if self._place("child", shape.child, shape.children) < shape.children:
             return 0
         return self._place("slot", shape.slot, shape.most)
 
     def _place(self, kind: str, bundle: Bundle, count: int) -> int:
-        """How many of `count` bundles there was room for."""
+        """Place up to `count` bundles and return how many fit."""
         placed, at = 0, self._at[kind]
         while placed < count and at < len(self._left):
             here = min(_fitting(bundle, self._left[at]), count - placed)
@@ -150,5 +192,7 @@ class _Packing:
 
 
 def _fitting(bundle: Bundle, node: Node) -> int:
-    # 1e-9: three trials of 1/3 GPU fit on one
-    return min((int(node.get(name, 0.0) / amount + 1e-9) for name, amount in bundle.items()), default=1)
+    # 1e-9 absorbs rounding: three trials of 1/3 GPU fit on one GPU.
+    return min(
+        (int(node.get(name, 0.0) / amount + 1e-9) for name, amount in bundle.items()), default=1
+    )

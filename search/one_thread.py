@@ -1,8 +1,9 @@
-"""Linear algebra by one thread.
+"""Linear algebra on one thread.
 
-The matrices of our models are small: BLAS is called thousands of times for microseconds each, and where it has several threads
-most of the time they wait for each other (a proposal of a Gaussian process took twenty times as long with two). And sums in one
-order are equal on every machine, whatever its cores.
+The matrices of our models are small: BLAS is called thousands of times for microseconds each, and
+with several threads they mostly wait for each other (a proposal of a Gaussian process took twenty
+times as long with two). Also, sums in a fixed order are equal on every machine, whatever its number
+of cores.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _found: dict[bool, ThreadpoolController] = {}
-"""By whether PyTorch was loaded, which brings libraries of its own; to make one takes milliseconds."""
+"""Controllers by whether PyTorch was loaded, which brings its own libraries. Making one takes
+milliseconds.
+"""
 
 
 def on_one_thread(function: Callable[P, T]) -> Callable[P, T]:
-    """Has BLAS and OpenMP, of NumPy, SciPy and PyTorch, use one thread while it runs; then they have as many as before.
+    """Decorate a function so that BLAS and OpenMP of NumPy, SciPy and PyTorch use one thread while
+    it runs. Afterwards they have as many as before.
 
-    PyTorch counts from the first call on after it was imported. How many there are is the process's, so it is not for several
-    Python threads at once: one would put back what it found of another (threadpoolctl has the one that was first decide).
+    PyTorch is included from the first call after its import. The number of threads belongs to the
+    process, so calls from several Python threads at once are not supported: one could restore the
+    limit that another had set (in threadpoolctl the first one wins).
     """
 
     @functools.wraps(function)
@@ -43,7 +48,7 @@ def _controller() -> ThreadpoolController:
     if key not in _found:
         from threadpoolctl import ThreadpoolController
 
-        for library in ("numpy", "scipy.linalg"):  # it knows only what is loaded when it is made
+        for library in ("numpy", "scipy.linalg"):  # the controller sees only loaded libraries
             importlib.import_module(library)
         _found[key] = ThreadpoolController()
     return _found[key]

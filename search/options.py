@@ -1,4 +1,6 @@
-"""Reading `name` or `{name: {option: value}}`, the form in which samplers and schedulers are chosen."""
+"""Reads `name` or `{name: {option: value}}`, the form in which samplers and schedulers are
+chosen.
+"""
 
 from __future__ import annotations
 
@@ -13,43 +15,54 @@ from regrow.search.errors import SpecError
 T = TypeVar("T")
 
 AUTO = "auto"
-"""In place of a sampler's or scheduler's name: it is chosen by what the specification says (`search/spec/auto.py`)."""
+"""Written instead of a sampler's or scheduler's name: the choice then depends on the rest of the
+specification (`search/spec/auto.py`).
+"""
 _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """A hint for a word that is not among the known ones."""
+    """Return a hint for a word that is not among the known ones."""
     known = list(known)
-    near = difflib.get_close_matches(str(word), known, n=1) or difflib.get_close_matches(str(word).lower(), known, n=1)
+    near = difflib.get_close_matches(str(word), known, n=1) or difflib.get_close_matches(
+        str(word).lower(), known, n=1
+    )
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is an import path (`package.module:Class`) and not one of a registry."""
+    """Return whether a name is an import path (`package.module:Class`) rather than a name of a
+    registry.
+    """
     return ":" in name
 
 
 def chosen(choice: object) -> str:
-    """The name in a choice of any form, also of one that `split` would refuse."""
+    """Return the name in a choice of any form, including one that `split` would refuse."""
     return str(next(iter(choice), "")) if isinstance(choice, dict) else str(choice)
 
 
 def load(module: str, name: str) -> Any:
-    """An object of one of our own modules, imported only now."""
+    """Import an object of one of our own modules."""
     return getattr(importlib.import_module(module), name)
 
 
 def imported(path: str, *, key: str) -> Any:
-    """The user's object at an import path, `package.module:Class`. Raises SpecError if it cannot be imported.
+    """Import the user's object at an import path, `package.module:Class`. Raises SpecError if that
+    fails.
 
-    Whatever the user's module raises is the cause of that error.
+    An exception of the user's module is the cause of that error.
     """
     module, _, name = path.partition(":")
     try:
         found = importlib.import_module(module)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         problem = f"cannot be imported: {type(error).__name__}: {error}"
-        raise SpecError(key, path, problem, "it must be importable from the folder of the specification") from error
+        raise SpecError(
+            key, path, problem, "it must be importable from the folder of the specification"
+        ) from error
     target: Any = found
     for part in name.split("."):
         try:
@@ -61,15 +74,20 @@ def imported(path: str, *, key: str) -> Any:
 
 
 def named_here(name: object, elsewhere: Mapping[str, str]) -> str | None:
-    """Our name of what another tool calls `name`, None for a name that none has; `elsewhere`: their words, by our names."""
+    """Return our name of what another tool calls `name`, None for an unknown name. `elsewhere`:
+    names in other tools, by our names.
+    """
     word = str(name).rpartition(".")[2].lower().replace("_", "").replace("-", "")
     return next((ours for ours, words in elsewhere.items() if word in words.split()), None)
 
 
-def split(choice: object, *, key: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Name and options of a choice. Raises SpecError if it has another form or the name is neither known nor a path.
+def split(
+    choice: object, *, key: str, known: Iterable[str], elsewhere: Mapping[str, str]
+) -> tuple[str, dict[str, Any]]:
+    """Return name and options of a choice. Raises SpecError if it has another form, or if the name
+    is neither known nor a path.
 
-    `elsewhere`: what other tools call the known ones, for a hint.
+    `elsewhere`: the names of the known ones in other tools, for a hint.
     """
     options: Any
     if isinstance(choice, str):
@@ -78,42 +96,70 @@ def split(choice: object, *, key: str, known: Iterable[str], elsewhere: Mapping[
         name, options = next(iter(choice.items()))
         options = {} if options is None else options
     else:
-        raise SpecError(key=key, value=choice, problem="is not a name", hint="write NAME or {NAME: {option: value}}")
+        raise SpecError(
+            key=key,
+            value=choice,
+            problem="is not a name",
+            hint="write NAME or {NAME: {option: value}}",
+        )
     known = list(known)
     if name not in known and not (isinstance(name, str) and is_path(name)):
         ours = named_here(name, elsewhere)
-        hint = nearest(name, [AUTO, *known]) if ours is None else f"here it is {ours}, or one of: {', '.join([AUTO, *known])}"
+        hint = (
+            nearest(name, [AUTO, *known])
+            if ours is None
+            else f"here it is {ours}, or one of: {', '.join([AUTO, *known])}"
+        )
         raise SpecError(key=key, value=name, problem="is not known", hint=hint)
     if not isinstance(options, dict):
-        raise SpecError(key=f"{key}.{name}", value=options, problem="is not a map of options", hint="write {option: value}")
+        raise SpecError(
+            key=f"{key}.{name}",
+            value=options,
+            problem="is not a map of options",
+            hint="write {option: value}",
+        )
     return name, options
 
 
 def _written(value: object) -> str:
-    """As YAML has it."""
+    """Return a value as it is written in YAML."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def option_types(make: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
-    """Keyword-only parameters: annotation and default, a base's before those of a class that passes further ones on to it."""
+    """Return annotation and default of the keyword-only parameters. Parameters of a base class come
+    first, if the class passes `**options` on to it.
+    """
     parameters = inspect.signature(make).parameters.values()
-    bases = iter([base for base in make.__mro__[1:] if "__init__" in vars(base)] if isinstance(make, type) else [])
+    bases = iter(
+        [base for base in make.__mro__[1:] if "__init__" in vars(base)]
+        if isinstance(make, type)
+        else []
+    )
     known: dict[str, tuple[str, Any]] = {}
     while True:
-        known = {p.name: (str(p.annotation), p.default) for p in parameters if p.kind is p.KEYWORD_ONLY} | known
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters) or (base := next(bases, None)) is None:
+        known = {
+            p.name: (str(p.annotation), p.default) for p in parameters if p.kind is p.KEYWORD_ONLY
+        } | known
+        if (
+            not any(p.kind is p.VAR_KEYWORD for p in parameters)
+            or (base := next(bases, None)) is None
+        ):
             return known
         parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
 
 
 def build(make: Callable[..., T], options: dict[str, Any], *, key: str, **fixed: Any) -> T:
-    """Calls `make` with what is fixed and the user's options, which are its keyword-only parameters.
+    """Call `make` with the `fixed` arguments and the user's options, which are its keyword-only
+    parameters.
 
-    A class whose `__init__` passes `**options` on to its base has that one's options too. Raises SpecError for an option that
-    it does not have, or a value whose type differs from the default's. One that `make` raises at the name of an option is told
-    at its place below `key`.
+    A class whose `__init__` passes `**options` on to its base has the base's options too. Raises
+    SpecError for an unknown option, or a value whose type differs from the default's. If `make`
+    raises a SpecError that names an option, its key is moved below `key`.
     """
-    known = {name: default for name, (_, default) in option_types(make).items() if name not in fixed}
+    known = {
+        name: default for name, (_, default) in option_types(make).items() if name not in fixed
+    }
     for name, value in options.items():
         if name not in known:
             hint = nearest(name, known) if known else "it has no options"
@@ -122,10 +168,14 @@ def build(make: Callable[..., T], options: dict[str, Any], *, key: str, **fixed:
         if default is None or default is inspect.Parameter.empty:
             continue
         accepted = (int, float) if isinstance(default, float) else type(default)
-        if not isinstance(value, accepted) or (isinstance(value, bool) and not isinstance(default, bool)):
+        if not isinstance(value, accepted) or (
+            isinstance(value, bool) and not isinstance(default, bool)
+        ):
             problem, hint = f"is not {_TYPES[type(default)]}", f"the default is {_written(default)}"
             raise SpecError(key=f"{key}.{name}", value=value, problem=problem, hint=hint)
     try:
         return make(**fixed, **options)
     except SpecError as error:
-        raise (error.within(key) if error.key.partition(".")[0] in known else error) from error.__cause__
+        raise (
+            error.within(key) if error.key.partition(".")[0] in known else error
+        ) from error.__cause__

@@ -1,6 +1,7 @@
-"""How the runs of a schedule follow one another: what each is called, which it learns from, which are removed.
+"""How the runs of a schedule follow one another: their names, which experiments they learn from,
+and which are removed.
 
-Pure functions of names and of times that are given: the time zone's rules are looked up by the caller.
+Pure functions of given names and times: the caller applies the time zone's rules.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from datetime import datetime
 from itertools import count
 
 LONGEST = 63
-"""Characters of an experiment's name."""
+"""Most characters of an experiment's name."""
 _ROOM = LONGEST - len("-2026-11-22T023015-999")
 """Characters of the schedule's name that fit before the time and a number."""
 _DIGEST = 6
 
 
 def stem(schedule: str) -> str:
-    """What the names of a schedule's experiments begin with: its own name, cut where a time would not fit behind it.
+    """Return the beginning of the names of a schedule's experiments: its own name, cut if a time
+    would not fit behind it.
 
-    Two long names that begin alike stay apart, by a hash.
+    A hash keeps two long names with the same beginning distinct.
     """
     if len(schedule) <= _ROOM:
         return schedule
@@ -30,18 +32,27 @@ def stem(schedule: str) -> str:
 
 
 def stamp(when: datetime) -> str:
-    """A time to the hour, minute or second, the shortest that is exact: 2026-11-22T02, T0230, T023015.
+    """Format a time to the hour, minute or second, the shortest that is exact: 2026-11-22T02,
+    T0230, T023015.
 
-    `when` is in the schedule's time zone; fractions of a second are left out, as of a run that a trigger started.
+    `when` is in the schedule's time zone. Fractions of a second, as of a run that a trigger
+    started, are dropped.
     """
-    form = "%Y-%m-%dT%H" if not (when.minute or when.second) else "%Y-%m-%dT%H%M" if not when.second else "%Y-%m-%dT%H%M%S"
+    form = (
+        "%Y-%m-%dT%H"
+        if not (when.minute or when.second)
+        else "%Y-%m-%dT%H%M"
+        if not when.second
+        else "%Y-%m-%dT%H%M%S"
+    )
     return when.strftime(form)
 
 
 def run_name(schedule: str, when: datetime, taken: Collection[str]) -> str:
-    """The name of the experiment of a schedule's run that is due at `when` (local time), `-2` and so on where it is taken.
+    """Return the name of the experiment of a schedule's run that is due at `when` (local time),
+    with `-2` and so on if it is taken.
 
-    An hour that comes twice, as summer time ends, is such a case.
+    That happens for example in the hour that occurs twice when summer time ends.
     """
     name = f"{stem(schedule)}-{stamp(when)}"
     numbered = (name if number == 1 else f"{name}-{number}" for number in count(1))
@@ -49,34 +60,41 @@ def run_name(schedule: str, when: datetime, taken: Collection[str]) -> str:
 
 
 def run_seed(seed: int, name: str) -> int:
-    """The seed of a schedule's experiment, a 32-bit number that depends on the file's seed and the experiment's name alone.
+    """Return the seed of a schedule's experiment, a 32-bit number that depends only on the file's
+    seed and the experiment's name.
 
-    With the same one, each run would begin with the random trials of the run before.
+    With the same seed, each run would begin with the same random trials as the previous one.
     """
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
 
 def experiments_of(schedule: str, names: Iterable[str]) -> list[str]:
-    """The experiments of a schedule among `names`, the oldest first."""
+    """Return the experiments of a schedule among `names`, the oldest first."""
     found = [(key, name) for name in names if (key := _order(schedule, name)) is not None]
     return [name for _, name in sorted(found)]
 
 
 def before(schedule: str, name: str, names: Iterable[str]) -> list[str]:
-    """The schedule's experiments that came before `name`, the last one first: those that it may begin with."""
+    """Return the schedule's experiments before `name`, the latest first: `name` may learn from
+    these.
+    """
     ordered = experiments_of(schedule, {*names, name})
     return ordered[: ordered.index(name)][::-1]
 
 
 def outdated(schedule: str, names: Iterable[str], keep: int | None) -> list[str]:
-    """The schedule's experiments that are to be removed so that the `keep` latest stay, the oldest first; None: none of them."""
+    """Return the schedule's experiments to remove so that the `keep` latest remain, the oldest
+    first. None keeps all.
+    """
     ordered = experiments_of(schedule, names)
     return [] if keep is None else ordered[: max(0, len(ordered) - keep)]
 
 
 def _order(schedule: str, name: str) -> tuple[str, int] | None:
-    """By what a schedule's experiment is sorted: its time to the second, and its number; None for a name of another kind."""
+    """Return the sort key of a schedule's experiment: its time to the second, and its number. None
+    for any other name.
+    """
     form = rf"{re.escape(stem(schedule))}-(\d{{4}}-\d\d-\d\dT\d\d(?:\d\d){{0,2}})(?:-(\d+))?"
     if (match := re.fullmatch(form, name)) is None:
         return None

@@ -1,4 +1,6 @@
-"""Which checkpoints may be served, as people write it: a gate, and a canary's share. Who serves is in `regrow/serving`."""
+"""Which checkpoints may be served, in the form in which users write it: a gate, and a canary's
+share. Serving itself is in `regrow/apps/serving`.
+"""
 
 from __future__ import annotations
 
@@ -15,56 +17,71 @@ _JOIN = re.compile(r"\s+and\s+|\s*,\s*")
 _FORM = re.compile(
     r"\s*(?P<metric>[^\s<>=](?:[^<>=]*[^\s<>=])?)\s*(?P<sign><=|>=|<|>)\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
 )
-_SHARE = re.compile(r"\s*(?:(?P<trial>\d+)\s*=\s*)?(?P<share>\d+\.?\d*|\.\d+)\s*%?\s*(?:for\s+(?P<span>.+?)\s*)?")
+_SHARE = re.compile(
+    r"\s*(?:(?P<trial>\d+)\s*=\s*)?(?P<share>\d+\.?\d*|\.\d+)\s*%?\s*(?:for\s+(?P<span>.+?)\s*)?"
+)
 CANARY_SECONDS = 600.0
-"""For how long a better checkpoint is a canary, where nobody says."""
+"""Default duration of a canary."""
 LEVEL = 0.001
-"""It is looked each second, so many times: at 0.05 good canaries would be refused often."""
+"""Significance level of the test. The test is repeated each second: at 0.05 good canaries would
+often be rejected.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """`metric` is to be below, above, at most or at least `bound`."""
+    """The condition that `metric` is below, above, at most or at least `bound`."""
 
     metric: str
     sign: str
     bound: float
 
     def met(self, value: float | None) -> bool:
-        """Whether a value meets it; None, for what was not reported or is not finite, does not."""
+        """Return whether a value meets the condition. None (not reported, or not finite) does
+        not.
+        """
         return value is not None and bool(_SIGNS[self.sign](value, self.bound))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """All of its conditions are to be met; `text` is how people wrote it."""
+    """Conditions that must all be met; `text` is what the user wrote."""
 
     text: str
     conditions: tuple[Condition, ...]
 
     @classmethod
     def parse(cls, text: str, key: str) -> Gate:
-        """From conditions joined by `and` or commas, as in `accuracy > 0.98 and latency <= 10`. Raises SpecError at `key`."""
+        """Return the gate written as conditions joined by `and` or commas, as in `accuracy > 0.98
+        and latency <= 10`. Raises SpecError at `key`.
+        """
         found: list[Condition] = []
         for part in _JOIN.split(text.strip()):
             form = _FORM.fullmatch(part)
             if form is None:
                 hint = "write METRIC > NUMBER (or >=, <, <=), several joined by `and`"
                 raise SpecError(key, part, "is no condition on a metric", hint)
-            found.append(Condition(metric=form["metric"], sign=form["sign"], bound=float(form["bound"])))
+            found.append(
+                Condition(metric=form["metric"], sign=form["sign"], bound=float(form["bound"]))
+            )
         return cls(text=" ".join(text.split()), conditions=tuple(found))
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that it looks at, each once."""
+        """The metrics in the conditions, each once."""
         return tuple(dict.fromkeys(one.metric for one in self.conditions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """What a better checkpoint gets before it answers everybody: `share` of the requests, above 0 and below 1, for `seconds`.
+    """The trial period of a better checkpoint before it takes over.
 
-    `trial`: the best checkpoint of this one gets it instead, for good. None: whichever is better than what answers.
+    Attributes:
+        share: its share of the requests, above 0 and below 1.
+        seconds: duration.
+        trial: the trial whose best checkpoint gets this share permanently; None: any checkpoint
+            that is better than the one being served.
+
     """
 
     share: float
@@ -73,7 +90,8 @@ class Canary:
 
     @classmethod
     def parse(cls, text: str, key: str, *, of_a_trial: bool = False) -> Canary:
-        """From PERCENT for SPAN, as `10% for 5min`, the span left out at will; `of_a_trial`: also from TRIAL=PERCENT, `17=10%`.
+        """Return the canary written as PERCENT for SPAN, `10% for 5min`; the span is optional. With
+        `of_a_trial` also TRIAL=PERCENT, `17=10%`.
 
         Raises SpecError at `key`.
         """
@@ -89,7 +107,7 @@ class Canary:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The canary as text for people."""
         return f"{100 * self.share:g} % for {in_words(self.seconds)}"
 
 
@@ -102,19 +120,25 @@ class Tally:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The tally as text for people."""
         return f"{self.failed} of {self.answered} requests"
 
 
 def fails_more(canary: Tally, others: Tally) -> bool:
-    """Whether a canary fails more often than the others, and not by chance: bad requests fail everywhere.
+    """Return whether a canary fails significantly more often than the others. Bad requests fail
+    everywhere.
 
-    Fisher's exact test: had all the same chance to fail, so many failures would be the canary's once in `1 / LEVEL` times.
+    Fisher's exact test: if all had the same probability to fail, the canary would have this many
+    failures once in `1 / LEVEL` times.
     """
     failed, every = canary.failed + others.failed, canary.answered + others.answered
     most = min(failed, canary.answered)
     tail = sum(
-        exp(_ways(failed, one) + _ways(every - failed, canary.answered - one) - _ways(every, canary.answered))
+        exp(
+            _ways(failed, one)
+            + _ways(every - failed, canary.answered - one)
+            - _ways(every, canary.answered)
+        )
         for one in range(canary.failed, most + 1)
         if canary.answered - one <= every - failed
     )
@@ -122,5 +146,5 @@ def fails_more(canary: Tally, others: Tally) -> bool:
 
 
 def _ways(of: int, chosen: int) -> float:
-    """The logarithm of the number of ways to choose so many."""
+    """Return the logarithm of the number of ways to choose `chosen` of `of`."""
     return lgamma(of + 1) - lgamma(chosen + 1) - lgamma(of - chosen + 1)

@@ -1,5 +1,6 @@
-"""Running one trial: the Prefect task, the Trial that user code sees, reports, checkpoints, outcomes.
+"""Running one trial: the Prefect task, the `Trial` object that user code sees, reports, checkpoints
+and outcomes.
 
-What it needs from outside comes through the ports in `ports.py` and `messages.py`; no decision is made here, and no
-module here imports ray.
+External services are reached through the protocols and messages in `ports/`. No decision is made
+here, and no module here imports ray.
 """

@@ -1,8 +1,10 @@
-"""Errors whose text is meant for the person at the keyboard. No logic and no imports live here."""
+"""Errors whose text is meant for users. No logic and no imports live here."""
 
 
 class RegrowError(Exception):
-    """Anything that regrow itself reports; the message alone tells what was wrong, where, and what to do."""
+    """Base of all errors that regrow reports; the message alone says what is wrong, where, and what
+    to do.
+    """
 
 
 class UserError(RegrowError):
@@ -13,7 +15,9 @@ class UserError(RegrowError):
 
 
 class UserCodeError(RegrowError):
-    """The user's own code raised where it is not a trial's: on import, or in a sampler or scheduler. `trace` is its traceback."""
+    """The user's code raised outside of a trial: on import, or in a sampler or scheduler. `trace`
+    is its traceback.
+    """
 
     def __init__(self, message: str, trace: str) -> None:
         super().__init__(message, trace)
@@ -24,4 +28,12 @@ class UserCodeError(RegrowError):
 
 
 class ReportError(RegrowError):
-    """The trainable reported something that cannot be recorded: its metric is missing, or is not a finite number."""
+    """The trainable reported something that cannot be recorded: its metric is missing or not a
+    finite number.
+    """
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C at the terminal. A KeyboardInterrupt of another class was raised by the user's
+    code.
+    """

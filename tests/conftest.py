@@ -1,4 +1,6 @@
-"""What tests of several folders share: one S3 server for the session, started when the first test asks for it."""
+"""What tests of several folders share: one S3 server for the session, started when the first test
+asks for it.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,25 @@ from absl import logging as absl_logging
 from regrow.infra.local import s3_server
 from regrow.infra.machine.processes import Guard
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a script: processes of tests inherit it
+# started in the background of a script: processes of tests inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# TensorBoard's logging closes the stream that it has, unless that is sys.stderr at that moment. It would have pytest's, and close it
-# within a test with `capsys` in which Prefect sets logging up anew: no later test of the process would run.
+# TensorBoard's logging closes the stream that it has, unless that is sys.stderr at that moment. It
+# would have pytest's, and close it within a test with `capsys` in which Prefect sets logging up
+# anew: no later test of the process would run.
 absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
 @contextmanager
 def guarded_s3_server(folder: Path) -> Iterator[s3_server.S3Server]:
-    """A real S3 server on loopback with an empty bucket; it ends with this process, however that ends.
+    """A real S3 server on loopback with an empty bucket; it ends with this process, however that
+    ends.
 
     One that the test starts in its place is found by its folder, and ended as well.
     """
-    name, value = f"REGROW_S3_TEST_{uuid.uuid4().hex}", "1"  # a name of its own: servers may be nested
+    # a name of its own: servers may be nested
+    name, value = (f"REGROW_S3_TEST_{uuid.uuid4().hex}", "1")
     guard = Guard(f"{name}={value}")
     os.environ[name] = value  # inherited by the servers that are started meanwhile
     try:
@@ -51,7 +57,9 @@ def s3_server_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 @pytest.fixture
 def s3(s3_server_of_session: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of an empty state root on the session's server, to which this process's variables point."""
+    """The URL of an empty state root on the session's server, to which this process's variables
+    point.
+    """
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in s3_server_of_session.environment().items():
@@ -61,7 +69,9 @@ def s3(s3_server_of_session: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch
 
 @contextmanager
 def disk_of(megabytes: int, place: Path) -> Iterator[Path]:
-    """A real disk of that size, mounted at `place`. Skips the test where mounting is not permitted."""
+    """A real disk of that size, mounted at `place`. Skips the test where mounting is not
+    permitted.
+    """
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(place)]
     made = subprocess.run(command, capture_output=True, check=False)

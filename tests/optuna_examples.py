@@ -1,8 +1,9 @@
-"""Runs Optuna's own examples with one line changed, the import: `python -m tests.optuna_examples FOLDER`, a clone of
-github.com/optuna/optuna-examples.
+"""Runs Optuna's own examples with one line changed, the import: `python -m tests.optuna_examples
+FOLDER`, a clone of github.com/optuna/optuna-examples.
 
-Each runs in a folder of its own, and each study that it made is verified. A table is printed; exit code 1 if one that is expected
-to run does not. The examples that download data, or need a library that is no extra of ours, are not tried.
+Each runs in a folder of its own, and each study that it made is verified. A table is printed; exit
+code 1 if one that is expected to run does not. The examples that download data, or need a library
+that is no extra of ours, are not tried.
 """
 
 from __future__ import annotations
@@ -16,13 +17,23 @@ import time
 from pathlib import Path
 
 RUN = (
-    "basic/quadratic.py", "basic/pruning.py", "basic/quadratic_constraint.py", "basic/quadratic_multi_objective.py",
-    "faq/enqueue_trial.py", "faq/max_trials_callback.py", "multi_objective/quadratic_simple.py", "sklearn/sklearn_simple.py",
-    "sklearn/sklearn_additional_args.py", "visualization/plot_pareto_front.py",
+    "basic/quadratic.py",
+    "basic/pruning.py",
+    "basic/quadratic_constraint.py",
+    "basic/quadratic_multi_objective.py",
+    "faq/enqueue_trial.py",
+    "faq/max_trials_callback.py",
+    "multi_objective/quadratic_simple.py",
+    "sklearn/sklearn_simple.py",
+    "sklearn/sklearn_additional_args.py",
+    "visualization/plot_pareto_front.py",
 )
 REFUSED = (
-    "basic/artifact_store.py", "terminator/terminator_simple.py", "samplers/simulated_annealing_sampler.py",
-    "samplers/warm_starting_cma.py", "pruners/wilcoxon_pruner_tsp_sa.py",
+    "basic/artifact_store.py",
+    "terminator/terminator_simple.py",
+    "samplers/simulated_annealing_sampler.py",
+    "samplers/warm_starting_cma.py",
+    "pruners/wilcoxon_pruner_tsp_sa.py",
 )
 """Those that need what is not there; none of them may seem to have run."""
 LIMIT_SECONDS = 900
@@ -30,13 +41,20 @@ LIMIT_SECONDS = 900
 
 def attempt(file: Path, folder: Path) -> tuple[str, str]:
     """Runs one; its outcome and the last line that it printed."""
-    source, changed = re.subn(r"^import optuna$", "import regrow.optuna as optuna", file.read_text(), flags=re.MULTILINE)
+    source, changed = re.subn(
+        r"^import optuna$", "import regrow.optuna as optuna", file.read_text(), flags=re.MULTILINE
+    )
     if not changed:
         return "no such import", ""
     (folder / file.name).write_text(source)
     try:
         done = subprocess.run(
-            [sys.executable, file.name], cwd=folder, text=True, capture_output=True, timeout=LIMIT_SECONDS, check=False,
+            [sys.executable, file.name],
+            cwd=folder,
+            text=True,
+            capture_output=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
@@ -47,7 +65,11 @@ def attempt(file: Path, folder: Path) -> tuple[str, str]:
     for log in sorted(folder.glob(".regrow/*/log")):
         name = log.parent.name
         checked = subprocess.run(
-            [sys.executable, "-m", "regrow", "verify", name], cwd=folder, text=True, capture_output=True, check=False
+            [sys.executable, "-m", "regrow", "verify", name],
+            cwd=folder,
+            text=True,
+            capture_output=True,
+            check=False,
         )
         if checked.returncode:
             return "not verified", checked.stdout.strip().splitlines()[-1]
@@ -63,7 +85,9 @@ def main() -> int:
     failed = 0
     for name in (one for one in (*RUN, *REFUSED) if chosen.only in one):
         began = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="regrow-optuna-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="regrow-optuna-", ignore_cleanup_errors=True
+        ) as folder:
             outcome, said = attempt(chosen.folder / name, Path(folder))
         failed += (outcome == "ran, verified") != (name in RUN)
         print(f"{name:42} {outcome:14} {time.monotonic() - began:5.0f} s  {said[:110]}", flush=True)

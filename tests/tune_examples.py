@@ -1,10 +1,13 @@
-"""The examples of Ray Tune in Ray's own wheel, run unchanged by `regrow tune`, each killed once and resumed: `make compat`.
+"""The examples of Ray Tune in Ray's own wheel, run unchanged by `regrow tune`, each killed once and
+resumed: `make compat`.
 
     python -m tests.tune_examples --only pbt_example
 
-Each runs in a folder of its own. When its log holds a first report the victim is killed by SIGKILL: `driver`, the process that runs
-the script, with all that it started, whereupon the same command is typed again; or `worker`, the process of a trial, whereupon the
-experiment goes on by itself. `regrow verify` then recomputes every decision. A table is printed; what was said goes to `build/compat`.
+Each runs in a folder of its own. When its log holds a first report the victim is killed by SIGKILL:
+`driver`, the process that runs the script, with all that it started, whereupon the same command is
+typed again; or `worker`, the process of a trial, whereupon the experiment goes on by itself.
+`regrow verify` then recomputes every decision. A table is printed; what was said goes to
+`build/compat`.
 """
 
 from __future__ import annotations
@@ -68,28 +71,52 @@ EXAMPLES = (
     Example(script="xgboost_example.py", arguments=SMOKE),
     Example(script="lightgbm_example.py", arguments=SMOKE, victim="worker"),
     Example(script="xgboost_dynamic_resources_example.py", arguments=SMOKE),
-    Example(script="mlflow_example.py", arguments=("--tracking-uri", "sqlite:///{folder}/mlflow.db")),
+    Example(
+        script="mlflow_example.py", arguments=("--tracking-uri", "sqlite:///{folder}/mlflow.db")
+    ),
 )
 
 
 def run(example: Example, folder: Path) -> str:
     """Runs one, killed once; returns `passed`, or what went wrong."""
     script = Path(ray.__file__).parent / "tune" / "examples" / example.script
-    command = [sys.executable, "-m", "regrow", "tune", "--state", str(folder / "state"), str(script)]
+    command = [
+        sys.executable,
+        "-m",
+        "regrow",
+        "tune",
+        "--state",
+        str(folder / "state"),
+        str(script),
+    ]
     command += [argument.format(folder=folder) for argument in example.arguments]
     said = SAID / f"tune-{script.stem}.txt"
     with said.open("w") as out:
-        first = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        first = subprocess.Popen(
+            command, cwd=folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL
+        )
         killed = _killed(example, first, folder)
         code = _ended(first)
         if killed and example.victim == "driver":
             out.write("\n--- the driver was killed; the same command again ---\n")
             out.flush()
-            code = _ended(subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL))
+            code = _ended(
+                subprocess.Popen(
+                    command, cwd=folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL
+                )
+            )
         if code != 0:
             return f"exit code {code}"
         for name in Places.at(str(folder / "state")).experiments():
-            verify = [sys.executable, "-m", "regrow", "verify", name, "--state", str(folder / "state")]
+            verify = [
+                sys.executable,
+                "-m",
+                "regrow",
+                "verify",
+                name,
+                "--state",
+                str(folder / "state"),
+            ]
             if subprocess.run(verify, stdout=out, stderr=out, check=False, cwd=folder).returncode:
                 return f"verify {name} failed"
     return "passed" if killed else "passed, over before it could be killed"
@@ -118,7 +145,9 @@ def _reports(folder: Path) -> Iterator[bool]:
         places = Places.at(str(folder / "state"))
         for name in places.experiments():
             for _, lines in Log.read(places.store(name), 0, on_cut=lambda _: None):
-                yield from (isinstance(decode(line), Reported) for line in lines if b'"reported"' in line)
+                yield from (
+                    isinstance(decode(line), Reported) for line in lines if b'"reported"' in line
+                )
     except (RegrowError, OSError):
         return
 
@@ -133,8 +162,14 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="scripts whose names hold one of these words, separated by commas")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        help="scripts whose names hold one of these words, separated by commas",
+    )
     words = parser.parse_args().only.split(",")
     SAID.mkdir(parents=True, exist_ok=True)
     failed = 0
@@ -142,11 +177,16 @@ def main() -> None:
     for example in EXAMPLES:
         if not any(word in example.script for word in words):
             continue
-        with tempfile.TemporaryDirectory(prefix="regrow-tune-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="regrow-tune-", ignore_cleanup_errors=True
+        ) as folder:
             began = time.monotonic()
             outcome = run(example, Path(folder))
         failed += not outcome.startswith("passed")
-        print(f"| `{example.label}` | {example.victim} | {time.monotonic() - began:.0f} | {outcome} |", flush=True)
+        print(
+            f"| `{example.label}` | {example.victim} | {time.monotonic() - began:.0f} | {outcome} |",
+            flush=True,
+        )
     print(f"\nwhat was said: {SAID}")
     sys.exit(1 if failed else 0)
 

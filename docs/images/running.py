@@ -1,5 +1,6 @@
 # ruff: noqa: T201  # a script: it writes a picture
-"""Makes docs/images/running.svg from the log of a real experiment: what its terminal showed at a moment.
+"""Makes docs/images/running.svg from the log of a real experiment: what its terminal showed at a
+moment.
 
     python docs/images/running.py STATE NAME SECONDS > docs/images/running.svg
 
@@ -17,9 +18,9 @@ from rich.text import Text
 
 from regrow.infra.log.reading import read_events
 from regrow.infra.state.places import Places
-from regrow.live.board import Board
-from regrow.live.grid import Signs
-from regrow.live.layout import compose
+from regrow.show.live.board import Board
+from regrow.show.live.grid import Signs
+from regrow.show.live.layout import compose
 
 WIDTH, HEIGHT = 118, 36
 DULL = "484f58 ff7b72 3fb950 d29922 58a6ff bc8cff 39c5cf b1bac4"
@@ -35,7 +36,9 @@ def main(state: str, name: str, seconds: float) -> None:
         if event.t > now:
             break
         board.apply(event)
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
     console.print(Text.assemble(("$ ", "dim"), f"regrow run {name}.yaml"))
     for line in compose(board, width=WIDTH - 1, height=HEIGHT, now=now, signs=Signs()):
         console.print(line, no_wrap=True, overflow="crop")
@@ -55,7 +58,9 @@ def _format() -> str:
 
     begin, mark = CONSOLE_SVG_FORMAT.index("    @font-face"), "    .{unique_id}-matrix"
     kept = CONSOLE_SVG_FORMAT[:begin] + CONSOLE_SVG_FORMAT[CONSOLE_SVG_FORMAT.index(mark) :]
-    return kept.replace("font-family: Fira Code, monospace", "font-family: ui-monospace, Menlo, Consolas, monospace")
+    return kept.replace(
+        "font-family: Fira Code, monospace", "font-family: ui-monospace, Menlo, Consolas, monospace"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""The reference of the command line, made of the Typer application: every command with its arguments and options.
+"""The reference of the command line, made of the Typer application: every command with its
+arguments and options.
 
-From the functions' own signatures, which are what Typer goes by: the objects that it makes of them differ between its versions.
+From the functions' own signatures, which are what Typer goes by: the objects that it makes of them
+differ between its versions.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ WORDS = {str: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PATH", bool: ""}
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """An argument or an option: how it is written, what it is for, and what it is where it is not given."""
+    """An argument or an option: how it is written, what it is for, and what it is where it is not
+    given.
+    """
 
     written: str
     argument: bool
@@ -33,11 +37,16 @@ class Parameter:
 
 def commands() -> dict[str, Callable[..., object]]:
     """The function of each command, in the order in which `regrow --help` lists them."""
-    groups = (("", app), *((f"{group.name} ", group.typer_instance) for group in app.registered_groups))
+    groups = (
+        ("", app),
+        *((f"{group.name} ", group.typer_instance) for group in app.registered_groups),
+    )
     return {
         f"{before}{one.name or getattr(one.callback, '__name__', '')}": one.callback
-        for before, typed in groups if typed is not None
-        for one in typed.registered_commands if one.callback is not None and not one.hidden
+        for before, typed in groups
+        if typed is not None
+        for one in typed.registered_commands
+        if one.callback is not None and not one.hidden
     }
 
 
@@ -54,20 +63,31 @@ def parameters(function: Callable[..., object]) -> Iterator[Parameter]:
             written = word if required else f"[{word}]"
         else:
             # Typer takes the first name of an option in Annotated for its default.
-            first = [info.default] if isinstance(info.default, str) and info.default.startswith("-") else []
+            first = (
+                [info.default]
+                if isinstance(info.default, str) and info.default.startswith("-")
+                else []
+            )
             names = [*first, *(info.param_decls or ())] or [f"--{name.replace('_', '-')}"]
             if kind is bool and names == [f"--{name.replace('_', '-')}"] and not first:
                 names.append(f"--no-{name.replace('_', '-')}")
-            written = ", ".join(f"{n} {info.metavar or WORDS.get(kind, 'TEXT')}".strip() for n in names)
+            written = ", ".join(
+                f"{n} {info.metavar or WORDS.get(kind, 'TEXT')}".strip() for n in names
+            )
         yield Parameter(
-            written=written, argument=isinstance(info, ArgumentInfo), required=required,
-            help=" ".join((info.help or "").split()), default=shown,
+            written=written,
+            argument=isinstance(info, ArgumentInfo),
+            required=required,
+            help=" ".join((info.help or "").split()),
+            default=shown,
         )
 
 
 def page() -> str:
     """Markdown: a section a command."""
-    return "\n".join(line for name, function in commands().items() for line in _command(name, function))
+    return "\n".join(
+        line for name, function in commands().items() for line in _command(name, function)
+    )
 
 
 def _command(name: str, function: Callable[..., object]) -> Iterator[str]:
@@ -75,7 +95,13 @@ def _command(name: str, function: Callable[..., object]) -> Iterator[str]:
     usage = ["regrow", name, *(p.written for p in found if p.argument)]
     if not all(p.argument for p in found):
         usage.append("[OPTIONS]")
-    yield from ("", f"## regrow {name} {{#{name.replace(' ', '-')}}}", "", as_text(inspect.getdoc(function) or ""), "")
+    yield from (
+        "",
+        f"## regrow {name} {{#{name.replace(' ', '-')}}}",
+        "",
+        as_text(inspect.getdoc(function) or ""),
+        "",
+    )
     yield from ("```text", " ".join(usage), "```", "")
     if found:
         yield from ("| | |", "|---|---|")

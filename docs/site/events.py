@@ -1,4 +1,6 @@
-"""The reference of events: those of the log, made of their types, and those that Prefect is told, from where they are made."""
+"""The reference of events: those of the log, made of their types, and those that Prefect is told,
+from where they are made.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from regrow.search import events
 
 
 def page() -> str:
-    """Markdown: a section an event, in the order of the union of all events; then what rows, places and known results are."""
+    """Markdown: a section an event, in the order of the union of all events; then what rows, places
+    and known results are.
+    """
     types = [*get_args(events.AnyEvent), events.Row, events.Place, events.Known]
     return "\n".join(line for one in types for line in _section(one))
 

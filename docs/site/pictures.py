@@ -1,7 +1,8 @@
 """The pictures of the site: MLflow's page and the report of a real experiment. `make pictures`.
 
-Runs examples/digits.yaml in a folder, kills one of its workers on the way, and takes pictures of what `regrow ui` and
-`regrow report` show, with Chromium. Addresses in the pictures are those of the folder: `make pictures ARGS="--folder /home/me"`.
+Runs examples/digits.yaml in a folder, kills one of its workers on the way, and takes pictures of
+what `regrow ui` and `regrow report` show, with Chromium. Addresses in the pictures are those of the
+folder: `make pictures ARGS="--folder /home/me"`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def run(folder: Path) -> None:
         shutil.copy(ROOT / "examples" / name, folder)
     mark = f"REGROW_PICTURES={folder}"
     process = subprocess.Popen(
-        [*REGROW, "run", "digits.yaml"], cwd=folder, stdout=subprocess.PIPE, text=True,
+        [*REGROW, "run", "digits.yaml"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "REGROW_PICTURES": str(folder)},
     )
     assert process.stdout is not None
@@ -46,11 +50,15 @@ def run(folder: Path) -> None:
 
 
 def worker(mark: str) -> int:
-    """The process number of one of the experiment's workers, which bear the names of their trials."""
+    """The process number of one of the experiment's workers, which bear the names of their
+    trials.
+    """
     while True:
         for entry in Path("/proc").iterdir():
             try:
-                trains = entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(b"ray::trial-")
+                trains = entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(
+                    b"ray::trial-"
+                )
                 if trains and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
                     return int(entry.name)
             except OSError:
@@ -60,7 +68,9 @@ def worker(mark: str) -> int:
 
 def of_mlflow(browser: Any, folder: Path) -> None:
     """The page that `regrow ui digits` opens."""
-    ui = subprocess.Popen([*REGROW, "ui", "digits", "--no-browser"], cwd=folder, stdout=subprocess.PIPE, text=True)
+    ui = subprocess.Popen(
+        [*REGROW, "ui", "digits", "--no-browser"], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert ui.stdout is not None
         said = iter(ui.stdout.readline, "")
@@ -79,10 +89,13 @@ def trials_page(browser: Any, address: str) -> None:
     page.wait_for_selector("text=trial-00")
     # Its assistant's panel, which MLflow opens by itself, has nothing to do with the experiment.
     page.wait_for_selector("text=Ask questions about your")
-    page.locator("xpath=//*[text()[.='MLflow Assistant']]/ancestor::*[.//button][1]//button").last.click()
+    page.locator(
+        "xpath=//*[text()[.='MLflow Assistant']]/ancestor::*[.//button][1]//button"
+    ).last.click()
     page.wait_for_selector("text=Ask questions about your", state="hidden")
     page.wait_for_selector(".js-plotly-plot .main-svg")
-    page.wait_for_timeout(3000)  # its charts take their places one by one, and nothing says when the last one has
+    # its charts take their places one by one, and nothing says when the last one has
+    page.wait_for_timeout(3000)
     page.screenshot(path=IMAGES / "mlflow.png")
     page.close()
 
@@ -102,13 +115,20 @@ def of_report(browser: Any, folder: Path) -> None:
 def main() -> None:
     """Takes all pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=None, help="where to run; an experiment that is there already is taken")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=None,
+        help="where to run; an experiment that is there already is taken",
+    )
     given: Path | None = parser.parse_args().folder
     with tempfile.TemporaryDirectory() as empty, sync_playwright() as playwright:
         folder = (given or Path(empty)).resolve()
         if not (folder / ".regrow" / "digits").is_dir():
             run(folder)
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         of_mlflow(browser, folder)
         of_report(browser, folder)
         browser.close()

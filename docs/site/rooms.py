@@ -1,9 +1,10 @@
 """The picture of imports between the folders of the code, for docs/architecture.md.
 
-A room is a folder with an `__init__`; a folder below it that has one, too, is a room by itself. An arrow says that a module of
-one room imports from another room, wherever in the module the import stands. An arrow is left out where others lead from the
-same room to the same room, so the picture changes with the structure of the code and not with each import. `__main__`, which
-nobody imports, is in no room.
+A room is a folder with an `__init__`; a folder below it that has one, too, is a room by itself. An
+arrow says that a module of one room imports from another room, wherever in the module the import
+stands. An arrow is left out where others lead from the same room to the same room, so the picture
+changes with the structure of the code and not with each import. `__main__`, which nobody imports,
+is in no room, nor are the names by which users import an integration.
 
 `python docs/site/rooms.py` writes the diagram into the page; docs/site/diagrams.py then draws it.
 """
@@ -19,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 LINKED = ("flows", "infra", "search", "tasks")
 """Folders beside the package that are links in it."""
+NAMES = {"regrow.optuna", "regrow.torch", "regrow.tune"}
+"""Modules that are another module under a shorter name."""
 _IN_PAGE = re.compile(r"(?<=^<!-- rooms -->\n).*?(?=^<!-- /rooms -->$)", re.DOTALL | re.MULTILINE)
 
 Arrow = tuple[str, str]
@@ -26,19 +29,26 @@ Arrow = tuple[str, str]
 
 
 def sources(root: Path = ROOT) -> dict[str, str]:
-    """The source of each module of the package below `root`, by the module's name; an `__init__` ends in `.__init__`."""
+    """The source of each module of the package below `root`, by the module's name; an `__init__`
+    ends in `.__init__`.
+    """
     package = root / "regrow"
     folders = (package, *(package / name for name in LINKED))  # rglob itself does not follow links
     files = {file for folder in folders for file in folder.rglob("*.py")}
-    return {".".join(file.relative_to(root).with_suffix("").parts): file.read_text() for file in files}
+    return {
+        ".".join(file.relative_to(root).with_suffix("").parts): file.read_text() for file in files
+    }
 
 
 def arrows(code: Mapping[str, str]) -> set[Arrow]:
-    """Every pair of rooms of which the first imports from the second. `code` as `sources` returns it."""
+    """Every pair of rooms of which the first imports from the second. `code` as `sources` returns
+    it.
+    """
     rooms = {name.removesuffix(".__init__"): _room(name, code) for name in code}
     found = {
         (_room(name, code), rooms[module])
-        for name, source in code.items() if not name.endswith(".__main__")
+        for name, source in code.items()
+        if not name.endswith(".__main__") and name not in NAMES
         for module in _imported(source, rooms)
     }
     return {(importer, imported) for importer, imported in found if importer != imported}
@@ -68,7 +78,9 @@ def essential(found: Collection[Arrow]) -> list[Arrow]:
     kept = set(found)
     for arrow in sorted(found):
         importer, imported = arrow
-        if importer not in _reached(imported, found) and imported in _reached(importer, kept - {arrow}):
+        if importer not in _reached(imported, found) and imported in _reached(
+            importer, kept - {arrow}
+        ):
             kept.discard(arrow)
     return sorted(kept)
 
@@ -84,7 +96,9 @@ def _reached(start: str, along: Collection[Arrow]) -> set[str]:
 
 
 def mermaid(found: Collection[Arrow]) -> str:
-    """The diagram: a box a room, a frame around rooms of one folder, thick arrows where rooms import one another in a circle."""
+    """The diagram: a box a room, a frame around rooms of one folder, thick arrows where rooms
+    import one another in a circle.
+    """
     return "\n".join(("flowchart TD", *(f"    {line}" for line in _lines(found))))
 
 
@@ -93,7 +107,11 @@ def _lines(found: Collection[Arrow]) -> Iterator[str]:
     for frame in sorted({_frame(room) for room in rooms}):
         inside = [room for room in rooms if _frame(room) == frame]
         boxes = [f'{_identifier(room)}["{_label(room)}"]' for room in inside]
-        yield from boxes if len(boxes) == 1 else (f'subgraph {frame}_ ["{frame}/"]', *(f"    {box}" for box in boxes), "end")
+        yield from (
+            boxes
+            if len(boxes) == 1
+            else (f'subgraph {frame}_ ["{frame}/"]', *(f"    {box}" for box in boxes), "end")
+        )
     drawn = essential(found)
     for importer, imported in drawn:
         circle = importer in _reached(imported, found)
@@ -123,7 +141,10 @@ def in_page(page: str, found: Collection[Arrow]) -> str:
     """The text of a page with the diagram between its marks. Raises ValueError if it has none."""
     written, places = _IN_PAGE.subn(f"```mermaid\n{mermaid(found)}\n```\n", page)
     if places != 1:
-        raise ValueError(f"the page has {places} places for the picture, between <!-- rooms --> and <!-- /rooms -->")
+        raise ValueError(
+            f"the page has {places} places for the picture, between <!-- rooms --> and <!--"
+            " /rooms -->"
+        )
     return written
 
 

@@ -1,4 +1,6 @@
-"""The reference of the specification, made of its JSON schema: every key with its type, default and description."""
+"""The reference of the specification, made of its JSON schema: every key with its type, default and
+description.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,14 @@ from regrow.search.space.written import write
 from regrow.search.spec import Spec
 
 DOMAINS: dict[Callable[..., Domain], tuple[Any, ...]] = {
-    space.uniform: (0.0, 0.6), space.loguniform: (1e-4, 0.1), space.quniform: (0.0, 1.0, 0.25), space.randint: (1, 3),
-    space.logint: (16, 1024), space.normal: (0.0, 0.1), space.choice: (["sgd", "adam"],), space.grid: ([16, 32, 64],),
+    space.uniform: (0.0, 0.6),
+    space.loguniform: (1e-4, 0.1),
+    space.quniform: (0.0, 1.0, 0.25),
+    space.randint: (1, 3),
+    space.logint: (16, 1024),
+    space.normal: (0.0, 0.1),
+    space.choice: (["sgd", "adam"],),
+    space.grid: ([16, 32, 64],),
     space.constant: ([1, 2],),
 }
 """The functions that make domains in Python, each with an example."""
@@ -24,13 +32,23 @@ _ELSEWHERE = {
     "Schedule": "[name](../algorithms.md#schedulers), `{name: {option: value}}` or `module:Class`",
 }
 """Parts that are no table of keys: what stands for them in one."""
-_BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "ge": "≥", "maximum": "≤", "exclusiveMaximum": "<"}
+_BOUNDS = {
+    "minimum": "≥",
+    "exclusiveMinimum": ">",
+    "ge": "≥",
+    "maximum": "≤",
+    "exclusiveMaximum": "<",
+}
 
 
 def page() -> str:
-    """Markdown: a table for the specification, then one for each part of it, in the order in which they are met."""
+    """Markdown: a table for the specification, then one for each part of it, in the order in which
+    they are met.
+    """
     schema = Spec.model_json_schema()
-    parts: dict[str, Any] = {name: part for name, part in schema["$defs"].items() if name not in _ELSEWHERE}
+    parts: dict[str, Any] = {
+        name: part for name, part in schema["$defs"].items() if name not in _ELSEWHERE
+    }
     lines = [*_table(schema, parts)]
     for name in _met(schema, parts):
         said = as_text(parts[name].get("description", ""))
@@ -55,7 +73,9 @@ def _table(model: dict[str, Any], parts: dict[str, Any]) -> Iterator[str]:
     for key, field in model["properties"].items():
         default = "required" if key in required else f"default {_default(field.get('default'))}"
         names = [name for name in _refs(field) if name in parts]
-        said = field.get("description") or " ".join(parts[name].get("description", "") for name in names)
+        said = field.get("description") or " ".join(
+            parts[name].get("description", "") for name in names
+        )
         yield f"| `{key}` | {as_text(said)}<br><small>{_type(field)}; {default}</small> |"
 
 
@@ -79,10 +99,16 @@ def _type(field: dict[str, Any]) -> str:
     if field.get("type") == "object":
         inner = field.get("additionalProperties")
         return f"map of {_type(inner)}" if isinstance(inner, dict) and inner else "map"
-    bounds = "".join(f" {sign} {field[bound]:g}" for bound, sign in _BOUNDS.items() if bound in field)
-    return {"string": "text", "integer": "integer", "number": "number", "boolean": "`true` or `false`", "null": "`null`"}.get(
-        field.get("type", ""), "any"
-    ) + bounds
+    bounds = "".join(
+        f" {sign} {field[bound]:g}" for bound, sign in _BOUNDS.items() if bound in field
+    )
+    return {
+        "string": "text",
+        "integer": "integer",
+        "number": "number",
+        "boolean": "`true` or `false`",
+        "null": "`null`",
+    }.get(field.get("type", ""), "any") + bounds
 
 
 def _refs(field: Any) -> Iterator[str]:
@@ -98,7 +124,9 @@ def _refs(field: Any) -> Iterator[str]:
 
 
 def _met(model: dict[str, Any], parts: dict[str, Any]) -> list[str]:
-    """Names of the parts that a model refers to, each followed by those that it refers to in turn."""
+    """Names of the parts that a model refers to, each followed by those that it refers to in
+    turn.
+    """
     found: dict[str, None] = {}
 
     def meet(one: dict[str, Any]) -> None:
@@ -119,6 +147,13 @@ def as_text(text: str) -> str:
     """Text that has no meaning to Markdown or HTML but for what stands in backticks."""
     pieces = " ".join(text.split()).split("`")
     for place in range(0, len(pieces), 2):
-        for sign, written in {"&": "&amp;", "<": "&lt;", "*": "\\*", "_": "\\_", "{": "&#123;", "}": "&#125;"}.items():
+        for sign, written in {
+            "&": "&amp;",
+            "<": "&lt;",
+            "*": "\\*",
+            "_": "\\_",
+            "{": "&#123;",
+            "}": "&#125;",
+        }.items():
             pieces[place] = pieces[place].replace(sign, written)
     return "`".join(pieces).replace("|", "\\|")

@@ -1,4 +1,6 @@
-"""Handwritten digits with a loop of one's own and Accelerate, on one worker or several; a step is one epoch."""
+"""Handwritten digits with a loop of one's own and Accelerate, on one worker or several; a step is
+one epoch.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def train(trial: rg.Trial) -> None:
     accelerator = Accelerator(cpu=True)
     net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10))
     model, optimizer, loader = accelerator.prepare(
-        net, torch.optim.Adam(net.parameters(), trial.config["lr"]), DataLoader(TensorDataset(train_x, train_y), 64, shuffle=True)
+        net,
+        torch.optim.Adam(net.parameters(), trial.config["lr"]),
+        DataLoader(TensorDataset(train_x, train_y), 64, shuffle=True),
     )
     state = State(accelerator, loader)
     if trial.restored:

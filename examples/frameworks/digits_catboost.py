@@ -14,7 +14,13 @@ def train(trial: rg.Trial) -> None:
     train_x, valid_x, train_y, valid_y = digits()
     report = Report(trial, metric="validation-MultiClass")
     model = CatBoostClassifier(
-        iterations=trial.max_steps, learning_rate=trial.config["learning_rate"], depth=trial.config["depth"],
-        loss_function="MultiClass", random_seed=trial.seed, thread_count=1, verbose=False, **report.snapshots,
+        iterations=trial.max_steps,
+        learning_rate=trial.config["learning_rate"],
+        depth=trial.config["depth"],
+        loss_function="MultiClass",
+        random_seed=trial.seed,
+        thread_count=1,
+        verbose=False,
+        **report.snapshots,
     )
     model.fit(train_x, train_y, eval_set=(valid_x, valid_y), callbacks=[report])

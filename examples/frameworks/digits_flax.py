@@ -1,4 +1,6 @@
-"""Handwritten digits with Flax and Optax, saved by Orbax; a step is one pass over the training images."""
+"""Handwritten digits with Flax and Optax, saved by Orbax; a step is one pass over the training
+images.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def train(trial: rg.Trial) -> None:
         state.load(trial.restored)
     for step in trial.steps():
         model.train()
-        order = np.random.default_rng([trial.seed, step]).permutation(len(train_x))  # follows from the step: nothing to save
+        # follows from the step: nothing to save
+        order = np.random.default_rng([trial.seed, step]).permutation(len(train_x))
         for batch in np.array_split(order, len(order) // BATCH):
             update(model, optimizer, train_x[batch], train_y[batch])
         model.eval()

@@ -32,7 +32,10 @@ class Net(lightning.LightningModule):
     def configure_optimizers(self) -> dict[str, object]:
         """See LightningModule."""
         optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
-        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+        }
 
 
 def train(trial: rg.Trial) -> None:
@@ -41,10 +44,18 @@ def train(trial: rg.Trial) -> None:
     lightning.seed_everything(trial.seed, verbose=False)
     train_x, valid_x, train_y, valid_y = map(torch.tensor, digits())
     trainer = lightning.Trainer(
-        max_epochs=trial.max_steps, accelerator="cpu", devices=trial.world.local_size, logger=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[Report(trial, metric="val_loss")],
+        max_epochs=trial.max_steps,
+        accelerator="cpu",
+        devices=trial.world.local_size,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Report(trial, metric="val_loss")],
     )
     trainer.fit(
-        Net(trial.config["lr"]), DataLoader(TensorDataset(train_x, train_y), 64, shuffle=True),
-        DataLoader(TensorDataset(valid_x, valid_y), 256), ckpt_path=restored(trial), weights_only=False,
+        Net(trial.config["lr"]),
+        DataLoader(TensorDataset(train_x, train_y), 64, shuffle=True),
+        DataLoader(TensorDataset(valid_x, valid_y), 256),
+        ckpt_path=restored(trial),
+        weights_only=False,
     )

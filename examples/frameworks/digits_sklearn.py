@@ -1,4 +1,6 @@
-"""Handwritten digits with a linear model of scikit-learn that learns pass by pass; a step is one pass."""
+"""Handwritten digits with a linear model of scikit-learn that learns pass by pass; a step is one
+pass.
+"""
 
 from __future__ import annotations
 
@@ -20,4 +22,6 @@ def train(trial: rg.Trial) -> None:
     for _ in trial.steps():
         model.partial_fit(train_x, train_y, classes=range(10))
         loss = log_loss(valid_y, model.predict_proba(valid_x))
-        trial.report({"loss": loss, "accuracy": model.score(valid_x, valid_y)}, checkpoint=state.save)
+        trial.report(
+            {"loss": loss, "accuracy": model.score(valid_x, valid_y)}, checkpoint=state.save
+        )

@@ -1,1 +1,1 @@
-"""Clusters of machines: what a cluster file says, and the engines that bring up what it describes."""
+"""Clusters of machines: the cluster file, and the engines that start what it describes."""

@@ -13,16 +13,22 @@ SEE = "regrow cluster schema"
 
 
 def read_cluster(path: Path) -> Cluster:
-    """The cluster that a file describes, with absolute paths to other files.
+    """Return the cluster that a file describes, with absolute paths to other files.
 
-    Raises UserError for a file that cannot be read or is not YAML, SpecError, with file and line, for what it says.
+    Raises UserError for a file that cannot be read or is not YAML, SpecError with file and line for
+    invalid content.
     """
     data = read_map(path, "cluster", SEE)
     try:
         cluster = Cluster.parse(data)
-        there = {key: str(_beside(path, getattr(cluster, key), key)) for key in ("prices", "lock") if getattr(cluster, key)}
+        there = {
+            key: str(_beside(path, getattr(cluster, key), key))
+            for key in ("prices", "lock")
+            if getattr(cluster, key)
+        }
         mounts = {
-            place: str(_beside(path, file, f"mounts.{place}")) for place, file in getattr(cluster, "mounts", {}).items()
+            place: str(_beside(path, file, f"mounts.{place}"))
+            for place, file in getattr(cluster, "mounts", {}).items()
         }
         return cluster.model_copy(update={**there, **({"mounts": mounts} if mounts else {})})
     except SpecError as error:
@@ -30,16 +36,22 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def _beside(path: Path, written: str, key: str) -> Path:
-    """A file that is named relative to the one at `path`. Raises SpecError if it is not there."""
+    """Return the path of a file that is named relative to the one at `path`. Raises SpecError if it
+    does not exist.
+    """
     found = (path.parent / Path(written).expanduser()).resolve()
     if not found.exists():
-        raise SpecError(key, written, f"there is no file {found}", "write it relative to the cluster file")
+        raise SpecError(
+            key, written, f"there is no file {found}", "write it relative to the cluster file"
+        )
     return found
 
 
 def schema() -> dict[str, Any]:
-    """The published JSON schema of a cluster file."""
-    kinds = {name: kind.model_json_schema(ref_template="#/$defs/{model}") for name, kind in KINDS.items()}
+    """Return the published JSON schema of a cluster file."""
+    kinds = {
+        name: kind.model_json_schema(ref_template="#/$defs/{model}") for name, kind in KINDS.items()
+    }
     parts: dict[str, Any] = {}
     for kind in kinds.values():
         parts |= kind.pop("$defs", {})

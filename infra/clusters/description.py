@@ -1,11 +1,20 @@
-"""What a cluster file says: which machines, where, and what they are to have. Nothing is looked up or started here."""
+"""The contents of a cluster file: which machines, where, and with what. Nothing is looked up or
+started here.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from regrow.search.durations import Span, seconds
 from regrow.search.errors import SpecError
@@ -14,69 +23,125 @@ from regrow.search.spec.errors import explain
 from regrow.search.spec.parts import Count, Memory, Number, Part, in_bytes
 
 Market = Literal["spot", "on-demand"]
-Text = Annotated[str, Field(min_length=1)]
-Texts = dict[Text, str]
+Line = Annotated[str, Field(min_length=1)]
+"""A shell command, with any characters."""
 Time = Annotated[Number, BeforeValidator(seconds, json_schema_input_type=Span), Field(gt=0)]
 Bytes = Annotated[Count, BeforeValidator(in_bytes, json_schema_input_type=Memory), Field(gt=0)]
 _LABEL = r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?"
-"""What all of the clouds take as part of a name."""
+"""A name that all clouds accept as part of a name."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SPAN, _SIZE = 'write seconds, or text such as "10min" or "2h"', 'write a number of bytes, or text such as "8GiB"'
+_SPAN, _SIZE = (
+    'write seconds, or text such as "10min" or "2h"',
+    'write a number of bytes, or text such as "8GiB"',
+)
 _FORMS = {
-    "idle": _SPAN, "expires": _SPAN, "env": "write NAME: value, one a line", "setup": "write a list of commands",
+    "idle": _SPAN,
+    "expires": _SPAN,
+    "env": "write NAME: value, one a line",
+    "setup": "write a list of commands",
     "head.memory": _SIZE,
-    **{f"workers.{place}.{key}": form for place in range(9) for key, form in (("after", _SPAN), ("memory", _SIZE))},
+    **{
+        f"workers.{place}.{key}": form
+        for place in range(9)
+        for key, form in (("after", _SPAN), ("memory", _SIZE))
+    },
 }
-"""What to write where a value of more than one form may stand."""
+"""Hints for values that may have several forms."""
+
+
+def _word(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("has a line end or another control character; leave that out")
+    if value[:1] in ("-", " "):
+        raise ValueError(
+            "begins with what a command line could take for something else; write a name, a path or"
+            " an address"
+        )
+    return value
+
+
+def _user(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\$?", value):
+        raise ValueError(
+            "is no name of a user; write letters, digits, '_', '.', '@', '+' and '-', not beginning"
+            " with a '-'"
+        )
+    return value
+
+
+def _address(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_:\[][A-Za-z0-9_.:%\[\]-]*", value):
+        raise ValueError(
+            "is no address of a machine; write a host name or an IP address, without user and port"
+        )
+    return value
+
+
+Text = Annotated[str, Field(min_length=1), AfterValidator(_word)]
+"""Text that is passed to command lines of other programs: not an option of theirs, and without line
+ends.
+"""
+User = Annotated[str, Field(min_length=1), AfterValidator(_user)]
+Address = Annotated[str, Field(min_length=1), AfterValidator(_address)]
+Texts = dict[Text, Annotated[str, AfterValidator(_word)]]
 
 
 def _label(value: str) -> str:
     if not re.fullmatch(_LABEL, value):
-        raise ValueError("is no name of a cluster; write at most 40 lower-case letters, digits and '-', beginning with a letter")
+        raise ValueError(
+            "is no name of a cluster; write at most 40 lower-case letters, digits and '-',"
+            " beginning with a letter"
+        )
     return value
 
 
-Label = Annotated[str, AfterValidator(_label), WithJsonSchema({"type": "string", "pattern": f"^{_LABEL}$"})]
+Label = Annotated[
+    str, AfterValidator(_label), WithJsonSchema({"type": "string", "pattern": f"^{_LABEL}$"})
+]
 
 
 class Group(Part):
-    """What is the same of all kinds of workers."""
+    """Fields of every kind of workers."""
 
     market: Market = "on-demand"
     """`spot`: cheaper, and may be taken away at any time."""
     most: Annotated[Count, Field(ge=1)]
-    """How many there may be at a time."""
+    """Most workers of the group at a time."""
     least: Annotated[Count, Field(ge=0)] = 0
-    """How many there are as long as the cluster is up."""
+    """Least workers of the group while the cluster is up."""
     after: Time | None = None
-    """Asked for only by trials that have waited so long for those before: seconds, or "10min". None: at once."""
+    """A trial may use this group only after waiting for the earlier groups for this time: seconds,
+    or "10min". None: at once.
+    """
 
 
 class Head(Part):
-    """The machine that holds the cluster together: Ray's head, the coordinator and the driver. On-demand, without trials."""
+    """The on-demand machine of Ray's head, the coordinator and the driver. It takes no trials."""
 
     type: Text
-    """Its instance type."""
+    """The head's instance type."""
     disk: Annotated[Count, Field(ge=10)] = 100
-    """GB of its disk."""
+    """Size of its disk in GB."""
 
 
 class Workers(Group):
     """Machines of one type, as many as are needed up to `most`."""
 
     type: Text
-    """The instance type."""
+    """Instance type of the machines."""
     zones: tuple[Text, ...] = ()
-    """Availability zones, tried in this order. Empty: those of the cluster."""
+    """Availability zones, tried in this order. Empty: the cluster's zones."""
     disk: Annotated[Count, Field(ge=10)] = 100
-    """GB of the disk."""
+    """Size of the disk in GB."""
 
 
 class Pods(Group):
-    """Pods of one kind, as many as are needed up to `most`. Which nodes are spot `node_selector` says."""
+    """Pods of one kind, as many as are needed up to `most`. `node_selector` decides whether their
+    nodes are spot.
+    """
 
     name: Label
-    """Of the group, in its pods' names."""
+    """Name of the group, part of its pods' names."""
     cpu: Annotated[Number, Field(gt=0)]
     """CPUs of a pod."""
     memory: Bytes
@@ -84,107 +149,145 @@ class Pods(Group):
     gpu: Annotated[Count, Field(ge=0)] = 0
     """GPUs of a pod."""
     node_selector: Texts = Field(default_factory=dict)
-    """Labels of the nodes on which they may be."""
+    """Labels that the pods' nodes must have."""
     tolerations: tuple[dict[str, Any], ...] = ()
-    """Of taints of these nodes, as in a pod."""
+    """Tolerations of taints of these nodes, in the form of a pod's."""
 
 
 class HeadPod(Part):
     """The pod of Ray's head, the coordinator and the driver. It takes no trials."""
 
     cpu: Annotated[Number, Field(gt=0)] = 2
-    """CPUs."""
+    """CPUs of the pod."""
     memory: Bytes = 8 << 30
     """Bytes, or text such as "8GiB"."""
     node_selector: Texts = Field(default_factory=dict)
-    """Labels of the nodes on which it may be; not one of spot nodes."""
+    """Labels that its node must have; no label of spot nodes."""
     tolerations: tuple[dict[str, Any], ...] = ()
-    """Of taints of these nodes, as in a pod."""
+    """Tolerations of taints of its node, in the form of a pod's."""
 
 
 class Cluster(Part):
-    """What is the same on every kind of cluster."""
+    """Fields of every kind of cluster."""
 
     name: Label
-    """Of the cluster: at most 40 lower-case letters, digits and '-'. Two clusters of one user have two names."""
+    """Name of the cluster: at most 40 lower-case letters, digits and '-'. Two clusters of one user
+    need different names.
+    """
     on: str
     """Where the machines are."""
     idle: Time = 600.0
-    """Seconds, or "10min". A worker without a trial goes after so long, the whole cluster after so long without an experiment."""
+    """A worker ends after this time without a trial, the whole cluster after this time without an
+    experiment: seconds, or "10min".
+    """
     expires: Time = 7 * 86400.0
-    """After so long its machines' tags say that it is forgotten: seconds, or "2d"."""
+    """After this time its machines' tags mark the cluster as forgotten: seconds, or "2d"."""
     prices: Text | None = None
-    """A CSV file of prices per hour, InstanceType,Region,Price,SpotPrice, relative to this one. None: costs are not known."""
+    """A CSV file of prices per hour with columns InstanceType,Region,Price,SpotPrice; its path is
+    relative to the cluster file. None: costs are unknown.
+    """
     python: Text | None = None
-    """The interpreter of an environment with regrow in it that all machines, or the image, have. None: one is made."""
+    """The Python interpreter of an environment with regrow that all machines, or the image, have.
+    None: an environment is made.
+    """
     lock: Text | None = None
-    """Of which the environment is made: a file of requirements, relative to this one. None: what is installed here."""
-    setup: tuple[Text, ...] = ()
-    """Commands that each machine runs before anything else, such as the installation of a driver."""
-    env: Texts = Field(default_factory=dict)
-    """Environment variables of head, workers and trials. `$NAME` as the whole value: that of this variable here."""
+    """A requirements file from which the environment is made; its path is relative to the cluster
+    file. None: from the packages installed here.
+    """
+    setup: tuple[Line, ...] = ()
+    """Commands that each machine runs before anything else, for example to install a driver."""
+    env: dict[Line, str] = Field(default_factory=dict)
+    """Environment variables of head, workers and trials. `$NAME` as the whole value: the value of
+    this variable here.
+    """
     shared: tuple[Text, ...] = ()
-    """Folders that all machines share, in which the state of an experiment may be. Without them it has to be in a bucket."""
+    """Folders that all machines share, which may hold an experiment's state. Without them the state
+    has to be in a bucket.
+    """
 
     @model_validator(mode="after")
     def _environment(self) -> Self:
         for name in self.env:
             if not _VARIABLE.fullmatch(name):
-                raise SpecError(f"env.{name}", "***", "is no name of a variable", "write letters, digits and '_'")
+                raise SpecError(
+                    f"env.{name}",
+                    "***",
+                    "is no name of a variable",
+                    "write letters, digits and '_'",
+                )
         if self.python is not None and self.lock is not None:
-            raise SpecError("lock", self.lock, "stands beside python, which has its packages already", "keep one of them")
+            raise SpecError(
+                "lock",
+                self.lock,
+                "stands beside python, which has its packages already",
+                "keep one of them",
+            )
         return self
 
     @classmethod
     def parse(cls, data: dict[str, Any]) -> Cluster:
-        """The cluster that plain data describe. Raises SpecError."""
+        """Return the cluster that plain data describe. Raises SpecError."""
         if "on" not in data:
             raise SpecError("on", None, "is missing", f"add `on:` with one of {', '.join(KINDS)}")
         kind = KINDS.get(data["on"]) if isinstance(data["on"], str) else None
         if kind is None:
-            raise SpecError("on", data["on"], "is no place for a cluster", nearest(data["on"], KINDS))
+            raise SpecError(
+                "on", data["on"], "is no place for a cluster", nearest(data["on"], KINDS)
+            )
         for key in data.keys() - kind.model_fields.keys():
             if there := [name for name, other in KINDS.items() if key in other.model_fields]:
-                raise SpecError(str(key), data[key], f"is for clusters on {' or '.join(there)}", "leave it out")
+                raise SpecError(
+                    str(key), data[key], f"is for clusters on {' or '.join(there)}", "leave it out"
+                )
         try:
             return kind.model_validate(data)
         except ValidationError as error:
             raise explain(error, data, kind, _PARTS[kind], _FORMS) from None
 
     def groups(self) -> tuple[Group, ...]:
-        """The groups of workers that come and go; empty where the machines are there."""
+        """Return the groups of workers that come and go; empty if the machines are permanent."""
         return tuple(one for one in getattr(self, "workers", ()) if isinstance(one, Group))
 
     def market(self) -> dict[str, Any] | None:
-        """What the specification's key `market` is to be: which kind of machine is asked for first, and how long; None: any."""
+        """Return the value for the specification's key `market`: which kind of machine to ask for
+        first, and how long; None: any.
+        """
         groups = self.groups()
         other = next((one for one in groups if one.market != groups[0].market), None)
-        return None if other is None or other.after is None else {"first": groups[0].market, "after": other.after}
+        return (
+            None
+            if other is None or other.after is None
+            else {"first": groups[0].market, "after": other.after}
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that `parse` turns into an equal one."""
+        """Return plain data that `parse` turns into an equal cluster."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
 class OnVms(Cluster):
-    """What is the same on AWS, GCP and Azure."""
+    """Fields of clusters on AWS, GCP and Azure."""
 
     region: Text
-    """Where its machines are."""
+    """The region of its machines."""
     zones: tuple[Text, ...] = ()
     """Availability zones, tried in this order. Empty: all of the region."""
     head: Head
     """The head's machine."""
     workers: Annotated[tuple[Workers, ...], Field(min_length=1)]
-    """The groups of workers, those to be tried first before the others."""
+    """The groups of workers, in the order in which they are tried."""
     image: Text | None = None
-    """The machine image. None: a current one of Ubuntu for CPUs, the cloud's own for deep learning where a type has GPUs."""
-    user: Text | None = None
-    """The image's user who may log in. None: that of the default image."""
+    """The machine image. None: a current Ubuntu image for CPUs, the cloud's deep-learning image for
+    types with GPUs.
+    """
+    user: User | None = None
+    """The image's user for SSH logins. None: the user of the default image."""
     mounts: Texts = Field(default_factory=dict)
-    """Files and folders that are copied to all machines: path there to path here."""
+    """Files and folders that are copied to all machines: path on the machine to path here."""
     reach: Text | None = None
-    """From which addresses the machines may be reached by SSH, as a CIDR block. None: from this machine's own address alone."""
+    """The addresses from which the machines may be reached by SSH, as a CIDR block. None: this
+    machine's address only.
+    """
 
 
 class Aws(OnVms):
@@ -193,9 +296,11 @@ class Aws(OnVms):
     on: Literal["aws"]
     """Amazon Web Services."""
     role: Text | None = None
-    """An instance profile of the machines. None: one is made with rights for this cluster's machines and nothing else."""
+    """An instance profile of the machines. None: one is created for the head, with rights for this
+    cluster's machines only.
+    """
     private: Annotated[bool, Field(strict=True)] = False
-    """Whether the machines are reached by their internal addresses, by way of a VPN."""
+    """Whether the machines are reached by their internal addresses, through a VPN."""
 
 
 class Gcp(OnVms):
@@ -213,34 +318,39 @@ class Azure(OnVms):
     on: Literal["azure"]
     """Microsoft Azure."""
     resource_group: Text
-    """The resource group in which everything is made."""
+    """The resource group in which everything is created."""
     subscription: Text | None = None
-    """The subscription's id. None: that of `az account show`."""
+    """The subscription's id. None: the one of `az account show`."""
 
 
 class Ssh(Cluster):
-    """Machines that are there, and are reached by SSH."""
+    """Existing machines that are reached by SSH."""
 
     on: Literal["ssh"]
-    """Machines of your own."""
-    user: Text
-    """Who logs in on them."""
+    """Your own machines."""
+    user: User
+    """The user for SSH logins."""
     key: Text = "~/.ssh/id_ed25519"
-    """The private key for that; the head gets a copy, as it starts Ray on the workers."""
-    head: Text
-    """Address of the machine that is the head; it takes no trials."""
-    workers: Annotated[tuple[Text, ...], Field(min_length=1)]
-    """Addresses of the others."""
+    """The private key for the logins; the head gets a copy, as it starts Ray on the workers."""
+    head: Address
+    """Address of the head's machine; it takes no trials."""
+    workers: Annotated[tuple[Address, ...], Field(min_length=1)]
+    """Addresses of the workers."""
     cpus: Annotated[Count, Field(ge=1)] | None = None
-    """How many CPUs of each worker trials may have. None: all."""
+    """How many CPUs of each worker trials may use. None: all."""
     mounts: Texts = Field(default_factory=dict)
-    """Files and folders that are copied to all machines: path there to path here."""
+    """Files and folders that are copied to all machines: path on the machine to path here."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
         for place, address in enumerate(self.workers):
             if address == self.head:
-                raise SpecError(f"workers.{place}", address, "is the head, which takes no trials", "name another machine")
+                raise SpecError(
+                    f"workers.{place}",
+                    address,
+                    "is the head, which takes no trials",
+                    "name another machine",
+                )
             if address in self.workers[:place]:
                 raise SpecError(f"workers.{place}", address, "is named twice", "leave it out")
         return self
@@ -254,27 +364,34 @@ class Kubernetes(Cluster):
     image: Text
     """The image of all pods, with regrow in it."""
     namespace: Label = "default"
-    """Where its objects are made."""
+    """The namespace of its objects."""
     context: Text | None = None
     """The context of kubectl. None: the current one."""
     service_account: Text | None = None
-    """Of the pods. None: the namespace's default."""
+    """Service account of the pods. None: the namespace's default."""
     pull_secrets: tuple[Text, ...] = ()
-    """Names of secrets with which the image is pulled."""
+    """Names of secrets for pulling the image."""
     secrets: tuple[Text, ...] = ()
     """Names of secrets whose entries become environment variables of head and workers."""
     head: HeadPod = HeadPod()
     """The head's pod."""
     workers: Annotated[tuple[Pods, ...], Field(min_length=1)]
-    """The groups of pods, those to be tried first before the others."""
+    """The groups of pods, in the order in which they are tried."""
     volumes: Texts = Field(default_factory=dict)
-    """Claims of persistent volumes by the path at which pods see them."""
+    """Claims of persistent volumes, by the path at which pods mount them."""
 
 
-KINDS: dict[str, type[Cluster]] = {"aws": Aws, "gcp": Gcp, "azure": Azure, "ssh": Ssh, "kubernetes": Kubernetes}
-"""By what stands at `on`."""
+KINDS: dict[str, type[Cluster]] = {
+    "aws": Aws,
+    "gcp": Gcp,
+    "azure": Azure,
+    "ssh": Ssh,
+    "kubernetes": Kubernetes,
+}
+"""Classes of clusters by the value of `on`."""
 _PARTS: dict[type[Cluster], dict[str, type[Part]]] = {
-    Kubernetes: {"head": HeadPod, "workers": Pods}, Ssh: {},
+    Kubernetes: {"head": HeadPod, "workers": Pods},
+    Ssh: {},
     **{kind: {"head": Head, "workers": Workers} for kind in (Aws, Gcp, Azure)},
 }
-"""What stands below their keys."""
+"""Classes of the parts below their keys."""

@@ -1,13 +1,13 @@
-"""What this machine keeps of a cluster: one folder for each, for its owner alone.
+"""What this machine stores about a cluster: one folder per cluster, private to its owner.
 
 <services' home>/clusters/<name>/
-    cluster.yaml  what it was brought up from
-    token         Ray's, without which nobody gives the cluster work
+    cluster.yaml  the description from which it was started
+    token         Ray's, required to submit work to the cluster
     environment   variables of its processes, one a line
-    engine/       what the engine was given, such as launcher.yaml
-    log           what the engine said
-    lock          held while a command brings the cluster up, or ends it
-    kept          there for a cluster that `regrow cluster up` or --keep left up
+    engine/       input of the engine, such as launcher.yaml
+    log           output of the engine
+    lock          held while a command starts or ends the cluster
+    kept          exists if `regrow cluster up` or --keep left the cluster running
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAIT_SECONDS = 1.0
 
 
 class Folder:
-    """The folder of the cluster of this name."""
+    """The folder of a cluster."""
 
     def __init__(self, name: str) -> None:
         self.path = services_home() / "clusters" / name
@@ -37,18 +37,23 @@ class Folder:
         self.kept = self.path / "kept"
 
     def make(self) -> Folder:
-        """Itself, after making sure that it is there."""
+        """Create the folder if needed, and return this object."""
         self.engine.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
         return self
 
     @contextmanager
     def alone(self, say: Callable[[str], None]) -> Iterator[None]:
-        """Waits until no other command of this machine brings the cluster up or ends it, and keeps others waiting."""
+        """Hold the cluster's lock within the block, so that one command of this machine at a time
+        starts or ends it. Waits for another one.
+        """
         file = self.make().path / "lock"
         lock = locks.take(file)
         if lock is None:
-            say("another command on this machine brings the cluster up, or ends it: waiting for that")
+            say(
+                "another command on this machine brings the cluster up, or ends it: waiting for"
+                " that"
+            )
             while lock is None:
                 lock = locks.take(file, wait=_WAIT_SECONDS)
         with lock:
@@ -56,7 +61,7 @@ class Folder:
 
     @property
     def token_file(self) -> Path:
-        """The file of the cluster's token, which is made with the first use."""
+        """The file of the cluster's token, created on the first use."""
         file = self.path / "token"
         if not file.exists():
             self.make()
@@ -69,20 +74,31 @@ class Folder:
         return self.token_file.read_text().strip()
 
     def environment_file(self, cluster: Cluster) -> Path:
-        """The file with the variables of the cluster's processes, `NAME=value` one a line. Raises SpecError."""
+        """Write the file with the variables of the cluster's processes, one `NAME=value` a line,
+        and return its path. Raises SpecError.
+        """
         file = self.make().path / "environment"
-        private_files.replace(file, "".join(f"{name}={value}\n" for name, value in variables(cluster, os.environ).items()))
+        private_files.replace(
+            file,
+            "".join(f"{name}={value}\n" for name, value in variables(cluster, os.environ).items()),
+        )
         return file
 
 
 def variables(cluster: Cluster, here: Mapping[str, str]) -> dict[str, str]:
-    """The cluster's `env` with the values of the variables `here` that it names. Raises SpecError for one that is not set."""
+    """Return the cluster's `env`, with the values from `here` of the variables that it refers to.
+    Raises SpecError for one that is not set.
+    """
     found: dict[str, str] = {}
     for name, written in cluster.env.items():
         variable = written.removeprefix("$")
         if variable != written and variable not in here:
-            raise SpecError(f"env.{name}", written, "is not set here", f"export {variable}, or leave it out")
+            raise SpecError(
+                f"env.{name}", written, "is not set here", f"export {variable}, or leave it out"
+            )
         found[name] = here[variable] if variable != written else written
         if "\n" in found[name]:
-            raise SpecError(f"env.{name}", "***", "has more than one line", "put it into a file, and name that")
+            raise SpecError(
+                f"env.{name}", "***", "has more than one line", "put it into a file, and name that"
+            )
     return found

@@ -1,4 +1,6 @@
-"""Experiments as Ray Jobs on a cluster: submitted, followed and asked after through a tunnel to the head."""
+"""Experiments as Ray Jobs on a cluster: submitted, followed and queried through a tunnel to the
+head.
+"""
 
 from __future__ import annotations
 
@@ -14,41 +16,63 @@ from typing import Any
 
 from regrow.infra.clusters.node import DASHBOARD_PORT
 from regrow.infra.clusters.provider import Provider
+from regrow.infra.machine.confidential import confidential, excludes, told
 from regrow.tasks.errors import RegrowError, UserError
-from regrow.tasks.variables import put, put_back
+from regrow.tasks.process.variables import put, put_back
 
 _OVERRIDING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
-"""Variables that Ray's client would take for the address in place of ours."""
+"""Variables that Ray's client would use as the address in place of ours."""
 _EXPERIMENT, _STATE = "regrow.experiment", "regrow.state"
 _TOO_LARGE = r"status code 413|exceeds the maximum size"
-"""What Ray says of a project that it does not take: its dashboard, or its own client before that."""
+"""Messages of Ray about a project that is too large: of its dashboard, or before that of its
+client.
+"""
 _NAMED = 3
-"""How many of its files are told then."""
-_OF_RAY = re.compile(r"^(?:\S+ \S+\tINFO job_manager\.py.*|Running entrypoint for job .*)\n", re.MULTILINE)
-"""What Ray writes at the head of a job's output."""
+"""How many of its files are named then."""
+_OF_RAY = re.compile(
+    r"^(?:\S+ \S+\tINFO job_manager\.py.*|Running entrypoint for job .*)\n", re.MULTILINE
+)
+"""Lines that Ray writes at the beginning of a job's output."""
 
 
 def about(experiment: str, state: str) -> dict[str, str]:
-    """What Ray's list of jobs tells of an experiment. `state`: its state root."""
+    """Return the metadata of an experiment in Ray's list of jobs. `state`: its state root."""
     return {_EXPERIMENT: experiment, _STATE: state}
 
 
 def too_large(project: Path) -> str:
-    """What people are told of a project that Ray does not take."""
+    """Return the message about a project that is too large for Ray."""
     files = [file for file in project.rglob("*") if file.is_file() and not file.is_symlink()]
-    largest = sorted(((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True)[:_NAMED]
+    largest = sorted(
+        ((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True
+    )[:_NAMED]
     told = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
-    hint = "name what is not needed in a .gitignore there, and have data come by a bucket or by `mounts` of the cluster file"
-    return f"the project {project} is more than the 100 MB that Ray takes, packed; its largest files: {told}; {hint}"
+    hint = (
+        "name what is not needed in a .gitignore there, and have data come by a bucket or by"
+        " `mounts` of the cluster file"
+    )
+    return (
+        f"the project {project} is more than the 100 MB that Ray takes, packed; its largest files:"
+        f" {told}; {hint}"
+    )
 
 
 class Away(RegrowError):
-    """The cluster's head does not answer."""
+    """The cluster's head does not answer. The second argument, if any: see `Jobs.follow`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job. `status` is Ray's word, `state` the experiment's state root; `exit_code` None: not known, or it has not ended."""
+    """One job.
+
+    Attributes:
+        id: Ray's submission id.
+        experiment: its experiment.
+        status: Ray's status.
+        state: the experiment's state root.
+        exit_code: of its command; None: not known, or it has not ended.
+
+    """
 
     id: str
     experiment: str
@@ -58,25 +82,53 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether it will not change any more."""
+        """Whether its status is final."""
         return self.status in ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 class Jobs:
-    """The experiments of one cluster. All methods raise Away where the head does not answer."""
+    """The experiments of one cluster. All methods raise Away if the head does not answer."""
 
     def __init__(self, provider: Provider, token: str) -> None:
         self._provider, self._token = provider, token
 
-    def submit(self, experiment: str, entrypoint: str, project: Path, environment: Mapping[str, str], *, state: str) -> str:
-        """Starts an experiment; returns the job's id. `project`: a folder whose files it is to have; `state`: its state root."""
+    def submit(
+        self,
+        experiment: str,
+        entrypoint: str,
+        project: Path,
+        environment: Mapping[str, str],
+        *,
+        state: str,
+        say: Callable[[str], None],
+    ) -> str:
+        """Start an experiment. Returns the job's id. Raises UserError if the project is too large.
+
+        Args:
+            experiment: its name.
+            entrypoint: the command.
+            project: folder whose files it gets, except confidential ones.
+            environment: variables of the command.
+            state: its state root.
+            say: gets a line about confidential files that are not sent.
+
+        """
+        left_out = confidential(project)
+        if left_out:
+            say(told(left_out))
         chosen = f"regrow-{experiment}-{uuid.uuid4().hex[:8]}"
         with self._client() as client:
             try:
                 return str(
                     client.submit_job(
-                        entrypoint=entrypoint, submission_id=chosen, metadata=about(experiment, state),
-                        runtime_env={"working_dir": str(project), "env_vars": dict(environment)},
+                        entrypoint=entrypoint,
+                        submission_id=chosen,
+                        metadata=about(experiment, state),
+                        runtime_env={
+                            "working_dir": str(project),
+                            "env_vars": dict(environment),
+                            "excludes": excludes(left_out),
+                        },
                     )
                 )
             except (RuntimeError, ValueError) as error:
@@ -85,24 +137,30 @@ class Jobs:
                 raise UserError(too_large(project)) from None
 
     def all(self) -> list[Job]:
-        """Those that were submitted since the cluster is up, the oldest first."""
+        """Return the jobs submitted since the cluster was started, oldest first."""
         with self._client() as client:
-            jobs = sorted((one for one in client.list_jobs() if one.submission_id), key=lambda one: one.start_time or 0)
+            jobs = sorted(
+                (one for one in client.list_jobs() if one.submission_id),
+                key=lambda one: one.start_time or 0,
+            )
             return [_job(one) for one in jobs]
 
     def running(self, experiment: str) -> Job | None:
-        """The job that runs an experiment now; None if none does."""
-        return next((job for job in self.all() if job.experiment == experiment and not job.ended), None)
+        """Return the job that runs an experiment now; None if there is none."""
+        return next(
+            (job for job in self.all() if job.experiment == experiment and not job.ended), None
+        )
 
     def stop(self, job: str) -> None:
-        """Tells a job to end."""
+        """Ask a job to end."""
         with self._client() as client:
             client.stop_job(job)
 
     def follow(self, job: str, show: Callable[[str], None], shown: int) -> tuple[Job, int]:
-        """Shows what the job prints until it ends, without the first `shown` characters.
+        """Show what the job prints until it ends, except the first `shown` characters.
 
-        Returns how it ended, and the characters so far. Raises Away, whose second argument is those.
+        Returns the ended job, and the number of characters so far. Raises Away, whose second
+        argument is that number.
         """
         seen = 0
         try:
@@ -127,10 +185,12 @@ class Jobs:
 
         hidden = put(dict.fromkeys(_OVERRIDING, ""))
         put_back(dict.fromkeys(_OVERRIDING))
-        logging.disable(logging.INFO)  # Ray tells of each upload and each connection
+        logging.disable(logging.INFO)  # Ray logs each upload and each connection
         try:
             with self._provider.tunnel(DASHBOARD_PORT) as port:
-                yield JobSubmissionClient(f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {self._token}"})
+                yield JobSubmissionClient(
+                    f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {self._token}"}
+                )
         except UserError:
             raise
         except (RuntimeError, OSError, ClientError, RegrowError) as error:
@@ -143,6 +203,9 @@ class Jobs:
 def _job(info: Any) -> Job:
     told = info.metadata or {}
     return Job(
-        id=str(info.submission_id), status=str(info.status.value), exit_code=info.driver_exit_code,
-        experiment=told.get(_EXPERIMENT, ""), state=told.get(_STATE, ""),
+        id=str(info.submission_id),
+        status=str(info.status.value),
+        exit_code=info.driver_exit_code,
+        experiment=told.get(_EXPERIMENT, ""),
+        state=told.get(_STATE, ""),
     )

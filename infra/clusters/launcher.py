@@ -1,7 +1,7 @@
-"""Clusters that Ray's launcher brings up (`ray up`): the file that it is given, and how it is run.
+"""Clusters started by Ray's launcher (`ray up`): the launcher file, and how the launcher is run.
 
-What differs between the clouds and machines of one's own is in a `Site`: the sections `provider` and `auth`, the types of
-nodes, and what a machine does at its end.
+A `Site` has what differs between clouds and the user's machines: the sections `provider` and
+`auth`, the types of nodes, and what a machine does at its end.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ GCS_PORT = 6379
 _SAID = re.compile(r"\x1b\[[0-9;]*m")
 """Colours in the launcher's output."""
 _STEP = re.compile(r"\[\d+/\d+\] (?!No )(.*)")
-"""One of the launcher's steps, unless there is nothing to do in it."""
+"""A step in the launcher's output, unless it has nothing to do."""
 _SHOWN = 15
-"""Lines of the launcher's output that are told when it fails."""
+"""Lines of the launcher's output that are shown if it fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What a launcher file has of one cloud."""
+    """The parts of a launcher file that depend on the cloud."""
 
     provider: Json
     auth: Json
     node_types: Json = field(default_factory=dict)
-    """Empty where machines have no types; else `head` is one of them."""
+    """Empty if machines have no types; else `head` is one of them."""
     most: int
-    """How many workers there may be."""
+    """Most workers."""
     autoscaler_v2: bool = True
     then: str | None = None
-    """What a machine runs at its end, such as what turns it off."""
+    """Command that a machine runs at its end, for example to turn itself off."""
     worker_arguments: tuple[str, ...] = ()
-    """Of `ray start` on workers; in words that a shell may expand."""
+    """Arguments of `ray start` on workers, as shell words, unquoted."""
     initialization: tuple[str, ...] = ()
-    """Commands before those of the cluster file."""
+    """Commands to run before those of the cluster file."""
 
 
 class Launcher:
@@ -62,58 +62,89 @@ class Launcher:
         self.cluster, self.site = cluster, site
         self.folder = Folder(cluster.name)
         self.there = folder(cluster.name).relative_to(Path.home()).as_posix()
-        """The folder on the machines, below a home."""
+        """The folder on the machines, relative to the home folder."""
 
     def python(self) -> str:
-        """The interpreter on the machines, for a shell there."""
-        return shlex.quote(self.cluster.python) if self.cluster.python else f'"$HOME"/{self.there}/env/bin/python'
+        """Return the interpreter on the machines, quoted for their shell."""
+        return (
+            shlex.quote(self.cluster.python)
+            if self.cluster.python
+            else f'"$HOME"/{self.there}/env/bin/python'
+        )
 
     def node(self, rest: str) -> str:
-        """A command for a shell on one of the machines."""
+        """Return a `clusters.node` command for a shell on one of the machines."""
         return f"{self.python()} -m regrow.infra.clusters.node {self.cluster.name} {rest}"
 
     def file(self) -> Json:
-        """What the launcher is given. Without secrets, and the same each time."""
+        """Return the launcher file's content, without secrets and always in the same order."""
         cluster, site = self.cluster, self.site
         then = f"--then {shlex.quote(site.then)} " if site.then else ""
-        types = {"available_node_types": site.node_types, "head_node_type": "head"} if site.node_types else {}
-        head = (
-            f"--head --port={GCS_PORT} --num-cpus=0 --num-gpus=0 --dashboard-host=127.0.0.1 --dashboard-port={DASHBOARD_PORT} "
-            "--include-log-monitor=false --disable-usage-stats --autoscaling-config=~/ray_bootstrap_config.yaml"
+        types = (
+            {"available_node_types": site.node_types, "head_node_type": "head"}
+            if site.node_types
+            else {}
         )
-        worker = " ".join((f"--address=$RAY_HEAD_IP:{GCS_PORT} --include-log-monitor=false", *site.worker_arguments))
+        head = (
+            f"--head --port={GCS_PORT} --num-cpus=0 --num-gpus=0 --dashboard-host=127.0.0.1"
+            f" --dashboard-port={DASHBOARD_PORT} --include-log-monitor=false --disable-usage-stats"
+            " --autoscaling-config=~/ray_bootstrap_config.yaml"
+        )
+        worker = " ".join(
+            (
+                f"--address=$RAY_HEAD_IP:{GCS_PORT} --include-log-monitor=false",
+                *site.worker_arguments,
+            )
+        )
         return {
-            "cluster_name": cluster.name, "max_workers": site.most, "idle_timeout_minutes": cluster.idle / 60,
-            "provider": site.provider, "auth": site.auth, **types,
-            "file_mounts": self._mounts(), "initialization_commands": list(site.initialization),
+            "cluster_name": cluster.name,
+            "max_workers": site.most,
+            "idle_timeout_minutes": cluster.idle / 60,
+            "provider": site.provider,
+            "auth": site.auth,
+            **types,
+            "file_mounts": self._mounts(),
+            "initialization_commands": list(site.initialization),
             "setup_commands": [*cluster.setup, *self.environment_commands()],
-            "head_setup_commands": [], "worker_setup_commands": [],
-            "head_start_ray_commands": [self.node(f"start head --idle {cluster.idle:g} {then}-- {head}")],
+            "head_setup_commands": [],
+            "worker_setup_commands": [],
+            "head_start_ray_commands": [
+                self.node(f"start head --idle {cluster.idle:g} {then}-- {head}")
+            ],
             "worker_start_ray_commands": [self.node(f"start worker {then}-- {worker}")],
         }
 
     def written(self) -> bytes:
-        """The file's bytes."""
+        """Return the launcher file's bytes."""
         text: bytes = yaml.safe_dump(self.file(), sort_keys=False, width=1000, encoding="utf-8")
         return text
 
     def up(self, say: Callable[[str], None]) -> None:
-        """Brings up what is missing. Raises RegrowError, with what the launcher said, and SpecError for `env`."""
+        """Start what is missing of the cluster. Raises RegrowError with the launcher's output, and
+        SpecError for `env`.
+        """
         self._ship()
         self.run("up", "-y", "--no-config-cache", say=say)
 
     def down(self, say: Callable[[str], None]) -> None:
-        """Has the launcher end the cluster."""
+        """End the cluster by the launcher."""
         self.run("down", "-y", say=say)
 
     def run(self, verb: str, *options: str, say: Callable[[str], None]) -> None:
-        """Runs `ray VERB` on the file."""
+        """Run `ray VERB` on the launcher file. Raises RegrowError with the last lines of its
+        output.
+        """
         file = self.folder.make().engine / "launcher.yaml"
         private_files.replace(file, self.written())
         with self.folder.log.open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
-                [*RAY, verb, *options, str(file)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                text=True, errors="replace", env=self.environment(),
+                [*RAY, verb, *options, str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=self.environment(),
             )
             lines: list[str] = []
             for line in process.stdout or ():
@@ -126,39 +157,52 @@ class Launcher:
             if process.wait() != 0:
                 told = "\n".join(line for line in lines[-_SHOWN:] if line)
                 where = f"all of it is in {self.folder.log}"
-                raise RegrowError(f"`ray {verb}` of the cluster {self.cluster.name} failed ({where}):\n{told}")
+                raise RegrowError(
+                    f"`ray {verb}` of the cluster {self.cluster.name} failed ({where}):\n{told}"
+                )
 
     def environment(self) -> Mapping[str, str]:
-        """Of the launcher's own process."""
+        """Return the environment of the launcher's process. RAY_TMPDIR keeps its files out of
+        /tmp/ray, which all users share.
+        """
         version = "1" if self.site.autoscaler_v2 else "0"
-        return {**os.environ, "RAY_UP_enable_autoscaler_v2": version, "RAY_USAGE_STATS_ENABLED": "0"}
+        ours = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(self.folder.path)}
+        return {**os.environ, "RAY_UP_enable_autoscaler_v2": version, **ours}
 
     def _mounts(self) -> Json:
         here, there = self.folder.path, f"~/{self.there}"
-        found = {f"{there}/token": str(here / "token"), f"{there}/environment": str(here / "environment")}
+        found = {
+            f"{there}/token": str(here / "token"),
+            f"{there}/environment": str(here / "environment"),
+        }
         found |= {f"{there}/{one}": str(here / "engine" / one) for one in self.shipped()}
         mounts: dict[str, str] = getattr(self.cluster, "mounts", {})
         return {**found, **mounts}
 
     def shipped(self) -> dict[str, bytes]:
-        """The files of which the environment on the machines is made; none where they have one already."""
+        """Return the files from which the environment on the machines is made; none if the machines
+        have an environment.
+        """
         if self.cluster.python is not None:
             return {}
         lock = Path(self.cluster.lock) if self.cluster.lock else None
-        return {shipping.wheel_name(): shipping.wheel(), "requirements.txt": shipping.requirements(lock)}
+        return {
+            shipping.wheel_name(): shipping.wheel(),
+            "requirements.txt": shipping.requirements(lock),
+        }
 
     def environment_commands(self) -> list[str]:
-        """What a machine runs to have its environment made, in a shell."""
+        """Return the shell commands with which a machine makes its environment."""
         if self.cluster.python is not None:
             return []
         return [shipping.environment_script(self.there, self._stamp())]
 
     def _stamp(self) -> str:
-        """Changes with what the environment is made of."""
+        """Return a hash of what the environment is made from."""
         return hashlib.sha256(b"".join(self.shipped().values())).hexdigest()[:16]
 
     def _ship(self) -> None:
-        """Writes what the machines are given."""
+        """Write the files that the machines get."""
         _ = self.folder.token_file
         self.folder.environment_file(self.cluster)
         for name, content in self.shipped().items():

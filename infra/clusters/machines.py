@@ -1,4 +1,4 @@
-"""Machines that are reached by SSH: commands on them, and tunnels to them."""
+"""Machines that are reached by SSH: running commands on them, and tunnels to them."""
 
 from __future__ import annotations
 
@@ -10,57 +10,91 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from regrow.tasks.errors import RegrowError
 
 _OPTIONS = (
-    "BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3", "IdentitiesOnly=yes",
+    "BatchMode=yes",
+    "ConnectTimeout=10",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "IdentitiesOnly=yes",
     "LogLevel=ERROR",
 )
 _TUNNEL_SECONDS = 20.0
 _TICK = 0.05
 UNREACHABLE = 255
-"""What ssh ends with when it could not connect."""
+"""Exit code of ssh if it could not connect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """A machine, and how one logs in there. `known_hosts`: the file of keys of machines that were seen before."""
+    """A machine and its SSH login. `known_hosts`: file with the keys of machines seen before."""
 
     address: str
     user: str
     key: Path
     known_hosts: Path
 
-    def run(self, command: str, *, stdin: bytes = b"", timeout: float | None = None) -> subprocess.CompletedProcess[bytes]:
-        """Has the login shell there run a command. Exit code 255: it could not be reached."""
-        words = [*self._ssh(), f"{self.user}@{self.address}", f"bash -lc {shlex.quote(command)}"]
+    def run(
+        self, command: str, *, stdin: bytes = b"", timeout: float | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command in the login shell there. Exit code 255: the machine could not be
+        reached.
+        """
+        words = [
+            *self._ssh(),
+            "--",
+            f"{self.user}@{self.address}",
+            f"bash -lc {shlex.quote(command)}",
+        ]
         try:
-            return subprocess.run(words, input=stdin, capture_output=True, timeout=timeout, check=False)
+            return subprocess.run(
+                words, input=stdin, capture_output=True, timeout=timeout, check=False
+            )
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(words, UNREACHABLE, b"", f"no answer in {timeout:g} s".encode())
+            return subprocess.CompletedProcess(
+                words, UNREACHABLE, b"", f"no answer in {timeout:g} s".encode()
+            )
         except FileNotFoundError:
             raise RegrowError("there is no program ssh here; install OpenSSH's client") from None
 
     @contextmanager
-    def hold(self, command: str) -> Iterator[None]:
-        """Has the login shell there run a command as long as the block lasts, and no longer, should the connection break."""
-        held = f"{command} & child=$!; cat > /dev/null; kill $child"  # the connection's end is that of the input
-        words = [*self._ssh(), f"{self.user}@{self.address}", f"bash -lc {shlex.quote(held)}"]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    def hold(self, command: str) -> Iterator[IO[bytes]]:
+        """Run a command in the login shell there for the duration of the block. It also ends if the
+        connection breaks. Yields its output.
+        """
+        # the input ends with the connection
+        held = f"{command} & child=$!; cat > /dev/null; kill $child"
+        words = [*self._ssh(), "--", f"{self.user}@{self.address}", f"bash -lc {shlex.quote(held)}"]
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
             try:
-                yield
+                if process.stdout is not None:
+                    yield process.stdout
             finally:
                 if process.stdin is not None:
                     process.stdin.close()
 
     @contextmanager
     def tunnel(self, port: int) -> Iterator[int]:
-        """A port of the loopback here that leads to one of the loopback there. Raises RegrowError if it cannot be reached."""
+        """Open a local loopback port that leads to a loopback port there. Raises RegrowError if the
+        machine cannot be reached.
+        """
         here = _free(port)
-        words = [*self._ssh(), "-o", "ExitOnForwardFailure=yes", "-N", "-L", f"127.0.0.1:{here}:127.0.0.1:{port}"]
+        words = [
+            *self._ssh(),
+            "-o",
+            "ExitOnForwardFailure=yes",
+            "-N",
+            "-L",
+            f"127.0.0.1:{here}:127.0.0.1:{port}",
+        ]
+        words += ["--", f"{self.user}@{self.address}"]
         process = subprocess.Popen(
-            [*words, f"{self.user}@{self.address}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         try:
             self._wait(process, here)
@@ -76,19 +110,31 @@ class Remote:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return
             if process.poll() is not None:
-                told = (process.stderr.read() if process.stderr else b"").decode(errors="replace").strip()
+                told = (
+                    (process.stderr.read() if process.stderr else b"")
+                    .decode(errors="replace")
+                    .strip()
+                )
                 raise RegrowError(f"{self.address} cannot be reached: {told or 'ssh ended'}")
             if time.monotonic() > deadline:
                 raise RegrowError(f"{self.address} did not answer within {_TUNNEL_SECONDS:g} s")
             time.sleep(_TICK)
 
     def _ssh(self) -> Sequence[str]:
-        options = (*_OPTIONS, "StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={self.known_hosts}")
-        return ["ssh", "-i", str(self.key), *(word for option in options for word in ("-o", option))]
+        known = str(self.known_hosts).replace("%", "%%")  # ssh expands %
+        options = (*_OPTIONS, "StrictHostKeyChecking=accept-new", f'UserKnownHostsFile="{known}"')
+        return [
+            "ssh",
+            "-i",
+            str(self.key),
+            *(word for option in options for word in ("-o", option)),
+        ]
 
 
 def _free(port: int) -> int:
-    """The port itself if nobody here has it, as Prefect's page asks for its data where it was served; else any."""
+    """Return the same port if it is free here, because Prefect's page requests its data at the port
+    where it was served; else any free port. Raises RegrowError if there is none.
+    """
     for wanted in (port, 0):
         with suppress(OSError), socket.create_server(("127.0.0.1", wanted)) as probe:
             return int(probe.getsockname()[1])

@@ -1,22 +1,24 @@
-"""What runs on each machine of a cluster: a supervisor of its part of Ray, so that nothing of it outlives what it is for.
+"""The supervisor of Ray on each machine of a cluster, so that no process outlives its purpose.
 
-    python -m regrow.infra.clusters.node NAME start head|worker [--idle S] [--then COMMAND] -- ARGUMENTS OF ray start
+    python -m regrow.infra.clusters.node NAME start head|worker [--idle S] [--then COMMAND]
+        -- ARGUMENTS OF ray start
     python -m regrow.infra.clusters.node NAME status | stop | stop now | versions
     python -m regrow.infra.clusters.node NAME exec COMMAND...
 
-Ray's own processes have no parent, and on SIGTERM leave without a word. Under `ray start --block`, whose parent this is, the
-node drains first. A head on which no job has run for `idle` seconds ends, whether or not anybody is left who would end it;
-then the workers, whose head is gone, end, too. So does one that Ray has drained: `ray start --block` itself waits on, and if
-the head is gone by then nobody ends the machine. At its end a machine runs the command at `--then`, such as one that
-terminates it. What belongs to the cluster is known by a variable of its environment.
+Ray's own processes have no parent, and on SIGTERM leave without draining. This supervisor is the
+parent of `ray start --block`, under which the node drains first. A head on which no job has run for
+`idle` seconds ends, even if no user is left to end it; then its workers end, too. So does a node
+that Ray has drained: `ray start --block` itself keeps waiting, and with the head gone nothing would
+end the machine. At its end a machine runs the command at `--then`, for example to terminate itself.
+Processes of the cluster are recognised by a variable in their environment.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,38 +29,42 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from regrow.infra.clusters.private import RAY, forget_launched
+from regrow.infra.clusters.private import RAY
+from regrow.infra.machine import capacity, locks
 from regrow.infra.machine.descendants import adopt, end_children
+from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import marked
 from regrow.infra.state.places import CLUSTER
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.process import temporary
 
 MARK = CLUSTER
 DASHBOARD_PORT = 8265
 _RAYLET = "raylet\n"
-"""What the system calls Ray's own process for a machine."""
+"""Name of Ray's process for a machine, as the kernel reports it."""
 _EXPERIMENT = "regrow run "
-"""In the command of an experiment's process on the head."""
+"""Part of the command of an experiment's process on the head."""
 _BEGUN = "Ray runtime started"
-"""What `ray start` says as soon as the node is there."""
+"""Output of `ray start` once the node has started."""
 _START_SECONDS = 180.0
 _DRAIN_SECONDS = 60.0
-"""How long a node may take to end; Ray itself waits 30 s for its tasks."""
+"""Seconds that a node may take to end; Ray itself waits 30 s for its tasks."""
 _FIRST_SECONDS = 300.0
-"""How long a head waits at least for its first job: its workers are still being set up."""
+"""Least seconds that a head waits for its first job: its workers are still being set up."""
 _LOOK_SECONDS = 5.0
 _NOW = signal.SIGINT
-"""Tells a supervisor to end without draining: with its head gone, that would take Ray 30 s and do nothing."""
+"""Signal to end without draining: if the head is gone, draining would take Ray 30 s for nothing."""
 _TICK = 0.2
 _COMMAND = 200
-"""Characters of a process's command that are told."""
+"""Most characters shown of a process's command."""
 _SHOWN = 20
-"""Lines of Ray's output that are told when it does not start."""
+"""Lines of Ray's output that are shown if it does not start."""
 
 
 def folder(name: str) -> Path:
-    """Where a machine has what belongs to the cluster: `environment`, `token`, what is installed, its log."""
+    """Return a machine's folder for the cluster: `environment`, `token`, and what is installed."""
     return Path.home() / ".local" / "share" / "regrow" / "nodes" / name
 
 
@@ -66,45 +72,82 @@ class Node:
     """The part of the cluster `name` that runs on this machine."""
 
     def __init__(self, name: str) -> None:
+        """Locate the node's files. Raises RegrowError if another user has taken the name of this
+        user's folder for temporary files.
+        """
         self.name, self.folder = name, folder(name)
-        # Not in the folder, which machines may share.
-        self._lock = Path(tempfile.gettempdir()) / f"regrow-{os.getuid()}-{name}.lock"
-        self.log = Path(tempfile.gettempdir()) / f"regrow-{os.getuid()}-{name}.log"
+        # Not in the cluster's folder, which machines may share. In a folder where no other user can
+        # write a process id to signal, or place a link.
+        if (own := temporary.own()) is None:
+            taken = f"{tempfile.gettempdir()}/regrow-{os.getuid()} on {os.uname().nodename}"
+            raise RegrowError(
+                f"{taken} is not this user's folder: have it removed, or set another TMPDIR"
+            )
+        self._lock, self.log = own / f"{name}.lock", own / f"{name}.log"
 
     def environment(self) -> dict[str, str]:
-        """The environment of all that runs here: this process's own, the cluster's, and where the token is."""
+        """Return the environment of all processes here: this process's, the cluster's, and the
+        place of the token.
+        """
         token = self.folder / "token"
         found = dict(os.environ)
         for line in (self.folder / "environment").read_text().splitlines():
             key, _, value = line.partition("=")
             found[key] = value
         bin_folder = str(Path(sys.executable).parent)
+        ray = {"RAY_TMPDIR": str(Path(at).parent)} if (at := self._said().get("ray")) else {}
         return {
-            **found, MARK: self.name, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0",
+            **found,
+            **ray,
+            MARK: self.name,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_USAGE_STATS_ENABLED": "0",
             "PATH": os.pathsep.join((bin_folder, found.get("PATH", os.defpath))),
         }
 
     def running(self) -> int | None:
-        """The process that supervises this machine; None if there is none."""
+        """Return the process id of this machine's supervisor; None if there is none."""
+        process: int | None = self._said().get("process")
+        return process
+
+    def _said(self) -> dict[str, Any]:
+        """Return the supervisor's record: `process`, and the folder of its `ray`; empty if there is
+        none.
+        """
+        if not locks.is_held(self._lock):
+            return {}
         try:
-            with self._lock.open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            pass
-        except BlockingIOError:
-            return int(self._lock.read_text() or 0) or None
-        return None
+            return dict(json.loads(self._lock.read_text()))
+        except ValueError:  # it is starting
+            return {}
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Starts the supervisor, unless there is one, and returns when Ray runs. Raises RegrowError if it does not."""
+        """Start the supervisor unless it runs. Returns once Ray runs; raises RegrowError if it does
+        not start.
+        """
         if self.running() is not None:
             return
         self.log.unlink(missing_ok=True)
-        forget_launched(self.name)
-        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600), "w") as log:
-            command = [sys.executable, "-m", "regrow.infra.clusters.node", self.name, "supervise", *arguments]
+        with os.fdopen(
+            os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600), "w"
+        ) as log:
+            command = [
+                sys.executable,
+                "-m",
+                "regrow.infra.clusters.node",
+                self.name,
+                "supervise",
+                *arguments,
+            ]
             supervisor = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment(), start_new_session=True, cwd="/"
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment(),
+                start_new_session=True,
+                cwd="/",
             )
         deadline = time.monotonic() + _START_SECONDS
         while not self._has_begun():
@@ -116,10 +159,25 @@ class Node:
             time.sleep(_TICK)
 
     def supervise(self, role: str, idle: float, then: str | None, arguments: Sequence[str]) -> None:
-        """Runs Ray in this process's session until it ends, is told to end, or has had nothing to do for `idle` seconds."""
-        with self._only() as told:
-            adopt()  # Ray's agents outlive what started them, and hide their environment behind a title
-            ray = subprocess.Popen([*RAY, "start", "--block", *arguments])
+        """Run Ray in this process's session until it ends, a signal asks for its end, or no job has
+        run for `idle` seconds. Then run `then`.
+        """
+        place = ray_folder(os.environ)
+        with self._only(place) as told:
+            # Where Ray's autoscaler keeps what it has launched.
+            os.environ["RAY_TMPDIR"] = str(place.parent)
+            # Ray's agents outlive their parents, and hide their environment behind a title.
+            adopt()
+            ray = subprocess.Popen(
+                [
+                    *RAY,
+                    "start",
+                    "--block",
+                    f"--temp-dir={place}",
+                    *arguments,
+                    *_of_this_machine(arguments),
+                ]
+            )
             jobs = Jobs(self) if role == "head" else None
             busy = look = time.monotonic()
             joined, patience = False, max(idle, _FIRST_SECONDS)
@@ -143,11 +201,15 @@ class Node:
             _end(ray, drain=_NOW not in told)
             end_children()
             _kill(MARK + "=" + self.name)
+            if temporary.is_room(place.parent):
+                shutil.rmtree(place, ignore_errors=True)
         if then:
-            subprocess.run(then, shell=True, check=False)  # noqa: S602 - a command of the cluster file's engine
+            subprocess.run(then, shell=True, check=False)  # noqa: S602 - a command from the engine
 
     def stop(self, *, now: bool = False) -> None:
-        """Ends all that runs here for the cluster, and returns when it is gone. `now`: without the drain, as its head is gone."""
+        """End all processes of the cluster here. Returns when they have ended. `now`: without
+        draining, as the head is gone.
+        """
         if (supervisor := self.running()) is not None:
             os.kill(supervisor, _NOW if now else signal.SIGTERM)
             deadline = time.monotonic() + _DRAIN_SECONDS + _LOOK_SECONDS
@@ -156,26 +218,32 @@ class Node:
         _kill(f"{MARK}={self.name}")
 
     def _has_begun(self) -> bool:
-        """Whether Ray says that it runs: its raylet may be gone before it is looked for, half a minute before its command."""
+        """Return whether Ray's log reports a successful start. The raylet can exit before we look
+        for it, half a minute before its command.
+        """
         return _BEGUN in self.log.read_text(errors="replace")
 
     def _has_raylet(self) -> bool:
         return any(_name(process) == _RAYLET for process in marked(f"{MARK}={self.name}"))
 
     def left(self) -> list[str]:
-        """The commands of the processes that belong to the cluster here."""
+        """Return the commands of the processes here that belong to the cluster."""
         found = []
         for process in marked(f"{MARK}={self.name}"):
             try:
                 words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            found.append(f"{process} {b' '.join(words).decode(errors='replace')[:_COMMAND].strip()}")
+            found.append(
+                f"{process} {b' '.join(words).decode(errors='replace')[:_COMMAND].strip()}"
+            )
         return found
 
     @contextmanager
-    def _only(self) -> Iterator[list[int]]:
-        """Makes this the one supervisor here; gives the signals that ask for its end, as they come."""
+    def _only(self, place: Path) -> Iterator[list[int]]:
+        """Make this process the only supervisor here, with Ray at `place`. Yields a list to which
+        the signals that ask for its end are added.
+        """
         told: list[int] = []
 
         def take(number: int, _frame: FrameType | None) -> None:
@@ -183,35 +251,51 @@ class Node:
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, take)
-        with os.fdopen(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lock.truncate()
-            lock.write(str(os.getpid()))
+        lock = locks.take(self._lock, wait=1.0)  # checks hold it for an instant
+        if lock is None:
+            raise RegrowError(f"the cluster {self.name} runs on {os.uname().nodename} already")
+        with lock:
+            lock.truncate(0)
+            lock.write(json.dumps({"process": os.getpid(), "ray": str(place)}))
             lock.flush()
             yield told
 
 
 class Jobs:
-    """Whether the cluster has work: a job or a driver that has not ended."""
+    """Tells whether the cluster has work: a job or a driver that has not ended."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._token = node, node.folder / "token"
 
     def any(self) -> bool:
-        """Whether there is one; where Ray does not say, whether an experiment's process runs on this machine."""
+        """Return whether there is work. If Ray does not answer, return whether an experiment's
+        process runs on this machine.
+        """
         import requests
 
         headers = {"Authorization": f"Bearer {self._token.read_text().strip()}"}
         try:
-            answer = requests.get(f"http://127.0.0.1:{DASHBOARD_PORT}/api/jobs/", headers=headers, timeout=10)
+            answer = requests.get(
+                f"http://127.0.0.1:{DASHBOARD_PORT}/api/jobs/", headers=headers, timeout=10
+            )
             answer.raise_for_status()
             return any(job.get("status") in ("PENDING", "RUNNING") for job in answer.json())
         except (OSError, ValueError):
             return any(_EXPERIMENT in process for process in self._node.left())
 
 
+def _of_this_machine(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield options of `ray start` for what this process may use of its machine, except those in
+    `arguments`.
+    """
+    for name, amount in capacity.of_ray().items():
+        option = f"--{name.replace('_', '-')}"
+        if not any(one.partition("=")[0] == option for one in arguments):
+            yield f"{option}={amount}"
+
+
 def _end(ray: subprocess.Popen[bytes], *, drain: bool) -> None:
-    """Tells Ray to drain and end, and waits for that; or has it end at once."""
+    """Make Ray drain and end, and wait for that; without `drain`, kill it at once."""
     if ray.poll() is None:
         if drain:
             ray.terminate()
@@ -225,7 +309,9 @@ def _end(ray: subprocess.Popen[bytes], *, drain: bool) -> None:
 
 
 def _kill(mark: str) -> None:
-    """Kills all that has the mark, but for what led to this process: a shell that runs it, the supervisor."""
+    """Kill all processes with the mark, except the ancestors of this process: a shell that runs it,
+    the supervisor.
+    """
     spared = set(_ancestors(os.getpid()))
     while left := [process for process in marked(mark) if process not in spared]:
         for process in left:
@@ -255,7 +341,9 @@ def _ancestors(process: int) -> Iterator[int]:
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="regrow.infra.clusters.node")
     parser.add_argument("name")
-    parser.add_argument("action", choices=("start", "supervise", "status", "stop", "versions", "exec"))
+    parser.add_argument(
+        "action", choices=("start", "supervise", "status", "stop", "versions", "exec")
+    )
     return parser.parse_args(words)
 
 
@@ -268,13 +356,18 @@ def _duty(words: Sequence[str]) -> argparse.Namespace:
 
 
 def versions() -> dict[str, str]:
-    """What has to be the same on all machines: those of Python and of Ray, and of what speaks with the log."""
+    """Return the versions that must be equal on all machines: of Python, of Ray, and of packages
+    that read and write the log.
+    """
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return {"Python": python, **{name: metadata.version(name) for name in ("ray", "regrow", "msgspec")}}
+    return {
+        "Python": python,
+        **{name: metadata.version(name) for name in ("ray", "regrow", "msgspec")},
+    }
 
 
 def main(words: Sequence[str]) -> int:
-    """The command line; see the module's text."""
+    """Run the command line described at the top of this module."""
     asked, rest = _parsed(words[:2]), list(words[2:])
     node = Node(asked.name)
     match asked.action:
@@ -289,12 +382,10 @@ def main(words: Sequence[str]) -> int:
         case "versions":
             sys.stdout.write(json.dumps(versions()) + "\n")
         case "exec":
-            os.execvpe(rest[0], rest, node.environment())  # noqa: S606 - what it is for
+            os.execvpe(rest[0], rest, node.environment())  # noqa: S606 - runs the given command
     if asked.action in ("status", "stop"):
         sys.stdout.write(json.dumps({"supervisor": node.running(), "left": node.left()}) + "\n")
     return 0
-
-
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What machines cost: a CSV file in the form of SkyPilot's catalogue, of which the columns below are used.
+"""Prices of machines: a CSV file in the form of SkyPilot's catalogue.
 
-InstanceType,Region,Price,SpotPrice    USD an hour; others, such as AvailabilityZone, may be there. Several rows of a type
-and region: the cheapest counts.
+The columns used are InstanceType, Region, Price and SpotPrice (USD per hour); others, such as
+AvailabilityZone, are ignored. If a type and region have several rows, the cheapest counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _COLUMNS = ("InstanceType", "Region", "Price", "SpotPrice")
 
 
 class Prices:
-    """Prices by type, region and market. `file` None: none is known. Raises UserError for a file that is none of prices."""
+    """Prices by type, region and market. `file` None: no prices. Raises UserError for a file
+    without valid prices.
+    """
 
     def __init__(self, file: Path | None) -> None:
         self._known: dict[tuple[str, str, Market], float] = {}
@@ -24,7 +26,7 @@ class Prices:
             self._read(file)
 
     def of(self, instance: str, region: str, market: Market) -> float | None:
-        """USD an hour; None if it is not known."""
+        """Return USD per hour; None if unknown."""
         return self._known.get((instance, region, market))
 
     def _read(self, file: Path) -> None:
@@ -32,7 +34,10 @@ class Prices:
             with file.open(newline="", encoding="utf-8") as lines:
                 rows = csv.DictReader(lines)
                 if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
-                    raise UserError(f"{file}: has no column {missing[0]}; its columns are to be {','.join(_COLUMNS)}")
+                    raise UserError(
+                        f"{file}: has no column {missing[0]}; its columns are to be"
+                        f" {','.join(_COLUMNS)}"
+                    )
                 for row in rows:
                     self._take(row, f"{file}:{rows.line_num}")
         except (OSError, UnicodeDecodeError) as error:
@@ -42,10 +47,12 @@ class Prices:
         markets: tuple[tuple[Market, str], ...] = (("on-demand", "Price"), ("spot", "SpotPrice"))
         for market, column in markets:
             if not (text := (row[column] or "").strip()):
-                continue  # not offered
+                continue  # not offered in this market
             try:
                 price = float(text)
             except ValueError:
-                raise UserError(f"{where}: {column}: {text!r} is not a number; write USD an hour") from None
+                raise UserError(
+                    f"{where}: {column}: {text!r} is not a number; write USD an hour"
+                ) from None
             key = row["InstanceType"], row["Region"], market
             self._known[key] = min(price, self._known.get(key, price))

@@ -1,4 +1,4 @@
-"""The port behind which the engines are that bring clusters up: Ray's launcher, KubeRay."""
+"""The port for engines that start clusters: Ray's launcher, KubeRay."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import IO, Literal, Protocol
 
 from regrow.infra.clusters.description import Market
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One line of what may be started: at most `most` machines of a type. `price`: USD an hour for each; None: not known."""
+    """One line of what may be started. `most`: most machines of the type. `price`: USD per hour for
+    each; None: unknown.
+    """
 
     role: Literal["head", "workers"]
     type: str
@@ -24,42 +26,54 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine or pod of the cluster that is there, whatever state it is in."""
+    """An existing machine or pod of the cluster, in any state."""
 
     address: str
     role: Literal["head", "worker"]
     type: str = ""
     market: Market | None = None
     state: str = "running"
-    """`running`, or what is the matter with it."""
+    """`running`, or a description of the problem."""
 
 
 class Provider(Protocol):
-    """One cluster, as an engine sees it. All methods raise RegrowError for what the engine could not do, with its words."""
+    """One cluster, as managed by an engine. All methods raise RegrowError, with the engine's
+    message, for what the engine could not do.
+    """
 
     def plan(self) -> list[Offer]:
-        """What may be started at most, for people to say yes to."""
+        """Return the most that may be started, for the user to confirm."""
 
     def files(self) -> dict[str, bytes]:
-        """What the engine is given, by file name; the same bytes each time. Without secrets."""
+        """Return the engine's input by file name, always the same bytes, without secrets."""
 
     def check(self) -> None:
-        """Looks for mistakes as far as that goes without an account or network. Raises SpecError or UserError."""
+        """Check for mistakes, as far as possible without an account or network. Raises SpecError or
+        UserError.
+        """
 
     def up(self, say: Callable[[str], None]) -> None:
-        """Brings the cluster up, or what is missing of it; changes nothing that runs. `say` is given lines for people."""
+        """Start the cluster, or what is missing of it, without changing what runs. `say` gets lines
+        for people.
+        """
 
     def status(self) -> list[Machine]:
-        """What is there, the head first; empty if nothing is."""
+        """Return the existing machines, the head first; empty if there are none."""
 
-    def command(self, words: Sequence[str], *, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        """Runs a command on the head, in the cluster's environment, and returns when it has ended."""
+    def command(
+        self, words: Sequence[str], *, stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command on the head, in the cluster's environment, and return when it has ended."""
 
-    def hold(self, words: Sequence[str]) -> AbstractContextManager[None]:
-        """Has a command run on the head as long as the block lasts."""
+    def hold(self, words: Sequence[str]) -> AbstractContextManager[IO[bytes]]:
+        """Run a command on the head for the duration of the block. Yields its output."""
 
     def tunnel(self, port: int) -> AbstractContextManager[int]:
-        """A port of this machine's loopback that leads to one of the head's, as long as the block lasts."""
+        """Open a local loopback port that leads to a loopback port of the head, for the duration of
+        the block.
+        """
 
     def down(self, say: Callable[[str], None]) -> None:
-        """Ends the cluster and looks whether anything is left; raises RegrowError, naming it, if so."""
+        """End the cluster and check that nothing is left. Raises RegrowError, naming what is left,
+        otherwise.
+        """

@@ -1,4 +1,6 @@
-"""What each machine needs to run regrow: a wheel, exact versions of other packages, and how an environment is made of them."""
+"""What each machine needs to run regrow: a wheel, exact versions of other packages, and how an
+environment is made from them.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,23 @@ from pathlib import Path
 from regrow.tasks.errors import UserError
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The time of all files in the wheel: the same files make the same bytes."""
+"""Time of all files in the wheel, so that the same files give the same bytes."""
 _TOOLS = frozenset({"pip", "regrow", "setuptools", "wheel"})
 
 
 def wheel_name() -> str:
-    """How the file is to be called."""
+    """Return the name of the wheel's file."""
     return f"regrow-{metadata.version('regrow')}-py3-none-any.whl"
 
 
 @cache
 def wheel() -> bytes:
-    """A wheel of the regrow that runs here."""
+    """Return a wheel of the running regrow."""
     info = f"regrow-{metadata.version('regrow')}.dist-info"
-    files = {**dict(_package()), f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+    files = {
+        **dict(_package()),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
     for name in ("METADATA", "entry_points.txt"):
         files[f"{info}/{name}"] = (metadata.distribution("regrow").read_text(name) or "").encode()
     record = io.StringIO()
@@ -43,13 +48,18 @@ def wheel() -> bytes:
     rows.writerow((f"{info}/RECORD", "", ""))
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in [*sorted(files.items()), (f"{info}/RECORD", record.getvalue().encode())]:
+        for name, content in [
+            *sorted(files.items()),
+            (f"{info}/RECORD", record.getvalue().encode()),
+        ]:
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
 
 
 def _package() -> Iterator[tuple[str, bytes]]:
-    """The files of the package, by their names in a wheel; folders may be links, as in a checkout."""
+    """Yield the files of the package by their names in a wheel. Folders may be links, as in a
+    checkout.
+    """
     root = Path(sys.modules["regrow"].__file__ or "").parent
     folders = [root]
     while folders:
@@ -61,7 +71,9 @@ def _package() -> Iterator[tuple[str, bytes]]:
 
 
 def requirements(lock: Path | None) -> bytes:
-    """The file `lock`, or exact versions of what is installed here. Raises UserError for what no other machine could install."""
+    """Return the content of `lock`, or exact versions of what is installed here. Raises UserError
+    for a package that other machines cannot install.
+    """
     if lock is not None:
         return lock.read_bytes()
     found: dict[str, str] = {}
@@ -72,16 +84,24 @@ def requirements(lock: Path | None) -> bytes:
         place = json.loads(one.read_text("direct_url.json") or "{}")
         if place.get("url", "").startswith("file:"):
             hint = "publish it, or name the packages that the cluster needs in a file, at `lock`"
-            raise UserError(f"{name} was installed from {place['url']}, which the cluster's machines do not have; {hint}")
+            raise UserError(
+                f"{name} was installed from {place['url']}, which the cluster's machines do not"
+                f" have; {hint}"
+            )
         vcs = place.get("vcs_info")
-        found[name] = f"{name} @ {vcs['vcs']}+{place['url']}@{vcs['commit_id']}" if vcs else f"{name}=={one.version}"
+        found[name] = (
+            f"{name} @ {vcs['vcs']}+{place['url']}@{vcs['commit_id']}"
+            if vcs
+            else f"{name}=={one.version}"
+        )
     return "".join(f"{line}\n" for _, line in sorted(found.items())).encode()
 
 
 def environment_script(folder: str, stamp: str) -> str:
-    """A shell command that makes `folder`/env, an environment, of the wheel and requirements.txt there, once for each stamp.
+    """Return a shell command that makes the environment `folder`/env from the wheel and
+    requirements.txt there, once per stamp.
 
-    uv installs the Python version that is used here where a machine has another one.
+    uv installs the Python version in use here if a machine has another one.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     place, wheel_file = f'"$HOME"/{shlex.quote(folder)}', shlex.quote(wheel_name())

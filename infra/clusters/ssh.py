@@ -1,7 +1,9 @@
-"""The engine for machines that are there already: Ray's launcher with its provider `local`, and its first autoscaler.
+"""The engine for existing machines: Ray's launcher with its provider `local`, and Ray's first
+autoscaler.
 
-With the second one the workers never start (ray#57153, #59905). The launcher's own `down` stops whatever Ray runs on the head;
-ours ends on each machine what belongs to this cluster, and looks whether it did.
+With the second autoscaler the workers never start (ray#57153, #59905). The launcher's own `down`
+stops everything that Ray runs on the head. Ours ends, on each machine, only what belongs to this
+cluster, and checks that it has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from regrow.infra.clusters.description import Ssh
 from regrow.infra.clusters.launcher import Launcher, Site
@@ -28,13 +30,13 @@ from regrow.tasks.errors import RegrowError
 
 _LOOK_SECONDS = 20.0
 _SEEN_SECONDS = 5
-"""How long a file that the head made may take to be seen on another machine."""
+"""Seconds until a file made by the head must be visible on the other machines."""
 _STOP_SECONDS = 120.0
 _JOIN_SECONDS = 180.0
-"""How long the workers may take until the experiment begins without those that are missing."""
+"""Seconds to wait for workers, before the experiment begins without the missing ones."""
 _JOIN_LOOK_SECONDS = 1.0
 _NO_COMMAND = 127
-"""What a shell ends with that finds no such command."""
+"""Exit code of a shell that does not find the command."""
 
 
 class SshEngine:
@@ -53,7 +55,13 @@ class SshEngine:
     def plan(self) -> list[Offer]:
         """See Provider."""
         head = Offer(role="head", type=self.cluster.head, market=None, most=1, price=0.0)
-        return [head, *(Offer(role="workers", type=one, market=None, most=1, price=0.0) for one in self.cluster.workers)]
+        return [
+            head,
+            *(
+                Offer(role="workers", type=one, market=None, most=1, price=0.0)
+                for one in self.cluster.workers
+            ),
+        ]
 
     def files(self) -> dict[str, bytes]:
         """See Provider."""
@@ -71,18 +79,25 @@ class SshEngine:
         self.launcher.folder.make()
         self._check_machines()
         if any(machine.role == "head" for machine in self.status()):
-            say(f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its head")
+            say(
+                f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its"
+                " head"
+            )
             return
         self._check_shared()
-        forget_launched(self.cluster.name)
+        forget_launched(self.cluster.name, self.launcher.folder.path)
         self.launcher.up(say)
         self._await_workers(say)
 
     def _check_machines(self) -> None:
-        """Raises RegrowError, naming it, for a machine that cannot be reached, or whose environment is another one than ours."""
+        """Check that each machine can be reached and has the same versions as this one. Raises
+        RegrowError, naming the machine, otherwise.
+        """
         command = self.launcher.node("versions") if self.cluster.python else "true"
         with ThreadPoolExecutor(len(self._remotes)) as threads:
-            answers = threads.map(lambda remote: remote.run(command, timeout=_LOOK_SECONDS), self._remotes.values())
+            answers = threads.map(
+                lambda remote: remote.run(command, timeout=_LOOK_SECONDS), self._remotes.values()
+            )
         for address, done in zip(self._remotes, answers, strict=True):
             said = done.stderr.decode(errors="replace").strip().splitlines()
             if done.returncode != 0:
@@ -90,32 +105,54 @@ class SshEngine:
                 if done.returncode == UNREACHABLE:
                     why += f"; it was asked as {self.cluster.user}, with {self.cluster.key}"
                 elif "No module named" in why or "Error while finding module" in why:
-                    why = f"no regrow is in {self.cluster.python}; install it there, or leave `python` out of the cluster file"
+                    why = (
+                        f"no regrow is in {self.cluster.python}; install it there, or leave"
+                        " `python` out of the cluster file"
+                    )
                 raise RegrowError(f"{address} cannot be used: {why}")
-            if self.cluster.python and (there := json.loads(done.stdout.splitlines()[-1])) != (ours := versions()):
+            if self.cluster.python and (there := json.loads(done.stdout.splitlines()[-1])) != (
+                ours := versions()
+            ):
                 name = next(name for name in ours if there.get(name) != ours[name])
-                hint = f"install {name} {ours[name]} there, or leave `python` out of the cluster file"
+                hint = (
+                    f"install {name} {ours[name]} there, or leave `python` out of the cluster file"
+                )
                 where = f"{address} has {name} {there.get(name)} in {self.cluster.python}"
                 raise RegrowError(f"{where}, here is {ours[name]}; {hint}")
 
     def _check_shared(self) -> None:
-        """Raises RegrowError, naming both, where a folder that all machines share is another one on one of them."""
+        """Check that each folder of `shared` is the same on all machines. Raises RegrowError,
+        naming the folder and the machines, otherwise.
+        """
         for folder in self.cluster.shared:
             file = shlex.quote(f"{folder}/.regrow-{uuid.uuid4().hex}")
-            look = f"for i in $(seq {_SEEN_SECONDS}); do test -e {file} && exit 0; sleep 1; done; exit 1"
-            made = self._head.run(f"test -d {shlex.quote(folder)} && touch {file}", timeout=_LOOK_SECONDS)
+            look = (
+                f"for i in $(seq {_SEEN_SECONDS}); do test -e {file} && exit 0; sleep 1; done;"
+                " exit 1"
+            )
+            made = self._head.run(
+                f"test -d {shlex.quote(folder)} && touch {file}", timeout=_LOOK_SECONDS
+            )
             hint = "mount it there, or leave it out of `shared`"
             if made.returncode != 0:
-                raise RegrowError(f"shared: {folder} is no folder on {self._head.address} that can be written; {hint}")
+                raise RegrowError(
+                    f"shared: {folder} is no folder on {self._head.address} that can be written;"
+                    f" {hint}"
+                )
             try:
-                apart = [one.address for one in self._each(look, _LOOK_SECONDS) if one.state != "running"]
+                apart = [
+                    one.address for one in self._each(look, _LOOK_SECONDS) if one.state != "running"
+                ]
                 if apart:
-                    raise RegrowError(f"shared: {folder} on {', '.join(apart)} is not that of {self._head.address}; {hint}")
+                    raise RegrowError(
+                        f"shared: {folder} on {', '.join(apart)} is not that of"
+                        f" {self._head.address}; {hint}"
+                    )
             finally:
                 self._head.run(f"rm -f {file}", timeout=_LOOK_SECONDS)
 
     def _await_workers(self, say: Callable[[str], None]) -> None:
-        """Waits until the head has started Ray on all workers, or on as many as it can."""
+        """Wait until Ray runs on all workers, or on as many as start in time."""
         deadline, there = time.monotonic() + _JOIN_SECONDS, -1
         while there < len(self.cluster.workers):
             now = [one for one in self.status() if one.role == "worker" and one.state == "running"]
@@ -124,20 +161,29 @@ class SshEngine:
                 say(f"  {there} of {len(self.cluster.workers)} workers")
             if time.monotonic() > deadline:
                 if not there:
-                    raise RegrowError(f"no worker came up within {_JOIN_SECONDS:g} s; `regrow cluster status` says how they are")
+                    raise RegrowError(
+                        f"no worker came up within {_JOIN_SECONDS:g} s; `regrow cluster status`"
+                        " says how they are"
+                    )
                 say("the experiment begins with these; others join when they can")
                 return
             time.sleep(_JOIN_LOOK_SECONDS)
 
     def status(self) -> list[Machine]:
         """See Provider."""
-        return [machine for machine in self._each(self.launcher.node("status"), _LOOK_SECONDS) if machine.state != "nothing"]
+        return [
+            machine
+            for machine in self._each(self.launcher.node("status"), _LOOK_SECONDS)
+            if machine.state != "nothing"
+        ]
 
-    def command(self, words: Sequence[str], *, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def command(
+        self, words: Sequence[str], *, stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
         """See Provider."""
         return self._head.run(self.launcher.node(f"exec {shlex.join(words)}"), stdin=stdin)
 
-    def hold(self, words: Sequence[str]) -> AbstractContextManager[None]:
+    def hold(self, words: Sequence[str]) -> AbstractContextManager[IO[bytes]]:
         """See Provider."""
         return self._head.hold(self.launcher.node(f"exec {shlex.join(words)}"))
 
@@ -147,29 +193,43 @@ class SshEngine:
 
     def down(self, say: Callable[[str], None]) -> None:
         """See Provider."""
-        # The head first, or it would bring its workers back.
+        # The head first, because it would start its workers again.
         self._on(self._head, self.launcher.node("stop"), _STOP_SECONDS)
-        left = [one for one in self._each(self.launcher.node("stop now"), _STOP_SECONDS) if one.state != "nothing"]
+        left = [
+            one
+            for one in self._each(self.launcher.node("stop now"), _STOP_SECONDS)
+            if one.state != "nothing"
+        ]
         if left:
             told = "; ".join(f"{one.address}: {one.state}" for one in left)
             raise RegrowError(f"of the cluster {self.cluster.name} this is left, or may be: {told}")
-        say(f"nothing of the cluster {self.cluster.name} runs any more on {len(self._remotes)} machines")
+        say(
+            f"nothing of the cluster {self.cluster.name} runs any more on {len(self._remotes)}"
+            " machines"
+        )
 
     def _each(self, command: str, seconds: float) -> list[Machine]:
-        """How all machines answer to a command, the head first."""
+        """Run a command on all machines. Returns their states, the head first."""
         with ThreadPoolExecutor(len(self._remotes)) as threads:
-            return list(threads.map(lambda remote: self._on(remote, command, seconds), self._remotes.values()))
+            return list(
+                threads.map(
+                    lambda remote: self._on(remote, command, seconds), self._remotes.values()
+                )
+            )
 
     def _on(self, remote: Remote, command: str, seconds: float) -> Machine:
         done = remote.run(command, timeout=seconds)
         role: Any = "head" if remote.address == self.cluster.head else "worker"
-        return Machine(address=remote.address, role=role, state=_state(done, made=self.cluster.python is None))
+        return Machine(
+            address=remote.address, role=role, state=_state(done, made=self.cluster.python is None)
+        )
 
 
 def _state(done: subprocess.CompletedProcess[bytes], *, made: bool) -> str:
-    """`running`, `nothing` for a machine on which nothing of the cluster is, or what is the matter.
+    """Return `running`, `nothing` if the machine has no process of the cluster, or a description of
+    the problem.
 
-    `made`: the environment is one that is made there, so without one nothing was ever started.
+    `made`: the environment is made by regrow there, so without one nothing was ever started.
     """
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode == UNREACHABLE:
@@ -188,11 +248,12 @@ def _state(done: subprocess.CompletedProcess[bytes], *, made: bool) -> str:
 
 
 def _site(cluster: Ssh) -> Site:
-    """What the launcher file has of these machines."""
+    """Return the parts of the launcher file for these machines."""
     count = len(cluster.workers)
     return Site(
         provider={"type": "local", "head_ip": cluster.head, "worker_ips": list(cluster.workers)},
         auth={"ssh_user": cluster.user, "ssh_private_key": str(Path(cluster.key).expanduser())},
-        most=count, autoscaler_v2=False,
+        most=count,
+        autoscaler_v2=False,
         worker_arguments=() if cluster.cpus is None else (f"--num-cpus={cluster.cpus}",),
     )

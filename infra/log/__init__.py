@@ -1,1 +1,3 @@
-"""The log of an experiment in a store: appending, compacting, following, reading. What its events mean is in `search/`."""
+"""The log of an experiment in a store: appending, compacting, following, reading. What its events
+mean is in `search/`.
+"""

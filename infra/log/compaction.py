@@ -1,8 +1,10 @@
-"""Merging the log's small objects, so that their number grows like the logarithm of the number of segments.
+"""Merging of the log's small objects, so that their number grows with the logarithm of the number
+of segments.
 
-Readers prefer merged objects and need none of the parts; parts go only after the merged object is durable. So a crash
-at any point, or a fenced writer that merges on, leaves a log that reads the same. Claims, and segments that don't
-verify, are fences: never merged, never deleted.
+Readers prefer merged objects and need none of the parts; the parts are deleted only after the
+merged object is durable. So a crash at any point, or a fenced writer that still merges, leaves a
+log that reads the same. Claims, and segments that do not verify, are fences: never merged, never
+deleted.
 """
 
 from __future__ import annotations
@@ -13,21 +15,25 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 
 from regrow.infra.log.segments import PREFIX, Extent, Segment, cover, decode, extents
-from regrow.tasks.ports import Exists, Missing, Store
+from regrow.tasks.ports.store import Exists, Missing, Store
 
 MAX_BYTES = 8 << 20
-"""An object of so many bytes is merged no further: it is read into memory as a whole, some of them at a time."""
+"""Bytes from which an object is not merged any further: each is read into memory as a whole,
+several at a time.
+"""
 
 MAX_OBJECTS = 4096
-"""At most so many objects are merged at a time."""
+"""Most objects that are merged at a time."""
 
 READ_AHEAD = 64
-"""So many segments are read at a time, in as many objects as they are in: each is a request."""
+"""Segments that are read at a time. Each object that holds some of them costs one request."""
 READERS = 8
 
 
 class Compaction:
-    """Which objects the log has, and which are to be merged. One for a writer; thread-safe."""
+    """Knows which objects the log has and which are due for merging. One per writer;
+    thread-safe.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -39,19 +45,23 @@ class Compaction:
         self._running = threading.Lock()
 
     def added(self, more: Iterable[Extent]) -> None:
-        """There are these objects, too."""
+        """Add objects to the known ones."""
         with self._state:
             self._known.update(more)
 
     def saw(self, segment: Segment) -> None:
-        """The writer read or wrote a segment: if it is a fence, it needn't be read to know that."""
+        """Record that the writer read or wrote a segment, so that a fence need not be read again
+        later.
+        """
         if segment.claim or segment.why:
             with self._state:
                 self._fences.add(segment.number)
 
     def run(self, newest: int, fanout: int) -> int:
-        """Merge what is due among the segments before `newest`. Returns how many objects were merged away."""
-        if fanout < 2:  # of one there is nothing to merge
+        """Merge the objects that are due among the segments before `newest`. Returns how many
+        objects were merged away.
+        """
+        if fanout < 2:  # merging needs two objects
             raise ValueError(f"fanout {fanout}: at least 2")
         merged = 0
         with self._running:
@@ -61,11 +71,13 @@ class Compaction:
                 while group := self._due(newest, fanout):
                     merged += self._merge(group)
             except Missing:
-                # A fenced writer merges too. What it did is as good: look again.
+                # A fenced writer merges too. Its result is equally valid: list again.
                 known = set(extents(self._store.list(PREFIX)))
                 with self._state:
-                    # What the writer added since the list was made is kept.
-                    self._known = known | {extent for extent in self._known if extent.last >= newest}
+                    # Keep what the writer added since the list was made.
+                    self._known = known | {
+                        extent for extent in self._known if extent.last >= newest
+                    }
                 self._tidied = False
         return merged
 
@@ -79,7 +91,7 @@ class Compaction:
             if not fence and extent not in full and extent.first < newest:
                 run.append(extent)
                 continue
-            # A run that can't grow any more becomes one object at once.
+            # A run that cannot grow any more becomes one object at once.
             group = run if (fence or extent in full) and len(run) > 1 else crowded(run, fanout)
             if group:
                 return group[:MAX_OBJECTS]
@@ -87,7 +99,9 @@ class Compaction:
         return []
 
     def _merge(self, group: Sequence[Extent]) -> int:
-        """Make one object of neighbours. Returns 0 if that can't be; they are then no longer due in this form."""
+        """Merge adjacent objects into one. Returns how many were merged away; 0 if merging is
+        impossible, and then the group is no longer due in this form.
+        """
         parts: list[bytes] = []
         taken: list[Extent] = []
         size, last, met = 0, group[0].first - 1, False
@@ -96,12 +110,13 @@ class Compaction:
                 raise Missing(extent.key)
             segments = decode(data, extent)
             if extent.span > 1 and segments[-1].why:
-                # A merged object that doesn't verify: its parts take over, or the readers complain.
+                # A merged object that does not verify: its parts replace it, or readers report the
+                # damage.
                 met = True
                 with self._state:
                     self._known.discard(extent)
             elif extent.span == 1 and (segments[0].claim or segments[0].why):
-                met = True  # read on: all fences of the group are found at once
+                met = True  # keep reading, to find all fences of the group at once
                 self.saw(segments[0])
             parts += [data[s.start : s.end] for s in segments if s.number > last]
             last = extent.last
@@ -126,13 +141,15 @@ class Compaction:
         try:
             self._store.create(target.key, data)
         except Exists:
-            # Made before a crash, or by a fenced writer: the same bytes, unless it is torn.
+            # Created before a crash, or by a fenced writer: the same bytes, unless it is torn.
             if self._store.read(target.key) != data:
                 self._store.delete([target.key])
                 self._store.create(target.key, data)
 
     def _tidy(self) -> None:
-        """Delete what lies within a merged object that verifies: left by a crash, or by a claim that came too late."""
+        """Delete the objects inside a merged object that verifies. A crash, or a claim that came
+        too late, left them.
+        """
         with self._state:
             known = sorted(self._known, key=lambda extent: (extent.first, -extent.last))
         inner: dict[Extent, list[Extent]] = {}
@@ -152,19 +169,22 @@ class Compaction:
 
 
 def crowded(run: list[Extent], fanout: int) -> list[Extent]:
-    """The neighbours in `run` that are to become one object; empty if none are.
+    """Return the adjacent objects in `run` that are to become one object; empty if none are.
 
-    Objects have levels: 0 up to `fanout` segments, 1 up to `fanout` squared, and so on. `fanout` neighbours of a
-    level are merged, together with any of lower levels than the outcome's before them. So levels never rise along a
-    run and each has less than `fanout` objects; and a segment that is rewritten rises a level: of n segments, each is
-    rewritten at most log n times.
+    Objects have levels: level 0 has fewer than `fanout` segments, level 1 fewer than `fanout`
+    squared, and so on. `fanout` adjacent objects of one level are merged, together with the objects
+    directly before them whose level is lower than the result's. So levels never rise along a run,
+    and each level has fewer than `fanout` objects. A segment that is rewritten rises by one level:
+    of n segments, each is rewritten at most log n times.
     """
     levels = [_level(extent.span, fanout) for extent in run]
     start = 0
     for _, same in groupby(levels):
         end = start + len(list(same))
         if end - start >= fanout:
-            while start and levels[start - 1] < _level(run[end - 1].last - run[start].first + 1, fanout):
+            while start and levels[start - 1] < _level(
+                run[end - 1].last - run[start].first + 1, fanout
+            ):
                 start -= 1
             return run[start:end]
         start = end
@@ -180,7 +200,9 @@ def _level(span: int, fanout: int) -> int:
 
 
 def read_objects(store: Store, chain: Sequence[Extent]) -> Iterator[tuple[Extent, bytes | None]]:
-    """The bytes of each object, in order, None for one that is gone; several are read at a time."""
+    """Yield each object with its bytes, in order; None for one that is gone. Reads several at a
+    time.
+    """
 
     def read(extent: Extent) -> bytes | None:
         try:
@@ -188,7 +210,7 @@ def read_objects(store: Store, chain: Sequence[Extent]) -> Iterator[tuple[Extent
         except Missing:
             return None
 
-    if len(chain) < 4:  # not worth the threads
+    if len(chain) < 4:  # too few for threads
         yield from ((extent, read(extent)) for extent in chain)
         return
     with ThreadPoolExecutor(READERS) as pool:

@@ -1,7 +1,9 @@
-"""Following a log that lies in a store, from wherever the store can be read: for who does not write, and must not disturb.
+"""Following a log in a store, from any place that can read the store, for readers that must not
+write or disturb.
 
-New segments are asked for by their names, one small request each; the log is listed only when that finds nothing for a
-while, since what is asked for may have been merged into a larger object meanwhile, and where a claim or damage is met.
+New segments are read by name, one small request each. The log is listed only where names do not
+suffice: when nothing was found for a while, since the next segment may have been merged into a
+larger object meanwhile, and when a claim or damage is met.
 """
 
 from __future__ import annotations
@@ -9,37 +11,41 @@ from __future__ import annotations
 from regrow.infra.log.log import ANSWER_BYTES, Cut, Log, Segments, full
 from regrow.infra.log.segments import PREFIX, Extent, decode, extents
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.ports import Missing, Store
+from regrow.tasks.ports.store import Missing, Store
 
 LIST_EVERY = 5
-"""Looks that find nothing until the log is listed."""
+"""Reads by name that find nothing before the log is listed."""
 
 
 class Vanished(RegrowError):
-    """The log that was followed is not there any more."""
+    """The followed log no longer exists."""
 
     def __str__(self) -> str:
         return "its log is not there any more"
 
 
 class Follower:
-    """Reads a log from its beginning, and then what is added. It only reads. `after`: the last segment that is not wanted."""
+    """Reads a log from its beginning, then what is appended. Never writes. `after`: the number of
+    the last segment to skip.
+    """
 
     def __init__(self, store: Store, after: int = 0) -> None:
         self._store = store
         self._after = after
-        self._looks = LIST_EVERY  # the first look lists
+        self._looks = LIST_EVERY  # the first read lists
 
     @property
     def after(self) -> int:
-        """The last segment that was read."""
+        """Number of the last segment that was read."""
         return self._after
 
     def read(self) -> Segments:
-        """The segments that came since the last call, in order, as many as one answer holds; empty if there are none.
+        """Return the segments that came since the last call, in order, as many as fit one answer;
+        empty if there are none.
 
-        A segment whose end is missing, as its writer was killed or is still at it, comes once it is whole or its successor
-        says how much of it counts. Raises CorruptLog for other damage, Vanished, and Unavailable.
+        A segment whose end is missing, because its writer was killed or is still writing, is
+        returned once it is whole or its successor states how much of it counts. Raises CorruptLog
+        for other damage, Vanished, and Unavailable.
         """
         if self._looks >= LIST_EVERY:
             return self._listed()
@@ -48,7 +54,9 @@ class Follower:
         return found if found or self._looks < LIST_EVERY else self._listed()
 
     def _named(self) -> tuple[Segments, bool]:
-        """By their names, and whether what follows can be told only from the list."""
+        """Read the next segments by name. Also returns whether only a listing can tell what
+        follows.
+        """
         found, size = Segments(), 0
         while size < ANSWER_BYTES:
             extent = Extent(self._after + 1, self._after + 1)
@@ -57,7 +65,8 @@ class Follower:
             except Missing:
                 return found, False
             if segment.why or segment.claim:
-                # The writer of a claim may have slept while that number was written and merged away by another one.
+                # The writer of the claim may have slept while another writer wrote that number and
+                # merged it away.
                 return found, True
             self._after = segment.number
             found.append((segment.number, segment.lines))
@@ -73,9 +82,13 @@ class Follower:
             found.append((number, lines))
             self._after = number
             if (size := size + sum(map(len, lines))) >= ANSWER_BYTES:
-                self._looks = LIST_EVERY  # there is more, in objects that are found by listing
+                self._looks = LIST_EVERY  # there is more, in objects that only a listing finds
                 return found
-        if not found and self._after and max((e.last for e in extents(self._store.list(PREFIX))), default=0) < self._after:
+        if (
+            not found
+            and self._after
+            and max((e.last for e in extents(self._store.list(PREFIX))), default=0) < self._after
+        ):
             raise Vanished
         self._looks = 0
         return found

@@ -1,16 +1,19 @@
-"""The append-only log of an experiment: numbered segments, each created on the condition that it isn't there.
+"""The append-only log of an experiment: numbered segments, each created only if its number is free.
 
-Two writers can't both create segment N, so the loser knows that it is superseded and stops. What the lines mean is
-not known here; the bytes of a segment are in `segments.py`, merging small ones in `compaction.py`.
+Two writers cannot both create segment N, so the loser knows that it is superseded and stops. The
+meaning of the lines is not known here. The bytes of a segment are in `segments.py`; merging small
+segments is in `compaction.py`.
 
-Why a fenced writer ("zombie") always finds out, also after compaction: a writer's first write is a claim, made at the
-end of the log, and its later writes follow each other. So the number that a zombie tries next is either free, or
-holds its successor's claim; and claims are never merged away. A claim itself looks at the list once it is written,
-for its writer may have slept since it opened the log, while that number was written and merged away by another.
+Why a fenced writer ("zombie") always finds out, even after compaction: a writer's first write is a
+claim, made at the end of the log, and its later writes follow without gaps. So the number that a
+zombie tries next is either free or holds its successor's claim, and claims are never merged away.
+After writing its claim, a writer lists the log once more: it may have slept since it opened the
+log, while another writer wrote that number and merged it away.
 
-Numbers have no gaps, so a part that is missing shows, but for the end. That is proved where the log was closed: a seal
-names the last segment, and has the hash of its lines. A log that goes on is longer than its seals; one without any, of an
-earlier version or of a writer that was killed just then, ends where it ends.
+Numbers have no gaps, so a missing part is noticed, except at the end. The end is proved where the
+log was closed: a seal names the last segment and holds the hash of its lines. A log that was
+continued is longer than its seals. A log without a seal, from an earlier version or from a writer
+that was killed before sealing, ends at its last object.
 """
 
 from __future__ import annotations
@@ -24,29 +27,45 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from regrow.infra.log.compaction import Compaction, read_objects
-from regrow.infra.log.segments import PREFIX, Extent, Segment, cover, decode, encode, extents, last_of, seal_key, sealed, seals
+from regrow.infra.log.segments import (
+    PREFIX,
+    Extent,
+    Segment,
+    cover,
+    decode,
+    encode,
+    extents,
+    last_of,
+    seal_key,
+    sealed,
+    seals,
+)
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.ports import Exists, Missing, Store
+from regrow.tasks.ports.store import Exists, Missing, Store
 
 RELISTS = 10
-"""How often a listing that doesn't hold together (objects merged while it was made) is made anew without progress."""
+"""How often to list again, without progress, when a listing is inconsistent (objects were merged
+while it was made).
+"""
 
 CACHE_BYTES = 8 << 20
-"""How much of the newest lines `since` serves without reading the store."""
+"""Bytes of the newest lines that `since` serves without reading the store."""
 ANSWER_BYTES = 4 << 20
-"""At so many bytes of lines an answer to somebody who follows the log is full: the rest comes with the next one."""
+"""Size in bytes at which an answer to a follower of the log is full. The rest comes with the next
+answer.
+"""
 Segments = list[tuple[int, list[bytes]]]
-"""(number, lines) of each, in order."""
+"""(number, lines) of each segment, in order."""
 
 
 def full(segments: Segments) -> bool:
-    """Whether an answer was cut off, so that more may be asked for at once."""
+    """Return whether an answer was cut off, so that the caller can ask for more at once."""
     return sum(len(line) for _, lines in segments for line in lines) >= ANSWER_BYTES
 
 
 class CorruptLog(RegrowError):
-    """A part of the log that must be there is damaged or gone. Restore the object from a backup, or give up what
-    follows.
+    """A required part of the log is damaged or missing. Restore the object from a backup, or give
+    up what follows.
     """
 
     def __init__(self, key: str, why: str, place: str = "") -> None:
@@ -59,8 +78,29 @@ class CorruptLog(RegrowError):
         return f"the log{whose} is damaged at {self.key}: {self.why}"
 
 
+class Contradiction(CorruptLog):
+    """A line of the log is intact, but its event cannot follow the events before it. `segment` and
+    `line` count from 1.
+    """
+
+    def __init__(
+        self, key: str, why: str, place: str = "", segment: int = 0, line: int = 0
+    ) -> None:
+        super().__init__(key, why, place)
+        self.args = key, why, place, segment, line
+        self.segment, self.line = segment, line
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}; what is before can be read, but the experiment cannot go on:"
+            " start it under another name"
+        )
+
+
 class Superseded(RegrowError):
-    """Another writer took the log over: this one must stop, and write nothing any more. `number` is the segment lost."""
+    """Another writer took over the log: this one must stop and never write again. `number` is the
+    segment that was lost to it.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -72,7 +112,7 @@ class Superseded(RegrowError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """The last segment was torn: only its first `kept` lines count."""
+    """A torn last segment: only its first `kept` lines count."""
 
     key: str
     kept: int
@@ -80,7 +120,9 @@ class Cut:
 
 
 def _warn(cut: Cut) -> None:
-    logging.getLogger(__name__).warning("%s: %s; kept its first %d lines", cut.key, cut.why, cut.kept)
+    logging.getLogger(__name__).warning(
+        "%s: %s; kept its first %d lines", cut.key, cut.why, cut.kept
+    )
 
 
 class Log:
@@ -88,7 +130,7 @@ class Log:
 
     def __init__(self, store: Store, tail: Segment | None, cut: Cut | None) -> None:
         self.cut = cut
-        """What had to be cut off the last segment when the log was opened; None: nothing."""
+        """What was cut off the last segment when the log was opened; None: nothing."""
         self._store = store
         self._writer = uuid.uuid4().hex
         self._last = tail.number if tail else 0
@@ -105,8 +147,8 @@ class Log:
 
     @classmethod
     def open(cls, store: Store) -> Log:
-        """The log as it is now, empty if there is none. Raises CorruptLog if its last segment is damaged beyond a
-        tail.
+        """Open the log in its current state, empty if there is none. Raises CorruptLog if its last
+        segment has more damage than a torn tail.
         """
         with _of(store):
             last = last_of(store.list(PREFIX))
@@ -116,19 +158,23 @@ class Log:
         return cls(store, None, None)
 
     @staticmethod
-    def read(store: Store, after: int = 0, on_cut: Callable[[Cut], None] = _warn) -> Iterator[tuple[int, list[bytes]]]:
-        """The segments after `after`, in order, for who doesn't write: (number, lines).
+    def read(
+        store: Store, after: int = 0, on_cut: Callable[[Cut], None] = _warn
+    ) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield (number, lines) of the segments after `after`, in order, for a reader that does not
+        write.
 
-        A torn last segment is cut off and reported to `on_cut`; who means to go on from there must read it again.
-        Raises CorruptLog for any other damage, when it comes to it.
+        A torn last segment is cut off and reported to `on_cut`; a reader that continues from there
+        must read that segment again. Raises CorruptLog for any other damage, when the iteration
+        reaches it.
         """
         with _of(store):
             yield from _settle(_scan(store, after), on_cut)
 
     @staticmethod
     def proven(store: Store) -> int:
-        """The segment at which the log was last closed, 0 if its end cannot be proved. Raises CorruptLog if it, or one at which
-        it was closed before, holds something else by now, or is not there.
+        """Return the segment at which the log was last closed, 0 if its end cannot be proved.
+        Raises CorruptLog if a segment at which the log was closed is missing or has changed since.
         """
         with _of(store):
             numbers = seals(keys := store.list(PREFIX))
@@ -136,18 +182,24 @@ class Log:
                 before = number + 2 if number < last_of(keys) else None
                 lines = next(lines for _, lines in _settle(_scan(store, number - 1, before)))
                 seal = store.read(seal_key(number))
-                # One cut short is that of a writer that was killed over it: it says all the same that the segment was there.
+                # A seal that is cut short was left by a writer that was killed while sealing. It
+                # still proves that the segment existed.
                 if seal.endswith(b"\n") and seal != sealed(number, lines):
-                    raise CorruptLog(Extent(number, number).key, "it is not what it was when the log was closed with it")
+                    raise CorruptLog(
+                        Extent(number, number).key,
+                        "it is not what it was when the log was closed with it",
+                    )
             return numbers[-1] if numbers else 0
 
     @property
     def last(self) -> int:
-        """The number of the newest segment this writer knows, 0 for none."""
+        """Number of the newest segment that this writer knows, 0 for none."""
         return self._last
 
     def claim(self, lines: Sequence[bytes]) -> int:
-        """Take the log over: like `append`, and every writer before is fenced off from here on. The first write."""
+        """Take over the log: write like `append`, and fence off every earlier writer. Must be the
+        first write.
+        """
         with self._writing:
             number, segment = self._create(lines, claim=True)
             known = extents(self._store.list(PREFIX))
@@ -160,10 +212,12 @@ class Log:
             return number
 
     def append(self, lines: Sequence[bytes]) -> int:
-        """Write the lines (without line ends) as one segment; on return they are durable. Returns its number.
+        """Write the lines (without line ends) as one segment and return its number. The lines are
+        durable on return.
 
-        Raises Superseded if another writer took over, then and ever after. After any other error it is unknown
-        whether they were written: call again with the same lines, which writes them once; other lines are refused.
+        Raises Superseded if another writer took over, now and on every later call. After any other
+        error it is unknown whether the lines were written: call again with the same lines, which
+        writes them once. Other lines are refused.
         """
         with self._writing:
             self._refuse()
@@ -176,31 +230,37 @@ class Log:
             return number
 
     def seal(self) -> None:
-        """Proves that the log, as this writer has it, is at its end: without its last segment it is damaged from here on."""
+        """Write the seal that proves where this writer's log ends. From then on the log without its
+        last segment counts as damaged.
+        """
         with self._writing:
             self._refuse()
             tail = self._cache[-1]
-            with suppress(Exists):  # a coordinator before this one came to it, too
+            with suppress(Exists):  # an earlier coordinator sealed it already
                 self._store.create(seal_key(tail.number), sealed(tail.number, tail.lines))
 
     def look(self) -> None:
-        """Raises Superseded if another writer has taken over, which one that writes nothing would not notice."""
+        """Raise Superseded if another writer has taken over. A writer that writes nothing would not
+        notice otherwise.
+        """
         with self._writing:
             self._refuse()
             if self._unsettled is not None:
                 return
             key = Extent(self._last + 1, self._last + 1).key
             try:
-                self._store.read(key)  # its successor's claim has this number, and is never merged away
+                # The successor's claim has this number, and is never merged away.
+                self._store.read(key)
             except Missing:
                 return
             self._superseded = self._last + 1
             raise Superseded(self._superseded)
 
     def since(self, number: int) -> Iterator[tuple[int, list[bytes]]]:
-        """The segments after `number` that this writer knows, in order: (number, lines). From memory if recent.
+        """Yield (number, lines) of the segments after `number` that this writer knows, in order.
+        Recent ones come from memory.
 
-        Raises Superseded if this writer is, CorruptLog as `read`.
+        Raises Superseded if this writer is superseded, CorruptLog as `read` does.
         """
         self._refuse()
         with self._state:
@@ -212,7 +272,9 @@ class Log:
         yield from ((segment.number, segment.lines) for segment in cached)
 
     def answer(self, number: int) -> Segments:
-        """The first of these, as many as one answer holds. Raises as `since` does."""
+        """Return the first segments of `since(number)`, as many as fit one answer. Raises as
+        `since` does.
+        """
         found, size = Segments(), 0
         for segment in self.since(number):
             found.append(segment)
@@ -222,10 +284,11 @@ class Log:
         return found
 
     def compact(self, min_segments: int = 64) -> int:
-        """Merge small objects once `min_segments` of a size are side by side; cheap when there is nothing to do.
+        """Merge small objects once `min_segments` of the same size are adjacent. Cheap when there
+        is nothing to do.
 
-        Returns how many objects were merged away. May run while another thread appends. Raises Superseded if this
-        writer is.
+        Returns how many objects were merged away. May run while another thread appends. Raises
+        Superseded if this writer is superseded.
         """
         self._refuse()
         if not self._claimed:
@@ -242,7 +305,9 @@ class Log:
         kept = self.cut.kept if self.cut and not self._claimed else None
         data = encode(number, lines, writer=self._writer, claim=claim, kept=kept)
         if self._unsettled not in (None, data):
-            raise RuntimeError("the write before failed and may have taken effect: repeat it, with the same lines")
+            raise RuntimeError(
+                "the write before failed and may have taken effect: repeat it, with the same lines"
+            )
         self._unsettled = data
         key = Extent(number, number).key
         try:
@@ -277,9 +342,18 @@ class Log:
                 self._cached -= sum(map(len, self._cache.popleft().lines))
 
 
+def contradiction(store: Store, segment: int, line: int, why: object) -> Contradiction:
+    """Return the error for a line (counted from 1), naming the object that holds it."""
+    holders = [
+        extent for extent in extents(store.list(PREFIX)) if extent.first <= segment <= extent.last
+    ]
+    key = min(holders, key=lambda extent: extent.span, default=Extent(segment, segment)).key
+    return Contradiction(key, f"segment {segment}, line {line}: {why}", str(store), segment, line)
+
+
 @contextmanager
 def _of(store: Store) -> Iterator[None]:
-    """Damage is told with its place: a user has several experiments."""
+    """Add the store's address to a CorruptLog error: a user has several experiments."""
     try:
         yield
     except CorruptLog as damaged:
@@ -287,7 +361,9 @@ def _of(store: Store) -> Iterator[None]:
 
 
 def _cut(key: str, segment: Segment) -> Cut:
-    """What to cut off a damaged last segment. Raises CorruptLog if that is more than its tail."""
+    """Return what to cut off a damaged last segment. Raises CorruptLog if more than its tail is
+    damaged.
+    """
     if not segment.torn:
         raise CorruptLog(key, segment.why)
     return Cut(key=key, kept=len(segment.lines), why=segment.why)
@@ -298,7 +374,9 @@ def _settle(
     on_cut: Callable[[Cut], None] = _warn,
     following: Segment | None = None,
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """What counts of each segment: the next one knows. `following` comes after the scan; None: its end is the log's."""
+    """Yield the lines of each segment that count, which only the next segment's `kept` tells.
+    `following`: the segment after the scan; None: the scan ends at the end of the log.
+    """
     held: tuple[str, Segment] | None = None
     for key, segment in scan:
         if held:
@@ -324,11 +402,13 @@ def _settled(key: str, segment: Segment, kept: int | None) -> tuple[int, list[by
 
 
 def _scan(store: Store, after: int, before: int | None = None) -> Iterator[tuple[str, Segment]]:
-    """The raw segments after `after` (and before `before`), each with the key of its object.
+    """Yield the raw segments after `after` (and before `before`), each with the key of its object.
 
-    Compaction may go on meanwhile: when an object vanishes between list and read, the list is made anew.
+    Compaction may run at the same time: when an object vanishes between listing and reading, the
+    log is listed again.
     """
-    damaged: dict[Extent, str] = {}  # merged objects that don't verify: their parts may still be there
+    # Merged objects that do not verify. Their parts may still exist.
+    damaged: dict[Extent, str] = {}
     keys: list[str] = []
     without_progress = 0
     while without_progress < RELISTS:
@@ -347,8 +427,9 @@ def _scan(store: Store, after: int, before: int | None = None) -> Iterator[tuple
             for segment in segments:
                 if after < segment.number <= end:
                     after = segment.number
-                    if segment.torn and segment.number in seals(keys):  # it was whole, so no writer died over it
-                        segment = segment._replace(torn=False)  # noqa: PLW2901 - the same one, judged with what is known here
+                    # A sealed segment was whole, so no writer died while writing it.
+                    if segment.torn and segment.number in seals(keys):
+                        segment = segment._replace(torn=False)  # noqa: PLW2901 - the same segment, without `torn`
                     yield extent.key, segment
         if whole:
             return

@@ -1,71 +1,178 @@
-"""Reading the log of an experiment: its events, the history that they make, or only how it begins and ends."""
+"""Reading the log of an experiment: its events, the history folded from them, or only a survey of
+its first and last events.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from regrow.infra.log.log import Log
+import msgspec
+
+from regrow.infra.log.log import CorruptLog, Log, contradiction
 from regrow.infra.log.rows import Rows
+from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Created, Opened, decode
 from regrow.search.history import History
-from regrow.tasks.ports import Store
+from regrow.search.lifecycle import IllegalMove
+from regrow.tasks.ports.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What a log begins with, the last time it was opened, the last time by a driver that told its environment, and its newest
-    event; None each for none.
-    """
+    """Key events of a log. Each is None if there is no such event."""
 
     created: Created | None
+    """The event that created the experiment, the first of the log."""
     opened: Opened | None
+    """The last `Opened` event."""
     told: Opened | None
+    """The last `Opened` event whose driver reported its environment."""
     last: AnyEvent | None
+    """The newest event."""
 
 
 def survey(store: Store) -> Survey:
-    """Looks through a whole log once, and verifies it, without folding it. Raises CorruptLog."""
-    first = last = None
+    """Read and verify a whole log once, without folding it. Raises CorruptLog."""
+    created = last = None
     opened = told = None
-    for _, lines in Log.read(store):
-        for line in lines:
-            first, last = first or line, line
-            if b'"opened"' in line and isinstance(event := decode(line), Opened):
-                opened = event
-                told = event if event.environment else told
-    created = decode(first) if first else None
+    for number, lines in Log.read(store):
+        for place, line in enumerate(lines, start=1):
+            if created is None or b'"opened"' in line:
+                event = _decoded(store, number, place, line)
+                created = created or event
+                if isinstance(event, Opened):
+                    opened = event
+                    told = event if event.environment else told
+            last = number, place, line
     return Survey(
-        created=created if isinstance(created, Created) else None, opened=opened, told=told, last=decode(last) if last else None
+        created=created if isinstance(created, Created) else None,
+        opened=opened,
+        told=told,
+        last=None if last is None else _decoded(store, *last),
     )
 
 
 def read_events(store: Store) -> list[AnyEvent]:
-    """All events of a log, oldest first, for who has room for them; empty if there is none. Raises CorruptLog."""
+    """Return all events of a log, oldest first, in memory; empty if there are none. Raises
+    CorruptLog.
+    """
     return list(stream_events(store))
 
 
 def stream_events(store: Store) -> Iterator[AnyEvent]:
-    """The same, one by one."""
-    for _, lines in Log.read(store):
-        yield from map(decode, lines)
+    """Yield all events of a log, oldest first. Raises CorruptLog."""
+    for _, _, event in placed_events(store):
+        yield event
+
+
+def placed_events(store: Store) -> Iterator[tuple[int, int, AnyEvent]]:
+    """Yield (segment, line, event) of all events, oldest first; lines count from 1. Raises
+    CorruptLog.
+    """
+    for number, lines in Log.read(store):
+        for place, line in enumerate(lines, start=1):
+            yield number, place, _decoded(store, number, place, line)
 
 
 def first_event(store: Store) -> AnyEvent | None:
-    """The event that created the log, None for an empty log."""
+    """Return the event that created the log, None for an empty log."""
     return next(stream_events(store), None)
 
 
-def replay(store: Store, called: str | None = None) -> History:
-    """The history as the log leaves it. `called`: the experiment's name, if that is another one by now; None: as it has it."""
-    return replayed(store, called).history
+def fold(
+    store: Store,
+    apply: Callable[[AnyEvent], object],
+    segments: Iterable[tuple[int, Sequence[bytes]]] | None = None,
+    *,
+    first: int = 0,
+    on_damage: Callable[[CorruptLog], None] | None = None,
+) -> None:
+    """Apply the events of a log, or of the given segments of it, one after the other.
+
+    Raises CorruptLog where the log is damaged or an event cannot follow, unless `on_damage` is
+    given.
+
+    Args:
+        store: the store that holds the log.
+        apply: takes each event. Raises IllegalMove or SpecError, as a History does, for an event
+            that cannot follow.
+        segments: (number, lines) to apply; None: the whole log.
+        first: number of lines of the first segment to skip, as they were applied before.
+        on_damage: called with the damage instead of raising it. Everything before the damage has
+            been applied by then.
+
+    """
+    try:
+        for number, lines in Log.read(store) if segments is None else segments:
+            for place, line in enumerate(lines[first:], start=first + 1):
+                event = _decoded(store, number, place, line)
+                try:
+                    apply(event)
+                except (IllegalMove, SpecError) as error:
+                    why = error.told if isinstance(error, IllegalMove) else error
+                    raise contradiction(store, number, place, why) from error
+            first = 0
+    except CorruptLog as error:
+        if on_damage is None:
+            raise
+        on_damage(error)
 
 
-def replayed(store: Store, called: str | None = None) -> Rows:
-    """The same with the way to its rows."""
+def replay(
+    store: Store,
+    called: str | None = None,
+    *,
+    on_damage: Callable[[CorruptLog], None] | None = None,
+) -> History:
+    """Return the history folded from the log.
+
+    `called`: the experiment's current name, if it was renamed; None: the name in the log.
+    `on_damage`: see `fold`.
+    """
+    return replayed(store, called, on_damage=on_damage).history
+
+
+def replayed(
+    store: Store,
+    called: str | None = None,
+    *,
+    on_damage: Callable[[CorruptLog], None] | None = None,
+) -> Rows:
+    """Return the history folded from the log, with access to its rows. Arguments as for
+    `replay`.
+    """
     history = History(called)
-    for event in stream_events(store):
-        history.apply(event)
-    rows = Rows.logged(history, store)
+    damage = read(store, history.apply, history, on_damage)
+    rows = Rows.logged(history, store, damage)
     rows.recall()
     return rows
+
+
+def read(
+    store: Store,
+    apply: Callable[[AnyEvent], object],
+    history: History,
+    on_damage: Callable[[CorruptLog], None] | None,
+) -> CorruptLog | None:
+    """Fold a whole log with `apply`, which updates `history`. Returns the damage at which the fold
+    ended, None for none.
+
+    Raises CorruptLog if there is damage and `on_damage` is None, or if nothing before the damage
+    can be read.
+    """
+    met: list[CorruptLog] = []
+    fold(store, apply, on_damage=met.append)
+    for damage in met:
+        if on_damage is None or history.created is None:
+            raise damage
+        on_damage(damage)
+        return damage
+    return None
+
+
+def _decoded(store: Store, number: int, place: int, line: bytes) -> AnyEvent:
+    try:
+        return decode(line)
+    except msgspec.MsgspecError as error:
+        raise contradiction(store, number, place, error) from error

@@ -1,7 +1,7 @@
-"""The rows of an experiment: read from its log, in a stream, by whoever wants all that was reported.
+"""The rows of an experiment, streamed from its log for readers that need every report.
 
-Who folds a log keeps a number a step (`search/curve.py`). Its history then says which rows count: those of the attempt whose
-step stands in the trial's curve; what was superseded is passed over.
+The folded history keeps only one number per step (`search/curve.py`). It decides which rows count:
+those of the attempt whose step is in the trial's curve. Superseded rows are skipped.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from typing import IO
 
 import msgspec
 
-from regrow.infra.log.log import Cut, Log
+from regrow.infra.log.log import Contradiction, CorruptLog, Cut, Log
 from regrow.search.curve import counting
 from regrow.search.events import Reported, Row, decode
 from regrow.search.history import History, TrialRecord
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.store import Store
 
 SPILL_BYTES = 16 << 20
-"""So much of the sorted rows is held in memory; more goes into a temporary file."""
+"""Bytes of sorted rows that are held in memory; more goes into a temporary file."""
 
 _rows = msgspec.json.Decoder(list[Row])
 
 
 class Rows:
-    """The rows that count. Each way of reading them is one pass over the log, with memory for one report at a time.
+    """The rows that count. Each way of reading them is one pass over the log, with one report in
+    memory at a time.
 
-    `reports` begins to read anew each time it is called. A log that has grown since `history` was read says nothing new here.
+    `reports` starts reading from the beginning on each call. Lines that were added to the log after
+    `history` was read are ignored.
     """
 
     def __init__(self, history: History, reports: Callable[[], Iterable[Reported]]) -> None:
@@ -37,28 +39,36 @@ class Rows:
         self._reports = reports
 
     @classmethod
-    def logged(cls, history: History, store: Store) -> Rows:
-        """Those in the log of a store. Reading raises CorruptLog, and what the store raises."""
-        return cls(history, lambda: reports(store))
+    def logged(cls, history: History, store: Store, damage: CorruptLog | None = None) -> Rows:
+        """Return the rows in the log of a store. Reading raises CorruptLog, and what the store
+        raises.
+
+        `damage`: the damage up to which the history was read; None: the whole log was read.
+        """
+        return cls(history, lambda: reports(store, damage=damage))
 
     def __iter__(self) -> Iterator[tuple[TrialRecord, int, Sequence[Row]]]:
-        """(trial, attempt, rows) of each report, in the order of the log: steps of a trial ascend, trials take turns."""
+        """Yield (trial, attempt, rows) of each report, in the order of the log: the steps of a
+        trial ascend, trials alternate.
+        """
         trials = self.history.trials
         for event in self._reports():
-            if event.trial < len(trials):
+            if 0 <= event.trial < len(trials):
                 trial = trials[event.trial]
                 if rows := counting(trial.curve.runs, event.attempt, event.rows):
                     yield trial, event.attempt, rows
 
     def of(self, number: int) -> Iterator[tuple[int, Row]]:
-        """(attempt, row) of each step of one trial."""
+        """Yield (attempt, row) of each step of one trial."""
         for trial, attempt, rows in self:
             if trial.number == number:
                 for row in rows:
                     yield attempt, row
 
     def names(self) -> list[str]:
-        """Names of all metrics: those of the specification, also if they were not reported, then the others, sorted."""
+        """Return the names of all metrics: those of the specification first, even if never
+        reported, then the others, sorted.
+        """
         seen: dict[str, None] = {}
         for _, _, rows in self:
             _see(seen, rows)
@@ -66,7 +76,9 @@ class Rows:
 
     @contextmanager
     def sorted(self, number: int | None = None) -> Iterator[Sorted]:
-        """Within the block: by trial and step, all of them or those of one trial."""
+        """Provide the rows sorted by trial and step within the block, of all trials or of trial
+        `number`.
+        """
         seen: dict[str, None] = {}
         with tempfile.SpooledTemporaryFile(max_size=SPILL_BYTES) as spill:
             places: dict[int, array[int]] = {}
@@ -81,8 +93,10 @@ class Rows:
             yield Sorted(_ordered(self.history, seen), spill, places)
 
     def recall(self) -> None:
-        """Reads those rows again that a rewind took from the history, see `Curve.forgotten`."""
-        due = {trial.number: steps for trial in self.history.trials if (steps := trial.curve.forgotten)}
+        """Read again the rows that a rewind dropped from the history, see `Curve.forgotten`."""
+        due = {
+            trial.number: steps for trial in self.history.trials if (steps := trial.curve.forgotten)
+        }
         if not due:
             return
         for trial, _, rows in self:
@@ -92,14 +106,16 @@ class Rows:
 
 
 class Sorted:
-    """Rows by trial and step, as `Rows.sorted` made them, and the `names` of their metrics in the order of `Rows.names`."""
+    """Rows by trial and step, as made by `Rows.sorted`. `names`: the names of their metrics, in the
+    order of `Rows.names`.
+    """
 
     def __init__(self, names: list[str], spill: IO[bytes], places: dict[int, array[int]]) -> None:
         self.names = names
         self._spill, self._places = spill, places
 
     def of(self, number: int) -> Iterator[tuple[int, Row]]:
-        """(attempt, row) of each step of one trial."""
+        """Yield (attempt, row) of each step of one trial."""
         places = self._places.get(number, array("q"))
         for place in range(0, len(places), 3):
             at, length, attempt = places[place : place + 3]
@@ -108,26 +124,37 @@ class Sorted:
                 yield attempt, row
 
     def __iter__(self) -> Iterator[tuple[int, int, Row]]:
-        """(trial, attempt, row) of each step."""
+        """Yield (trial, attempt, row) of each step."""
         for number in sorted(self._places):
             for attempt, row in self.of(number):
                 yield number, attempt, row
 
 
-def reports(store: Store, after: int = 0) -> Iterator[Reported]:
-    """All that was ever reported in the segments after `after`, in the order of the log. Raises CorruptLog."""
+def reports(
+    store: Store, after: int = 0, *, damage: CorruptLog | None = None
+) -> Iterator[Reported]:
+    """Yield all reports in the segments after `after`, in the order of the log, up to `damage`.
+    Superseded reports are included. Raises CorruptLog.
+    """
 
     def skip(_: Cut) -> None:
-        """Who folded the log was told of it."""
+        """Ignore the cut: it was reported when the log was folded."""
 
-    for _, lines in Log.read(store, after, on_cut=skip):
-        for line in lines:
-            if b'"reported"' in line[:64] and isinstance(event := decode(line), Reported):
-                yield event
+    end = (damage.segment, damage.line) if isinstance(damage, Contradiction) else None
+    try:
+        for number, lines in Log.read(store, after, on_cut=skip):
+            for place, line in enumerate(lines, start=1):
+                if (number, place) == end:
+                    return
+                if b'"reported"' in line[:64] and isinstance(event := decode(line), Reported):
+                    yield event
+    except CorruptLog:
+        if damage is None:
+            raise
 
 
 def _see(seen: dict[str, None], rows: Sequence[Row]) -> None:
-    """Names in rows; nearly always the same in all of them."""
+    """Add the metric names of the rows to `seen`. Nearly always all rows have the same names."""
     before: tuple[str, ...] = ()
     for row in rows:
         if (names := tuple(row.metrics)) != before:

@@ -1,1 +1,3 @@
-"""The machine that we run on: its processes, what it has, its sqlite files. Nothing of regrow's state, and no service."""
+"""The machine that this process runs on: its processes, its capacity, its sqlite files. Nothing of
+regrow's state, and no service.
+"""

@@ -1,22 +1,37 @@
-"""Where services of this machine listen, and by which names it is asked."""
+"""Where services of this machine listen, and under which host names they are requested."""
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import os
+import select
 import socket
+import struct
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from regrow.tasks.errors import UserError
 
 ANY = ("0.0.0.0", "::")  # noqa: S104 - what a user may choose
+HOSTS = "REGROW_PAGE_HOSTS"
+"""Variable with further names under which the servers of a station are requested, as through a
+proxy.
+"""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-"""By which names the loopback is asked."""
+"""Names under which the loopback is requested."""
 _LOOPBACK = "127.0.0.1"
+_ATTACH_FILTER, _RETURN = 26, 6
+"""Linux's SO_ATTACH_FILTER, and BPF_RET: a program of this one instruction, with 0, drops every
+packet that arrives at a socket.
+"""
 
 
-def beyond(host: str | None) -> str | None:
-    """`host` if it is more than the loopback, None if not. Raises UserError for what is no name or address of this machine."""
+def non_loopback(host: str | None) -> str | None:
+    """Return `host` if it is not a loopback address, else None. Raises UserError for what is not a
+    name or address of this machine.
+    """
     if host is None:
         return None
     try:
@@ -26,13 +41,16 @@ def beyond(host: str | None) -> str | None:
         socket.create_server((host, 0), family=kind).close()
     except (OSError, UnicodeError) as error:
         raise UserError(
-            f"--host: {host} is no name or address of this machine ({error}); give one, or 0.0.0.0 for all that it has"
+            f"--host: {host} is no name or address of this machine ({error}); give one, or 0.0.0.0"
+            " for all that it has"
         ) from None
     return host
 
 
 def listen(host: str | None, port: int) -> list[socket.socket]:
-    """Listening sockets of one port (0: any free one): the loopback's, and that of `host` if one is given. Raises OSError."""
+    """Return listening sockets of one port (0: any free one): the loopback's, and that of `host` if
+    one is given. Raises OSError.
+    """
     if host in ANY:
         six = host == "::"
         family = socket.AF_INET6 if six else socket.AF_INET
@@ -41,36 +59,67 @@ def listen(host: str | None, port: int) -> list[socket.socket]:
     if host is not None:
         try:
             family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
-            found.append(socket.create_server((host, found[0].getsockname()[1]), family=family, backlog=128))
+            found.append(
+                socket.create_server((host, found[0].getsockname()[1]), family=family, backlog=128)
+            )
         except OSError:
             found[0].close()
             raise
     return found
 
 
+def stop_listening(sockets: Sequence[socket.socket], seconds: float = 2.0) -> None:
+    """Accept no more connections. Returns once the waiting ones are accepted by the processes that
+    share the sockets, or after `seconds`.
+
+    Closing a listening socket at once would reset the waiting connections, and lose their requests.
+    """
+    nothing = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
+    program = struct.pack("HP", 1, ctypes.addressof(nothing))
+    for one in sockets:
+        # Without the filter, a connection between the last check and the close is lost.
+        with suppress(OSError):
+            one.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and select.select(sockets, [], [], 0)[0]:
+        time.sleep(0.005)
+    for one in sockets:
+        one.close()
+
+
 def names(host: str) -> list[str]:
-    """By which names and addresses services at `host` are asked from elsewhere, the one to hand on first."""
+    """Return the names and addresses under which other machines reach services at `host`, the
+    preferred one first.
+    """
     if host not in ANY:
         return [_bracketed(host)]
     found = [socket.gethostname(), socket.getfqdn()]
     with suppress(OSError):
         found += [str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None)]
-    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # reserved; nothing is sent
+    # Addresses reserved for documentation; nothing is sent.
+    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((far, 9))
             found.append(str(probe.getsockname()[0]))
     return list(dict.fromkeys(_bracketed(one.partition("%")[0].lower()) for one in found if one))
 
 
+def known_as(host: str | None) -> list[str]:
+    """Return the names under which servers at `host` (None: the loopback only) are requested,
+    beyond those of the loopback.
+    """
+    return [*(names(host) if host is not None else ()), *also_named()]
+
+
 def name_in(header: str) -> str:
-    """The name in a Host header, without the port."""
+    """Return the name in a Host header, without the port."""
     name, mark, port = header.rpartition(":")
     return (name if mark and port.isdigit() else header).lower()
 
 
-def also_named(variable: str) -> list[str]:
-    """Further names, with commas between, that a variable has."""
-    return [one.strip() for one in os.environ.get(variable, "").split(",") if one.strip()]
+def also_named() -> list[str]:
+    """Return the further names in $REGROW_PAGE_HOSTS, which are separated by commas."""
+    return [one.strip() for one in os.environ.get(HOSTS, "").split(",") if one.strip()]
 
 
 def _bracketed(host: str) -> str:

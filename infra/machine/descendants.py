@@ -1,9 +1,10 @@
-"""Ending the processes that a trial has started, when its attempt is over: a worker process outlives an attempt, and its
-children would keep memory, GPUs and ports from the next one.
+"""Ending the processes that a trial has started, when its attempt is over. A worker process
+outlives an attempt, and its children would keep memory, GPUs and ports from the next one.
 
-All that descends from the worker is ended, daemons and sessions of their own as well: what their own parents leave behind
-falls to the worker. Where the worker itself was killed they fall to nobody; they are known by its environment, and ended by
-the next worker that looks. Only where there is /proc; elsewhere nothing is ended.
+All descendants of the worker are ended, also daemons and those in other sessions: processes whose
+parents end become children of the worker. If the worker itself was killed, nothing inherits them.
+They are then recognised by its environment variables, and ended by the next worker that looks.
+Works only where /proc exists; elsewhere nothing is ended.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GRACE_SECONDS = 1.0
-"""What they have to end by themselves, after SIGTERM, before they are killed."""
+"""How long processes may take to exit after SIGTERM, before they are killed."""
 MOST_SECONDS = 10.0
-"""How long to go on killing: a process in an uninterruptible call, or a program that starts others anew, would have no end."""
+"""How long to keep killing. A process in an uninterruptible call, or a program that restarts
+others, would never end.
+"""
 _PR_SET_CHILD_SUBREAPER = 36
 _TRACKER = b"resource_tracker import main"
-"""In the command of Python's (and loky's) cleaner of shared memory. It ends by itself with the last process that it serves,
-and is not ended before: what it would have cleaned up would stay until the machine is restarted."""
+"""Part of the command of Python's (and loky's) cleaner of shared memory. It exits with the last
+process that it serves and is not ended earlier: what it would have removed would stay until the
+machine restarts.
+"""
 _POOLS = 15
-"""The priority with which `multiprocessing` ends its pools at the exit of a process."""
+"""The priority at which `multiprocessing` ends its pools when a process exits."""
 _LOG = logging.getLogger("regrow.trial")
 
 
@@ -38,17 +43,19 @@ _LOG = logging.getLogger("regrow.trial")
 class _Process:
     parent: int
     dead: bool
-    """A zombie."""
+    """Whether it is a zombie."""
 
 
 def adopt() -> None:
-    """From now on what this process's descendants leave behind are its own children (Linux; elsewhere nothing happens)."""
+    """Make orphaned descendants of this process its own children from now on. Linux only; no effect
+    elsewhere.
+    """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_children() -> None:
-    """Ends all that descends from this process; returns when it is gone, or after `MOST_SECONDS`."""
+    """End all descendants of this process. Returns when they are gone, or after `MOST_SECONDS`."""
     if not _has_children() or not (seen := _below(os.getpid(), _processes())):
         return
     servers = [process for process in seen if b"forkserver import main" in _command(process)]
@@ -59,14 +66,14 @@ def end_children() -> None:
 
 
 def end_orphans(environment: Mapping[str, str] = os.environ) -> None:
-    """Ends what workers of this node's Ray left that were killed while they ran a trial."""
+    """End what remains of workers of this node's Ray that were killed while they ran a trial."""
     raylet = environment.get("RAY_RAYLET_PID", "")
     if raylet.isdigit() and int(raylet) in (_above(os.getpid(), _processes()) or ()):
         _end(lambda: _orphans(int(raylet)))
 
 
 def descendants(top: int) -> list[int]:
-    """The living processes that descend from one; none where there is no /proc."""
+    """Return the living descendants of a process; empty where /proc does not exist."""
     return _below(top, _processes())
 
 
@@ -78,7 +85,12 @@ def _orphans(raylet: int) -> list[int]:
         if one.dead or above is None or raylet in above:
             continue
         with suppress(OSError):  # gone, or another user's
-            if marks <= set(Path(f"/proc/{process}/environ").read_bytes().split(b"\0")) and _TRACKER not in _command(process):
+            # Root could read those of other users, too.
+            if os.stat(f"/proc/{process}").st_uid != os.getuid():
+                continue
+            if marks <= set(
+                Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            ) and _TRACKER not in _command(process):
                 found.append(process)
     return found
 
@@ -88,7 +100,10 @@ def _end(find: Callable[[], list[int]]) -> None:
     while left := find():
         lasted = time.monotonic() - began
         if lasted > MOST_SECONDS:
-            _LOG.warning("processes that a trial has started could not be ended: %s", ", ".join(map(str, left)))
+            _LOG.warning(
+                "processes that a trial has started could not be ended: %s",
+                ", ".join(map(str, left)),
+            )
             return
         for process in left:
             with suppress(ProcessLookupError, PermissionError):
@@ -101,17 +116,27 @@ def _end(find: Callable[[], list[int]]) -> None:
 
 
 def _end_pools() -> None:
-    """Pools start workers anew for those that end, so they are ended first, in the way in which they are at a process's exit."""
+    """End multiprocessing pools in the way a process's exit does. First, because pools restart
+    workers that end.
+    """
     if (util := sys.modules.get("multiprocessing.util")) is not None:
-        # In a thread, as it waits for the pools' own: one whose worker died with a lock would wait for good.
-        ending = threading.Thread(target=util._run_finalizers, args=(_POOLS,), name="regrow-pools", daemon=True)  # noqa: SLF001 - no public way (3.14)
+        # In a thread, because it waits for the pools' threads: a pool whose worker died with a lock
+        # would wait forever.
+        ending = threading.Thread(
+            target=util._run_finalizers,  # noqa: SLF001 - there is no public way (3.14)
+            args=(_POOLS,),
+            name="regrow-pools",
+            daemon=True,
+        )
         ending.start()
         ending.join(GRACE_SECONDS)
 
 
 @contextmanager
 def _no_news_of_children() -> Iterator[None]:
-    """Without the user's handler of SIGCHLD: PyTorch's raises an error in the main thread where a loader's worker was killed."""
+    """Disable the user's SIGCHLD handler within the block: PyTorch's raises an error in the main
+    thread when a data loader's worker was killed.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -123,9 +148,10 @@ def _no_news_of_children() -> Iterator[None]:
 
 
 def _reap(servers: list[int]) -> None:
-    """Takes note of the dead: first those who started them, then this, for those that fell to this process.
+    """Reap the dead processes: first the children that `multiprocessing` knows, then those that
+    became children of this process.
 
-    Not of a fork server, which `multiprocessing` starts anew only if it learns of the death itself.
+    Fork servers are not reaped: `multiprocessing` restarts one only if it notices the death itself.
     """
     multiprocessing.active_children()
     me = os.getpid()
@@ -136,7 +162,8 @@ def _reap(servers: list[int]) -> None:
 
 
 def _has_children() -> bool:
-    if not hasattr(os, "waitid"):  # macOS, before Python 3.13: there is no /proc to find them in either
+    # macOS before Python 3.13: it also has no /proc to find children in.
+    if not hasattr(os, "waitid"):
         return False
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -146,29 +173,37 @@ def _has_children() -> bool:
 
 
 def _processes() -> dict[int, _Process]:
-    """All processes by their number; none where there is no /proc."""
+    """Return all processes by process id; empty where /proc does not exist."""
     found = {}
     with suppress(FileNotFoundError):
         for name in os.listdir("/proc"):
             if name.isdigit():
-                with suppress(OSError):  # it is gone
-                    # The name, in parentheses, may hold anything.
-                    state, parent = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[:2]
+                with suppress(OSError):  # the process is gone
+                    # The name, in parentheses, may contain any characters.
+                    state, parent = (
+                        Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[:2]
+                    )
                     found[int(name)] = _Process(parent=int(parent), dead=state in b"ZX")
     return found
 
 
 def _below(top: int, processes: Mapping[int, _Process]) -> list[int]:
-    """The living descendants of a process, but for those that end by themselves."""
+    """Return the living descendants of a process, except resource trackers, which exit without
+    help.
+    """
     found, looked = list[int](), {top}
     while looked:
         looked = {process for process, one in processes.items() if one.parent in looked}
-        found += [process for process in looked if not processes[process].dead and _TRACKER not in _command(process)]
+        found += [
+            process
+            for process in looked
+            if not processes[process].dead and _TRACKER not in _command(process)
+        ]
     return found
 
 
 def _above(process: int, processes: Mapping[int, _Process]) -> list[int] | None:
-    """The ancestors of a process; None if one was gone when it was looked at."""
+    """Return the ancestors of a process; None if one of them was gone already."""
     found = list[int]()
     while (one := processes.get(process)) is not None:
         if one.parent == 0:

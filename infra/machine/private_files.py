@@ -1,27 +1,55 @@
-"""Files that only their owner may read: on the disk whole, or not there at all, whenever the machine goes down."""
+"""Files and folders that only their owner may read. Files are complete on disk or absent, whenever
+the machine fails.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from regrow.infra.machine.naming import NoSuchStep, publish
+
 PARTIAL = ".partial"
-"""How names end of what is being written; one that stays is of a writer that was killed."""
+"""Suffix of files that are being written. A remaining one is of a writer that was killed."""
+
+
+def opener(path: str, flags: int) -> int:
+    """Open a file, as an `opener` for `open`: a new file is private to its owner, and symbolic
+    links are not followed. Raises OSError (ELOOP) for a link.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def folder(path: Path) -> Path:
+    """Create the folder if needed, make it private to its owner if the file system supports that,
+    and return it. Raises OSError.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Created with another umask, or by a release that left it open.
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        with suppress(OSError):  # not supported by FAT and some network shares
+            path.chmod(0o700)
+    return path
 
 
 def replace(path: Path, data: str | bytes) -> None:
-    """Writes the file, in place of one that is there."""
+    """Write the file, replacing an existing one."""
     with _written(path, data) as whole:
         whole.replace(path)
 
 
 def create(path: Path, data: str | bytes) -> None:
-    """Writes the file unless there is one; the first of several that do so at a time is it."""
+    """Write the file unless it exists. Of several writers at a time the first one wins."""
     with _written(path, data) as whole, suppress(FileExistsError):
-        os.link(whole, path)
+        try:
+            publish(whole, path)
+        except NoSuchStep:
+            if not path.exists():
+                whole.replace(path)
 
 
 @contextmanager

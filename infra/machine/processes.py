@@ -1,7 +1,7 @@
 """Ending processes that would otherwise outlive the one that they belong to.
 
-Runs as a script of its own too, and then imports nothing but the standard library: it must start at once and
-stay small.
+Also runs as a script, and then imports only the standard library: it must start fast and stay
+small.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 GRACE_SECONDS = 1.5
-"""What the processes have to end by themselves before they are killed."""
+"""Seconds that the processes have to exit before they are killed."""
 
 
 class Guard:
     """Kills all processes whose environment has a mark when this process ends, however it ends.
 
-    A small process of its own reads a pipe that ends with this one. Ray's raylet, for one, dies with its
-    driver, but two of its agents stay for 40 s and more, and what a task has started stays for good. Only
-    where there is /proc; elsewhere it does nothing.
+    A small separate process reads a pipe that closes with this one. For example, Ray's raylet dies
+    with its driver, but two of its agents stay for 40 s and more, and what a task has started stays
+    forever. Works only where /proc exists; elsewhere it does nothing.
     """
 
     def __init__(self, mark: str) -> None:
@@ -41,18 +41,33 @@ class Guard:
                 stderr=subprocess.DEVNULL,
                 env={},
                 cwd="/",
-                start_new_session=True,  # not hit by what ends this process (Ctrl-C, a closed terminal)
+                # not reached by signals that end this process (Ctrl-C, a closed terminal)
+                start_new_session=True,
             )
 
     def include(self, processes: Iterable[int]) -> None:
-        """Kill these as well: one that gives itself a title writes over its environment, and the mark may be gone."""
-        others = [(process, began) for process in processes if (began := _began(process)) is not None]
+        """Also kill these processes. A process that sets its title overwrites its environment, and
+        may lose the mark.
+        """
+        others = [
+            (process, began) for process in processes if (began := _began(process)) is not None
+        ]
         self._others += others
         self._tell({"others": others})
 
     def then(self, command: list[str], *, unless_locked: Path, delay: float) -> None:
-        """What to run, with this process's environment, after the killing, unless `delay` s later somebody has a lock."""
-        self._tell({"command": command, "lock": str(unless_locked), "delay": delay, "env": dict(os.environ), "cwd": os.getcwd()})
+        """Set a command to run after the killing, with this process's environment, unless the file
+        is locked by some process `delay` seconds later.
+        """
+        self._tell(
+            {
+                "command": command,
+                "lock": str(unless_locked),
+                "delay": delay,
+                "env": dict(os.environ),
+                "cwd": os.getcwd(),
+            }
+        )
 
     def _tell(self, what: dict[str, Any]) -> None:
         if self._guard is not None and self._guard.stdin is not None:
@@ -60,12 +75,12 @@ class Guard:
             self._guard.stdin.flush()
 
     def kill(self) -> None:
-        """Kill at once what has the mark."""
+        """Kill the processes with the mark at once."""
         if self._guard is not None:
             _kill(self._mark, self._others)
 
     def finish(self) -> None:
-        """Kill at once what has the mark, and end the guard."""
+        """Kill the processes with the mark at once, and end the guard."""
         self.kill()
         if self._guard is not None:
             self._guard.communicate(b"finished")
@@ -73,13 +88,18 @@ class Guard:
 
 
 def marked(mark: str) -> list[int]:
-    """The processes of this user that were started with `mark` (NAME=value) in their environment."""
+    """Return the processes of this user that were started with `mark` (NAME=value) in their
+    environment.
+    """
     wanted = os.fsencode(mark)
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
             try:
-                if wanted in (process / "environ").read_bytes().split(b"\0"):
+                # Root could read those of other users, too.
+                if process.stat().st_uid == os.getuid() and wanted in (
+                    process / "environ"
+                ).read_bytes().split(b"\0"):
                     found.append(int(process.name))
             except OSError:  # another user's, or gone
                 continue
@@ -87,20 +107,22 @@ def marked(mark: str) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process that has not ended: one that nobody has asked for its end yet counts as gone."""
+    """Return whether a process runs. One that has ended and was not reaped yet counts as gone."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except ProcessLookupError:
         return False
-    except (OSError, IndexError):  # somebody else's, or a system without /proc
+    except (OSError, IndexError):  # another user's, or a system without /proc
         return True
 
 
 def _watch(mark: str) -> None:
-    # Where everybody is told to end (systemd, slurm), this one is there to see to it that the others do.
+    # If all processes are told to end (systemd, slurm), the guard has to stay, to make sure that
+    # the others do.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # not ignored, which those that it starts would inherit
+        # Not ignored: processes that it starts would inherit that.
+        signal.signal(number, lambda *_: None)
     said = sys.stdin.buffer.read().splitlines()
     if said and said[-1] == b"finished":
         return
@@ -116,22 +138,35 @@ def _watch(mark: str) -> None:
 
 
 def _carry_out(will: dict[str, Any]) -> None:
-    # Only at the end: a dying process closes its files one after another, so the pipe may have ended before its own lock did.
+    # Wait first: a dying process closes its files one after another, so the pipe may have closed
+    # before its lock was released.
     time.sleep(will["delay"])
     try:
         with Path(will["lock"]).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # somebody has it, or the experiment's folder was deleted
+    except OSError:  # another process has the lock, or the experiment's folder was deleted
         return
     null = subprocess.DEVNULL
-    subprocess.run(will["command"], env=will["env"], cwd=will["cwd"], stdin=null, stdout=null, stderr=null, check=False)
+    subprocess.run(
+        will["command"],
+        env=will["env"],
+        cwd=will["cwd"],
+        stdin=null,
+        stdout=null,
+        stderr=null,
+        check=False,
+    )
 
 
 def _began(process: int) -> str | None:
-    """When it began, by the machine's clock: by number and this it is known for good. None if it has ended."""
+    """Return the start time of a process, in clock ticks since boot: with its id it identifies the
+    process permanently. None if it has ended.
+    """
     try:
-        # The name, in parentheses, may hold anything.
-        state, *rest = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        # The name, in parentheses, may contain any characters.
+        state, *rest = (
+            Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        )
         return None if state in "ZX" else rest[18]
     except OSError:
         return None
@@ -142,7 +177,7 @@ def _left(mark: str, others: Sequence[tuple[int, str]]) -> list[int]:
 
 
 def _kill(mark: str, others: Sequence[tuple[int, str]]) -> None:
-    while left := _left(mark, others):  # again, as one may just have started another
+    while left := _left(mark, others):  # repeat, as one may just have started another
         for process in left:
             try:
                 os.kill(process, signal.SIGKILL)

@@ -1,1 +1,3 @@
-"""All that speaks to MLflow: the recorder, the end of a session, a training's own calls. Nothing reads MLflow to decide."""
+"""Everything that uses MLflow: the recorder, the end of a session, a training's own calls. No
+decision depends on what MLflow contains.
+"""

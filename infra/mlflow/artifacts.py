@@ -1,6 +1,6 @@
-"""Files of a run: put where its MLflow experiment keeps them, by MLflow's own client.
+"""Writing files to a run's artifacts, by MLflow's client, in the place of its MLflow experiment.
 
-Imports mlflow at the top: load this module lazily, see `mlflow_sink`.
+Imports mlflow at the top: import this module lazily, as `sink.py` does.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from pathlib import Path, PurePosixPath
 
 from mlflow.tracking import MlflowClient
 
-from regrow.tasks.addresses import redacted
+from regrow.tasks.process.addresses import redacted
 
 
 def put(tracking_uri: str, run_id: str, files: Mapping[str, bytes]) -> list[str]:
-    """Writes files, by their paths below the run's artifacts, over what is there; returns what went wrong, a line each.
+    """Write files by their paths below the run's artifacts, replacing existing ones. Returns the
+    failures, one line each.
 
-    Raises nothing: where artifacts cannot be written (no right, a library that is missing) the rest is recorded all the same.
+    Does not raise: if artifacts cannot be written (no permission, a missing library), everything
+    else is still recorded.
     """
     client, wrong = MlflowClient(tracking_uri), []
     with tempfile.TemporaryDirectory(prefix="regrow-mlflow-") as folder:
@@ -28,7 +30,7 @@ def put(tracking_uri: str, run_id: str, files: Mapping[str, bytes]) -> list[str]
             parent = str(place.parent)
             try:
                 client.log_artifact(run_id, str(local), None if parent == "." else parent)
-            except Exception as error:  # noqa: BLE001 - every kind of store has its own
+            except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
                 reason = redacted(str(error)).strip().partition("\n")[0] or type(error).__name__
                 wrong.append(f"{path} could not be stored with MLflow's artifacts: {reason}")
     return wrong

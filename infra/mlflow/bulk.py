@@ -1,9 +1,11 @@
-"""Many runs in one transaction, straight into the tables of MLflow's SQL store (sqlite, PostgreSQL).
+"""Writing many runs in one transaction, directly into the tables of MLflow's SQL store (sqlite,
+PostgreSQL).
 
-Through the public API a short trial costs three or more transactions (19 ms of CPU), here some rows of one
-(0.3 ms, 50 to a write). What is written is row for row what MlflowClient would have written (a test compares
-every table), through MLflow's own engine, session and models; `knows_this_mlflow` is asked first, and
-`mlflow_public` is used when it says no. Imports mlflow at the top: load it lazily, see `mlflow_sink`.
+Through the public API a short trial costs three or more transactions (19 ms of CPU); here it costs
+some rows of one (0.3 ms, 50 to a write). The rows are exactly those that MlflowClient would have
+written (a test compares every table), and they are written through MLflow's engine, session and
+models. `knows_this_mlflow` is checked first; if it is False, `public.py` is used. Imports mlflow at
+the top: import it lazily, as `sink.py` does.
 """
 
 import math
@@ -43,12 +45,19 @@ _Row = dict[str, Any]
 _RUNS, _PARAMS, _TAGS, _METRICS, _LATEST = private.tables()
 _LARGEST_FLOAT: Final = 1.7976931348623157e308  # SQL has no infinity; MLflow stores this
 _AT_ONCE: Final = 10_000
-"""Points that one statement inserts at most."""
+"""Most points that one statement inserts."""
 _POINT: Final = {"key", "value", "timestamp", "step", "is_nan", "run_uuid"}
 _KNOWN: Final = {
     _RUNS: (
         {"run_uuid", "name", "source_type", "source_name", "entry_point_name", "user_id", "status"}
-        | {"start_time", "end_time", "deleted_time", "source_version", "lifecycle_stage", "artifact_uri"}
+        | {
+            "start_time",
+            "end_time",
+            "deleted_time",
+            "source_version",
+            "lifecycle_stage",
+            "artifact_uri",
+        }
         | {"experiment_id"},
         {"run_uuid"},
     ),
@@ -60,16 +69,21 @@ _KNOWN: Final = {
 
 
 def knows_this_mlflow() -> bool:
-    """Whether the installed MLflow has exactly the columns and primary keys that this module writes."""
+    """Return whether the installed MLflow has exactly the columns and primary keys that this module
+    writes.
+    """
     workspaces = bool(MLFLOW_ENABLE_WORKSPACES.get())  # type: ignore[no-untyped-call]  # mlflow's
     return not workspaces and all(
-        ({column.name for column in table.columns}, {column.name for column in table.primary_key}) == known
+        ({column.name for column in table.columns}, {column.name for column in table.primary_key})
+        == known
         for table, known in _KNOWN.items()
     )
 
 
 class BulkWriter:
-    """Writes updates and cursor in one transaction: both are there after a crash, or neither."""
+    """Writes updates and cursor in one transaction: after a crash either both are there, or
+    neither.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -112,19 +126,27 @@ class BulkWriter:
                 rows.change(change, run_ids[change.key])
             else:
                 seen.add(change.key)
-                rows.create(change, run_ids, self._target, self.mlflow_experiment_id, self._artifact_location)
+                rows.create(
+                    change,
+                    run_ids,
+                    self._target,
+                    self.mlflow_experiment_id,
+                    self._artifact_location,
+                )
         if "experiment" not in seen:
             raise ValueError("the first write must contain the update whose key is 'experiment'")
         with self._errors(), self._store.ManagedSessionMaker(read_only=False) as session:
             rows.execute(session)
-        self._run_ids = run_ids  # only now: a rolled back run does not exist
+        self._run_ids = run_ids  # only after the commit: a rolled back run does not exist
 
     def run_id(self, key: str) -> str | None:
         """See `MlflowSink.run_id`."""
         return self._run_ids.get(key)
 
     def close(self) -> None:
-        """Drop pooled connections: MLflow keeps the engine, and a file deleted meanwhile would stay open."""
+        """Drop pooled connections. MLflow keeps the engine, so a file that is deleted meanwhile
+        would stay open.
+        """
         self._store.engine.dispose()
 
     @contextmanager
@@ -132,29 +154,28 @@ class BulkWriter:
         try:
             yield
         except MlflowException as error:
-            # What the store makes of SQLAlchemy's OperationalError: locked, disk full, connection lost.
+            # The store's translation of SQLAlchemy's OperationalError: locked, disk full,
+            # connection lost.
             if error.error_code == "TEMPORARILY_UNAVAILABLE":
                 raise unavailable(self._target, error) from error
             raise refusal(self._target, error) from error
-        except (
-            OperationalError,
-            InterfaceError,
-            OSError,
-        ) as error:  # connecting is outside of that translation
+        # Errors of connecting are not translated by the store.
+        except (OperationalError, InterfaceError, OSError) as error:
             raise unavailable(self._target, error) from error
-        except Exception as error:  # a driver that is not installed, a schema newer than this MLflow
+        # A driver that is not installed, or a schema newer than this MLflow.
+        except Exception as error:
             raise refusal(self._target, error) from error
 
 
 class _Rows:
-    """The rows of one transaction, gathered by table: eight statements for any number of runs."""
+    """The rows of one transaction, collected by table: eight statements for any number of runs."""
 
     def __init__(self, *, cursor_run_id: str, cursor: int) -> None:
         self.runs: list[_Row] = []
         self.params: list[_Row] = []
         self.tags: dict[tuple[str, str], _Row] = {}
         self.reported: list[tuple[str, RunUpdate]] = []
-        """Whose points there are, by the run's id."""
+        """(run id, update) of the updates whose points are to be inserted."""
         self.latest: dict[tuple[str, str], _Row] = {}
         self.statuses: list[_Row] = []
         self.names: list[_Row] = []
@@ -162,7 +183,12 @@ class _Rows:
         self._tags(cursor_run_id, {CURSOR_TAG: str(cursor)})
 
     def create(
-        self, change: RunUpdate, run_ids: dict[str, str], target: Target, experiment_id: str, artifacts: str
+        self,
+        change: RunUpdate,
+        run_ids: dict[str, str],
+        target: Target,
+        experiment_id: str,
+        artifacts: str,
     ) -> None:
         run_id = run_ids[change.key]
         tags = first_tags(change, target, None if change.parent else run_ids["experiment"])
@@ -210,7 +236,9 @@ class _Rows:
         self.reported.append((run_id, change))
 
     def _points(self) -> Iterator[list[_Row]]:
-        """The points, some thousands at a time, as each is 600 bytes on its way; `latest` is known after the last ones."""
+        """Yield the points, some thousands at a time, as each takes 600 bytes in memory. `latest`
+        is complete after the last ones.
+        """
         part: list[_Row] = []
         for run_id, change in self.reported:
             for metric, number, step, at_ms in change.metrics:
@@ -238,7 +266,9 @@ class _Rows:
                 connection.execute(statement, rows)
 
     def _statements(self, dialect: str) -> Iterator[tuple[Any, Sequence[_Row]]]:
-        """Each is made when the one before has been executed: of the points not all need be in memory."""
+        """Yield (statement, rows). Each is made after the one before was executed, so that not all
+        points are in memory at once.
+        """
         insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
         tag, latest = insert(_TAGS), insert(_LATEST)
         order = ("step", "timestamp", "value")  # how MLflow decides which point is the latest
@@ -250,17 +280,24 @@ class _Rows:
         yield insert(_RUNS), self.runs
         yield insert(_PARAMS).on_conflict_do_nothing(), self.params
         yield (
-            tag.on_conflict_do_update(index_elements=list(_TAGS.primary_key), set_={"value": tag.excluded.value}),
+            tag.on_conflict_do_update(
+                index_elements=list(_TAGS.primary_key), set_={"value": tag.excluded.value}
+            ),
             list(self.tags.values()),
         )
         point = insert(_METRICS).on_conflict_do_nothing()
         for part in self._points():
             yield point, part
         yield (
-            latest.on_conflict_do_update(index_elements=list(_LATEST.primary_key), set_=moved, where=newer),
+            latest.on_conflict_do_update(
+                index_elements=list(_LATEST.primary_key), set_=moved, where=newer
+            ),
             list(self.latest.values()),
         )
-        yield update(_RUNS).where(run).values(status=bindparam("b_status"), end_time=end), self.statuses
+        yield (
+            update(_RUNS).where(run).values(status=bindparam("b_status"), end_time=end),
+            self.statuses,
+        )
         yield update(_RUNS).where(run).values(name=bindparam("b_name")), self.names
         yield (
             update(_RUNS)

@@ -1,4 +1,4 @@
-"""Whether a tracking URI can be used at all, told within seconds, without mlflow or any writing."""
+"""Checking within seconds whether a tracking URI is usable, without mlflow and without writing."""
 
 import base64
 import os
@@ -11,11 +11,13 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from regrow.tasks.addresses import redacted
+from regrow.infra.machine.sqlite import file_of
 from regrow.tasks.errors import UserError
+from regrow.tasks.process.addresses import redacted
 
 SERVER_ADVICE: Final = (
-    "Start that server, correct MLFLOW_TRACKING_URI, or unset it: then regrow records into a local file."
+    "Start that server, correct MLFLOW_TRACKING_URI, or unset it: then regrow records into a local"
+    " file."
 )
 _USE_A_FILE: Final = "Use sqlite:////path/to/mlflow.db."
 _DATABASE_PORTS: Final = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
@@ -23,10 +25,10 @@ _UNAUTHORIZED, _FORBIDDEN = 401, 403
 
 
 def check(tracking_uri: str, timeout_s: float) -> None:
-    """Raise `UserError` when MLflow cannot be reached or written at `tracking_uri`; silent when it can.
+    """Raise UserError if MLflow cannot be reached or written at `tracking_uri`.
 
-    Costs one request (http), one connection (a database server) or one look at the folder (sqlite).
-    Plug-ins and Databricks pass unseen: only their own clients can tell.
+    Costs one request (http), one connection (a database server) or one check of the folder
+    (sqlite). Plug-ins and Databricks are not checked: only their own clients can tell.
     """
     scheme = urlsplit(tracking_uri).scheme.split("+")[0]
     if scheme in ("http", "https"):
@@ -52,12 +54,16 @@ def _silent(tracking_uri: str, timeout_s: float, reason: object) -> UserError:
 
 
 def _check_server(tracking_uri: str, timeout_s: float) -> None:
-    # A real API call: /health asks no credentials, and servers that are no MLflow have it too.
+    # A real API call: /health does not need credentials, and servers other than MLflow have it,
+    # too.
     address = f"{tracking_uri.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
-    # Credentials in the URI itself are what mlflow's client (requests) understands; urllib does not.
+    # mlflow's client (requests) understands credentials in the URI; urllib does not.
     credentials = re.search(r"://([^/@]+)@", address)
     request = Request(address.replace(f"{credentials[1]}@", "", 1) if credentials else address)
-    name, word = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_PASSWORD")
+    name, word = (
+        os.environ.get("MLFLOW_TRACKING_USERNAME"),
+        os.environ.get("MLFLOW_TRACKING_PASSWORD"),
+    )
     basic = f"{name}:{word}" if name and word else credentials[1] if credentials else None
     if basic:
         request.add_header("Authorization", f"Basic {base64.b64encode(basic.encode()).decode()}")
@@ -68,10 +74,17 @@ def _check_server(tracking_uri: str, timeout_s: float) -> None:
             body = answer.read(200).lstrip()
     except HTTPError as error:
         if error.code in (_UNAUTHORIZED, _FORBIDDEN):
-            advice = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
-            raise _error(tracking_uri, f"answers {error.code}: {_first_line(error)}", advice) from None
-        raise _error(tracking_uri, f"answers {error.code}: {_first_line(error)}", SERVER_ADVICE) from None
-    except (OSError, ValueError) as error:  # URLError, timeouts and TLS failures are OSErrors
+            advice = (
+                "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or"
+                " MLFLOW_TRACKING_TOKEN."
+            )
+            raise _error(
+                tracking_uri, f"answers {error.code}: {_first_line(error)}", advice
+            ) from None
+        raise _error(
+            tracking_uri, f"answers {error.code}: {_first_line(error)}", SERVER_ADVICE
+        ) from None
+    except (OSError, ValueError) as error:  # URLErrors, timeouts and TLS failures are OSErrors
         reason = getattr(error, "reason", error)
         raise _silent(tracking_uri, timeout_s, reason) from None
     if not body.startswith(b"{"):
@@ -91,14 +104,17 @@ def _tls() -> ssl.SSLContext:
 
 
 def _check_file(tracking_uri: str) -> None:
-    place = urlsplit(tracking_uri).path[1:]
+    place = tracking_uri.partition(":///")[2].partition("?")[0]
     if place in ("", ":memory:"):
         raise _error(tracking_uri, "is kept in memory and would be lost", _USE_A_FILE)
-    file = Path(place)
-    folder = next(parent for parent in file.absolute().parents if parent.exists())  # MLflow makes the rest
+    file = file_of(tracking_uri) or Path(place.removeprefix("file:"))
+    # MLflow creates the missing folders.
+    folder = next(parent for parent in file.absolute().parents if parent.exists())
     advice = "Choose a place that you may write to."
     if file.is_dir():
-        raise _error(tracking_uri, "is a folder", "Name a file in it: sqlite:////path/to/mlflow.db.")
+        raise _error(
+            tracking_uri, "is a folder", "Name a file in it: sqlite:////path/to/mlflow.db."
+        )
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise _error(tracking_uri, f"cannot be written: no right to write in {folder}", advice)
     if file.exists() and not os.access(file, os.W_OK):
@@ -107,9 +123,11 @@ def _check_file(tracking_uri: str) -> None:
 
 def _check_port(tracking_uri: str, usual_port: int, timeout_s: float) -> None:
     parts = urlsplit(tracking_uri)
-    if not parts.hostname:  # a socket file or a service name: only the driver can tell
+    if not parts.hostname:  # a socket file or a service name: only the database driver can tell
         return
     try:
-        socket.create_connection((parts.hostname, parts.port or usual_port), timeout=timeout_s).close()
+        socket.create_connection(
+            (parts.hostname, parts.port or usual_port), timeout=timeout_s
+        ).close()
     except (OSError, ValueError) as error:
         raise _silent(tracking_uri, timeout_s, error) from None

@@ -1,38 +1,117 @@
-"""The sqlite file that MLflow records into, made whole or not at all.
+"""The sqlite file that MLflow records into, created atomically.
 
-MLflow makes its schema in dozens of transactions, in 1 s. A process that is killed in between leaves a file that
-MLflow refuses from then on. So it is made beside its place, from a template where there is one, and then moved in.
+MLflow creates its schema in dozens of transactions, in 1 s. A process that is killed meanwhile
+leaves a file that MLflow refuses from then on. So the file is created beside its place, from a
+template if there is one, and then moved into place.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import sqlite3
+from contextlib import closing
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
-from regrow.infra.machine.sqlite import create_database, fill_from_template
+from regrow.infra.machine.sqlite import (
+    create_database,
+    damage,
+    file_of,
+    fill_from_template,
+    is_known,
+    revision,
+    set_aside,
+    url_of,
+)
 from regrow.infra.mlflow import private
 
+_OURS = re.compile(r"(.*/mlflow-artifacts)/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The artifact folder of an experiment of ours; the group is the root of all artifacts."""
+_MIGRATIONS = "store/db_migrations/versions"
+_LOCATIONS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
 
-def make_sure_of(tracking_uri: str) -> None:
-    """Creates the sqlite file of `tracking_uri` with MLflow's schema if it is not there; for other URIs does nothing.
 
-    Raises OSError where the file cannot be written.
+def make_sure_of(tracking_uri: str, artifact_root: str | None) -> None:
+    """Create the sqlite file of `tracking_uri` with MLflow's schema unless it exists. Does nothing
+    for other URIs.
+
+    `artifact_root`: for regrow's own file, the current root of its artifacts; addresses are updated
+    if its folder was moved. None: the file is the user's. Raises OSError if the file cannot be
+    written.
     """
-    database = _file(tracking_uri)
+    database = file_of(tracking_uri)
     if database is not None:
         create_database(database, _fill)
+        if artifact_root is not None:
+            _follow(database, artifact_root)
 
 
-def _file(tracking_uri: str) -> Path | None:
-    scheme, _, place = tracking_uri.partition(":///")
-    if scheme.split("+")[0] != "sqlite" or "?" in place or place in ("", ":memory:") or place.startswith("file:"):
+def replaced(tracking_uri: str, artifact_root: str | None) -> str | None:
+    """Set regrow's own file aside if it is damaged. Returns a line about that, None if nothing was
+    done.
+
+    `artifact_root`: as in `make_sure_of`.
+    """
+    database = file_of(tracking_uri)
+    if database is None or artifact_root is None or (why := damage(database)) is None:
         return None
-    return Path(place).absolute()
+    return (
+        f"MLflow's records are damaged ({why}) and in {set_aside(database)} now; each experiment's"
+        " runs are written anew from its log, those of another one by `regrow resume`; registered"
+        " models, and what you or your code wrote into it, are not"
+    )
+
+
+def of_another_version(tracking_uri: str) -> str | None:
+    """Return a line about a sqlite file that a newer MLflow has made, which this one cannot use;
+    None for all others.
+    """
+    database = file_of(tracking_uri)
+    try:
+        at = None if database is None else revision(database)
+    except sqlite3.Error:  # missing, or not MLflow's database
+        return None
+    if at is None or is_known(at, "mlflow", _MIGRATIONS):
+        return None
+    return (
+        f"MLflow's records in {database} were made by another version of MLflow than"
+        f" {version('mlflow')}, which cannot use them: this session records nothing in MLflow;"
+        " install that version, or move the file away, and `regrow resume` records what is missing"
+    )
+
+
+def _follow(database: Path, artifact_root: str) -> None:
+    """Update the addresses of artifacts to the current root. MLflow stores whole paths, also of a
+    folder that was moved since.
+    """
+    try:
+        with closing(sqlite3.connect(database)) as connection, connection:
+            locations = connection.execute("select artifact_location from experiments")
+            before = {
+                found[1] for (place,) in locations if place and (found := _OURS.fullmatch(place))
+            } - {artifact_root}
+            for root, (table, column) in product(before, _LOCATIONS):
+                connection.execute(
+                    f"update {table} set {column} = ? || substr({column}, ?) where substr({column},"  # noqa: S608 - constant names
+                    " 1, ?) = ?",
+                    (artifact_root, len(root) + 1, len(root) + 1, f"{root}/"),
+                )
+    except sqlite3.Error as error:
+        raise OSError(f"{database}: {error}") from error
 
 
 def _fill(database: Path) -> None:
-    """Copies the template that the first use of this MLflow left (10 ms), or runs MLflow's migrations (1 s)."""
+    """Copy the template that the first use of this MLflow version left (10 ms), or run MLflow's
+    migrations (1 s).
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     template = cache / "regrow" / f"mlflow-{version('mlflow')}.db"
     fill_from_template(database, template, lambda: _migrate(database))
@@ -41,7 +120,7 @@ def _fill(database: Path) -> None:
 def _migrate(database: Path) -> None:
     from sqlalchemy.exc import OperationalError
 
-    engine = private.engine(f"sqlite:///{database}")
+    engine = private.engine(url_of(database))
     try:
         private.make_tables(engine)
     except OperationalError as error:

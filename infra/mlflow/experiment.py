@@ -1,6 +1,7 @@
-"""Creating, finding and restoring the MLflow experiment, the same for a client and for a SQL store.
+"""Creating, finding and restoring the MLflow experiment, with the same code for a client and a SQL
+store.
 
-Imports mlflow at the top: load this module lazily, see `mlflow_sink`.
+Imports mlflow at the top: import this module lazily, as `sink.py` does.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -18,11 +19,15 @@ _KIND_TAG: Final = "mlflow.experimentKind"
 
 
 def open_experiment(api: "MlflowClient | Store", target: Target) -> Experiment:
-    """The active MLflow experiment of the target's name."""
+    """Return the active MLflow experiment with the target's name, creating or restoring it if
+    needed.
+    """
     experiment: Experiment | None = api.get_experiment_by_name(target.experiment_name)
     if experiment is None:
         try:
-            experiment_id = api.create_experiment(target.experiment_name, target.artifact_location, _tags(api))
+            experiment_id = api.create_experiment(
+                target.experiment_name, target.artifact_location, _tags(api)
+            )
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
@@ -34,15 +39,19 @@ def open_experiment(api: "MlflowClient | Store", target: Target) -> Experiment:
 
 
 def _tags(api: "MlflowClient | Store") -> Any:
-    """MLflow's page opens an experiment of this kind with its runs and charts, any other with those for agents."""
+    """Return the experiment's tags. MLflow's page opens an experiment of this kind with its runs
+    and charts, any other kind with the pages for agents.
+    """
     kind = "custom_model_development"
     return {_KIND_TAG: kind} if isinstance(api, MlflowClient) else [ExperimentTag(_KIND_TAG, kind)]
 
 
 def _restore(api: "MlflowClient | Store", experiment_id: str) -> None:
-    # MLflow restores every run with its experiment, superseded ones too: those go back to where they were.
+    # MLflow restores every run with its experiment, also superseded ones: delete those again.
     api.restore_experiment(experiment_id)
     superseded = f"tags.`{SUPERSEDED_TAG}` = 'true'"
-    while runs := api.search_runs([experiment_id], superseded, ViewType.ACTIVE_ONLY, 1000, None, None):
+    while runs := api.search_runs(
+        [experiment_id], superseded, ViewType.ACTIVE_ONLY, 1000, None, None
+    ):
         for run in runs:
             api.delete_run(run.info.run_id)

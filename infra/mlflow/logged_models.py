@@ -1,6 +1,7 @@
-"""The models that trials logged to MLflow themselves, by `mlflow.<flavor>.log_model` or autologging.
+"""The models that trials logged to MLflow themselves, by `mlflow.<flavor>.log_model` or
+autologging.
 
-Imports mlflow at the top: load this module lazily, see `mlflow_sink`.
+Imports mlflow at the top: import this module lazily, as `sink.py` does with its writers.
 """
 
 from __future__ import annotations
@@ -17,33 +18,47 @@ from mlflow.tracking import MlflowClient
 from regrow.infra.mlflow.in_trial_runs import own_runs
 
 CHECKPOINT = "regrow-checkpoint"
-"""The name of what is registered where a trial logged no model: a checkpoint's files, which MLflow cannot load."""
+"""Name of the logged model that is registered if a trial logged none: a checkpoint's files, which
+MLflow cannot load as a model.
+"""
 
 
 def ready(client: MlflowClient, run_ids: Iterable[str]) -> list[LoggedModel]:
-    """Those of these runs that are complete, the newest first, checkpoints among them."""
+    """Return the complete models of these runs, newest first, including checkpoints."""
     places = [place.experiment_id for place in client.search_experiments()]
     found = [
-        model for run_id in run_ids
-        for model in client.search_logged_models(places, filter_string=f"source_run_id = '{run_id}'")
+        model
+        for run_id in run_ids
+        for model in client.search_logged_models(
+            places, filter_string=f"source_run_id = '{run_id}'"
+        )
     ]
     found.sort(key=lambda model: int(model.creation_timestamp), reverse=True)
     return [model for model in found if str(model.status) == str(LoggedModelStatus.READY)]
 
 
 def runs_of(client: MlflowClient, experiment_id: str, trial: int) -> list[str]:
-    """The ids of the runs that a trial's training made, in whatever MLflow experiment; `experiment_id` is regrow's."""
+    """Return the ids of the runs that a trial's training made, in any MLflow experiment.
+    `experiment_id`: regrow's.
+    """
     places = [place.experiment_id for place in client.search_experiments()]
     return [run.info.run_id for run in own_runs(client, places, experiment_id, trial)]
 
 
 def fetch_newest(tracking_uri: str, experiment_id: str, trial: int, folder: Path) -> str | None:
-    """Downloads the last model that a trial logged, as `folder`; returns its id, None without one. Raises what MLflow does."""
+    """Download the last model that a trial logged to `folder`. Returns its id, None if it logged
+    none. Raises what MLflow raises.
+    """
     client = MlflowClient(tracking_uri)
-    models = [model for model in ready(client, runs_of(client, experiment_id, trial)) if model.name != CHECKPOINT]
+    models = [
+        model
+        for model in ready(client, runs_of(client, experiment_id, trial))
+        if model.name != CHECKPOINT
+    ]
     if not models:
         return None
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # the terminal has lines of ours
+    # The terminal shows regrow's own lines.
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     mlflow.artifacts.download_artifacts(
         artifact_uri=models[0].artifact_location, dst_path=str(folder), tracking_uri=tracking_uri
     )

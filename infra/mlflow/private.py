@@ -1,12 +1,14 @@
-"""What of MLflow is used that its documentation does not promise: its store, its tables, its pages, its current experiment.
+"""Private MLflow interfaces that regrow depends on: its store, its tables, its pages, its current
+experiment.
 
-mlflow, which takes 4 s, is imported inside of functions. Each name is in the canary test (`tests/unit/test_private_names.py`),
-with what breaks without it.
+mlflow, which takes 4 s to import, is imported inside functions. Each name is in the canary test
+(`tests/unit/test_private_names.py`), with what breaks without it.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -17,29 +19,40 @@ if TYPE_CHECKING:
 
 Store: TypeAlias = "SqlAlchemyStore"
 ARTIFACT_ROOT = "_MLFLOW_SERVER_ARTIFACT_ROOT"
-"""The variable that says where an MLflow experiment which is made in a database keeps its artifacts; without it, in ./mlruns."""
+"""Variable with the artifact root for MLflow experiments that are created in a database; without
+it, ./mlruns.
+"""
 
 
 def choose_experiment(chosen: str | None) -> str | None:
-    """Has `chosen` stand for the id that `mlflow.set_experiment` set last, and returns that one; None for none.
+    """Replace the id that `mlflow.set_experiment` set last by `chosen`, and return the replaced
+    one; None: no id.
 
-    `set_experiment` can neither be asked nor undone.
+    `set_experiment` can neither be queried nor undone.
     """
     fluent: Any = sys.modules["mlflow.tracking.fluent"]
-    before: str | None = fluent._active_experiment_id  # noqa: SLF001 - what this module is for
-    fluent._active_experiment_id = chosen  # noqa: SLF001 - the same
+    before: str | None = fluent._active_experiment_id  # noqa: SLF001 - no public way to read it
+    fluent._active_experiment_id = chosen  # noqa: SLF001 - no public way to reset it
     return before
 
 
 def tables() -> tuple[Table, ...]:
-    """The tables of runs, parameters, tags, metrics and latest metrics."""
+    """Return the tables of runs, parameters, tags, metrics and latest metrics."""
     models = _module("mlflow.store.tracking.dbmodels.models")
-    found = (models.SqlRun, models.SqlParam, models.SqlTag, models.SqlMetric, models.SqlLatestMetric)
+    found = (
+        models.SqlRun,
+        models.SqlParam,
+        models.SqlTag,
+        models.SqlMetric,
+        models.SqlLatestMetric,
+    )
     return tuple(cast("Table", model.__table__) for model in found)
 
 
 def sql_store(tracking_uri: str, artifact_root: str | None) -> SqlAlchemyStore:
-    """MLflow's store in a database. `artifact_root`: where experiments that it makes keep their artifacts; None: its own."""
+    """Return MLflow's store in a database. `artifact_root`: artifact root of experiments that it
+    creates; None: MLflow's default.
+    """
     from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -48,38 +61,64 @@ def sql_store(tracking_uri: str, artifact_root: str | None) -> SqlAlchemyStore:
 
 
 def below(artifact_uri: str, *parts: str) -> str:
-    """An address below another one, which may have a query."""
+    """Return an address below another one, which may have a query."""
     found: str = _module("mlflow.utils.uri").append_to_uri_path(artifact_uri, *parts)
     return found
 
 
 def engine(url: str) -> Engine:
-    """SQLAlchemy's, with MLflow's settings."""
+    """Return a SQLAlchemy engine with MLflow's settings."""
     return cast("Engine", _module("mlflow.store.db.utils").create_sqlalchemy_engine(url))
 
 
 def make_tables(database: Engine) -> None:
-    """Runs MLflow's migrations in an empty database, as its SQL store does; that one would make an experiment, too."""
-    _module("mlflow.store.db.utils")._initialize_tables(database)  # noqa: SLF001 - what this module is for
+    """Run MLflow's migrations in an empty database. MLflow's SQL store does the same, but would
+    also create an experiment.
+    """
+    _module("mlflow.store.db.utils")._initialize_tables(database)  # noqa: SLF001 - nothing public does only this
 
 
-def web_app() -> Any:
-    """MLflow's server with its pages, for ASGI."""
-    return _module("mlflow.server.fastapi_app").app
+def web_app(artifacts: str | None) -> tuple[Any, Any]:
+    """Return MLflow's ASGI server on the database of MLFLOW_BACKEND_STORE_URI, and the Flask
+    application in it that serves the pages.
+
+    `artifacts`: where it stores files; None: where MLflow's own variable says. `mlflow server` sets
+    the same variables. MLflow's checks of Host and Origin are disabled, as the guard in front of it
+    checks them.
+    """
+    files = artifacts or os.environ.get("MLFLOW_ARTIFACTS_DESTINATION") or "./mlartifacts"
+    os.environ.update(
+        {
+            "_MLFLOW_SERVER_FILE_STORE": os.environ["MLFLOW_BACKEND_STORE_URI"],
+            "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+            "_MLFLOW_SERVER_ARTIFACT_DESTINATION": files,
+            ARTIFACT_ROOT: "mlflow-artifacts:/",
+            "_MLFLOW_IN_JOB_EXECUTOR": "false",
+            "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "true",
+        }
+    )
+    app = _module("mlflow.server.fastapi_app").app
+    _module("mlflow.server.handlers").initialize_backend_stores(
+        os.environ["MLFLOW_BACKEND_STORE_URI"], None, os.environ[ARTIFACT_ROOT]
+    )
+    return app, _module("mlflow.server").app
 
 
 def system_monitor(run_id: str, tracking_uri: str, part: str | None = None) -> SystemMetricsMonitor:
-    """Records CPU, memory, disk, network and GPU into a run, goes on where it was left, and is to be started.
+    """Return a monitor, not yet started, that records CPU, memory, disk, network and GPU into a
+    run, and continues earlier records.
 
-    `part`: what stands in the metrics' names where several record into one run; None: nothing.
+    `part`: part of the metrics' names if several monitors record into one run; None: none.
     """
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
     made = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=tracking_uri)  # type: ignore[no-untyped-call]  # mlflow's
     if part is not None:
-        made.node_id = part  # as an argument it would give way to MLFLOW_SYSTEM_METRICS_NODE_ID, which all of them may have
+        # Not as an argument: MLFLOW_SYSTEM_METRICS_NODE_ID would override it, and may be the same
+        # for all.
+        made.node_id = part
     return made
 
 
 def _module(name: str) -> Any:
-    return importlib.import_module(name)  # without types
+    return importlib.import_module(name)  # these modules have no type hints

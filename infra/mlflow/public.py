@@ -1,7 +1,7 @@
 """Writing through MLflow's public client: tracking servers, Databricks, plug-ins, other databases.
 
-Three requests a short trial (create, batch, end), several trials at a time. Imports mlflow at the top: load
-this module lazily, see `mlflow_sink`.
+Three requests per short trial (create, batch, end), several trials at a time. Imports mlflow at the
+top: import this module lazily, as `sink.py` does.
 """
 
 from collections import defaultdict
@@ -36,10 +36,11 @@ from regrow.infra.mlflow.updates import (
     unavailable,
 )
 
-# Over a link of 50 ms a round trip, a short trial took 332 ms with one thread, 122 with 4, 106 with 8.
+# Over a link with 50 ms per round trip, a short trial took 332 ms with one thread, 122 with 4, 106
+# with 8.
 _THREADS: Final = 4
 _AT_ONCE: Final = 10_000
-"""Points that are handed to the client at a time; it sends 1,000 a request."""
+"""Most points passed to the client at a time; it sends 1,000 per request."""
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class _Known:
 
 
 class PublicWriter:
-    """Writes each run's update by the fewest public calls, the cursor last."""
+    """Writes each run's update with as few public calls as possible, the cursor last."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -63,8 +64,8 @@ class PublicWriter:
     def load(self) -> Recorded:
         """See `MlflowSink.load`.
 
-        A request that created a run may have been repeated (its answer got lost), so there may be two runs
-        of one key: the one that holds data is kept, the other is soft-deleted.
+        A request that created a run may have been repeated because its answer got lost, so one key
+        may have two runs. The one with data is kept, the other is soft-deleted.
         """
         found: dict[str, list[Run]] = defaultdict(list)
         with self._errors():
@@ -93,9 +94,11 @@ class PublicWriter:
         with self._errors():
             if "experiment" not in self._runs:
                 if not parent_updates:
-                    raise ValueError("the first write must contain the update whose key is 'experiment'")
+                    raise ValueError(
+                        "the first write must contain the update whose key is 'experiment'"
+                    )
                 self._create(parent_updates[0])
-            # list(): the first failure is raised, after all threads have come to an end.
+            # list(): the first failure is raised after all threads have finished.
             list(self._pool.map(self._write_run, by_run.values()))
             self._write_run(parent_updates)
             parent = self._runs["experiment"]
@@ -126,7 +129,7 @@ class PublicWriter:
         for update in updates:
             tags = cut_tags(update) if update.key in self._runs else {}
             known = self._runs.get(update.key) or self._create(update)
-            if known.deleted and update.deleted:  # deleted last: all of it was written then
+            if known.deleted and update.deleted:  # deletion comes last, so everything was written
                 continue
             with self._while_active(known):
                 self._write_data(known, update, tags)
@@ -149,8 +152,12 @@ class PublicWriter:
         marks = [RunTag(key, value) for key, value in tags.items()]
         first = True
         while (part := list(islice(points, _AT_ONCE))) or first:
-            metrics = [Metric(legal_name(key), value, at_ms, step) for key, value, step, at_ms in part]
-            self._client.log_batch(known.run_id, metrics, params if first else [], marks if first else [])
+            metrics = [
+                Metric(legal_name(key), value, at_ms, step) for key, value, step, at_ms in part
+            ]
+            self._client.log_batch(
+                known.run_id, metrics, params if first else [], marks if first else []
+            )
             first = False
         if update.status is None or update.status == known.status:
             return
@@ -162,8 +169,8 @@ class PublicWriter:
 
     @contextmanager
     def _while_active(self, known: _Known) -> Iterator[None]:
-        # MLflow refuses to write to a deleted run. One that a user deleted in the UI is recorded all the
-        # same, and stays deleted.
+        # MLflow refuses to write to a deleted run. A run that a user deleted in the UI is still
+        # recorded, and stays deleted.
         if known.deleted:
             self._client.restore_run(known.run_id)
         yield
@@ -175,7 +182,7 @@ class PublicWriter:
         try:
             yield
         except MlflowException as error:
-            # Connection failures come as INTERNAL_ERROR, which counts as 500.
+            # Connection failures arrive as INTERNAL_ERROR, which counts as 500.
             status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]  # mlflow's
             if is_outage(status):
                 raise unavailable(self._target, error) from error

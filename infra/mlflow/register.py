@@ -1,6 +1,6 @@
-"""The best trial's model in MLflow's model registry: a new version, once for each best.
+"""The best trial's model in MLflow's model registry: one version per best trial and step.
 
-Imports mlflow at the top: load this module lazily, see `mlflow_sink`.
+Imports mlflow at the top: import this module lazily, as `sink.py` does with its writers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from regrow.infra.mlflow.logged_models import CHECKPOINT, ready, runs_of
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import Runs
 from regrow.search.history import History
-from regrow.tasks.checkpoints import restore
-from regrow.tasks.ports import Store
+from regrow.tasks.checkpoint.saving import restore
+from regrow.tasks.ports.store import Store
 
 _ALREADY = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")
 _VERSIONS_TAG = "mlflow.modelVersions"
@@ -32,10 +32,12 @@ _VERSIONS_TAG = "mlflow.modelVersions"
 def register_best(
     name: str, history: History, sink: MlflowSink, runs: Runs, *, store: Store, tracking_uri: str
 ) -> str | None:
-    """Registers the best trial's model as a new version of `name`, unless it is one already; returns why it could not.
+    """Register the best trial's model as a new version of `name`, unless it is registered already.
+    Returns why that was not possible, None if it is registered.
 
-    That model is the last one that the trial's training logged itself, in whatever MLflow experiment, with its signature; where
-    there is none, the files of the checkpoint of the best step. Raises what MLflow or the store raises.
+    The model is the last one that the trial's training logged, in any MLflow experiment, with its
+    signature. If it logged none, the files of the checkpoint of the best step are registered.
+    Raises what MLflow or the store raises.
     """
     best = history.leader
     if best is None or best.best is None:
@@ -46,28 +48,42 @@ def register_best(
     if run_id is None:
         raise LookupError(f"trial {best.number} has no run in MLflow")
     tags = {
-        "regrow.experiment": history.spec.name, "regrow.experiment_id": history.id, "regrow.trial": str(best.number),
-        "regrow.step": str(step), "regrow.metric": history.objective.name, "regrow.value": repr(value),
+        "regrow.experiment": history.spec.name,
+        "regrow.experiment_id": history.id,
+        "regrow.trial": str(best.number),
+        "regrow.step": str(step),
+        "regrow.metric": history.objective.name,
+        "regrow.value": repr(value),
     }
     if _is_registered(client, name, tags):
         return None
     models = ready(client, [run_id, *runs_of(client, history.id, best.number)])
     model_id = next((model.model_id for model in models if model.name != CHECKPOINT), None)
-    about = f"Trial {best.number} of {history.spec.name}: {history.objective.name} = {value:.6g} at step {step}."
+    about = (
+        f"Trial {best.number} of {history.spec.name}: {history.objective.name} = {value:.6g} at"
+        f" step {step}."
+    )
     if model_id is None:
         saved = best.checkpoint_at(step)
         if saved is None:
             return (
-                f"No model was registered as {name!r} in MLflow: the best trial {best.number} logged none"
-                " (mlflow.<flavor>.log_model) and has no checkpoint"
+                f"No model was registered as {name!r} in MLflow: the best trial {best.number}"
+                " logged none (mlflow.<flavor>.log_model) and has no checkpoint"
             )
         about_it = {**tags, "regrow.manifest": saved.manifest}
-        before = (m.model_id for m in models if m.name == CHECKPOINT and about_it.items() <= dict(m.tags).items())
-        model_id = next(before, None) or _from_checkpoint(client, sink.mlflow_experiment_id, run_id, store, about_it)
+        before = (
+            m.model_id
+            for m in models
+            if m.name == CHECKPOINT and about_it.items() <= dict(m.tags).items()
+        )
+        model_id = next(before, None) or _from_checkpoint(
+            client, sink.mlflow_experiment_id, run_id, store, about_it
+        )
         about += (
-            f" These are the files of its checkpoint of step {saved.step}, as the trainable saved them, not a model of a flavor"
-            " that MLflow can load or serve: get them with mlflow.artifacts.download_artifacts. To have such a model here,"
-            " log it in the trainable (mlflow.<flavor>.log_model)."
+            f" These are the files of its checkpoint of step {saved.step}, as the trainable saved"
+            " them, not a model of a flavor that MLflow can load or serve: get them with"
+            " mlflow.artifacts.download_artifacts. To have such a model here, log it in the"
+            " trainable (mlflow.<flavor>.log_model)."
         )
     try:
         client.create_registered_model(name)
@@ -76,7 +92,12 @@ def register_best(
             raise
     with _looking_at(tracking_uri):
         version = client.create_model_version(
-            name, f"models:/{model_id}", run_id=run_id, tags=tags, description=about, model_id=model_id
+            name,
+            f"models:/{model_id}",
+            run_id=run_id,
+            tags=tags,
+            description=about,
+            model_id=model_id,
         )
     _link(client, model_id, name, version.version)
     return None
@@ -95,7 +116,9 @@ def _is_registered(client: MlflowClient, name: str, tags: dict[str, str]) -> boo
 
 @contextmanager
 def _looking_at(tracking_uri: str) -> Iterator[None]:
-    """Within the block MLflow's global client looks there: the registry asks that one for the model, not its own."""
+    """Set MLflow's global tracking URI within the block: the registry looks the model up there, not
+    with its own client.
+    """
     before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None  # type: ignore[no-untyped-call]  # mlflow's
     mlflow.set_tracking_uri(tracking_uri)
     try:
@@ -116,7 +139,8 @@ def _from_checkpoint(
         logged = client.create_logged_model(
             experiment_id, name=CHECKPOINT, source_run_id=run_id, tags=tags, model_type="checkpoint"
         )
-        if not (folder / "MLmodel").exists():  # the trainable may have saved a whole model of MLflow's
+        # The trainable may have saved a complete MLflow model.
+        if not (folder / "MLmodel").exists():
             metadata: dict[str, Any] = {"regrow": tags}
             model = Model(run_id=run_id, model_id=logged.model_id, flavors={}, metadata=metadata)
             model.save(str(folder / "MLmodel"))
@@ -126,6 +150,10 @@ def _from_checkpoint(
 
 
 def _link(client: MlflowClient, model_id: str, name: str, version: str) -> None:
-    """What MLflow's own `register_model` notes on the model, so that its pages lead from the one to the other."""
+    """Add the version to the model's tag, as MLflow's `register_model` does, so that MLflow's pages
+    link the two.
+    """
     before = json.loads(client.get_logged_model(model_id).tags.get(_VERSIONS_TAG, "[]"))
-    client.set_logged_model_tags(model_id, {_VERSIONS_TAG: json.dumps([*before, {"name": name, "version": version}])})
+    client.set_logged_model_tags(
+        model_id, {_VERSIONS_TAG: json.dumps([*before, {"name": name, "version": version}])}
+    )

@@ -1,25 +1,28 @@
-"""Experiments that are removed or renamed, in MLflow. Runs are soft-deleted, so `mlflow gc` decides of their files.
+"""Removing and renaming experiments in MLflow. Runs are soft-deleted; `mlflow gc` deletes their
+files.
 
-mlflow is imported where it is needed: that takes seconds.
+mlflow is imported where it is needed, as that takes seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from regrow.infra.machine.sqlite import file_of
 from regrow.infra.mlflow.check import check
 from regrow.infra.mlflow.updates import EXPERIMENT_TAG, SinkUnavailable, prepare_environment
 from regrow.infra.state.places import Places
-from regrow.tasks.addresses import redacted
+from regrow.tasks.process.addresses import redacted
 
 
 def forget_runs(places: Places, mlflow_experiment: str, experiment_id: str) -> int:
-    """Soft-deletes the runs of a regrow experiment (`experiment_id`), and the MLflow experiment if none is left in it.
+    """Soft-delete the runs of a regrow experiment (`experiment_id`), and the MLflow experiment if
+    no other run is in it.
 
-    Returns how many runs that were. Raises SinkUnavailable if MLflow is away or says no, UserError for an address that is none.
+    Returns how many runs were deleted. Raises SinkUnavailable if MLflow is unavailable or refuses,
+    UserError for an invalid address.
     """
     count, ours = 0, f"tags.`{EXPERIMENT_TAG}` = '{experiment_id}'"
     with _client(places) as client:
@@ -31,14 +34,17 @@ def forget_runs(places: Places, mlflow_experiment: str, experiment_id: str) -> i
                 client.delete_run(run.info.run_id)
             count += len(runs)
         if not client.search_runs([found], max_results=1):
-            # Under another name: one that is created under this name would bring it back, with all these runs.
+            # Rename it first: otherwise an experiment created later under this name would restore
+            # it, with all these runs.
             client.rename_experiment(found, f"{mlflow_experiment} (removed {experiment_id})")
             client.delete_experiment(found)
     return count
 
 
 def rename_experiment(places: Places, name: str, new: str) -> None:
-    """Renames the MLflow experiment `name`, if there is one and none called `new`. Raises as `forget_runs` does."""
+    """Rename the MLflow experiment `name`, if it exists and none is called `new`. Raises as
+    `forget_runs` does.
+    """
     with _client(places) as client:
         found = _active(client, name)
         if client is not None and found is not None:
@@ -47,10 +53,9 @@ def rename_experiment(places: Places, name: str, new: str) -> None:
 
 @contextmanager
 def _client(places: Places) -> Iterator[Any]:
-    """MLflow's client; None where nothing was recorded yet."""
+    """Provide MLflow's client within the block; None if nothing was recorded yet."""
     uri = places.mlflow_uri
-    file = uri.removeprefix("sqlite:///")
-    if file != uri and not Path(file).exists():
+    if (file := file_of(uri)) is not None and not file.exists():
         yield None
         return
     check(uri, 5.0)
@@ -65,6 +70,8 @@ def _client(places: Places) -> Iterator[Any]:
 
 
 def _active(client: Any, name: str) -> str | None:
-    """The id of the MLflow experiment that has this name and is not deleted."""
+    """Return the id of the MLflow experiment of this name, None if there is none or it is
+    deleted.
+    """
     found = client.get_experiment_by_name(name) if client is not None else None
     return found.experiment_id if found is not None and found.lifecycle_stage == "active" else None

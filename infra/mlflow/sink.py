@@ -1,9 +1,9 @@
 """The sink: writes the runs of one experiment (`RunUpdate`, in `updates.py`) to MLflow.
 
-Nothing here knows the event log. Nothing here imports mlflow at the top: that costs 1.4 s of CPU (2.1 s
-with its SQL store), so `load()` does it. The two ways of writing live beside this file: `bulk.py` (many
-runs in one transaction, straight into sqlite or PostgreSQL) and `public.py` (MLflow's own client, for
-all others).
+Nothing here knows the event log. mlflow is not imported at the top: that costs 1.4 s of CPU (2.1 s
+with its SQL store), so `load()` does it. The two ways of writing are in `bulk.py` (many runs in one
+transaction, directly into sqlite or PostgreSQL) and `public.py` (MLflow's own client, for
+everything else).
 """
 
 from collections.abc import Sequence
@@ -20,24 +20,36 @@ from regrow.infra.mlflow.updates import (
     refusal,
     unavailable,
 )
-from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import UserError
+from regrow.tasks.process.addresses import redacted
 
 
 class MlflowSink:
-    """Writes the runs of one regrow experiment to MLflow, each point once, however often it is told.
+    """Writes the runs of one regrow experiment to MLflow, each point once, even if it is passed
+    repeatedly.
 
-    For one thread. `load()` comes first, and again after an error: it reads what an interrupted write left.
+    For use by one thread. Call `load()` first, and again after an error: it reads what an
+    interrupted write left.
     """
 
     def __init__(
-        self, *, tracking_uri: str, experiment_name: str, experiment_id: str, artifact_root: str | None = None
+        self,
+        *,
+        tracking_uri: str,
+        experiment_name: str,
+        experiment_id: str,
+        artifact_root: str | None = None,
     ) -> None:
-        """Touches nothing yet.
+        """Store the target, without connecting yet.
 
-        `experiment_id` is regrow's (a uuid): runs of another experiment of the same name are left alone.
-        `artifact_root`: folder or URI for artifacts; None leaves it to MLflow (`./mlruns` of the process
-        that writes) or to its server.
+        Args:
+            tracking_uri: MLflow's tracking URI.
+            experiment_name: name of the MLflow experiment.
+            experiment_id: regrow's id (a uuid): runs of another experiment of the same name are not
+                touched.
+            artifact_root: folder or URI for artifacts; None: decided by MLflow (`./mlruns` of the
+                process that writes) or by its server.
+
         """
         self._target = Target(
             tracking_uri=tracking_uri,
@@ -48,15 +60,15 @@ class MlflowSink:
         self._writer: Writer | None = None
         self._cursor = 0
         self.troubles: list[str] = []
-        """Lines about what could not be written though MLflow is there: artifacts."""
+        """Lines about what could not be written although MLflow is available: artifacts."""
 
     def run_id(self, key: str) -> str | None:
-        """MLflow's id of the run that was written under our key; None for one that was not."""
+        """Return MLflow's id of the run that was written under our key; None if none was."""
         return self._open_writer().run_id(key)
 
     @property
     def mlflow_experiment_id(self) -> str:
-        """MLflow's id of the experiment, for links into its UI. Known once `load()` was called."""
+        """MLflow's id of the experiment, for links into its UI. Known after `load()`."""
         return self._open_writer().mlflow_experiment_id
 
     @property
@@ -65,7 +77,7 @@ class MlflowSink:
         return self._target.experiment_name
 
     def load(self) -> Recorded:
-        """Create, find or restore the MLflow experiment and read which of our runs it holds.
+        """Create, find or restore the MLflow experiment, and read which of our runs it has.
 
         Raises `SinkUnavailable` (within seconds) or `SinkRefused`.
         """
@@ -80,15 +92,16 @@ class MlflowSink:
         return recorded
 
     def write(self, updates: Sequence[RunUpdate], cursor: int) -> None:
-        """Write `updates`, then `cursor`; the same again changes nothing.
+        """Write `updates`, then `cursor`. Writing the same again changes nothing.
 
-        The parent's first update comes first or in the same call. Raises `SinkUnavailable` or
-        `SinkRefused`: part may then be written, and `load()` is due before the next write.
+        The parent's first update must come first or in the same call. Raises `SinkUnavailable` or
+        `SinkRefused`: then a part may be written, and `load()` must be called before the next
+        write.
         """
         writer = self._open_writer()
         files = [update for update in updates if update.artifacts]
         try:
-            # The cursor comes last: whoever finds it finds the files, too.
+            # The cursor comes last: a reader that finds it also finds the files.
             writer.write(updates, self._cursor if files else cursor)
             if files:
                 self._put(files, writer)
@@ -106,7 +119,7 @@ class MlflowSink:
                 self.troubles += put(self._target.tracking_uri, run_id, update.artifacts)
 
     def close(self) -> None:
-        """Let go of connections and threads. Nothing is buffered, so nothing is flushed."""
+        """Close connections and threads. Nothing is buffered, so nothing is flushed."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -122,12 +135,12 @@ class MlflowSink:
 def _writer(target: Target) -> Writer:
     prepare_environment()
     try:
-        make_sure_of(target.tracking_uri)
+        make_sure_of(target.tracking_uri, target.artifact_root)
     except OSError as error:
         raise unavailable(target, error) from error
     except Exception as error:
         raise refusal(target, error) from error
-    # Imported here because they import mlflow (hence the PLC0415).
+    # Imported here because they import mlflow (hence PLC0415).
     if target.tracking_uri.startswith(("sqlite", "postgresql")):
         from regrow.infra.mlflow.bulk import BulkWriter, knows_this_mlflow
 

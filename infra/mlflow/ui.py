@@ -1,4 +1,4 @@
-"""MLflow's web page on an experiment's records, as a process of ours on loopback."""
+"""MLflow's web page on an experiment's records, in a process of ours on loopback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
+from pathlib import Path
 
 from regrow.infra.mlflow.database import make_sure_of
 from regrow.infra.mlflow.parent_run import best_metric
@@ -25,33 +25,42 @@ from regrow.tasks.errors import RegrowError, UserError
 
 BOOT_SECONDS = 60.0
 _TICK = 0.1
-_APP = "regrow"
-"""Our name for `infra/mlflow/page.py` in `pyproject.toml`."""
 
 
 @contextmanager
-def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = None) -> Iterator[str]:
-    """The address of MLflow's page within the block. A tracking server has its own page: that is used as it is.
+def mlflow_ui(
+    tracking_uri: str, artifacts: str | None, *, services: Path, port: int | None = None
+) -> Iterator[str]:
+    """Run MLflow's page within the block. Yields its address. A tracking server has its own page,
+    whose address is yielded unchanged.
 
-    `port` None: any free one. Raises UserError if `port` is taken, RegrowError if the server does not come up.
+    `services`: the folder with its password. `port` None: any free one. Raises UserError if `port`
+    is taken, RegrowError if the server does not start.
     """
     if tracking_uri.startswith(("http://", "https://")):
         yield tracking_uri
         return
-    make_sure_of(tracking_uri)
+    make_sure_of(tracking_uri, artifacts)
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was in use a moment ago is free
+        # A port that was in use a moment ago counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port or 0))
         except OSError:
-            raise UserError(f"port {port} is in use; give another with --mlflow-port, or leave it out") from None
+            raise UserError(
+                f"port {port} is in use; give another with --mlflow-port, or leave it out"
+            ) from None
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    command, settings = server_command(tracking_uri, artifacts, port=port)
+    command, settings = server_command(tracking_uri, artifacts, services=services, port=port)
     with tempfile.TemporaryFile() as output:
         server = subprocess.Popen(
-            command, env={**os.environ, **settings},
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
+            command,
+            env={**os.environ, **settings},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,
         )
         try:
             _await(url, server, output.fileno())
@@ -61,56 +70,93 @@ def mlflow_ui(tracking_uri: str, artifacts: str | None, *, port: int | None = No
 
 
 def server_command(
-    tracking_uri: str, artifacts: str | None, *, port: int, host: str = "127.0.0.1", app: str | None = None
+    tracking_uri: str, artifacts: str | None, *, services: Path, port: int, host: str | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """The command of MLflow's server on a database, and the variables that it needs beside this process's.
+    """Return the command of MLflow's server on a database, and the variables that it needs beyond
+    this process's.
 
-    `app`: the name of another of MLflow's applications than ours for looking.
+    `services`: the folder with its password. `host`: where it listens in addition to the loopback,
+    None: nowhere.
     """
-    command = [sys.executable, "-m", "mlflow", "server"]
-    if app is not None:
-        command += ["--app-name", app]
-    elif entry_points(group="mlflow.app", name=_APP):  # not so where an older version of ours was installed for editing
-        command += ["--app-name", _APP]
-    command += ["--host", host, "--port", str(port), "--workers", "1"]
-    if artifacts is not None:
-        command += ["--artifacts-destination", artifacts]
-    # In the environment rather than on the command line, which everybody on the machine can read: it may have a password.
-    settings = {"MLFLOW_BACKEND_STORE_URI": tracking_uri}
-    # Its job runners are processes of 250 MB each that a page for looking does not need.
-    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "regrow.infra.mlflow.server",
+        "--services",
+        str(services),
+        "--port",
+        str(port),
+    ]
+    command += ["--host", host] if host is not None else []
+    command += ["--artifacts", artifacts] if artifacts is not None else []
+    # The URI is in the environment rather than on the command line, which every user of the machine
+    # can read: it may contain a password. PYTHONSAFEPATH keeps files in the current folder from
+    # being imported, also by the server's children.
+    settings = {"MLFLOW_BACKEND_STORE_URI": tracking_uri, "PYTHONSAFEPATH": "1"}
+    # Its job runners are processes of 250 MB each that a read-only page does not need.
+    quiet = {
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+    }
     return command, {**settings, **quiet}
 
 
-def runs_page(url: str, experiment: str, metric: str, mode: str, *, only: str | None = None) -> str:
-    """The address of the page on an experiment's trials: best first, their curves beside them.
+def runs_page(
+    url: str,
+    experiment: str,
+    metric: str,
+    mode: str,
+    *,
+    only: str | None = None,
+    auth: str | None = None,
+) -> str:
+    """Return the address of the page on an experiment's trials: best first, with their curves.
 
-    `experiment` is MLflow's, which several of ours may share: `only` is the id of the one whose trials are shown.
+    The front page if MLflow does not know the experiment (yet). Without a filter and an order,
+    MLflow would show only the parent run, collapsed.
 
-    The front page if MLflow does not know the experiment (yet). Without a filter or an order of its own MLflow shows the
-    parent run alone, closed.
+    Args:
+        url: address of MLflow's server.
+        experiment: the MLflow experiment, which several of ours may share.
+        metric: the objective.
+        mode: min or max.
+        only: id of the experiment whose trials are shown; None: all.
+        auth: USER:PASSWORD; None: from the address or MLflow's own variables.
+
     """
     query = urllib.parse.urlencode({"experiment_name": experiment})
     url, credentials = _apart(url.rstrip("/"))
     request = urllib.request.Request(f"{url}/api/2.0/mlflow/experiments/get-by-name?{query}")
-    if credentials:
-        request.add_header("Authorization", f"Basic {base64.b64encode(credentials.encode()).decode()}")
+    if credentials := auth or credentials:
+        request.add_header(
+            "Authorization", f"Basic {base64.b64encode(credentials.encode()).decode()}"
+        )
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             number = json.load(answer)["experiment"]["experiment_id"]
     except (urllib.error.URLError, http.client.HTTPException, OSError, KeyError, ValueError):
         return url
     view = {
-        "workflowType": "machine_learning", "compareRunsMode": "CHART", "searchFilter": _trials_of(only),
-        "orderByKey": f"metrics.`{legal_name(best_metric(metric))}`", "orderByAsc": "true" if mode == "min" else "false",
+        "workflowType": "machine_learning",
+        "compareRunsMode": "CHART",
+        "searchFilter": _trials_of(only),
+        "orderByKey": f"metrics.`{legal_name(best_metric(metric))}`",
+        "orderByAsc": "true" if mode == "min" else "false",
     }
-    return f"{url}/#/experiments/{number}/runs?{urllib.parse.urlencode(view, quote_via=urllib.parse.quote)}"
+    query = urllib.parse.urlencode(view, quote_via=urllib.parse.quote)
+    return f"{url}/#/experiments/{number}/runs?{query}"
 
 
 def _apart(url: str) -> tuple[str, str]:
-    """An address without the user and password in it, and these, else those of MLflow's own variables; empty for none."""
+    """Return an address without user and password, and these as USER:PASSWORD, else those of
+    MLflow's own variables; "" for none.
+    """
     parts = urllib.parse.urlsplit(url)
-    user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD"))
+    user, password = (
+        os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD")
+    )
     given, _, host = parts.netloc.rpartition("@")
     credentials = urllib.parse.unquote(given) or (f"{user}:{password}" if user else "")
     return parts._replace(netloc=host).geturl(), credentials
@@ -118,7 +164,11 @@ def _apart(url: str) -> tuple[str, str]:
 
 def _trials_of(experiment_id: str | None) -> str:
     trials = "attributes.run_name LIKE 'trial-%'"
-    return trials if experiment_id is None else f"{trials} AND tags.`{EXPERIMENT_TAG}` = '{experiment_id}'"
+    return (
+        trials
+        if experiment_id is None
+        else f"{trials} AND tags.`{EXPERIMENT_TAG}` = '{experiment_id}'"
+    )
 
 
 def _await(url: str, server: subprocess.Popen[bytes], output: int) -> None:
@@ -126,7 +176,9 @@ def _await(url: str, server: subprocess.Popen[bytes], output: int) -> None:
     while time.monotonic() < deadline:
         if server.poll() is not None:
             said = os.pread(output, 100_000, 0).decode(errors="replace").strip().splitlines()
-            raise RegrowError(f"MLflow's server ended while it started: {said[-1] if said else 'it said nothing'}")
+            raise RegrowError(
+                f"MLflow's server ended while it started: {said[-1] if said else 'it said nothing'}"
+            )
         try:
             with urllib.request.urlopen(f"{url}/health", timeout=2):
                 return
@@ -136,7 +188,7 @@ def _await(url: str, server: subprocess.Popen[bytes], output: int) -> None:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """Its own process group: the server starts worker processes that must go with it."""
+    """End the server and its worker processes, by its process group."""
     for number in (15, 9):
         try:
             os.killpg(server.pid, number)

@@ -1,27 +1,32 @@
-"""What is written into MLflow for a run (`RunUpdate`), in the names and lengths that MLflow takes, and how writing may fail.
+"""What is written to MLflow for a run (`RunUpdate`), with names and lengths that MLflow accepts,
+and how writing may fail.
 
-Nothing here knows the event log, and nothing imports mlflow: `sink.py` chooses between the two ways of writing.
+Nothing here knows the event log, and nothing imports mlflow: `sink.py` chooses between the two ways
+of writing.
 """
 
 import getpass
+import hashlib
 import logging
 import os
 import posixpath
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, Protocol, TypeAlias
 
 from regrow.infra.mlflow.check import SERVER_ADVICE
-from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.process.addresses import redacted
 
 RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 Point: TypeAlias = tuple[str, float, int, int]
 """A metric's name, value, step and time in milliseconds since 1970."""
 
-# Tags by which a run is found again after a crash. They are the only link between MLflow and us.
+# Tags by which a run is found again after a crash. They are the only link between MLflow's runs and
+# ours.
 KEY_TAG: Final = "regrow.key"
 EXPERIMENT_TAG: Final = "regrow.experiment_id"
 CURSOR_TAG: Final = "regrow.cursor"
@@ -30,40 +35,55 @@ RUN_NAME_TAG: Final = "mlflow.runName"
 
 _PARAM_CHARS: Final = 6000  # mlflow.utils.validation.MAX_PARAM_VAL_LENGTH
 _TAG_CHARS: Final = 8000  # MAX_TAG_VAL_LENGTH
+_MARK_CHARS: Final = 8
 _NAME_CHARS: Final = 250  # MAX_ENTITY_KEY_LENGTH, and the width of the column runs.name
 
-# Read by mlflow at import or at each call; a user's own setting wins.
+# Read by mlflow at import or at each call. The user's settings take precedence.
 _ENVIRONMENT: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",  # else 70 lines about each fresh database in the user's terminal
+    # otherwise 70 lines about each fresh database in the user's terminal
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # MLflow's defaults (7 retries of 120 s) hold a flush for minutes; the recorder has its own patience.
-    # And a repeated POST whose first answer got lost makes a second run: see `PublicWriter.load`.
+    # MLflow's defaults (7 retries of 120 s) block a flush for minutes, and the recorder does its
+    # own retries. Also, a repeated POST whose first answer got lost creates a second run: see
+    # `PublicWriter.load`.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
 
 
 class SinkUnavailable(RegrowError):
-    """MLflow is away or overloaded: call `load()` later and go on from the cursor that it returns."""
+    """MLflow is unavailable or overloaded: call `load()` later and continue from the cursor that it
+    returns.
+    """
 
 
 class SinkRefused(RegrowError):
-    """MLflow answered and said no (permission, a schema of another version, ...): repeating is of no use."""
+    """MLflow refused (permission, a schema of another version, ...): a retry is useless."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUpdate:
-    """All that changed for one MLflow run since the last write.
+    """All that changed for one MLflow run since the last write. Times are milliseconds since 1970.
 
-    `key` is ours and stable ("trial-12"; "experiment" for the parent); `name` is what MLflow shows. Times
-    are milliseconds since 1970. `params` and `name` count on a run's first update only. A metric is (name,
-    value, step, time), its value may be NaN or infinite; a point, once written, never changes its value or
-    time (a trial that rewinds goes on in a new run, and the old one is `deleted`); there may be millions, so that they are
-    taken as they come, each time anew. `status` None: as it
-    was. `end_ms` goes with a status that ends the run. `deleted`: a superseded lineage, soft-deleted, so
-    kept and restorable but out of MLflow's default views. `artifacts` are files by their path below the run's.
+    Attributes:
+        key: regrow's stable key ("trial-12"; "experiment" for the parent).
+        name: the name that MLflow shows; used by a run's first update only.
+        start_ms: start of the run.
+        parent: whether it is the parent run.
+        params: used by a run's first update only.
+        tags: tags to set.
+        metrics: points (name, value, step, time). A value may be NaN or infinite. A written point
+            never changes its value or time (a trial that rewinds continues in a new run, and the
+            old one is `deleted`). There may be millions, so they are iterated over, on each use
+            from the start.
+        status: None: unchanged.
+        end_ms: goes with a status that ends the run.
+        deleted: a superseded lineage. It is soft-deleted: kept and restorable, but not in MLflow's
+            default views.
+        artifacts: files by their path below the run's artifacts.
+
     """
 
     key: str
@@ -81,7 +101,13 @@ class RunUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What MLflow holds: our key -> MLflow's run id, and the cursor last written (None: write everything)."""
+    """What MLflow contains.
+
+    Attributes:
+        run_ids: our key -> MLflow's run id.
+        cursor: the cursor written last; None: write everything.
+
+    """
 
     run_ids: Mapping[str, str]
     cursor: int | None
@@ -98,14 +124,14 @@ class Target:
 
     @property
     def artifact_location(self) -> str | None:
-        """The MLflow experiment's own folder under the root; None: MLflow's or its server's default."""
+        """The MLflow experiment's folder under the root; None: MLflow's or its server's default."""
         if self.artifact_root is None:
             return None
         return f"{self.artifact_root.rstrip('/')}/{self.experiment_id}"
 
 
 class Writer(Protocol):
-    """One way of writing to one MLflow experiment; it raises `SinkUnavailable` and `SinkRefused`."""
+    """One way of writing to an MLflow experiment. Raises `SinkUnavailable` and `SinkRefused`."""
 
     mlflow_experiment_id: str
 
@@ -116,16 +142,18 @@ class Writer(Protocol):
 
 
 def prepare_environment() -> None:
-    """Before mlflow is imported: it is to be quiet, and not to try for minutes by itself."""
+    """Set mlflow's variables before it is imported, so that it prints little and does not retry for
+    minutes.
+    """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def first_tags(update: RunUpdate, target: Target, parent_run_id: str | None) -> dict[str, str]:
-    """The tags that a run gets at its creation: the update's, those MLflow's UI reads, and ours.
+    """Return the tags of a new run: the update's, those that MLflow's UI reads, and ours.
 
-    Ours are there from the first moment, so a crash right after the creation cannot make a second run.
+    Ours are set from the creation on, so that a crash right after it cannot lead to a second run.
     """
     tags = {
         "mlflow.user": user(),
@@ -142,33 +170,38 @@ def first_tags(update: RunUpdate, target: Target, parent_run_id: str | None) -> 
 
 
 def cut_tags(update: RunUpdate) -> dict[str, str]:
-    """The update's tags with names and lengths that MLflow takes, and our mark on a superseded run."""
+    """Return the update's tags with names and lengths that MLflow accepts, and our mark on a
+    superseded run.
+    """
     tags = {legal_name(key): value[:_TAG_CHARS] for key, value in update.tags.items()}
-    if RUN_NAME_TAG in tags:  # it renames the run, in MLflow as here
+    if RUN_NAME_TAG in tags:  # this tag renames the run, in MLflow and here
         tags[RUN_NAME_TAG] = tags[RUN_NAME_TAG][:_NAME_CHARS]
     return {**tags, SUPERSEDED_TAG: "true"} if update.deleted else tags
 
 
 def cut_params(update: RunUpdate) -> dict[str, str]:
-    """The update's params with names and lengths that MLflow takes."""
+    """Return the update's params with names and lengths that MLflow accepts."""
     return {legal_name(key): value[:_PARAM_CHARS] for key, value in update.params.items()}
 
 
 @lru_cache(maxsize=4096)
 def legal_name(name: str) -> str:
-    """`name` as MLflow takes it: other characters become "_", and it is never a path that leads elsewhere.
-
-    One odd metric name ("acc@5") must not keep an experiment from being recorded.
+    """Return `name` in a form that MLflow accepts: letters of any script stay, other characters
+    become "_", and it is never a path that leads elsewhere. A changed name ends in a hash of the
+    original ("acc@5": "acc_5-c4e871ab"), so that no two names become equal.
     """
-    legal = re.sub(r"[^\w./ :-]", "_", name, flags=re.ASCII)[:_NAME_CHARS]
+    legal = re.sub(r"[^\w./ :-]", "_", unicodedata.normalize("NFC", name))
     if posixpath.normpath(legal) != legal or legal.startswith((".", "/")):
         legal = "_" + legal.replace("/", "_").lstrip(".")
-    return legal
+    if legal == name and len(name) <= _NAME_CHARS:
+        return name
+    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK_CHARS]
+    return f"{legal[: _NAME_CHARS - _MARK_CHARS - 1]}-{mark}"
 
 
 @lru_cache(maxsize=1)
 def user() -> str:
-    """Who runs this process, as MLflow's client would say it."""
+    """Return the user of this process, as MLflow's client names it."""
     try:
         return getpass.getuser()
     except (ImportError, KeyError, OSError):  # a container's user id without a name
@@ -176,11 +209,16 @@ def user() -> str:
 
 
 def refusal(target: Target, error: Exception) -> SinkRefused:
-    """MLflow's own words, and where they come from."""
-    return SinkRefused(f"MLflow at {redacted(target.tracking_uri)} refused what regrow wrote: {error}")
+    """Return the error for a refusal, with MLflow's message and address."""
+    return SinkRefused(
+        f"MLflow at {redacted(target.tracking_uri)} refused what regrow wrote: {error}"
+    )
 
 
 def unavailable(target: Target, error: Exception) -> SinkUnavailable:
-    """The same for a failure that may pass."""
-    first = redacted(str(error)).partition("\n")[0]  # a database's goes on with the statement and its values
-    return SinkUnavailable(f"MLflow at {redacted(target.tracking_uri)} is away: {first}. {SERVER_ADVICE}")
+    """Return the error for a failure that may pass."""
+    # A database's message continues with the statement and its values.
+    first = redacted(str(error)).partition("\n")[0]
+    return SinkUnavailable(
+        f"MLflow at {redacted(target.tracking_uri)} is away: {first}. {SERVER_ADVICE}"
+    )

@@ -1,1 +1,3 @@
-"""All that speaks to Prefect: its server, task runs, events, artifacts, logs. No flow: those are in `flows/`."""
+"""Everything that uses Prefect: its server, task runs, events, artifacts, logs. Flows are in
+`flows/`.
+"""

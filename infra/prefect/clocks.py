@@ -1,12 +1,13 @@
-"""The times of a schedule, in Prefect's own classes: are they times at all, which are next, how are they told.
+"""The times of a schedule, by Prefect's classes: whether they are valid, which come next, and how
+they are described.
 
-Prefect is imported where it is needed: a server may have to be known before.
+Prefect is imported where it is needed, as the server may have to be known first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -25,17 +26,23 @@ _HINTS = {
 
 
 def clock(when: When) -> dict[str, Any] | None:
-    """The times as plain data that Prefect's classes of schedules are made of; None for one that only triggers start.
+    """Return the times as plain data for Prefect's schedule classes; None for a schedule that is
+    started by triggers only.
 
-    Raises SpecError for what Prefect does not take for times, for an unknown time zone, and for times that never come.
+    Raises SpecError for times that Prefect does not accept, for an unknown time zone, and for times
+    that never come.
     """
     zone = _zone(when)
     if when.cron is not None:
         made: dict[str, Any] = {"cron": when.cron, "timezone": zone.key}
     elif when.every is not None:
-        # From a midnight in the zone, not from now: made anew with other options, it stays as it was, and names are short.
-        anchor = datetime(2020, 1, 1, tzinfo=zone)
-        made = {"interval": when.every, "anchor_date": anchor.isoformat(), "timezone": zone.key}
+        # The interval starts at a midnight in the zone, not now: schedules made again with other
+        # options keep their times, and names are short. It is counted in UTC: in a zone, Prefect
+        # counts whole days by the wall clock, but by elapsed time from the moment it looks, so that
+        # after each clock change an interval of a day or more would come at two hours, both of
+        # them.
+        anchor = datetime(2020, 1, 1, tzinfo=zone).astimezone(UTC)
+        made = {"interval": when.every, "anchor_date": anchor.isoformat(), "timezone": "UTC"}
     elif when.rrule is not None:
         made = {"rrule": when.rrule, "timezone": zone.key}
     else:
@@ -46,27 +53,34 @@ def clock(when: When) -> dict[str, Any] | None:
     try:
         coming = next_times(made, 1)
     except ValidationError as error:
-        why = str(error.errors(include_url=False)[0]["ctx"].get("error", "")).rpartition(": ")[2].strip('"')
+        why = (
+            str(error.errors(include_url=False)[0]["ctx"].get("error", ""))
+            .rpartition(": ")[2]
+            .strip('"')
+        )
         why = "" if why == getattr(when, key) else f" ({why})"
-        raise SpecError(f"when.{key}", getattr(when, key), f"says no times{why}", _HINTS[key]) from None
+        raise SpecError(
+            f"when.{key}", getattr(when, key), f"says no times{why}", _HINTS[key]
+        ) from None
     if not coming:
         raise SpecError(f"when.{key}", getattr(when, key), "never comes", _HINTS[key])
     return made
 
 
 def in_short(clock: Mapping[str, Any]) -> str:
-    """The times in a few words: `0 2 * * * Europe/Zurich`, `every 6 h`."""
+    """Return the times in a few words: `0 2 * * * Europe/Zurich`, `every 6 h`."""
     zone = clock.get("timezone") or "UTC"
     if "cron" in clock:
         return f"{clock['cron']} {zone}"
     if "rrule" in clock:
         return f"{clock['rrule']} {zone}"
     interval = clock.get("interval", 0.0)
-    return f"every {in_words(interval.total_seconds() if isinstance(interval, timedelta) else float(interval))}"
+    seconds = interval.total_seconds() if isinstance(interval, timedelta) else float(interval)
+    return f"every {in_words(seconds)}"
 
 
 def triggers_in_short(when: Mapping[str, Any], name: str) -> Iterator[str]:
-    """What else starts the schedule `name`, in a few words each."""
+    """Yield what else starts the schedule `name`, in a few words each."""
     if when.get("files"):
         yield f"on files {when['files']}"
     if when.get("after"):
@@ -84,5 +98,11 @@ def _zone(when: When) -> ZoneInfo:
         from zoneinfo import available_timezones
 
         near = nearest(when.timezone or "", sorted(available_timezones()))
-        hint = near if near.startswith("did") else "write a name of the time zone database, such as Europe/Zurich"
-        raise SpecError("when.timezone", when.timezone, "is no time zone that this machine knows", hint) from None
+        hint = (
+            near
+            if near.startswith("did")
+            else "write a name of the time zone database, such as Europe/Zurich"
+        )
+        raise SpecError(
+            "when.timezone", when.timezone, "is no time zone that this machine knows", hint
+        ) from None

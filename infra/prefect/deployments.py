@@ -1,4 +1,6 @@
-"""Schedules as Prefect has them: deployments of the flow `regrow`, made, listed, paused and deleted by its public client."""
+"""Schedules in Prefect: deployments of the flow `regrow`, created, listed, paused and deleted
+through its public client.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from regrow.infra.prefect import server as servers
 from regrow.infra.prefect.clocks import in_short, triggers_in_short
-from regrow.infra.prefect.settings import settings
+from regrow.infra.prefect.settings import own_home, settings
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
-from regrow.tasks.variables import within
+from regrow.tasks.process.variables import within
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -24,61 +27,71 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import DeploymentResponse
 
 FLOW = TAG = "regrow"
-"""The flow of which schedules are deployments, and their tag."""
+"""The flow whose deployments are schedules, and their tag."""
 ENTRYPOINT = "regrow.flows.run.run"
 BY_HAND = "by hand"
-"""The deployment, and a tag, of what people start: Prefect's page has Retry, Cancel and Suspend for runs of deployments alone."""
+"""The deployment, and a tag, of manually started runs: Prefect's page offers Retry, Cancel and
+Suspend only for runs of deployments.
+"""
 EXPERIMENT = "regrow.experiment"
-"""The label of a flow run with the name of its experiment."""
+"""Label of a flow run with the name of its experiment."""
 _NEXT, _LAST = 3, 5
-"""How many times and runs of a schedule are told."""
+"""Most coming times and most past runs that are shown of a schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """A run of a schedule. `due` is when it was to begin, `began` and `ended` are None for what it has not done."""
+    """A run of a schedule."""
 
     id: UUID
     experiment: str
     state: str
     message: str
     due: datetime | None
+    """When it was to begin."""
     began: datetime | None
+    """None if it has not begun."""
     ended: datetime | None
+    """None if it has not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
-    """A schedule. `coming`: the next times, in its zone, none while it is paused; `runs`: the last ones, the latest first."""
+    """A schedule."""
 
     id: UUID
     name: str
     words: str
-    """When it runs."""
+    """When it runs, for people."""
     paused: bool
     parameters: Mapping[str, Any]
     coming: tuple[datetime, ...]
+    """The next times, in its zone; empty while it is paused."""
     runs: tuple[Ran, ...]
+    """The last runs, newest first."""
 
 
 @contextmanager
 def at_home(places: Places) -> Iterator[None]:
-    """Settings for a first import of Prefect: the user's home is left alone unless the user's own server is said there."""
-    home: dict[str, str] = {}
-    if servers.configured_api_url() is None:
-        home = {"PREFECT_HOME": str(places.prefect_home)}
-        places.writable().prefect_home.mkdir(exist_ok=True)
-    with within({**settings(os.environ), **home}):
+    """Set variables for the first import of Prefect within the block: the user's Prefect home is
+    not used unless the user's server is configured there.
+    """
+    with within({**settings(os.environ), **own_home(places)}):
         yield
 
 
 @contextmanager
 def connected(places: Places) -> Iterator[SyncPrefectClient]:
-    """A client of the state root's Prefect server (or of the user's own), which is started for the block if need be.
+    """Provide a client of the state root's Prefect server (or of the user's), which is started for
+    the block if needed.
 
-    Prefect is left with these settings in this process.
+    In this process Prefect keeps these settings after the block.
     """
-    with servers.prefect_server(places.writable().prefect_home) as server, at_home(places), within(server.environment()):
+    with (
+        at_home(places),
+        servers.prefect_server(places.writable().prefect_home) as server,
+        within(server.environment()),
+    ):
         from prefect import get_client
 
         from regrow.infra.prefect.private import reread_settings
@@ -89,12 +102,25 @@ def connected(places: Places) -> Iterator[SyncPrefectClient]:
 
 
 def make(
-    client: SyncPrefectClient, name: str, *, clock: Mapping[str, Any] | None, parameters: dict[str, Any], form: dict[str, Any],
+    client: SyncPrefectClient,
+    name: str,
+    *,
+    clock: Mapping[str, Any] | None,
+    parameters: dict[str, Any],
+    form: dict[str, Any],
     description: str = "",
 ) -> bool:
-    """Makes the schedule, or has one of this name as it is now; one that is paused stays so. Returns whether it was there.
+    """Create the schedule, or replace one of this name; a paused one stays paused. Returns whether
+    it existed.
 
-    `clock`: as `clocks.clock` gives it, None for none. `form`: the JSON schema of the flow's parameters.
+    Args:
+        client: client of the Prefect server.
+        name: name of the schedule.
+        clock: times from `clocks.clock`; None: no times.
+        parameters: parameters of the flow.
+        form: JSON schema of the flow's parameters.
+        description: text for Prefect's page.
+
     """
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
@@ -102,19 +128,34 @@ def make(
 
     ensure_pool(client)
     there = _find(client, name)
-    times = [] if clock is None else [DeploymentScheduleCreate.model_validate({"schedule": dict(clock), "active": True})]
+    times = (
+        []
+        if clock is None
+        else [DeploymentScheduleCreate.model_validate({"schedule": dict(clock), "active": True})]
+    )
     client.create_deployment(
-        client.create_flow_from_name(FLOW), name, schedules=times, parameters=parameters, tags=[TAG], work_pool_name=POOL,
-        entrypoint=ENTRYPOINT, description=description, parameter_openapi_schema=form, enforce_parameter_schema=True,
+        client.create_flow_from_name(FLOW),
+        name,
+        schedules=times,
+        parameters=parameters,
+        tags=[TAG],
+        work_pool_name=POOL,
+        entrypoint=ENTRYPOINT,
+        description=description,
+        parameter_openapi_schema=form,
+        enforce_parameter_schema=True,
         paused=there is not None and there.paused,
     )
     return there is not None
 
 
-def by_hand(client: SyncPrefectClient, name: str, parameters: dict[str, Any], form: dict[str, Any]) -> FlowRun:
-    """A flow run that is about to begin in this process, as one of the deployment for what people start.
+def by_hand(
+    client: SyncPrefectClient, name: str, parameters: dict[str, Any], form: dict[str, Any]
+) -> FlowRun:
+    """Create a flow run that is about to begin in this process, as a run of the deployment for
+    manual starts.
 
-    `form`: as for `make`. Who runs what is retried in the page is the station's worker.
+    `form`: as for `make`. Runs that are retried in the page are run by the station's worker.
     """
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Pending
@@ -126,91 +167,140 @@ def by_hand(client: SyncPrefectClient, name: str, parameters: dict[str, Any], fo
     except ObjectNotFound:
         ensure_pool(client)
         deployment = client.create_deployment(
-            client.create_flow_from_name(FLOW), BY_HAND, tags=[TAG, BY_HAND], work_pool_name=POOL, entrypoint=ENTRYPOINT,
-            description="What `regrow run`, `regrow resume` and Python start; it has no schedule. Retry there wants a station.",
-            parameter_openapi_schema=form, enforce_parameter_schema=False,
+            client.create_flow_from_name(FLOW),
+            BY_HAND,
+            tags=[TAG, BY_HAND],
+            work_pool_name=POOL,
+            entrypoint=ENTRYPOINT,
+            description=(
+                "What `regrow run`, `regrow resume` and Python start; it has no schedule. Retry"
+                " there wants a station."
+            ),
+            parameter_openapi_schema=form,
+            enforce_parameter_schema=False,
         )
-    return client.create_flow_run_from_deployment(deployment, name=name, parameters=parameters, state=Pending())
+    return client.create_flow_run_from_deployment(
+        deployment, name=name, parameters=parameters, state=Pending()
+    )
 
 
 def schedule_of(run: FlowRun) -> UUID | None:
-    """The deployment that a flow run is of, None for what people started."""
+    """Return the deployment of a flow run, None for one that was started manually."""
     return None if BY_HAND in run.tags else run.deployment_id
 
 
 def pause(client: SyncPrefectClient, name: str) -> None:
-    """Has it start nothing by the clock until it is resumed. Raises UserError where there is none."""
+    """Pause the schedule: it starts nothing by its times until it is resumed. Raises UserError if
+    there is none.
+    """
     client.pause_deployment(known(client, name).id)
 
 
 def resume(client: SyncPrefectClient, name: str) -> None:
-    """Has it go on. Raises UserError where there is none."""
+    """Resume a paused schedule. Raises UserError if there is none."""
     found = known(client, name)
     for one in found.schedules:
-        if not one.active:  # as those of a prefect.yaml may be
+        if not one.active:  # possible for schedules from a prefect.yaml
             client.update_deployment_schedule(found.id, one.id, active=True)
     client.resume_deployment(found.id)
 
 
 def delete(client: SyncPrefectClient, name: str) -> None:
-    """Deletes it, and the runs that it has not begun; its experiments stay. Raises UserError where there is none."""
+    """Delete the schedule, and its runs that have not begun; its experiments stay. Raises UserError
+    if there is none.
+    """
     client.delete_deployment(known(client, name).id)
 
 
 def known(client: SyncPrefectClient, name: str) -> DeploymentResponse:
-    """The deployment of a schedule. Raises UserError, naming those that are there."""
+    """Return the deployment of a schedule. Raises UserError, naming the existing ones, if there is
+    none.
+    """
     if (found := _find(client, name)) is None:
         there = ", ".join(one.name for one in _all(client))
-        raise UserError(f"there is no schedule {name!r} (there: {there or 'none'}); make one with `regrow schedule FILE`")
+        raise UserError(
+            f"there is no schedule {name!r} (there: {there or 'none'}); make one with `regrow"
+            " schedule FILE`"
+        )
     return found
 
 
 def listed(client: SyncPrefectClient, root: str | None = None) -> list[Scheduled]:
-    """The schedules by name, with what comes and what was; only those of a state root, if `root` is given."""
-    found = [one for one in _all(client) if root is None or one.parameters.get("state") in (None, root)]
+    """Return the schedules by name, with coming times and last runs; only those of the state root
+    `root`, None: all.
+    """
+    found = [
+        one for one in _all(client) if root is None or one.parameters.get("state") in (None, root)
+    ]
     return [_scheduled(client, one) for one in sorted(found, key=lambda one: one.name)]
 
 
 def _scheduled(client: SyncPrefectClient, deployment: DeploymentResponse) -> Scheduled:
     from regrow.infra.prefect.private import next_times
 
-    paused = deployment.paused or (bool(deployment.schedules) and not any(one.active for one in deployment.schedules))
-    clocks = [one.schedule.model_dump(mode="json") for one in deployment.schedules if one.active or paused]
+    paused = deployment.paused or (
+        bool(deployment.schedules) and not any(one.active for one in deployment.schedules)
+    )
+    clocks = [
+        one.schedule.model_dump(mode="json") for one in deployment.schedules if one.active or paused
+    ]
     clocks = [one for one in clocks if {"cron", "interval", "rrule"} & {*one}]
     when = deployment.parameters.get("when") or {}
-    zone = next((ZoneInfo(one["timezone"]) for one in clocks if one.get("timezone")), None)
+    zone = next((ZoneInfo(one["timezone"]) for one in [when, *clocks] if one.get("timezone")), None)
     coming = [] if paused else sorted(at for one in clocks for at in next_times(one, _NEXT))[:_NEXT]
     words = [*map(in_short, clocks), *triggers_in_short(when, deployment.name)]
     return Scheduled(
-        id=deployment.id, name=deployment.name, words=", ".join(words) or "by hand", paused=paused,
-        parameters=deployment.parameters, coming=tuple(at.astimezone(zone) for at in coming),
+        id=deployment.id,
+        name=deployment.name,
+        words=", ".join(words) or "by hand",
+        paused=paused,
+        parameters=deployment.parameters,
+        coming=tuple(at.astimezone(zone) for at in coming),
         runs=tuple(_ran(one) for one in _last(client, deployment.id)),
     )
 
 
 def _last(client: SyncPrefectClient, deployment: UUID) -> list[FlowRun]:
-    """Its last runs, and those that are due by now, the latest first."""
+    """Return its last runs and those that are due now, newest first."""
+    from httpx import HTTPStatusError
     from prefect.client.schemas import filters
     from prefect.client.schemas.sorting import FlowRunSort
 
     due = filters.FlowRunFilter(
         deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment]),
-        expected_start_time=filters.FlowRunFilterExpectedStartTime.model_validate({"before_": datetime.now(UTC)}),
+        expected_start_time=filters.FlowRunFilterExpectedStartTime.model_validate(
+            {"before_": datetime.now(UTC)}
+        ),
     )
-    return client.read_flow_runs(flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=_LAST)
+    try:
+        return client.read_flow_runs(
+            flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=_LAST
+        )
+    except HTTPStatusError as error:
+        if error.response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        # One of the runs has a parameter that the server cannot return. Show the other schedules
+        # anyway.
+        return []
 
 
 def _ran(one: FlowRun) -> Ran:
     state = one.state
     return Ran(
-        id=one.id, experiment=str(one.labels.get(EXPERIMENT, "")), state="" if state is None else state.name or "",
-        message="" if state is None else state.message or "", due=one.expected_start_time, began=one.start_time,
+        id=one.id,
+        experiment=str(one.labels.get(EXPERIMENT, "")),
+        state="" if state is None else state.name or "",
+        message="" if state is None else state.message or "",
+        due=one.expected_start_time,
+        began=one.start_time,
         ended=one.end_time,
     )
 
 
 def _all(client: SyncPrefectClient) -> list[DeploymentResponse]:
-    """The deployments of our flow that start by themselves, or say how their runs follow one another."""
+    """Return the deployments of our flow that are schedules: they have times, or the parameter
+    `when`.
+    """
     from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 
     flows = FlowFilter(name=FlowFilterName(any_=[FLOW]))

@@ -1,22 +1,23 @@
-"""What of an experiment's log people and automations want to hear of, in Prefect's words: events, and lines of its log.
+"""An experiment's log events as Prefect events for automations, and as log lines for people.
 
-Pure: the log's events in, Prefect's out, whose names stand for good:
+Pure: log events in, Prefect events out. The names are permanent:
 
 | event | when | payload, beyond experiment and trial |
 |---|---|---|
 | `regrow.experiment.started`, `.resumed` | a session begins | trials, slots, session |
 | `regrow.experiment.finished`, `.stopped`, `.interrupted`, `.failed` | it ends | why, trials, counts, best |
 | `regrow.experiment.budget` | the hours of `stop:` are over, and it ends | why |
-| `regrow.trial.lost` | an attempt is gone without a word | attempt, step, cause, message, node |
-| `regrow.trial.preempted` | an attempt left its node, which goes away, with a checkpoint | the same |
+| `regrow.trial.lost` | an attempt ended without a report of its end | attempt, step, cause, message, node |
+| `regrow.trial.preempted` | an attempt left its node, which was about to end, with a checkpoint | the same |
 | `regrow.trial.stalled` | it was lost because it reported nothing for `stall`; comes beside `lost` | the same |
 | `regrow.trial.recovered` | a further attempt of such a trial has begun | attempt, step, seconds, node |
-| `regrow.trial.failed` | a trial failed for good | attempt, step, cause, message, node |
+| `regrow.trial.failed` | a trial failed permanently | attempt, step, cause, message, node |
 | `regrow.trial.best` | the best value so far; the newest of a few seconds | attempt, step, value, metric, mode, config |
 
-All have a `text` for people, and the id of their `flow_run`, too. Their resource is `regrow.trial.<experiment>.<number>` or
-`regrow.experiment.<experiment>`; the flow run and the experiment are related resources.
-"""
+All have a `text` for people, and the id of their `flow_run`, too. Their resource is
+`regrow.trial.<experiment>.<number>` or `regrow.experiment.<experiment>`; the flow run and the
+experiment are related resources.
+"""  # noqa: E501 - a table of Markdown has no shorter lines
 
 from __future__ import annotations
 
@@ -25,15 +26,34 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid5
 
-from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Opened, Reported, Retired, Revived
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Closed,
+    Closing,
+    Ended,
+    Opened,
+    Reported,
+    Retired,
+    Revived,
+)
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefectEvent:
-    """Something to be told. `t`: seconds since the epoch. Without a `line` the log of the flow run has none, without an `event`
-    automations hear nothing of it. `id` is always the same for the same thing, so that it can be told again.
+    """An event or a log line to send.
+
+    Attributes:
+        t: seconds since the epoch.
+        line: line for the log of the flow run; "": none.
+        level: level of the line.
+        event: name of the event for automations; "": none.
+        trial: number of the trial, None for an event of the experiment.
+        payload: payload of the event.
+        id: the same whenever the same event is made, so that it can be sent again.
+
     """
 
     t: float
@@ -46,7 +66,7 @@ class PrefectEvent:
 
 
 def again(trial: TrialRecord) -> str:
-    """What becomes of a trial that had failed and that the user wants to be tried again."""
+    """Return in words what becomes of a failed trial that the user retries."""
     match trial.state:
         case TrialState.STOPPED:
             return "stopped, as was decided before it failed"
@@ -57,17 +77,17 @@ def again(trial: TrialRecord) -> str:
 
 
 class PrefectEvents:
-    """A fold over a log. Of the sessions before the one that `driver` opened nothing is told."""
+    """A fold over a log. Emits nothing for sessions before the one that `driver` opened."""
 
     def __init__(self) -> None:
         self.history = History()
         self._down: dict[int, float] = {}
-        """Trials whose last attempt was lost or preempted, and when."""
+        """Trials whose last attempt was lost or preempted, and when (seconds since the epoch)."""
         self._best_value: float | None = None
         self._count = 0
 
     def take(self, event: AnyEvent) -> list[PrefectEvent]:
-        """What an event of the log gives to tell."""
+        """Apply an event of the log. Returns what to send about it."""
         history = self.history
         history.apply(event)
         self._count += 1
@@ -84,7 +104,11 @@ class PrefectEvents:
                 return [self._over(event.t, history.trials[event.trial], event.why)]
             case Revived():
                 trial = history.trials[event.trial]
-                return [self._made(event.t, line=f"trial {event.trial}, which had failed, is {again(trial)}")]
+                return [
+                    self._made(
+                        event.t, line=f"trial {event.trial}, which had failed, is {again(trial)}"
+                    )
+                ]
             case Closing():
                 return [self._closing(event)]
             case Closed():
@@ -94,51 +118,84 @@ class PrefectEvents:
 
     @property
     def progress(self) -> float:
-        """How much is done, in percent: trials that ended count in full, others by their steps, where those are limited."""
+        """Progress in percent: trials that ended count fully, others by their steps, if those are
+        limited.
+        """
         history = self.history
         if not history.total or not history.t_created:
             return 0.0
         most = history.spec.max_steps
         done = float(history.ended)
         if most:
-            done += sum(min(t.step / most, 1.0) for t in history.trials if not t.state.final)
+            done += sum(min(t.curve.time / most, 1.0) for t in history.trials if not t.state.final)
         return min(100.0, 100.0 * done / history.total)
 
     @property
     def standing(self) -> str:
-        """The same in words."""
+        """Progress in words."""
         history = self.history
         counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
-        told = f"{history.ended} of {history.total} trials ended" + (f" ({counts})" if counts else "")
+        told = f"{history.ended} of {history.total} trials ended" + (
+            f" ({counts})" if counts else ""
+        )
         if (leader := history.leader) is not None and (best := leader.best) is not None:
-            told += f"; best: trial {leader.number}, {history.spec.objective.name} {best[0]:.6g} at step {best[1]}"
+            told += (
+                f"; best: trial {leader.number}, {history.spec.objective.name} {best[0]:.6g} at"
+                f" step {best[1]}"
+            )
         return told
 
     def _opened(self, event: Opened) -> list[PrefectEvent]:
         history = self.history
         first = history.sessions == 1
         what = " workers" if history.spec.resources.ranked else ""
-        told = f"{history.total} trials, up to {event.slots}{what} at a time" if first else f"goes on: {self.standing}"
+        told = (
+            f"{history.total} trials, up to {event.slots}{what} at a time"
+            if first
+            else f"goes on: {self.standing}"
+        )
         payload = {"trials": history.total, "slots": event.slots, "session": history.sessions}
         name = "regrow.experiment.started" if first else "regrow.experiment.resumed"
         return [self._made(event.t, line=told, event=name, payload=payload)]
 
     def _began(self, event: Began) -> list[PrefectEvent]:
         skipped = [
-            self._made(event.t, line=f"trial {event.trial}: a checkpoint cannot be used: {why}", level=logging.WARNING)
+            self._made(
+                event.t,
+                line=f"trial {event.trial}: a checkpoint cannot be used: {why}",
+                level=logging.WARNING,
+            )
             for why in event.skipped
         ]
         since = self._down.pop(event.trial, None)
         if since is None:
             return skipped
-        start = f"after step {event.restored}, from its checkpoint" if event.restored else "from the beginning"
+        start = (
+            f"after step {event.restored}, from its checkpoint"
+            if event.restored
+            else "from the beginning"
+        )
         seconds = round(max(0.0, event.t - since), 3)
         where = self.history.trials[event.trial].attempts[-1].where
-        told = f"trial {event.trial} goes on as attempt {event.attempt} on {where}, {start} ({seconds:.1f} s later)"
-        payload = {"attempt": event.attempt, "step": event.restored, "seconds": seconds, "node": where}
+        told = (
+            f"trial {event.trial} goes on as attempt {event.attempt} on {where}, {start}"
+            f" ({seconds:.1f} s later)"
+        )
+        payload = {
+            "attempt": event.attempt,
+            "step": event.restored,
+            "seconds": seconds,
+            "node": where,
+        }
         return [
             *skipped,
-            self._made(event.t, line=told, event="regrow.trial.recovered", trial=event.trial, payload=payload),
+            self._made(
+                event.t,
+                line=told,
+                event="regrow.trial.recovered",
+                trial=event.trial,
+                payload=payload,
+            ),
         ]
 
     def _improved(self, t: float) -> list[PrefectEvent]:
@@ -148,41 +205,64 @@ class PrefectEvents:
             return []
         value, step = best
         metric = history.spec.objective
-        # After a loss the best is what is left for a while: no news, and neither are the steps that are done again.
+        # After a loss the best remaining value may be worse for a while. Neither that nor the
+        # repeated steps are news.
         if self._best_value is not None and metric.sign * value >= metric.sign * self._best_value:
             return []
         self._best_value = value
         payload = {
-            "attempt": trial.curve.attempt_at(step), "step": step, "value": value, "metric": metric.name, "mode": metric.mode,
+            "attempt": trial.curve.attempt_at(step),
+            "step": step,
+            "value": value,
+            "metric": metric.name,
+            "mode": metric.mode,
             "config": history.spec.space.nest(history.path(trial.number, step)[-1]),
         }
         told = f"new best: trial {trial.number}, {metric.name} {value:.6g} at step {step}"
-        return [self._made(t, line=told, event="regrow.trial.best", trial=trial.number, payload=payload)]
+        return [
+            self._made(t, line=told, event="regrow.trial.best", trial=trial.number, payload=payload)
+        ]
 
     def _ended(self, event: Ended) -> list[PrefectEvent]:
         history = self.history
         trial = history.trials[event.trial]
         attempt = trial.attempts[event.attempt - 1]
         payload = {
-            "attempt": event.attempt, "step": event.step, "cause": event.cause, "message": event.message, "node": attempt.where,
+            "attempt": event.attempt,
+            "step": event.step,
+            "cause": event.cause,
+            "message": attempt.message,
+            "node": attempt.where,
         }
-        why = f": {event.message}" if event.message else ""
+        why = f": {attempt.message}" if attempt.message else ""
         if trial.state is TrialState.FAILED:
             told = f"{self._count_of(trial)} failed at step {trial.step}{why}"
             line = {"line": told, "level": logging.ERROR, "event": "regrow.trial.failed"}
         elif event.outcome in ("lost", "failed", "preempted"):
             self._down[event.trial] = event.t
             where = f" on {attempt.where}" if attempt.where else ""
-            told = f"trial {event.trial}, attempt {event.attempt}{where}: {event.outcome} at step {event.step}{why}"
+            told = (
+                f"trial {event.trial}, attempt {event.attempt}{where}: {event.outcome} at step"
+                f" {event.step}{why}"
+            )
             name = "regrow.trial.preempted" if event.outcome == "preempted" else "regrow.trial.lost"
             line = {"line": told, "level": logging.WARNING, "event": name}
         elif trial.state.final:
-            return [self._over(event.t, trial, event.message)]
-        else:  # paused, to go on later or with another configuration: the scheduler does that all the time
+            return [self._over(event.t, trial, attempt.message)]
+        else:
+            # Paused, to continue later or with another configuration. Schedulers do that
+            # frequently, so it is not reported.
             return []
         made = [self._made(event.t, trial=event.trial, payload=payload, **line)]
         if event.cause == "stalled":
-            made.append(self._made(event.t, trial=event.trial, payload={**payload, "text": told}, event="regrow.trial.stalled"))
+            made.append(
+                self._made(
+                    event.t,
+                    trial=event.trial,
+                    payload={**payload, "text": told},
+                    event="regrow.trial.stalled",
+                )
+            )
         return made
 
     def _closing(self, event: Closing) -> PrefectEvent:
@@ -190,12 +270,17 @@ class PrefectEvents:
         hours, told = history.spec.stop.hours, f"ending: {event.why}"
         if event.by != "planner" or hours is None or history.elapsed(event.t) < hours * 3600:
             return self._made(event.t, line=told)
-        return self._made(event.t, line=told, event="regrow.experiment.budget", payload={"why": event.why})
+        return self._made(
+            event.t, line=told, event="regrow.experiment.budget", payload={"why": event.why}
+        )
 
     def _over(self, t: float, trial: TrialRecord, why: str) -> PrefectEvent:
-        """A trial is done, or was stopped."""
+        """Return the line for a trial that is done, or was stopped."""
         found = f", {self.history.spec.objective.name} {trial.best[0]:.6g}" if trial.best else ""
-        told = f"{self._count_of(trial)} {trial.state.value} at step {trial.step}{found}{f': {why}' if why else ''}"
+        told = (
+            f"{self._count_of(trial)} {trial.state.value} at step"
+            f" {trial.step}{found}{f': {why}' if why else ''}"
+        )
         return self._made(t, line=told)
 
     def _closed(self, event: Closed) -> list[PrefectEvent]:
@@ -205,7 +290,9 @@ class PrefectEvents:
         if (leader := history.leader) is not None and (found := leader.best) is not None:
             best = {"trial": leader.number, "value": found[0], "step": found[1]}
         payload = {
-            "why": closing, "trials": len(history.trials), "best": best,
+            "why": closing,
+            "trials": len(history.trials),
+            "best": best,
             "counts": {state.value: n for state, n in history.counts.items() if n},
         }
         told = f"{event.status}{f', because {closing}' if closing else ''}: {self.standing}"
@@ -217,9 +304,14 @@ class PrefectEvents:
         return f"[{self.history.ended}/{self.history.total}] trial {trial.number}"
 
     def _made(self, t: float, **what: Any) -> PrefectEvent:
-        payload = {"experiment": self.history.spec.name, **({"trial": what["trial"]} if what.get("trial") is not None else {})}
+        payload = {
+            "experiment": self.history.spec.name,
+            **({"trial": what["trial"]} if what.get("trial") is not None else {}),
+        }
         given = what.pop("payload", {})
         if what.get("event"):
             given = {"text": what.get("line", ""), **given}
-        number = uuid5(UUID(self.history.id), f"{self._count}/{what.get('event', '')}/{what.get('line', '')}")
+        number = uuid5(
+            UUID(self.history.id), f"{self._count}/{what.get('event', '')}/{what.get('line', '')}"
+        )
         return PrefectEvent(t=t, payload={**payload, **given}, id=number, **what)

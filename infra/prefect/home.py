@@ -1,11 +1,13 @@
-"""The folder of an embedded Prefect server: who uses it, whether its server runs, and where that listens.
+"""The folder of an embedded Prefect server: who uses it, whether the server runs, and where it
+listens.
 
-users.lock   held shared by each process that uses the server; the server takes it for itself once nobody does, and ends
-start.lock   held by whoever starts the server, or looks whether it has to
-server.lock  held by the server's process until it ends, however it ends
-stays.lock   held by a station, whose server has schedules and automations to look after
-host         where a station has the server listen beside the loopback; empty for nowhere
-server.json  pid and address of the last server, and whether it looks after schedules
+* users.lock: shared lock of each process that uses the server; the server locks it exclusively once
+  there is none, and ends
+* start.lock: held by a process that starts the server, or checks whether it must
+* server.lock: held by the server's process until it ends, in any way
+* stays.lock: held by a station, whose server handles schedules and automations
+* host: where a station has the server listen in addition to the loopback; empty: nowhere
+* server.json: pid and address of the last server, and whether it handles schedules
 """
 
 from __future__ import annotations
@@ -16,57 +18,65 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from regrow.infra.machine import locks
+from regrow.infra.machine import locks, private_files
 from regrow.infra.state import passwords
 from regrow.tasks.errors import RegrowError, UserError
 
 TICK = 0.01
-"""Seconds between two looks at what another process is about to do."""
+"""Seconds between two checks for what another process is about to do."""
 _PATIENCE_SECONDS = 15.0
-"""How long others may hold the locks that are held only briefly."""
+"""Seconds that other processes may hold the locks that are held only briefly."""
 _LOOK_SECONDS = 0.5
-"""Whoever looks whether there is a station holds its lock for an instant."""
+"""Seconds to wait for the station's lock: a process that checks for a station holds it for an
+instant.
+"""
 
 
 def use(home: Path) -> IO[str]:
-    """The users' lock, beside other users: while it is open the server does not leave. Raises RegrowError as `start` does."""
+    """Take the users' lock, shared with other users: while it is open the server does not end.
+    Raises RegrowError as `start` does.
+    """
     return _briefly_held(home / "users.lock", shared=True)
 
 
 def start(home: Path) -> IO[str]:
-    """The starters' lock. Raises RegrowError if somebody does not let go of it."""
+    """Take the starters' lock. Raises RegrowError if another process does not release it."""
     return _briefly_held(home / "start.lock")
 
 
 def stay(home: Path, host: str | None = None) -> IO[str]:
-    """The station's lock: while it is open the server of `home` serves schedules. Raises UserError if a station has it.
+    """Take the station's lock: while it is open the server of `home` handles schedules. Raises
+    UserError if a station has it.
 
-    `host`: where the server listens beside the loopback, None for nowhere.
+    `host`: where the server listens in addition to the loopback, None: nowhere.
     """
     file = locks.take(home / "stays.lock", wait=_LOOK_SECONDS)
     if file is None:
-        raise UserError(f"a station has the Prefect server of {home} already; end that first with `regrow down`")
-    (home / "host").write_text(host or "")
+        raise UserError(
+            f"a station has the Prefect server of {home} already; end that first with `regrow down`"
+        )
+    private_files.replace(home / "host", host or "")
     return file
 
 
 def stays(home: Path) -> bool:
-    """Whether a station has the server of `home`."""
+    """Return whether a station has the server of `home`."""
     return locks.is_held(home / "stays.lock")
 
 
 def host(home: Path) -> str | None:
-    """Where the server of `home` is to listen beside the loopback, as a station has it; None for nowhere."""
+    """Return where the server of `home` is to listen in addition to the loopback, as set by a
+    station; None: nowhere.
+    """
     try:
         return (stays(home) and (home / "host").read_text()) or None
     except FileNotFoundError:
         return None
 
 
-def auth(home: Path) -> str | None:
-    """USER:PASSWORD for the server of `home`, which a station that listens elsewhere asks for; None where none was made."""
-    known = passwords.read(home.parent)
-    return None if known is None else known.prefect_auth
+def auth(home: Path) -> str:
+    """Return USER:PASSWORD of the server of `home`, creating a password if there is none."""
+    return passwords.make(home.parent).prefect_auth
 
 
 def _briefly_held(path: Path, *, shared: bool = False) -> IO[str]:
@@ -77,7 +87,9 @@ def _briefly_held(path: Path, *, shared: bool = False) -> IO[str]:
 
 
 def is_leaving(home: Path, gone: Callable[[], bool]) -> bool:
-    """Whether the server took the users' lock for itself; it needs a moment, so look for a while."""
+    """Return whether the server is ending: it has locked the users' lock, or is gone. It needs a
+    moment for that, so this checks for 0.2 s.
+    """
     deadline = time.monotonic() + 0.2
     while time.monotonic() < deadline and not gone():
         if locks.is_held(home / "users.lock"):
@@ -87,7 +99,9 @@ def is_leaving(home: Path, gone: Callable[[], bool]) -> bool:
 
 
 def read_record(home: Path) -> dict[str, Any]:
-    """What the last server of `home` was started with (pid, port, api_url); empty where none was."""
+    """Return what the last server of `home` was started with (pid, port, api_url); empty if there
+    was none.
+    """
     try:
         return dict(json.loads((home / "server.json").read_text()))
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
-"""Telling people: the blocks and the automation in Prefect that `notify:` of a specification asks for.
+"""Notifying people: Prefect's blocks and the automation for `notify:` of a specification.
 
-An experiment has one automation, and so has a schedule for all of its experiments: it acts on our events (`events.py`) and sends
-what they say. Addresses are read from the variables of the process that runs the session, and are kept by Prefect, encrypted.
+An experiment has one automation; so has a schedule, for all of its experiments. It reacts to our
+events (`events.py`) and sends their text. Addresses are read from environment variables of the
+process that runs the session. Prefect stores them encrypted.
 """
 
 from __future__ import annotations
@@ -27,19 +28,28 @@ from regrow.search.spec.notify import Notify
 
 SUBJECT = "{{ event.payload.experiment }}: {{ event.payload.text|truncate(80) }}"
 EVENTS: Mapping[str, str] = {
-    **{name: f"regrow.experiment.{name}" for name in ("started", "finished", "stopped", "interrupted", "failed", "budget")},
+    **{
+        name: f"regrow.experiment.{name}"
+        for name in ("started", "finished", "stopped", "interrupted", "failed", "budget")
+    },
     "best": "regrow.trial.best",
     "stalled": "regrow.trial.stalled",
 }
 
 
-def ensure(client: SyncPrefectClient, spec: Spec, deployment_id: UUID | None, places: Places) -> list[str]:
-    """Makes Prefect tell whom the specification says, or nobody; lines for the user about what it cannot.
+def ensure(
+    client: SyncPrefectClient, spec: Spec, deployment_id: UUID | None, places: Places
+) -> list[str]:
+    """Set Prefect up to notify whom the specification names, or no one. Returns lines for the user
+    about what is not possible.
 
-    It changes nothing that is as it should be. Never raises: training is more than a message.
+    Changes nothing that is set up already. Never raises: training is more important than a message.
     """
     if not _lasts(places):
-        needed = "notify needs a station (`regrow up`) or a Prefect server of your own; nobody will be told"
+        needed = (
+            "notify needs a station (`regrow up`) or a Prefect server of your own; nobody will be"
+            " told"
+        )
         return [needed] if spec.notify is not None else []
     try:
         owner = spec.name if deployment_id is None else client.read_deployment(deployment_id).name
@@ -47,14 +57,19 @@ def ensure(client: SyncPrefectClient, spec: Spec, deployment_id: UUID | None, pl
             forget(client, owner)
             return []
         blocks, remarks = _blocks(client, spec.notify, owner)
-        _automate(client, automation(_name(owner), owner, spec.notify, blocks, scheduled=deployment_id is not None))
-    except Exception as error:  # noqa: BLE001 - whatever Prefect or a block has against it
+        _automate(
+            client,
+            automation(
+                _name(owner), owner, spec.notify, blocks, scheduled=deployment_id is not None
+            ),
+        )
+    except Exception as error:  # noqa: BLE001 - Prefect and its blocks raise many types
         return [f"notify cannot be set up, nobody may be told: {error}"]
     return remarks
 
 
 def forget(client: SyncPrefectClient, owner: str) -> None:
-    """Has nobody be told of an experiment or a schedule any more that is gone."""
+    """Stop notifications about an experiment or schedule that was removed."""
     for known in client.read_automations_by_name(_name(owner)):
         client.delete_automation(known.id)
 
@@ -63,30 +78,43 @@ def _name(owner: str) -> str:
     return f"regrow: tell of {owner}"
 
 
-def automation(name: str, owner: str, notify: Notify, blocks: list[UUID], *, scheduled: bool) -> AutomationCore:
-    """The automation that sends what the events of `owner` say by these blocks."""
+def automation(
+    name: str, owner: str, notify: Notify, blocks: list[UUID], *, scheduled: bool
+) -> AutomationCore:
+    """Return the automation that sends the text of `owner`'s events through the blocks."""
     resources = [f"regrow.experiment.{owner}", f"regrow.trial.{owner}.*"]
-    if scheduled:  # its experiments have the time behind its name
+    if scheduled:  # names of its experiments are its name and a time
         resources += [f"regrow.experiment.{stem(owner)}-20*", f"regrow.trial.{stem(owner)}-20*"]
     body = "{{ event.payload.text }}"
     if page := PREFECT_UI_URL.value():
         body += f"\n{page.rstrip('/')}/runs/flow-run/{{{{ event.payload.flow_run }}}}"
-    trigger = EventTrigger.model_validate({
-        "expect": {EVENTS[event] for event in notify.events}, "match": {"prefect.resource.id": resources},
-        "posture": Posture.Reactive, "threshold": 1, "within": 0,
-    })
-    sent = [SendNotification(block_document_id=block, subject=SUBJECT, body=body) for block in blocks]
-    return AutomationCore.model_validate({
-        "name": name, "description": "Made by regrow from `notify:`; the next session makes it anew.", "trigger": trigger,
-        "actions": sent,
-    })
+    trigger = EventTrigger.model_validate(
+        {
+            "expect": {EVENTS[event] for event in notify.events},
+            "match": {"prefect.resource.id": resources},
+            "posture": Posture.Reactive,
+            "threshold": 1,
+            "within": 0,
+        }
+    )
+    sent = [
+        SendNotification(block_document_id=block, subject=SUBJECT, body=body) for block in blocks
+    ]
+    return AutomationCore.model_validate(
+        {
+            "name": name,
+            "description": "Made by regrow from `notify:`; the next session makes it anew.",
+            "trigger": trigger,
+            "actions": sent,
+        }
+    )
 
 
 def _automate(client: SyncPrefectClient, wanted: AutomationCore) -> None:
     known = client.read_automations_by_name(wanted.name)
     for one in known[1:]:
         client.delete_automation(one.id)
-    if not wanted.actions:  # nobody could be named
+    if not wanted.actions:  # no address is usable
         for one in known[:1]:
             client.delete_automation(one.id)
     elif not known:
@@ -96,23 +124,33 @@ def _automate(client: SyncPrefectClient, wanted: AutomationCore) -> None:
 
 
 def _form(one: AutomationCore) -> tuple[Any, ...]:
-    """What of an automation is ours to say."""
+    """Return the parts of an automation that regrow sets."""
     trigger = one.trigger.model_dump(mode="json")
-    return sorted(trigger["expect"]), trigger["match"], [action.model_dump(mode="json") for action in one.actions]
+    return (
+        sorted(trigger["expect"]),
+        trigger["match"],
+        [action.model_dump(mode="json") for action in one.actions],
+    )
 
 
 def _blocks(client: SyncPrefectClient, notify: Notify, owner: str) -> tuple[list[UUID], list[str]]:
-    """The block documents, and what is to be said of those that cannot be."""
+    """Save the block documents. Returns their ids, and remarks about unusable addresses."""
     blocks, remarks = [], []
     for channel, variable in notify.addresses.items():
         address = os.environ.get(variable)
         if not address:
-            remarks.append(f"notify.{channel}: the variable {variable} is not set here; set it, or nobody is told there")
+            remarks.append(
+                f"notify.{channel}: the variable {variable} is not set here; set it, or nobody is"
+                " told there"
+            )
             continue
         try:
             block = _MAKERS[channel](address)
-        except ValueError:  # its text may have the address
-            remarks.append(f"notify.{channel}: what {variable} holds is no address for {channel}; nobody is told there")
+        except ValueError:  # the error's text may contain the address
+            remarks.append(
+                f"notify.{channel}: what {variable} holds is no address for {channel}; nobody is"
+                " told there"
+            )
             continue
         blocks.append(block.save(block_name(owner, channel), overwrite=True))
     if notify.block is not None:
@@ -120,18 +158,22 @@ def _blocks(client: SyncPrefectClient, notify: Notify, owner: str) -> tuple[list
         try:
             blocks.append(client.read_block_document_by_name(name, kind, include_secrets=False).id)
         except ObjectNotFound:
-            remarks.append(f"notify.block: Prefect has no block {notify.block!r}; nobody is told by it")
+            remarks.append(
+                f"notify.block: Prefect has no block {notify.block!r}; nobody is told by it"
+            )
     return blocks, remarks
 
 
 def block_name(owner: str, channel: str) -> str:
-    """What the block document is called: Prefect takes small letters, digits and dashes."""
+    """Return the name of the block document: Prefect accepts lower-case letters, digits and
+    dashes.
+    """
     plain = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")
     return f"regrow-{plain}-{hashlib.sha256(owner.encode()).hexdigest()[:6]}-{channel}"
 
 
 def _lasts(places: Places) -> bool:
-    """Whether the server is there when the session is over: a station's, or one of the user's own."""
+    """Return whether the server outlives the session: a station's does, and so does the user's."""
     embedded = read_record(places.prefect_home).get("api_url")
     return get_current_settings().api.url != embedded or stays(places.prefect_home)
 
@@ -160,7 +202,9 @@ def _discord(address: str) -> Any:
 
 
 def _email(address: str) -> Any:
-    """Prefect has no block for a mail server. Its block for Slack hands what is no address of Slack's to Apprise, which has."""
+    """Return a block for a mail server. Prefect has none, but its block for Slack passes addresses
+    that are not Slack's to Apprise, which supports mail.
+    """
     from prefect.blocks.notifications import SlackWebhook
 
     if not address.startswith(("mailto://", "mailtos://")):
@@ -175,11 +219,19 @@ def _webhook(address: str) -> Any:
     if not address.startswith(("https://", "http://")):
         raise ValueError("no http")
     return CustomWebhookNotificationBlock(
-        name="regrow", headers=None, cookies=None, url="{{address}}", secrets=SecretDict({"address": address}),
+        name="regrow",
+        headers=None,
+        cookies=None,
+        url="{{address}}",
+        secrets=SecretDict({"address": address}),
         json_data={"subject": "{{subject}}", "body": "{{body}}"},
     )
 
 
 _MAKERS: Mapping[str, Callable[[str], Any]] = {
-    "slack": _slack, "teams": _teams, "discord": _discord, "email": _email, "webhook": _webhook,
+    "slack": _slack,
+    "teams": _teams,
+    "discord": _discord,
+    "email": _email,
+    "webhook": _webhook,
 }

@@ -1,4 +1,6 @@
-"""The work pool of scheduled experiments: deployments name it, and the station's worker takes what is due from it."""
+"""The work pool of scheduled experiments: deployments name it, and the station's worker takes due
+runs from it.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,17 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
 POOL = "regrow"
 TYPE = "process"
-"""As for `prefect worker start`, which may take runs from it as well."""
+"""The type for `prefect worker start`, which may take runs from the pool, too."""
 
 
 def ensure_pool(client: SyncPrefectClient) -> None:
-    """Makes the pool if it is not there."""
+    """Create the pool unless it exists."""
     try:
         client.read_work_pool(POOL)
     except ObjectNotFound:
         try:
-            client.create_work_pool(WorkPoolCreate(name=POOL, type=TYPE, description="Experiments of regrow"))
+            client.create_work_pool(
+                WorkPoolCreate(name=POOL, type=TYPE, description="Experiments of regrow")
+            )
         except ObjectAlreadyExists:  # another process was faster
             return

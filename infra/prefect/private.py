@@ -1,4 +1,4 @@
-"""What of Prefect's engines, events, settings and server is used that its documentation does not promise.
+"""Private interfaces of Prefect's engines, events, settings and server that regrow depends on.
 
 Each name is in the canary test (`tests/unit/test_private_names.py`), with what breaks without it.
 """
@@ -26,19 +26,29 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 __all__ = [
-    "Labels", "emit_state", "events_kept", "make_database", "next_times", "no_small_talk", "reread_settings", "run_flow",
-    "run_task_async", "server_app",
+    "Labels",
+    "emit_state",
+    "events_kept",
+    "make_database",
+    "next_times",
+    "no_small_talk",
+    "reread_settings",
+    "run_flow",
+    "run_task_async",
+    "server_app",
 ]
 
 CHECKPOINT_SECONDS = 10.0
-"""Between two questions to the server whether it has all events; also how late it hears of them after it was away."""
+"""Seconds between two questions to the server whether it has received all events. After an outage,
+it gets them with the same delay.
+"""
 
 
 class Labels(list[str]):
-    """Tags of a task run that are shown and can be searched for. Whoever iterates finds none.
+    """Tags of a task run that are shown and searchable, but hidden from iteration.
 
-    Prefect's engine would ask the server for a concurrency limit of each tag before the run, which takes 4 ms, and the run
-    fails while the server is away.
+    For each tag that it iterates over, Prefect's engine would ask the server for a concurrency
+    limit before the run. That takes 4 ms, and the run fails while the server is unavailable.
     """
 
     def __iter__(self) -> Iterator[str]:
@@ -47,15 +57,21 @@ class Labels(list[str]):
 
 @contextmanager
 def events_kept() -> Iterator[None]:
-    """Within the block, events that a server which is away cannot take are kept, and sent when it is back.
+    """Within the block, keep events that an unavailable server cannot take, and send them when it
+    is back.
 
-    Prefect's client keeps what was not confirmed. Its ten tries for each event take 8 s, during which all others wait, and the
-    process does not end before; here there are two, and a look every ten seconds whether the server is back.
+    Prefect's client keeps unconfirmed events. By default its ten tries per event take 8 s, block
+    all other events, and delay the end of the process. Here there are two tries, and a check every
+    ten seconds whether the server is back.
     """
     if emit_events_to_cloud() or get_current_settings().api.url is None:
-        yield  # for Prefect's cloud, or a server that its engine starts for one flow, its client is another one; neither is away
+        # Prefect's cloud, or a server that the engine starts for one flow, has another client;
+        # neither becomes unavailable.
+        yield
         return
-    EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=1, checkpoint_interval=CHECKPOINT_SECONDS)
+    EventsWorker.set_client_override(
+        PrefectEventsClient, reconnection_attempts=1, checkpoint_interval=CHECKPOINT_SECONDS
+    )
     try:
         yield
     finally:
@@ -63,13 +79,19 @@ def events_kept() -> Iterator[None]:
 
 
 def emit_state(task_run: TaskRun, before: State | None) -> None:
-    """Tell the server the state that a task run is in by now, and which it was in before (None: it is new)."""
+    """Send the server the current state of a task run, and the state before (None: the run is
+    new).
+    """
     if task_run.state is not None:
-        emit_task_run_state_change_event(task_run, initial_state=before, validated_state=task_run.state)
+        emit_task_run_state_change_event(
+            task_run, initial_state=before, validated_state=task_run.state
+        )
 
 
 def no_small_talk() -> None:
-    """Leave out of the server's logs what Prefect's task engine says of itself, a request a line: the states tell the same."""
+    """Keep the messages of Prefect's task engine about itself, a request per line, out of the
+    server's logs: the states contain the same.
+    """
     logger = logging.getLogger("prefect.task_runs")
     if _not_small_talk not in logger.filters:
         logger.addFilter(_not_small_talk)
@@ -82,9 +104,11 @@ def reread_settings() -> None:
 
 
 def next_times(clock: Mapping[str, Any], count: int) -> list[datetime]:
-    """The next times of a schedule, as the server's scheduler will have them; fewer where there are no more.
+    """Return the next times of a schedule, as the server's scheduler computes them; fewer than
+    `count` if there are no more.
 
-    `clock`: what one of Prefect's classes of schedules is made of. Raises pydantic's ValidationError for what is none.
+    `clock`: arguments of one of Prefect's schedule classes. Raises pydantic's ValidationError if
+    they are invalid.
     """
     from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule, RRuleSchedule
 
@@ -97,14 +121,16 @@ def next_times(clock: Mapping[str, Any], count: int) -> list[datetime]:
 
 
 def server_app() -> FastAPI:
-    """Prefect's server, to be served once, by this process."""
+    """Return Prefect's server application, to be served once by this process."""
     from prefect.server.api.server import create_app
 
     return create_app(final=True)
 
 
 async def make_database() -> None:
-    """Run all migrations of the installed Prefect on the database of its settings, and register its block types."""
+    """Run all migrations of the installed Prefect on the database in its settings, and register its
+    block types.
+    """
     from prefect.server.database import provide_database_interface
     from prefect.server.models.block_registration import run_block_auto_registration
 
@@ -117,4 +143,6 @@ async def make_database() -> None:
 
 
 def _not_small_talk(record: logging.LogRecord) -> bool:
-    return record.module != "task_engine" or (record.levelno >= logging.WARNING and not str(record.msg).startswith("Task run "))
+    return record.module != "task_engine" or (
+        record.levelno >= logging.WARNING and not str(record.msg).startswith("Task run ")
+    )

@@ -1,7 +1,7 @@
 """The process of the embedded Prefect server: `python -m regrow.infra.prefect.process`.
 
-It serves on a socket that it inherits and lives exactly as long as somebody holds the shared lock on its
-users file. Nothing here is imported by other modules: `prefect_server` starts it and sets its whole
+It serves on an inherited socket, and lives exactly as long as a process holds the shared lock on
+its users file. No other module imports this one: `server.py` starts it and sets its whole
 environment.
 """
 
@@ -13,34 +13,43 @@ import fcntl
 import gc
 import os
 import resource
+import shutil
 import signal
 import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regrow.infra.machine.sqlite import fill_from_template
+from regrow.infra.machine import addresses
+from regrow.infra.machine.sqlite import fill_from_template, revision
+from regrow.infra.prefect import home as homes
+from regrow.infra.state import passwords
+from regrow.tasks.process import temporary
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.types import ASGIApp
 
+MESSAGE_BYTES = 4 * 1024 * 1024
+"""Most bytes of a WebSocket message; Prefect's events have 1.5 MB at most."""
 HARD_EXIT_SECONDS = 1.5
-"""How long a clean shutdown may take before the process ends anyway."""
+"""Seconds that a clean shutdown may take before the process ends anyway."""
 
 
 class Tenancy:
-    """Ends this process as soon as no other process uses the server any more.
+    """Ends this process as soon as no other process uses the server.
 
-    A thread blocks in flock() for the exclusive lock. The kernel grants it once the last user has closed the
-    file, also when that user was killed: no polling, no heartbeat, and nothing stays behind.
+    A thread blocks in flock() for the exclusive lock. The kernel grants it once the last user has
+    closed the file, also if that user was killed: no polling, no heartbeat, and no remains.
     """
 
     def __init__(self, users: Path) -> None:
-        # Held to the very end of the process and released after the server's own lock (the kernel closes files in the
-        # order of their numbers): a user who comes while this server leaves must wait for it, not attach to it.
+        # Held until the very end of the process and released after the server's own lock (the
+        # kernel closes files in the order of their numbers): a user that arrives while this server
+        # ends must wait for it, not attach to it.
         low = os.open(users, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         high = 500 if most == resource.RLIM_INFINITY else min(500, most // 2)
@@ -50,12 +59,12 @@ class Tenancy:
         threading.Thread(target=self._end_with_the_last_user, name="tenancy", daemon=True).start()
 
     def serve(self, server: uvicorn.Server) -> None:
-        """From now on end by a clean shutdown of `server`."""
+        """End by a clean shutdown of `server` from now on."""
         self._server = server
 
     def _end_with_the_last_user(self) -> None:
         fcntl.flock(self._users, fcntl.LOCK_EX)
-        if self._server is None:  # still starting: there is nothing to finish
+        if self._server is None:  # still starting, so nothing is in progress
             os._exit(0)
         self._server.should_exit = True
         hard_exit = threading.Timer(HARD_EXIT_SECONDS, os._exit, [0])
@@ -64,10 +73,11 @@ class Tenancy:
 
 
 def create_server_database(database: Path, template: Path) -> None:
-    """Create the server's database unless it exists: a copy of `template`, which is made on the first use.
+    """Create the server's database unless it exists: a copy of `template`, which the first use
+    creates.
 
-    Replaying Prefect's migrations takes 6.5 s, copying their result 5 ms. The template is what these very
-    migrations left, stamped with their revision.
+    Running Prefect's migrations takes 6.5 s, copying their result 5 ms. The template is the result
+    of the same migrations, stamped with their revision.
     """
     if not database.exists():
         from regrow.infra.prefect.private import make_database
@@ -76,9 +86,10 @@ def create_server_database(database: Path, template: Path) -> None:
 
 
 def is_current(database: Path, template: Path) -> bool:
-    """Whether `database` stands at the revision at which the migrations of the installed Prefect end.
+    """Return whether `database` has the last revision of the installed Prefect's migrations.
 
-    The template, which is named after Prefect's version, tells that one; where there is none, nobody knows.
+    That revision is read from the template, which is named after Prefect's version. Without a
+    template, the answer is False.
     """
     try:
         last = revision(template)
@@ -87,11 +98,20 @@ def is_current(database: Path, template: Path) -> bool:
         return False
 
 
-def revision(database: Path) -> str | None:
-    """The migration that a database was stamped with; None for one without. Raises sqlite3.Error where there is no database."""
-    with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-        found = connection.execute("select version_num from alembic_version").fetchone()
-    return None if found is None else str(found[0])
+def _guarded(app: ASGIApp, home: Path) -> ASGIApp:
+    """Wrap the application so that only clients with the state root's password can use it."""
+    from regrow.infra.machine.guard import Account, Guard, Rules
+
+    known = passwords.make(home.parent)
+    entry = Account(
+        "prefect", passwords.USER, known.prefect, known.cookies, passwords.used_links(home.parent)
+    )
+    rules = Rules(
+        hosts=addresses.known_as(homes.host(home)),
+        origins=addresses.also_named(),
+        open=frozenset({"/api/health", "/api/ready"}),
+    )
+    return Guard(app, entry=entry, rules=rules)
 
 
 def main() -> None:
@@ -100,41 +120,59 @@ def main() -> None:
     arguments.add_argument("--home", type=Path, required=True)
     arguments.add_argument("--users", type=Path, required=True)
     arguments.add_argument("--template", type=Path, required=True)
-    arguments.add_argument("--socket", type=int, required=True, nargs="+", help="inherited listening sockets")
+    arguments.add_argument(
+        "--socket", type=int, required=True, nargs="+", help="inherited listening sockets"
+    )
     options = arguments.parse_args()
-    # It ends with its last user, who has things to tell it to the very end, also where everybody is told to end.
+    # The server ends with its last user, which sends data until the very end, also if all processes
+    # get a signal to end.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     tenancy = Tenancy(options.users)
+    # Set before Prefect is imported: Prefect runs code that it finds in its home, and files beside
+    # its database may come from a stranger.
+    home = temporary.process_temp_dir() / "prefect"
+    home.mkdir(mode=0o700)
+    os.environ["PREFECT_HOME"] = str(home)
 
-    # Importing the server makes millions of objects that stay: collecting garbage meanwhile takes 0.65 s of
-    # 2.9 s.
+    # Importing the server creates millions of permanent objects: garbage collection meanwhile takes
+    # 0.65 s of 2.9 s.
     gc.disable()
     database = options.home / "prefect.db"
     create_server_database(database, options.template)
     if is_current(database, options.template):
-        # Asking Alembic whether there is anything to migrate loads every migration that there ever was: 0.6 s of CPU.
+        # Asking Alembic whether there is anything to migrate loads all migrations: 0.6 s of CPU.
         os.environ["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] = "false"
-    import uvicorn
-
+    from regrow.infra.machine import http_server
     from regrow.infra.prefect.private import server_app
 
-    app = server_app()
+    app = _guarded(server_app(), options.home)
     gc.freeze()
     gc.enable()
-    class Server(uvicorn.Server):
-        """Leaves signals alone; see above."""
+
+    class Server(http_server.Server):
+        """Leaves signals to the handlers set above."""
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield
 
+    connection = http_server.TransferConnection
     server = Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=1)
+        app,
+        grace=1,
+        connection=connection,
+        drains=False,
+        ws="auto",
+        ws_max_size=MESSAGE_BYTES,
+        lifespan="on",
     )
     tenancy.serve(server)
     server.run(sockets=[socket.socket(fileno=number) for number in options.socket])
-    os._exit(0)  # all is written and closed; taking the interpreter apart takes 0.5 s, for which the last user waits
+    shutil.rmtree(home.parent, ignore_errors=True)
+    # Everything is written and closed. Finalizing the interpreter would take 0.5 s, for which the
+    # last user waits.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Lines of task runs on their way to Prefect's server, in batches, from a thread; a server that is away gets them later."""
+"""Log lines of task runs, sent to Prefect's server in batches by a thread. An unavailable server
+gets them later.
+"""
 
 from __future__ import annotations
 
@@ -17,50 +19,56 @@ from prefect.client.schemas.actions import LogCreate
 
 from regrow.infra.machine.outage import is_outage
 from regrow.infra.prefect.server import answers
-from regrow.tasks.messages import LogLine
+from regrow.tasks.ports.messages import LogLine
 
 PERIOD_SECONDS = 2.0
-"""Between two batches: a request costs the server some 10 ms of CPU, whatever is in it."""
+"""Seconds between two batches: a request costs the server some 10 ms of CPU, whatever its size."""
 MOST_AT_ONCE = 200
 MOST_WAITING = 20_000
-"""Lines that wait for a server that is away; beyond, the oldest are let go."""
+"""Most lines that wait for an unavailable server; beyond that the oldest are dropped."""
 LAST_SECONDS = 5.0
-"""How long the end waits for the server to have them all."""
-
-
+"""Seconds that the end of the block waits for the thread to finish."""
 
 
 def is_away(error: httpx.HTTPError) -> bool:
-    """Whether Prefect's server is away or overloaded, and may take the same later; otherwise it refuses it."""
+    """Return whether Prefect's server is unavailable or overloaded, and may accept the same request
+    later. Otherwise it refused it.
+    """
     if not isinstance(error, httpx.HTTPStatusError):
         return True
     return is_outage(error.response.status_code)
 
 
 class RunLogs:
-    """Takes lines in and sends them. Thread-safe."""
+    """Collects lines and sends them. Thread-safe."""
 
     def __init__(self, client: SyncPrefectClient, flow_run_id: UUID) -> None:
         self._client, self._flow_run_id = client, flow_run_id
         self._waiting: deque[LogCreate] = deque(maxlen=MOST_WAITING)
 
     def say(self, task_run: str, text: str, *, level: int = logging.INFO) -> None:
-        """Adds a line of the experiment's own about a task run."""
+        """Add a line from regrow about a task run."""
         self.add(task_run, LogLine(source="regrow", level=level, text=text, t=time.time()))
 
     def add(self, task_run: str, line: LogLine) -> None:
-        """Adds a line of a task run's."""
+        """Add a line of a task run."""
         when = datetime.fromtimestamp(line.t, UTC)
         self._waiting.append(
             LogCreate(
-                name=line.source, level=line.level, message=line.text, timestamp=when,  # type: ignore[arg-type]  # see telling
-                flow_run_id=self._flow_run_id, task_run_id=UUID(task_run),
+                name=line.source,
+                level=line.level,
+                message=line.text,
+                timestamp=when,  # type: ignore[arg-type]  # see telling
+                flow_run_id=self._flow_run_id,
+                task_run_id=UUID(task_run),
             )
         )
 
     @contextmanager
     def sent(self, more: Callable[[], Iterable[tuple[str, LogLine]]]) -> Iterator[None]:
-        """Sends within the block, and what `more` returns now and then; its end waits for the rest, but not long."""
+        """Within the block, send lines, including those that `more` returns, every 2 s. At its end,
+        wait up to 5 s for a batch under way, then send the rest.
+        """
         done = threading.Event()
 
         def run() -> None:
@@ -81,7 +89,8 @@ class RunLogs:
         try:
             for task_run, line in more():
                 self.add(task_run, line)
-        except Exception:  # the cluster may be lost, and what is shown to people is no reason to end an experiment
+        # The cluster may be lost. Lines for display are no reason to end an experiment.
+        except Exception:
             logging.getLogger("regrow").info("lines for Prefect were lost", exc_info=True)
         while self._waiting and answers(str(self._client.api_url), 0.0):
             batch = [self._waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(self._waiting)))]
@@ -91,4 +100,5 @@ class RunLogs:
                 if is_away(error):
                     self._waiting.extendleft(reversed(batch))
                     return
-                logging.getLogger("regrow").info("Prefect refuses logs: %s", error)  # it would again
+                # Not kept: the server would refuse them again.
+                logging.getLogger("regrow").info("Prefect refuses logs: %s", error)

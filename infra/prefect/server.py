@@ -1,8 +1,8 @@
-"""The Prefect server: the user's own, or an embedded one that all processes with the same folder share.
+"""The Prefect server: the user's, or an embedded one that all processes with the same folder share.
 
-Only starting, finding and leaving a server live here; what runs in its process is in `prefect_process`, what its folder tells
-in `prefect_home`.
-Nothing imports Prefect at the top: starting must cost the caller nothing while the server boots.
+Only starting, finding and leaving a server live here. What runs in its process is in `process.py`,
+what its folder contains in `home.py`. Prefect is not imported at the top: starting must not cost
+the caller time while the server boots.
 """
 
 from __future__ import annotations
@@ -25,50 +25,64 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from regrow.infra.machine import addresses, locks
+from regrow.infra.machine import addresses, locks, private_files
 from regrow.infra.prefect import home as homes
+from regrow.infra.prefect import records
 from regrow.infra.prefect.home import TICK, is_leaving, read_record
 from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT, server_environment, template
-from regrow.tasks.addresses import redacted
 from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.process.addresses import redacted
 
 BOOT_SECONDS = 60.0
-"""How long a server may take to answer; 2.3 s are normal, 9 s with all migrations, more on a busy machine."""
+"""Seconds for a server to answer; 2.3 s are normal, 9 s with all migrations, more on a busy
+machine.
+"""
 ADOPTION_SECONDS = 5.0
-"""How long a server that the user configured may take to answer."""
+"""Seconds for a server that the user configured to answer."""
 DYING_SECONDS = 1.0
-"""How long a killed process may take to let go of its files."""
+"""Seconds for a killed process to release its files."""
 LEAVING_SECONDS = 3.0
-"""How long to wait for the server's process after its last user has left."""
+"""Seconds to wait for the end of the server's process after its last user has left."""
 _WATCH_SECONDS = 0.5
-"""Between two looks at whether an embedded server is still there."""
+"""Seconds between two checks whether an embedded server still runs."""
+_SAID = 200
+"""Most characters that are shown of Prefect's message about unreadable settings."""
 _outliving: list[subprocess.Popen[bytes]] = []
-"""Servers that this process started and others still use; kept, or Python complains about a forgotten child."""
+"""Servers that this process started and others still use. Kept, because otherwise Python warns
+about an abandoned child.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefectServer:
-    """A server that answers. `embedded` is False for one that the user configured."""
+    """A server. `embedded` is False for one that the user configured."""
 
     api_url: str
     ui_url: str
     embedded: bool
     auth: str | None = field(default=None, repr=False)
-    """USER:PASSWORD of an embedded one; None: it asks for none."""
+    """USER:PASSWORD of an embedded server; None for one that the user configured, whose password is
+    in the user's variables.
+    """
 
     def environment(self) -> dict[str, str]:
-        """The variables with which a process talks to this server and to no other."""
+        """Return the variables with which a process uses this server and no other."""
         auth = {} if self.auth is None else {"PREFECT_API_AUTH_STRING": self.auth}
         return {**CLIENT_ENVIRONMENT, "PREFECT_API_URL": self.api_url, **auth}
 
 
 class PrefectServerHandle:
-    """A server that may still be starting. Close it to leave: an embedded server ends with its last user."""
+    """A server that may still be starting. Close it to leave: an embedded server ends with its last
+    user.
+    """
 
     def __init__(self, server: PrefectServer, home: Path) -> None:
         self._server = server
         self._home = home
         self._users: IO[str] | None = None
         self._pid = 0
+        self.remark: str | None = None
+        """What was wrong with the former server's database; None: nothing."""
         self._child: subprocess.Popen[bytes] | None = None
         self._left = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -79,34 +93,46 @@ class PrefectServerHandle:
         return self._server
 
     def wait(self, seconds: float = BOOT_SECONDS) -> PrefectServer:
-        """Block until it answers. Raises UserError if the user's own server does not, else RegrowError."""
+        """Block until the server answers. Raises UserError if the user's server does not,
+        RegrowError if an embedded one does not.
+        """
         if not self._server.embedded:
             _check_adopted(self._server.api_url)
             return self._server
         deadline = time.monotonic() + seconds
-        # The socket listens before the server runs: one request simply waits until the server gets to it.
+        # The socket listens before the server runs: one request simply waits until the server
+        # handles it.
         while not _healthy(self._server.api_url, deadline - time.monotonic()):
             if self._gone():
-                raise RegrowError(f"The Prefect server ended while it started: {self._last_words()}")
+                raise RegrowError(
+                    f"The Prefect server ended while it started: {self._last_words()}"
+                )
             if time.monotonic() > deadline:
-                raise RegrowError(f"The Prefect server did not answer in {seconds:.0f} s: {self._last_words()}")
+                raise RegrowError(
+                    f"The Prefect server did not answer in {seconds:.0f} s: {self._last_words()}"
+                )
             time.sleep(TICK)
         return self._server
 
     def watch(self) -> None:
-        """From now on start an embedded server again, on its port and its database, whenever it is gone."""
+        """Restart an embedded server from now on, on its port and its database, whenever it has
+        ended.
+        """
         if self._server.embedded and self._watcher is None:
-            self._watcher = threading.Thread(target=self._look_after, name="regrow-prefect-watch", daemon=True)
+            self._watcher = threading.Thread(
+                target=self._look_after, name="regrow-prefect-watch", daemon=True
+            )
             self._watcher.start()
 
     def _look_after(self) -> None:
         while not self._left.wait(_WATCH_SECONDS):
-            with suppress(OSError, RegrowError):  # its port is not free yet, another user is at it: next time
+            # Its port is not free yet, or another user is restarting it: try again later.
+            with suppress(OSError, RegrowError):
                 if locks.is_held(self._home / "server.lock"):
                     continue
                 with homes.start(self._home):
                     lock = None if self._left.is_set() else locks.take(self._home / "server.lock")
-                    if lock is None:  # whoever was faster has started it
+                    if lock is None:  # another process was faster and has started it
                         continue
                     with lock:
                         port = listener_port(self._server)
@@ -116,16 +142,20 @@ class PrefectServerHandle:
                 self._child, self._pid = again._child, again._pid
 
     def replace(self) -> None:
-        """End the embedded server that runs, for whoever watches it to start the next; returns when it is gone."""
+        """Kill the running embedded server, so that its watcher starts the next one. Returns once
+        that has happened, or after 3 s.
+        """
         pid = read_record(self._home).get("pid", self._pid)
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        # Otherwise it has ended, and its pid may be reused.
+        if locks.is_held(self._home / "server.lock"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + LEAVING_SECONDS
         while read_record(self._home).get("pid") == pid and time.monotonic() < deadline:
             time.sleep(TICK)
 
     def close(self) -> None:
-        """Stop using the server; if nobody else does, return once its process is gone."""
+        """Stop using the server. If it has no other user, return once its process has ended."""
         if self._users is None:
             return
         self._left.set()
@@ -159,14 +189,17 @@ class PrefectServerHandle:
 
 
 @contextmanager
-def staying(home: Path, *, port: int | None = None, host: str | None = None) -> Iterator[PrefectServerHandle]:
-    """The embedded server of `home` within the block, with the services that schedules and automations need; see `begin`.
+def staying(
+    home: Path, *, port: int | None = None, host: str | None = None
+) -> Iterator[PrefectServerHandle]:
+    """Run the embedded server of `home` within the block, with the services that schedules and
+    automations need; see `begin`.
 
-    One that runs without them, for an experiment under way, is replaced; its users find the next one at the same address.
-    `host`: a name or address of this machine at which it listens as well, and then asks everybody for a password.
-    Raises UserError also where a station has it already.
+    A server that runs without them, for a running experiment, is replaced; its users find the new
+    one at the same address. `host`: a name or address of this machine at which it listens, too.
+    Also raises UserError if another station has the server.
     """
-    home.mkdir(parents=True, exist_ok=True)
+    private_files.folder(home)
     with homes.stay(home, host):
         handle = begin(home, port=port, adopt=False)
         try:
@@ -183,7 +216,9 @@ def staying(home: Path, *, port: int | None = None, host: str | None = None) -> 
 
 @contextmanager
 def prefect_server(home: Path, *, port: int | None = None) -> Iterator[PrefectServer]:
-    """Use the user's Prefect server or the embedded one of `home`; see `begin`."""
+    """Use the user's Prefect server, or the embedded one of `home`, within the block; see
+    `begin`.
+    """
     handle = begin(home, port=port)
     try:
         server = handle.wait()
@@ -194,18 +229,19 @@ def prefect_server(home: Path, *, port: int | None = None) -> Iterator[PrefectSe
 
 
 def begin(home: Path, *, port: int | None = None, adopt: bool = True) -> PrefectServerHandle:
-    """Find or start the server and return at once; `wait` on the handle before using it.
+    """Find or start the server and return at once; call `wait` on the handle before using it.
 
-    A URL that the user configured is adopted, unless `adopt` is False. Otherwise all processes with the same `home` share
-    one embedded server on loopback, its database and log in `home`. `port` None means the one it had last time, or any
-    free one. Raises UserError if `port` is taken or the server of `home` runs on another.
+    A URL that the user configured is used, unless `adopt` is False. Otherwise all processes with
+    the same `home` share one embedded server on loopback, with its database and log in `home`.
+    `port` None: the port of last time, or any free one. Raises UserError if `port` is taken or the
+    server of `home` runs on another.
     """
     home = home.expanduser().absolute()
     if adopt and (url := other_api_url(home)) is not None:
         ui_url = os.environ.get("PREFECT_UI_URL") or url.removesuffix("/api")
         return PrefectServerHandle(PrefectServer(api_url=url, ui_url=ui_url, embedded=False), home)
-    home.mkdir(parents=True, exist_ok=True)
-    users = homes.use(home)  # from here on the server can't leave
+    private_files.folder(home)
+    users = homes.use(home)  # the server cannot end from here on
     try:
         with homes.start(home):
             known = read_record(home)
@@ -213,7 +249,8 @@ def begin(home: Path, *, port: int | None = None, adopt: bool = True) -> Prefect
             if running is None:
                 handle = _attach(home, known, port)
             else:
-                with running:  # the child inherits the lock and keeps it until it ends, however it ends
+                # The child inherits the lock and keeps it until it ends, in any way.
+                with running:
                     handle = _spawn(home, running.fileno(), port, known.get("port", 0))
     except BaseException:
         users.close()
@@ -223,12 +260,16 @@ def begin(home: Path, *, port: int | None = None, adopt: bool = True) -> Prefect
 
 
 def is_looked_after(handle: PrefectServerHandle) -> bool:
-    """Whether there are automations that hear a flow run's heartbeats: on a user's own server, and on a station's."""
+    """Return whether the server has automations that react to a flow run's heartbeats: a user's
+    server and a station's have.
+    """
     return not handle.server.embedded or homes.stays(handle._home)
 
 
 def answers(api_url: str, seconds: float) -> bool:
-    """Whether the server at a URL answers, or does so within `seconds`. One that wants a key, or is no server, answers too."""
+    """Return whether anything accepts connections at a URL, now or within `seconds`. A server that
+    wants a key counts, and so does another kind of server.
+    """
     deadline = time.monotonic() + seconds
     parts = urllib.parse.urlsplit(api_url)
     while True:
@@ -244,30 +285,62 @@ def answers(api_url: str, seconds: float) -> bool:
 
 
 def configured_api_url() -> str | None:
-    """The API URL that the user set (environment, profile or settings file), or None."""
+    """Return the API URL that the user set (environment, profile or settings file), or None.
+
+    Raises UserError if Prefect cannot read its settings, for example a damaged profile or one of
+    another version.
+    """
     if url := os.environ.get("PREFECT_API_URL"):
         return url
     prefect_home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
-    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", prefect_home / "profiles.toml")).expanduser()
-    # Where Prefect looks, and the word without which it finds nothing there.
-    places = {profiles: "api", Path("prefect.toml"): "api", Path("pyproject.toml"): "tool.prefect", Path(".env"): "prefect_api"}
-    if not any(file.is_file() and word in file.read_text(errors="replace").lower() for file, word in places.items()):
-        return None  # nothing for Prefect to find: importing it only to ask would take 0.8 s
-    from prefect.settings import get_current_settings
+    profiles = Path(
+        os.environ.get("PREFECT_PROFILES_PATH", prefect_home / "profiles.toml")
+    ).expanduser()
+    # The files that Prefect reads, each with the word without which it has no setting there.
+    places = {
+        profiles: "api",
+        Path("prefect.toml"): "api",
+        Path("pyproject.toml"): "tool.prefect",
+        Path(".env"): "prefect_api",
+    }
+    try:
+        found = [
+            file
+            for file, word in places.items()
+            if file.is_file() and word in file.read_text(errors="replace").lower()
+        ]
+    except OSError as error:
+        raise UserError(
+            f"{error.filename} cannot be read ({error.strerror}), where Prefect has its settings"
+        ) from None
+    if not found:
+        return None  # importing Prefect only to ask would take 0.8 s
+    try:
+        from prefect.settings import get_current_settings
 
-    return get_current_settings().api.url
+        return get_current_settings().api.url
+    except Exception as error:  # from TOML, pydantic or Prefect
+        why = " ".join(str(error).split())[:_SAID]
+        files = " or ".join(str(file.absolute()) for file in found)
+        raise UserError(
+            f"Prefect cannot read its settings in {files} ({why}); correct them, or move the file"
+            " away"
+        ) from error
 
 
 def other_api_url(home: Path) -> str | None:
-    """The API URL that the user set, unless it is that of the embedded server of `home`, as in a child process; or None."""
+    """Return the API URL that the user set, or None. Also None if it is that of the embedded server
+    of `home`, as in a child process.
+    """
     url = (configured_api_url() or "").rstrip("/")
     return url if url and url != read_record(home).get("api_url") else None
 
 
 def _lock_of_the_dead(home: Path, known: Mapping[str, Any]) -> IO[str] | None:
-    """The server's lock if no server runs; None if one runs, which has answered or is still starting.
+    """Return the server's lock if no server runs; None if one runs, answering or still starting.
 
-    A server that was killed a moment ago still holds its lock: so one that does not answer is looked at for a second.
+    A server that was just killed still holds its lock. So one that does not answer is watched for a
+    second.
     """
     deadline = time.monotonic() + DYING_SECONDS
     while (lock := locks.take(home / "server.lock")) is None and time.monotonic() < deadline:
@@ -279,7 +352,10 @@ def _lock_of_the_dead(home: Path, known: Mapping[str, Any]) -> IO[str] | None:
 
 def _attach(home: Path, known: Mapping[str, Any], port: int | None) -> PrefectServerHandle:
     if not known:
-        raise RegrowError(f"A Prefect server runs on {home} but {home / 'server.json'} is missing; end it and try again")
+        raise RegrowError(
+            f"A Prefect server runs on {home} but {home / 'server.json'} is missing; end it and try"
+            " again"
+        )
     if port not in (None, known["port"]):
         raise UserError(
             f"The Prefect server of {home} already runs on port {known['port']}, not {port}: "
@@ -292,8 +368,9 @@ def _attach(home: Path, known: Mapping[str, Any], port: int | None) -> PrefectSe
 
 def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectServerHandle:
     schedules, host = homes.stays(home), homes.host(home)
+    remark = records.replaced(home / "prefect.db")
     with ExitStack() as stack:
-        log = stack.enter_context((home / "server.log").open("ab"))
+        log = stack.enter_context(open(home / "server.log", "ab", opener=private_files.opener))
         listeners = [stack.enter_context(one) for one in _listen(port, last_port, host)]
         numbers = [one.fileno() for one in listeners]
         server = _embedded(home, listeners[0].getsockname()[1])
@@ -303,26 +380,29 @@ def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectSe
         child = subprocess.Popen(
             command,
             pass_fds=(lock, *numbers),
-            env=server_environment(
-                home, server.api_url, schedules=schedules, host=host, auth=None if host is None else server.auth
-            ),
-            cwd=home,  # no settings file of the user's folder is meant for this server
+            env=server_environment(home, server.api_url, schedules=schedules),
+            # cwd: settings files in the user's folder or in the state root are not meant for this
+            # server
+            cwd="/",
+            umask=0o077,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # Ctrl-C in the terminal is for the driver, which still has things to tell it
+            # Ctrl-C in the terminal is for the driver, which still has data to send to the server
             start_new_session=True,
         )
     record = {
-        "pid": child.pid, "port": listener_port(server), "api_url": server.api_url, "schedules": schedules, "since": time.time(),
+        "pid": child.pid,
+        "port": listener_port(server),
+        "api_url": server.api_url,
+        "schedules": schedules,
+        "since": time.time(),
         "host": host,
     }
-    partial = home / "server.json.partial"
-    partial.write_text(json.dumps(record))
-    partial.replace(home / "server.json")
+    private_files.replace(home / "server.json", json.dumps(record))
     handle = PrefectServerHandle(server, home)
     handle._child = child
-    handle._pid = child.pid
+    handle._pid, handle.remark = child.pid, remark
     return handle
 
 
@@ -336,9 +416,10 @@ def _embedded(home: Path, port: int) -> PrefectServer:
 
 
 def _listen(port: int | None, last_port: int, host: str | None = None) -> list[socket.socket]:
-    """Bind before the child starts: a taken port is known at once, and clients may connect while it boots.
+    """Bind before the child starts: a taken port is noticed at once, and clients may connect while
+    it boots.
 
-    With `host` there as well as on the loopback, where all that runs on this machine finds it.
+    With `host`, listens there and on the loopback, where processes of this machine find it.
     """
     for candidate in (port,) if port is not None else (last_port, 0):
         try:
@@ -346,7 +427,10 @@ def _listen(port: int | None, last_port: int, host: str | None = None) -> list[s
         except OSError as error:
             reason = error
     if port is not None:
-        raise UserError(f"Port {port} for the Prefect server can't be used ({os.strerror(reason.errno or 0)}): choose another")
+        raise UserError(
+            f"Port {port} for the Prefect server can't be used ({os.strerror(reason.errno or 0)}):"
+            " choose another"
+        )
     raise reason
 
 
@@ -360,9 +444,12 @@ def _healthy(api_url: str, seconds: float) -> bool:
 
 def _check_adopted(api_url: str) -> None:
     where = f"PREFECT_API_URL is {redacted(api_url)!r}"
-    advice = "start that server, correct the URL, or unset it (also in the profile) to use an embedded server"
+    advice = (
+        "start that server, correct the URL, or unset it (also in the profile) to use an embedded"
+        " server"
+    )
     parts = urllib.parse.urlsplit(api_url)
-    netloc = parts.netloc.rpartition("@")[2]  # whether the password is right is Prefect's to say
+    netloc = parts.netloc.rpartition("@")[2]  # Prefect checks whether the password is right
     # Prefect Cloud serves no health check below the URL of a workspace.
     path = "/api" if "/accounts/" in parts.path else parts.path
     health = f"{parts.scheme}://{netloc}{path}/health"
@@ -371,7 +458,7 @@ def _check_adopted(api_url: str) -> None:
             return
     except urllib.error.HTTPError as error:
         if error.code in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-            return  # it is there; whether the key is right is Prefect's to say
+            return  # it exists; Prefect checks whether the key is right
         reason = f"{health} answers {error.code} {error.reason} (does the URL end in /api?)"
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = f"nothing answers there ({getattr(error, 'reason', error)})"

@@ -1,4 +1,5 @@
-"""A Prefect task runner for Ray: Prefect's engine runs here, in one event loop, and only the body of a task is sent to Ray.
+"""A Prefect task runner for Ray: Prefect's engine runs in this process, in one event loop, and only
+the bodies of tasks are sent to Ray.
 
     @task(retries=3)
     def square(x: int) -> int: ...
@@ -8,9 +9,10 @@
         with remote_options(num_cpus=2):
             return square.map([1, 2, 3]).result()
 
-A worker that dies raises in the engine, which lives on: Prefect's own `retries`, `retry_condition_fn`, hooks and states work,
-and no worker needs Prefect, the address of its server or a key. A task that is a coroutine function runs in the loop itself, and
-awaits what it sends to Ray. Thousands of task runs under way are coroutines, not threads.
+A worker that dies raises an error in the engine, which survives: Prefect's `retries`,
+`retry_condition_fn`, hooks and states work, and no worker needs Prefect, its server's address or a
+key. A task that is a coroutine function runs in the loop itself, and awaits what it sends to Ray.
+Thousands of running task runs are coroutines, not threads.
 """
 
 from __future__ import annotations
@@ -41,16 +43,19 @@ if TYPE_CHECKING:
     from typing import Self
 
 LEAVE_SECONDS = 10.0
-"""How long the end of a flow waits for task runs that it did not wait for itself; they are told as crashed."""
+"""Seconds that the end of a flow waits for task runs that the flow did not await; they are reported
+as crashed.
+"""
 
-_OPTIONS: ContextVar[Mapping[str, Any]] = ContextVar("_OPTIONS", default={})  # noqa: B039 - never changed in place
+_OPTIONS: ContextVar[Mapping[str, Any]] = ContextVar("_OPTIONS", default={})  # noqa: B039 - never modified in place
 
 
 @contextmanager
 def remote_options(**options: Any) -> Iterator[None]:
-    """Bodies of tasks that are submitted within the block are sent to Ray with these options.
+    """Send the bodies of tasks submitted within the block to Ray with these options.
 
-    They are those of `ray.remote`: num_cpus, num_gpus, memory, resources, label_selector, scheduling_strategy, runtime_env.
+    The options are those of `ray.remote`: num_cpus, num_gpus, memory, resources, label_selector,
+    scheduling_strategy, runtime_env.
     """
     token = _OPTIONS.set({**_OPTIONS.get(), **options})
     try:
@@ -60,7 +65,9 @@ def remote_options(**options: Any) -> Iterator[None]:
 
 
 class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
-    """Prefect's engine here, the bodies of tasks on the Ray cluster that this process is connected to when they are submitted."""
+    """Runs Prefect's engine in this process, and the bodies of tasks on the Ray cluster that it is
+    connected to when they are submitted.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Prefect's
@@ -68,15 +75,17 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         self._thread: threading.Thread | None = None
         self._entered = False
         self._base: Context | None = None
-        """The context of the loop's own coroutine: the client that all engines share."""
+        """Context of the loop's own coroutine, with the client that all engines share."""
         self._leaving: asyncio.Event | None = None
         self.under_way: set[asyncio.Task[Any]] = set()
-        """The task runs that have not ended yet. To look at, from any thread."""
+        """The task runs that have not ended yet. May be read from any thread."""
         self._remote: dict[int, tuple[Task[..., Any], Any]] = {}
-        """Ray's form of each task's function, by the task's id; kept with the task, whose id so stays its own."""
+        """Ray's form of each task's function, by `id(task)`. Stored with the task, so that no other
+        task gets the same id.
+        """
 
     def duplicate(self) -> Self:
-        """Another runner like this one, not started."""
+        """Return another runner like this one, not started."""
         return type(self)()
 
     def __eq__(self, other: object) -> bool:
@@ -104,9 +113,11 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         wait_for: Iterable[PrefectFuture[Any]] | None = None,
         dependencies: dict[str, set[RunInput]] | None = None,
     ) -> PrefectConcurrentFuture[Any]:
-        """See TaskRunner: `task.submit(...)` and `task.map(...)` within a flow come here."""
+        """See TaskRunner. `task.submit(...)` and `task.map(...)` within a flow call this."""
         run_id = uuid4()
-        ended = self.run(task, parameters, task_run_id=run_id, wait_for=wait_for, dependencies=dependencies)
+        ended = self.run(
+            task, parameters, task_run_id=run_id, wait_for=wait_for, dependencies=dependencies
+        )
         return PrefectConcurrentFuture(task_run_id=run_id, wrapped_future=ended)
 
     def run(
@@ -119,29 +130,45 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         wait_for: Iterable[PrefectFuture[Any]] | None = None,
         dependencies: dict[str, set[RunInput]] | None = None,
     ) -> Future[State[Any]]:
-        """Runs a task and resolves to its final state. `task_run` is one that exists already, in the state that it is to go on
-        from; its state, count of runs and times are kept up to date in place.
+        """Run a task. Returns a future of its final state.
+
+        `task_run`: an existing task run, in the state to continue from; its state, count of runs
+        and times are updated in place. None: a new one.
         """
         if not self._entered:
             raise RuntimeError("The task runner must be started before submitting work.")
         loop = self._running()
         engine = functools.partial(
-            run_task_async, task=task if task.isasync else self._offloaded(task), task_run=task_run, task_run_id=task_run_id,
-            parameters=parameters, wait_for=wait_for, return_type="state", dependencies=dependencies,
+            run_task_async,
+            task=task if task.isasync else self._offloaded(task),
+            task_run=task_run,
+            task_run_id=task_run_id,
+            parameters=parameters,
+            wait_for=wait_for,
+            return_type="state",
+            dependencies=dependencies,
         )
         ended: Future[State[Any]] = Future()
         ended.set_running_or_notify_cancel()
         context = self._with_client(copy_context())
-        loop.call_soon_threadsafe(self._begin, context, engine, _futures_in((parameters, wait_for)), ended)
+        loop.call_soon_threadsafe(
+            self._begin, context, engine, _futures_in((parameters, wait_for)), ended
+        )
         return ended
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Calls a function in the loop's thread, soon, in the caller's context; `get_client()` is the loop's client there."""
+        """Schedule a call of a function in the loop's thread, in the caller's context. There,
+        `get_client()` returns the loop's client.
+        """
         loop = self._running()
-        loop.call_soon_threadsafe(functools.partial(function, *arguments), context=self._with_client(copy_context()))
+        loop.call_soon_threadsafe(
+            functools.partial(function, *arguments), context=self._with_client(copy_context())
+        )
 
     def _offloaded(self, task: Task[..., Any]) -> Task[..., Any]:
-        """The same task, whose body is sent to Ray and awaited. Prefect retries it; Ray itself never does."""
+        """Return a copy of the task whose body is sent to Ray and awaited. Prefect does the
+        retries; Ray never does.
+        """
         if id(task) not in self._remote:
             self._remote[id(task)] = task, ray.remote(max_retries=0)(task.fn)
         remote = self._remote[id(task)][1].options(name=task.name, **_OPTIONS.get())
@@ -151,13 +178,14 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
             try:
                 return await remote.remote(*args, **kwargs)
             except ray.exceptions.RayTaskError as error:
-                raise error.cause from error  # the task's own exception; Ray's tells where it came from
+                # raise the task's own exception; Ray's has the place it came from
+                raise error.cause from error
 
         there = copy.copy(task)
         there.fn, there.isasync = body, True
         return there
 
-    # ---- the loop --------------------------------------------------------------------------------------------------
+    # ---- the loop
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -172,8 +200,12 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
 
     async def _live(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         try:
-            # A server that is away for a moment is no reason to refuse work; the flow has asked for its version already.
-            with events_kept(), temporary_settings({PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False}):
+            # Do not refuse work because the server is briefly unavailable; the flow has already
+            # checked its version.
+            with (
+                events_kept(),
+                temporary_settings({PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False}),
+            ):
                 async with AsyncClientContext.get_or_create():
                     self._base, self._leaving = copy_context(), asyncio.Event()
                     started.set_result(asyncio.get_running_loop())
@@ -191,22 +223,27 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
             await asyncio.wait(left, timeout=LEAVE_SECONDS)
 
     def _with_client(self, context: Context) -> Context:
-        """The caller's context with the client of the loop: each engine would open one of its own, which takes 55 ms."""
+        """Return the caller's context with the client of the loop: otherwise each engine would open
+        its own, which takes 55 ms.
+        """
         for variable, value in (self._base or {}).items():
             if isinstance(value, AsyncClientContext):
                 context.run(variable.set, value)
         return context
 
     def _begin(
-        self, context: Context, engine: Callable[[], Coroutine[Any, Any, Any]], needed: list[PrefectFuture[Any]],
+        self,
+        context: Context,
+        engine: Callable[[], Coroutine[Any, Any, Any]],
+        needed: list[PrefectFuture[Any]],
         ended: Future[State[Any]],
     ) -> None:
         async def carried() -> None:
             try:
-                for future in needed:  # the engine would block the loop, on which they may depend
+                for future in needed:  # the engine would block the loop on which they may depend
                     await _awaited(future)
                 ended.set_result(cast("State[Any]", await engine()))
-            except BaseException as error:  # noqa: BLE001 - it is the caller's, who waits in another thread
+            except BaseException as error:  # noqa: BLE001 - passed to the caller, who waits in another thread
                 ended.set_exception(error)
 
         running = asyncio.get_running_loop().create_task(carried(), context=context)
@@ -227,7 +264,7 @@ def _futures_in(values: Any) -> list[PrefectFuture[Any]]:
 
 
 async def _awaited(future: PrefectFuture[Any]) -> None:
-    """Waits for the end of a task run, however it ends."""
+    """Wait for the end of a task run, whatever its outcome."""
     if isinstance(future, PrefectConcurrentFuture):
         await asyncio.wait([asyncio.wrap_future(future.wrapped_future)])
     else:

@@ -1,6 +1,7 @@
-"""What Prefect's server knows of the ends of task runs, and what it is told of those that it missed.
+"""Comparing the ends of task runs with what Prefect's server knows, and sending it the ends that it
+missed.
 
-Only what was on its way when the server, or the process that had the news for it, was killed.
+Only those in transit when the server, or the process that had to send them, was killed.
 """
 
 from __future__ import annotations
@@ -18,21 +19,28 @@ from prefect.states import Pending
 from prefect.tasks import Task
 
 SETTLE_SECONDS = 15.0
-"""How long the server may need to record what it has been told; 1 s is normal, as it writes in batches."""
+"""Seconds for the server to record what it was sent; 1 s is normal, as it writes in batches."""
 _TICK = 0.05
 _BATCH = 200
 _ENDED = frozenset({StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED})
 
 
 def settle(
-    client: SyncPrefectClient, flow_run_id: UUID, expected_ids: Iterable[UUID], seconds: float = SETTLE_SECONDS
+    client: SyncPrefectClient,
+    flow_run_id: UUID,
+    expected_ids: Iterable[UUID],
+    seconds: float = SETTLE_SECONDS,
 ) -> set[UUID]:
-    """Wait until the server shows the expected task runs as ended; returns those that it does not in time."""
+    """Wait until the server shows the expected task runs as ended. Returns those that it does not
+    show in time.
+    """
     left = set(expected_ids)
     deadline = time.monotonic() + seconds
     while left:
         found = next(_read(client, sorted(left)[:_BATCH]))
-        ended = {run.id for run in found if run.state_type in _ENDED and run.flow_run_id == flow_run_id}
+        ended = {
+            run.id for run in found if run.state_type in _ENDED and run.flow_run_id == flow_run_id
+        }
         left -= ended
         if not ended:
             if time.monotonic() > deadline:
@@ -42,24 +50,40 @@ def settle(
 
 
 def otherwise(client: SyncPrefectClient, ends: Mapping[UUID, StateType]) -> set[UUID]:
-    """Those of the task runs that the server does not know, or shows in another state than they ended in."""
-    fine = {run.id for batch in _read(client, sorted(ends)) for run in batch if run.state_type == ends[run.id]}
+    """Return the task runs that the server does not know, or shows in another state than they ended
+    in.
+    """
+    fine = {
+        run.id
+        for batch in _read(client, sorted(ends))
+        for run in batch
+        if run.state_type == ends[run.id]
+    }
     return ends.keys() - fine
 
 
 def repair(
-    client: SyncPrefectClient, flow_run_id: UUID, task: Task[..., Any], ended: Mapping[UUID, tuple[str, State[Any]]]
+    client: SyncPrefectClient,
+    flow_run_id: UUID,
+    task: Task[..., Any],
+    ended: Mapping[UUID, tuple[str, State[Any]]],
 ) -> None:
-    """Tell the server how task runs ended (id -> name and final state) that it does not know to have ended."""
+    """Send the server the ends of task runs (id -> name and final state) that it does not know to
+    have ended.
+    """
     for run_id, (name, state) in ended.items():
         try:
             client.read_task_run(run_id)
         except ObjectNotFound:
-            client.create_task_run(task, flow_run_id, dynamic_key=str(run_id), id=run_id, name=name, state=Pending())
+            client.create_task_run(
+                task, flow_run_id, dynamic_key=str(run_id), id=run_id, name=name, state=Pending()
+            )
         client.set_task_run_state(run_id, state, force=True)
 
 
 def _read(client: SyncPrefectClient, ids: list[UUID]) -> Iterator[list[TaskRun]]:
     for first in range(0, len(ids), _BATCH):
         batch = ids[first : first + _BATCH]
-        yield client.read_task_runs(task_run_filter=TaskRunFilter(id=TaskRunFilterId(any_=batch)), limit=len(batch))
+        yield client.read_task_runs(
+            task_run_filter=TaskRunFilter(id=TaskRunFilterId(any_=batch)), limit=len(batch)
+        )

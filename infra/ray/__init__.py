@@ -1,1 +1,3 @@
-"""All that speaks to Ray: the cluster, its nodes, workers, attempts on them, notices. No trial is chosen or judged here."""
+"""Everything that uses Ray: the cluster, its nodes, workers, attempts on them, preemption notices.
+No trial is selected or judged here.
+"""

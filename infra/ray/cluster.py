@@ -1,6 +1,7 @@
-"""The Ray cluster that trials run on: the user's own, or a local one that ends with this process.
+"""The Ray cluster that trials run on: the user's, or a local one that ends with this process.
 
-Connecting, leaving, noticing its loss, counting slots and warming workers up live here; nothing about trials does.
+Connecting, disconnecting, noticing that the cluster is lost, and warming up workers live here;
+nothing about trials does.
 """
 
 from __future__ import annotations
@@ -9,53 +10,60 @@ import importlib
 import math
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regrow.infra.machine import capacity
 from regrow.infra.machine.descendants import descendants
+from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import Guard
-from regrow.infra.machine.surroundings import short_tmp
-from regrow.infra.ray import private
-from regrow.infra.ray.start import as_we_want
-from regrow.tasks import own_code
+from regrow.infra.ray import private, probing
+from regrow.infra.ray.start import as_we_want, signals_held
 from regrow.tasks.errors import RegrowError, UserError
-from regrow.tasks.variables import put, put_back
+from regrow.tasks.process import cgroup, own_code, temporary
+from regrow.tasks.process.variables import put, put_back
 
 if TYPE_CHECKING:
     import ray
 
-PROBE_SECONDS = 10.0
-"""How long a cluster may take to answer. ray.init itself waits 40 s and more, so ask before."""
-
 LOOK_SECONDS = 0.5
-"""Between two looks at whether the cluster is still there."""
+"""Seconds between two checks whether the cluster still exists."""
 SILENT_SECONDS = 8.0
-"""How long the head of a user's own cluster may not answer before it counts as lost."""
+"""Seconds without an answer after which the head of the user's cluster counts as lost."""
 _VITAL = ("gcs_server", "raylet")
 
 _LOCAL_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Otherwise raylet and GCS wait for each other's metrics exporters: 3.9 s to start instead of 2.7 s.
+    # Otherwise raylet and GCS wait for each other's metrics exporters: startup takes 3.9 s instead
+    # of 2.7 s.
     "RAY_enable_metrics_collection": "0",
-    # The processes that Ray starts beforehand live long enough for our actors to take them (default: 1 s).
+    # The processes that Ray prestarts live long enough for our actors to use them (default: 1 s).
     "RAY_idle_worker_killing_time_threshold_ms": "20000",
+    # A process that a trial starts may join the cluster by its address.
+    private.NETWORK: "0",
 }
 _KEPT = {"RAY_idle_worker_killing_time_threshold_ms": str(10**10)}
-"""Four months. A process ends with the driver that it was started for all the same."""
-# What became of a task is asked of its reference; Ray would print it as well, when the reference is let go unasked.
-_DRIVER_SETTINGS = {"RAY_IGNORE_UNHANDLED_ERRORS": "1"}
-# A Ray Job has a runtime environment, with a folder of its own: what is ours in it (our folder, our variables) comes first.
+"""Four months. A process still ends with the driver that it was started for."""
+# The outcome of a task is read from its reference. Without the first variable, Ray would also print
+# it when an unread reference is dropped. A process that the driver starts may join the cluster, as
+# one that a trial starts.
+_DRIVER_SETTINGS = {"RAY_IGNORE_UNHANDLED_ERRORS": "1", private.NETWORK: "0"}
+# A Ray Job has a runtime environment with its own folder. Our settings in it (our folder, our
+# variables) take precedence.
 _IN_A_JOB = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
 _BREAKPOINT = "PYTHONBREAKPOINT"
-"""Ray sets it for the driver, where `breakpoint()` would then open Ray's debugger for good."""
-# Ray turns 127.0.0.1 into the address of an interface, and stops working when that changes (a laptop's
-# network).
-_LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
+"""Ray sets it for the driver, where `breakpoint()` would then open Ray's debugger permanently."""
+_LOOPBACK = "127.0.0.1"
+"""Address of a local cluster, so that it listens nowhere else and survives a change of an
+interface's address (a laptop's network).
+"""
 _MARK = "REGROW_CLUSTER"
 
 _owned: _Ownership | None = None
@@ -63,34 +71,51 @@ _owned: _Ownership | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A cluster that this process is connected to. `local` means that it ends with this process."""
+    """A cluster that this process is connected to. `local`: it ends with this process."""
 
     address: str
     local: bool
 
     def nodes(self) -> list[dict[str, float]]:
-        """What each alive node has in total, by Ray's names."""
+        """Return the total resources of each living node, under Ray's names."""
         return [node["Resources"] for node in _ray().nodes() if node["Alive"]]
 
 
 class TooBusy(RegrowError):
-    """A local cluster did not come up within the time that Ray gives it; a second try may find the machine less busy."""
+    """A local cluster did not start within Ray's time limit. A second try may find the machine less
+    busy.
+    """
 
 
 class ClusterLost(RegrowError):
-    """The Ray cluster is gone and what ran on it with it; connect to another and go on from the log."""
+    """The Ray cluster is lost, with everything that ran on it. Connect to another one and resume
+    from the log.
+    """
 
 
 @dataclass(slots=True)
 class _Ownership:
-    """What to undo on disconnect, and since when (monotonic seconds) the head of a user's own cluster is silent."""
+    """What to undo on disconnect, and the state of the checks.
+
+    Attributes:
+        environment: former values of variables; None: not set.
+        guard: kills the processes of a local cluster; None for the user's.
+        head: address of the head of the user's cluster; None for a local one.
+        gcs: address of Ray's control store.
+        silent_since: since when `head` does not answer, monotonic seconds; None: it answers.
+        looked: time of the last check, monotonic seconds.
+
+    """
 
     environment: Mapping[str, str | None]
     guard: Guard | None
     head: str | None
     gcs: str
     vital: Mapping[str, subprocess.Popen[bytes]]
-    """The processes that a local cluster can't do without, by the names of their programs."""
+    """The processes that a local cluster needs to live, by the names of their programs."""
+    folder: Path | None
+    """Folder of a local cluster's sockets and logs."""
+    killed: cgroup.Killed = field(default_factory=cgroup.Killed)
     silent_since: float | None = None
     looked: float = 0.0
 
@@ -102,104 +127,172 @@ def connect(
     env: Mapping[str, str],
     runtime_env: Mapping[str, Any] | None = None,
     keep_idle: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Cluster:
-    """Connect to the cluster at `address` (None: RAY_ADDRESS), or start a local one of `cpus` (None: all).
+    """Connect to a Ray cluster, or start a local one.
 
-    `env` are variables that every worker gets; `keep_idle`: a local cluster's processes wait for work as long as they may.
-    If this process is already connected, that connection is used
-    as it is and `disconnect` leaves it alone. Raises UserError if the cluster does not answer or refuses, TooBusy if a local one
-    does not come up in time.
+    If this process is already connected, that connection is used unchanged and `disconnect` does
+    not close it. A local cluster dies with the *thread* that calls this (Ray ties its processes to
+    it): call it from the main thread. Signals are handled once it is connected.
 
-    A local cluster dies with the *thread* that calls this (Ray ties its processes to it): call it from the
-    main thread.
+    Raises UserError if the cluster does not answer or refuses, TooBusy if a local one does not
+    start in time.
+
+    Args:
+        address: the cluster; None: RAY_ADDRESS, else a local cluster.
+        cpus: CPUs of a local cluster; None: all that this process may use.
+        env: variables for every worker.
+        runtime_env: Ray's runtime environment of the workers.
+        keep_idle: whether idle processes of a local cluster are kept for four months.
+        say: gets messages about what is awaited if the user's cluster takes long.
+
     """
     target = address or os.environ.get("RAY_ADDRESS")
     if target == "local":
         target = None
     if is_joined():
         return Cluster(address=_ray().get_runtime_context().gcs_address, local=False)
+    named = "the address" if address else "RAY_ADDRESS"
+    if target is None:
+        with signals_held():
+            return _connected(
+                None, named, cpus=cpus, env=env, runtime_env=runtime_env, keep_idle=keep_idle
+            )
+    with probing.waiting(target, say) as at:
+        probing.probe(target, named_by=named, at=at)
+        at.step("it answers, and has not taken this process in yet")
+        with signals_held():
+            return _connected(
+                target, named, cpus=cpus, env=env, runtime_env=runtime_env, keep_idle=keep_idle
+            )
+
+
+def _connected(
+    target: str | None,
+    named: str,
+    *,
+    cpus: int | None,
+    env: Mapping[str, str],
+    runtime_env: Mapping[str, Any] | None,
+    keep_idle: bool,
+) -> Cluster:
     mark = secrets.token_hex(8)
     settings = {**_LOCAL_SETTINGS, **(_KEPT if keep_idle else {})}
     settings[private.SETUP_HOOK] = own_code.INSTALL
-    undo = {} if target else put({**settings, **short_tmp(os.environ), **_token(), _MARK: mark})
+    undo = {} if target else put({**settings, **_token(), _MARK: mark})
     undo |= put(_IN_A_JOB) if target else {}
     undo[_BREAKPOINT] = os.environ.get(_BREAKPOINT)
     ray, guard = _ray(), None
+    folder = None if target else ray_folder(os.environ)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if target:
-            _probe(target, named_by="the address" if address else "RAY_ADDRESS")
             options |= {"address": target, "runtime_env": _merged(runtime_env, env)}
         else:
             private.reread_authentication()
             undo |= {name: old for name, old in put(env).items() if name not in undo}
-            options |= {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+            here = capacity.of_ray()
+            options |= {
+                "address": "local",
+                "num_cpus": cpus or here["num_cpus"],
+                "include_dashboard": False,
+            }
+            options |= {
+                "_memory": here.get("memory"),
+                "object_store_memory": here.get("object_store_memory"),
+            }
             options |= {
                 "_node_ip_address": _LOOPBACK,
+                "_temp_dir": str(folder),
                 "runtime_env": dict(runtime_env) if runtime_env else None,
             }
             guard = Guard(f"{_MARK}={mark}")
         with as_we_want(local=not target) as begun:
             ray.init(**options)
         vital = {} if target else {name: begun[name] for name in _VITAL}
-        if guard is not None:  # its agents have titles
+        if guard is not None:  # its agents overwrite their environment, and with it the mark
             guard.include(descendants(vital["raylet"].pid))
     except BaseException as error:
         if guard is not None:
             guard.finish()
+        _remove(folder)
         put_back(undo)
         if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
             place = (runtime_env or {}).get("working_dir")
-            advice = "name a folder with nothing but the code that trials need, in the specification's working_dir"
-            raise UserError(f"the folder {place} cannot be shipped to the cluster ({error}); {advice}") from error
+            advice = (
+                "name a folder with nothing but the code that trials need, in the specification's"
+                " working_dir"
+            )
+            raise UserError(
+                f"the folder {place} cannot be shipped to the cluster ({error}); {advice}"
+            ) from error
         if not target and private.STARTED_LATE in str(error):
             load, cpus = os.getloadavg()[0], os.cpu_count()
-            raise TooBusy(f"Ray did not start within its 30 s: the machine has a load of {load:.0f} on {cpus} CPUs") from error
+            raise TooBusy(
+                f"Ray did not start within its 30 s: the machine has a load of {load:.0f} on {cpus}"
+                " CPUs"
+            ) from error
         if target and isinstance(error, ConnectionError):
-            named = "the address" if address else "RAY_ADDRESS"
             advice = "correct or unset it, or start the cluster"
             raise UserError(f"No Ray cluster at {named} {target!r} ({error}); {advice}") from error
         raise
-    # the raylet has them now; the driver keeps its own
+    # The raylet has them now. The driver keeps only its token.
     for name in undo.keys() - {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}:
         put_back({name: undo.pop(name)})
     undo |= put(_DRIVER_SETTINGS)
     global _owned
     gcs: str = ray.get_runtime_context().gcs_address
-    _owned = _Ownership(environment=undo, guard=guard, head=gcs if target else None, gcs=gcs, vital=vital)
+    _owned = _Ownership(
+        environment=undo,
+        guard=guard,
+        head=gcs if target else None,
+        gcs=gcs,
+        vital=vital,
+        folder=folder,
+    )
     return Cluster(address=gcs, local=not target)
 
 
 def is_joined() -> bool:
-    """Whether this process is connected to a cluster, by `connect` or by itself."""
+    """Return whether this process is connected to a cluster, by `connect` or otherwise."""
     return "ray" in sys.modules and bool(_ray().is_initialized())
 
 
 def disconnect() -> None:
-    """Leave the cluster that `connect` joined; a local one is gone when this returns."""
+    """Leave the cluster that `connect` joined. A local one has ended when this returns."""
     global _owned
     if _owned is None:
         return
-    owned, _owned = _owned, None
-    _ray().shutdown()
-    if owned.guard is not None:
-        owned.guard.finish()
-    put_back(owned.environment)
-    if "RAY_AUTH_TOKEN" in owned.environment:
-        private.reread_authentication()
+    with signals_held():
+        owned, _owned = _owned, None
+        _ray().shutdown()
+        if owned.guard is not None:
+            owned.guard.finish()
+        _remove(owned.folder)
+        put_back(owned.environment)
+        if "RAY_AUTH_TOKEN" in owned.environment:
+            private.reread_authentication()
+
+
+def _remove(folder: Path | None) -> None:
+    """Delete the files of a local cluster that has ended, unless they are in the user's folder."""
+    if folder is not None and temporary.is_room(folder.parent):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def lost() -> str | None:
-    """What of the cluster that `connect` joined is gone for good, None if nothing is.
+    """Return which part of the cluster that `connect` joined is lost, None if none is.
 
-    Ray itself says nothing: without its control store `ray.get` hangs for a minute, and 10 s after its raylet has died
-    it ends this process from within. So look, and `disconnect` at once: then the process may connect again.
+    Ray does not report it: without its control store `ray.get` hangs for a minute, and 10 s after
+    its raylet has died, Ray ends this process from within. So call this often, and then
+    `disconnect` at once: after that the process may connect again.
     """
     if _owned is None or not _ray().is_initialized():
         return None
     if _owned.head is None:
         gone = [name for name, process in _owned.vital.items() if process.poll() is not None]
-        return f"its {' and '.join(gone)} died" if gone else None
+        memory = _owned.killed.lately() if gone else ""
+        return f"its {' and '.join(gone)} died{memory and ': '}{memory}" if gone else None
     now = time.monotonic()
     if now - _owned.looked < LOOK_SECONDS:
         return None
@@ -213,12 +306,12 @@ def lost() -> str | None:
 
 
 def head_answers() -> bool:
-    """Whether the head of a user's own cluster answers now; True for a local one.
+    """Return whether the head of the user's cluster answers now; True for a local one.
 
-    To be asked before any call that goes to Ray's control store: one that waits for a head while another is started in
-    its place ends this process from within ("WrongClusterID", Ray 2.60).
+    Call it before any call to Ray's control store: if such a call waits for a head while another
+    one is started in its place, Ray ends this process from within ("WrongClusterID", Ray 2.60).
     """
-    owned = _owned  # another thread may disconnect
+    owned = _owned  # a copy, as another thread may disconnect
     if owned is None or owned.head is None:
         return True
     host, _, port = owned.head.rpartition(":")
@@ -230,8 +323,8 @@ def head_answers() -> bool:
 
 
 def is_ending() -> bool:
-    """Whether a local cluster was told to end: it takes 20 s to do so, in which it answers nothing. Its head listens no more at
-    once (Ray 2.60).
+    """Return whether a local cluster is shutting down. That takes 20 s, in which it answers
+    nothing; its head stops listening at once (Ray 2.60).
     """
     owned = _owned
     if owned is None or owned.guard is None:
@@ -247,13 +340,15 @@ def is_ending() -> bool:
 
 
 def alarm() -> None:
-    """Raises ClusterLost if the cluster is gone."""
+    """Raise ClusterLost if the cluster is lost."""
     if (why := lost()) is not None:
         raise given_up(why)
 
 
 def given_up(why: str) -> ClusterLost:
-    """Kills what is left of a local cluster, so that nobody waits for it, and makes the error to raise."""
+    """Kill what remains of a local cluster, so that nothing waits for it. Returns the error to
+    raise.
+    """
     owned = _owned
     if owned is not None and owned.guard is not None:
         owned.guard.kill()
@@ -261,7 +356,9 @@ def given_up(why: str) -> ClusterLost:
 
 
 def get(ref: ray.ObjectRef[Any], timeout: float = math.inf) -> Any:
-    """`ray.get`, which raises ClusterLost instead of waiting for a cluster that is gone. Raises GetTimeoutError."""
+    """Call `ray.get`, but raise ClusterLost instead of waiting for a lost cluster. Raises
+    GetTimeoutError after `timeout` seconds.
+    """
     ray, deadline = _ray(), time.monotonic() + timeout
     while True:
         try:
@@ -276,14 +373,15 @@ def get(ref: ray.ObjectRef[Any], timeout: float = math.inf) -> Any:
 
 
 def await_head(seconds: float, given_up: Callable[[], bool]) -> bool:
-    """Waits until a cluster answers at RAY_ADDRESS, which may be one that was started anew; False if none does.
-
-    Also False once `given_up` says so.
+    """Wait until a cluster answers at RAY_ADDRESS, which may be a new one. Returns False if none
+    does within `seconds`, or once `given_up()` is true.
     """
-    deadline = time.monotonic() + seconds
+    deadline, address = time.monotonic() + seconds, os.environ["RAY_ADDRESS"]
     while not given_up():
         try:
-            _probe(os.environ["RAY_ADDRESS"], named_by="RAY_ADDRESS")
+            probing.probe(
+                address, named_by="RAY_ADDRESS", at=probing.Waiting(lambda _: None, address)
+            )
             return True
         except UserError:
             if time.monotonic() > deadline:
@@ -295,10 +393,7 @@ def await_head(seconds: float, given_up: Callable[[], bool]) -> bool:
 def warm_up(
     count: int, modules: Sequence[str], *, runtime_env: Mapping[str, Any] | None = None
 ) -> list[ray.ObjectRef[float]]:
-    """Start `count` worker processes that import `modules`, in the background.
-
-    Ray reuses them for tasks of the same `runtime_env`. Each reference resolves to the seconds that the imports took.
-    """
+    """Import Ray late: on its first import it reads its authentication settings."""
     options: dict[str, Any] = {"runtime_env": dict(runtime_env)} if runtime_env else {}
     remote = _ray().remote(num_cpus=1, max_retries=0, **options)(_import_all)
     return [remote.remote(tuple(modules)) for _ in range(count)]
@@ -324,27 +419,7 @@ def _merged(runtime_env: Mapping[str, Any] | None, env: Mapping[str, str]) -> di
 
 
 def _token() -> dict[str, str]:
-    """A fresh token. Ray listens on every interface whatever it is told, and would run any host's code."""
+    """Return variables with a new token. Every user of this machine can reach the loopback, and Ray
+    would run code from any of them.
+    """
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-
-
-def _probe(address: str, *, named_by: str) -> None:
-    """Raise UserError unless a cluster answers at `address`."""
-    wrong = f"No Ray cluster at {named_by} {address!r}"
-    advice = f"correct or unset {named_by}, or start the cluster"
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if address != "auto":
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_SECONDS / 2).close()
-        except ValueError:
-            raise UserError(f"{wrong}: it must be host:port, ray://host:port or auto; {advice}") from None
-        except OSError as error:
-            raise UserError(f"{wrong} ({error.strerror or error}): {advice}") from None
-    if "://" in address:
-        return  # Ray Client checks and gives up by itself
-    try:
-        reason = private.ask_head(address, PROBE_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{wrong}: nothing there speaks Ray within {PROBE_SECONDS:.0f} s; {advice}") from None
-    if reason is not None:
-        raise UserError(f"{wrong}: {reason}; {advice}")

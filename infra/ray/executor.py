@@ -1,6 +1,7 @@
 """Attempts on Ray workers: the Executor port over a cluster that this process is connected to.
 
-An attempt is a task. One of several ranks, or with children, is a task for each rank in a placement group (`groups.py`).
+An attempt is a task. An attempt with several ranks, or with children, is one task per rank in a
+placement group (`groups.py`).
 """
 
 from __future__ import annotations
@@ -13,65 +14,91 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 
-from regrow.infra.coordinator.actor import RayCoordinatorClient
-from regrow.infra.machine.typed import Typed
+from regrow.infra.machine.caller_context import CallerContext
 from regrow.infra.ray import groups
 from regrow.infra.ray.groups import Broken, Grouped, MemberLost
 from regrow.infra.ray.host import RayHost
 from regrow.infra.ray.joining import TRIAL_ENV
 from regrow.infra.ray.nodes import MARKET_LABEL, Nodes
 from regrow.search.needs import Bundle, Needs
-from regrow.tasks import variables
-from regrow.tasks.executor import AttemptLost, Carried
-from regrow.tasks.group.door import GREET_SECONDS
+from regrow.tasks.attempt.run_trial import run_trial
 from regrow.tasks.group.leader import FORM_SECONDS, Leader
 from regrow.tasks.group.run_rank import run_rank
 from regrow.tasks.group.wire import Wire
-from regrow.tasks.messages import Assignment, CoordinatorGone, Job, Records
-from regrow.tasks.names import task_name
-from regrow.tasks.ports import Store
-from regrow.tasks.ranks import GroupBroken
-from regrow.tasks.run_trial import run_trial
-from regrow.tasks.traces import one_line
-from regrow.tasks.trainable import Frameworks
+from regrow.tasks.output.traces import one_line
+from regrow.tasks.ports.executor import AttemptLost, ExecutionResult
+from regrow.tasks.ports.messages import (
+    Assignment,
+    CoordinatorClient,
+    CoordinatorGone,
+    Job,
+    Records,
+    Viewers,
+)
+from regrow.tasks.ports.ranks import GroupBroken
+from regrow.tasks.ports.store import Store
+from regrow.tasks.process import cgroup, variables
+from regrow.tasks.process.connecting import GREET_SECONDS
+from regrow.tasks.trial.names import task_name
 
 SPOT = "spot"
-"""The label of an attempt that ran on a spot machine."""
+"""Label of an attempt that ran on a spot machine."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Coordinator(CoordinatorClient, Viewers, Protocol):
+    """The coordinator's interface for attempts on any node."""
+
+    def meet(self, trial: int, attempt: int, address: str = "", *, timeout: float = 0.0) -> str:
+        """Return the address of an attempt's rank 0, "" if it is not known within `timeout`
+        seconds. Rank 0 passes its own `address` to publish it.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all attempts of a session get: what they are to do, and the ports to the world around them."""
+    """What all attempts of a session get: the job, and the ports to their environment."""
 
     job: Job
-    coordinator: RayCoordinatorClient
+    coordinator: Coordinator
     store: Store
     records: Records | None = None
-    frameworks: Frameworks | None = None
-    typed: Typed = field(default_factory=lambda: Typed(variables={}))
-    """What the workers of a cluster take over that was there before the command was typed."""
+    typed: CallerContext = field(default_factory=lambda: CallerContext(variables={}))
+    """Working folder and variables for a cluster's workers that were started before the user's
+    command.
+    """
     host: RayHost = field(default_factory=RayHost)
 
 
 class RayExecutor:
-    """Sends each attempt to a worker of the cluster; its handles are Ray's references."""
+    """Sends each attempt to a worker of the cluster. Its handles are Ray's references, or
+    Grouped.
+    """
 
     def __init__(self, shared: Shared, nodes: Nodes) -> None:
-        # Travels with every message (some KB) rather than as an object of Ray's store: Ray asks the node that has a task's
-        # arguments to place it. After a partition that is the node which was cut off, and the retry of the very trial that
-        # was lost there would wait until Ray notices (65 s).
+        # Sent with every message (some KB) instead of being an object in Ray's store: Ray asks the
+        # node that holds a task's arguments to place it. After a partition that would be the
+        # disconnected node, and the retry of the trial that was lost there would wait until Ray
+        # notices (65 s).
         self._shared = shared
         self._nodes = nodes
+        self._killed = cgroup.Killed()
+        """Out-of-memory kills in this process's control group, which a local cluster's workers
+        share.
+        """
 
     def submit(self, assignment: Assignment, *, task_run: str, avoid: Sequence[str] = ()) -> Any:
         """See Executor."""
         selector = self._nodes.selector(
-            assignment.needs, avoid_spot=assignment.avoid_spot, market=assignment.market, avoid=avoid
+            assignment.needs,
+            avoid_spot=assignment.avoid_spot,
+            market=assignment.market,
+            avoid=avoid,
         )
         needs, name = assignment.needs, task_name(assignment.trial)
         if not self._shared.job.grouped:
@@ -82,34 +109,76 @@ class RayExecutor:
         meeting = Meeting(key=groups.new_key(), size=len(ranks))
         for rank, bundle in enumerate(ranks):
             strategy = groups.place(handle.group, rank, children=needs.children > 0)
-            called = f"{name}-rank-{rank}" if rank else name  # what `ps` shows
-            options = {"name": called, "scheduling_strategy": strategy, **options_of(bundle, self._inherited(needs))}
+            called = f"{name}-rank-{rank}" if rank else name  # shown by `ps`
+            options = {
+                "name": called,
+                "scheduling_strategy": strategy,
+                **options_of(bundle, self._inherited(needs)),
+            }
             own = replace(self._shared, host=_host(self._shared.host, needs, rank))
             if rank == 0:
-                handle.refs.append(_lead.options(**options).remote(own, assignment, task_run, meeting))
+                handle.refs.append(
+                    _lead.options(**options).remote(own, assignment, task_run, meeting)
+                )
             else:
-                handle.refs.append(_follow.options(**options).remote(own, assignment, task_run, meeting, rank))
+                handle.refs.append(
+                    _follow.options(**options).remote(own, assignment, task_run, meeting, rank)
+                )
         return handle
 
     def _inherited(self, needs: Needs) -> dict[str, str]:
-        """Variables that a process is started with because what it starts itself is to have them: Ray hands them on."""
+        """Return variables for a rank's process that its children must have too: Ray passes them
+        on.
+        """
         return self._shared.typed.inherited() if needs.children else {}
 
-    async def outcome(self, handle: Any) -> Carried:
+    async def outcome(self, handle: Any) -> ExecutionResult:
         """See Executor."""
         try:
-            carried: Carried = await (handle.outcome() if isinstance(handle, Grouped) else handle)
+            carried: ExecutionResult = await (
+                handle.outcome() if isinstance(handle, Grouped) else handle
+            )
         except MemberLost as lost:
-            raise _lost(lost) from None
+            raise self._lost(lost) from None
         except ray.exceptions.OutOfMemoryError:
             raise AttemptLost("infrastructure", "the worker was killed: out of memory") from None
         except (ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError):
             raise AttemptLost("preempted", "the node was lost") from None
         except ray.exceptions.WorkerCrashedError:
-            raise AttemptLost("infrastructure", "the worker process died") from None
+            raise AttemptLost("infrastructure", self._died()) from None
         except ray.exceptions.RayError as error:
-            raise AttemptLost("infrastructure", f"its worker could not run it: {last_line(error)}") from error
+            raise AttemptLost(
+                "infrastructure", f"its worker could not run it: {last_line(error)}"
+            ) from error
         return carried
+
+    def _died(self) -> str:
+        """Explain the death of a worker for which Ray gives no reason."""
+        memory = self._killed.lately()
+        return f"the worker was killed: {memory}" if memory else "the worker process died"
+
+    def _lost(self, lost: MemberLost) -> AttemptLost:
+        """Map Ray's error of a lost rank to the log's loss cause. Without an error, a rank on
+        another node counts as lost with its node.
+        """
+        match lost.error:
+            case ray.exceptions.OutOfMemoryError():
+                return AttemptLost(
+                    "infrastructure", f"rank {lost.rank}: the worker was killed: out of memory"
+                )
+            case ray.exceptions.NodeDiedError() | ray.exceptions.LocalRayletDiedError():
+                return AttemptLost("preempted", f"rank {lost.rank}: the node was lost")
+            case ray.exceptions.WorkerCrashedError():
+                return AttemptLost("infrastructure", f"rank {lost.rank}: {self._died()}")
+            case None:
+                memory = "" if lost.elsewhere else self._killed.lately()
+                why = f"{lost.why}: {memory}" if memory else lost.why
+                return AttemptLost("preempted" if lost.elsewhere else "infrastructure", why)
+            case other:
+                return AttemptLost(
+                    "infrastructure",
+                    f"rank {lost.rank}: its worker could not run it: {last_line(other)}",
+                )
 
     def cancel(self, handle: Any) -> None:
         """See Executor."""
@@ -120,13 +189,13 @@ class RayExecutor:
 
 
 ASK_SECONDS = 10.0
-"""For so long the coordinator is asked at a time where rank 0 is."""
+"""Seconds for which one request to the coordinator waits for the address of rank 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """What the ranks of one attempt know of each other beforehand: how many they are, and the key by which they know each
-    other.
+    """What the ranks of one attempt know beforehand: their number, and the key with which they
+    authenticate each other.
     """
 
     key: bytes
@@ -134,31 +203,52 @@ class Meeting:
 
 
 @ray.remote(max_retries=0)
-def _run(shared: Shared, assignment: Assignment, task_run: str) -> Carried:
+def _run(shared: Shared, assignment: Assignment, task_run: str) -> ExecutionResult:
     return _run_here(shared, assignment, task_run, None)
 
 
-def _run_here(shared: Shared, assignment: Assignment, task_run: str, group: Leader | None) -> Carried:
+def _run_here(
+    shared: Shared, assignment: Assignment, task_run: str, group: Leader | None
+) -> ExecutionResult:
     shared.typed.take_over()
     carried = run_trial(
-        shared.job, assignment, shared.coordinator, shared.store, shared.host, shared.records, viewers=shared.coordinator,
-        task_run=task_run, group=group, frameworks=shared.frameworks,
+        shared.job,
+        assignment,
+        shared.coordinator,
+        shared.store,
+        shared.host,
+        shared.records,
+        viewers=shared.coordinator,
+        task_run=task_run,
+        group=group,
     )
     labels: dict[str, Any] = ray.get_runtime_context().get_node_labels()
     spot = [SPOT] if labels.get(MARKET_LABEL) == "spot" else []
     return replace(carried, labels=(f"node:{platform.node()}", *spot))
 
 
-# max_calls: the process ends with the attempt, as it keeps some things for good (torch's process group, actors in globals).
+# max_calls: the process ends with the attempt, as some of its state is permanent (torch's process
+# group, actors in globals).
 @ray.remote(max_retries=0, max_calls=1)
-def _lead(shared: Shared, assignment: Assignment, task_run: str, meeting: Meeting) -> Carried | Broken:
-    """Rank 0 of an attempt in a placement group; the only one where the job has no workers but children."""
+def _lead(
+    shared: Shared, assignment: Assignment, task_run: str, meeting: Meeting
+) -> ExecutionResult | Broken:
+    """Run rank 0 of an attempt in a placement group. It is the only rank if the job has children
+    but no workers.
+    """
     if not shared.job.ranked:
         return _run_here(shared, assignment, task_run, None)
     place, address = shared.host.place(), ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # ray's
     leader = Leader(
-        meeting.size, meeting.key, place=place, address=address, run=f"{task_run}-{assignment.attempt}",
-        lease=shared.job.lease, stall=shared.job.stall, mean=shared.job.reduce_mean, devices=_devices(shared.host),
+        meeting.size,
+        meeting.key,
+        place=place,
+        address=address,
+        run=f"{task_run}-{assignment.attempt}",
+        lease=shared.job.lease,
+        stall=shared.job.stall,
+        mean=shared.job.reduce_mean,
+        devices=_devices(shared.host),
     )
     try:
         leader.form(lambda: _say(shared.coordinator, assignment, f"{address} {leader.port}"))
@@ -166,19 +256,27 @@ def _lead(shared: Shared, assignment: Assignment, task_run: str, meeting: Meetin
         return _run_here(shared, assignment, task_run, leader)
     except GroupBroken as broken:
         elsewhere = broken.elsewhere(place, leader.places)
-        return Broken(rank=broken.rank, why=broken.why, elsewhere=bool(elsewhere), silent=broken.silent)
+        return Broken(
+            rank=broken.rank, why=broken.why, elsewhere=bool(elsewhere), silent=broken.silent
+        )
     finally:
         leader.close()
 
 
 @ray.remote(max_retries=0, max_calls=1)
-def _follow(shared: Shared, assignment: Assignment, task_run: str, meeting: Meeting, rank: int) -> None:
-    """A rank from 1 on."""
+def _follow(
+    shared: Shared, assignment: Assignment, task_run: str, meeting: Meeting, rank: int
+) -> None:
+    """Run a rank other than 0."""
     shared.typed.take_over()
 
     def connect() -> Wire:
         deadline = time.monotonic() + FORM_SECONDS
-        while not (found := shared.coordinator.meet(assignment.trial, assignment.attempt, timeout=ASK_SECONDS)):
+        while not (
+            found := shared.coordinator.meet(
+                assignment.trial, assignment.attempt, timeout=ASK_SECONDS
+            )
+        ):
             if time.monotonic() > deadline:
                 raise TimeoutError("rank 0 is nowhere")
         address, _, port = found.rpartition(" ")
@@ -187,44 +285,50 @@ def _follow(shared: Shared, assignment: Assignment, task_run: str, meeting: Meet
         return wire
 
     run_rank(
-        shared.job, assignment, rank, connect, shared.store, shared.host, lease=shared.job.lease,
-        devices=_devices(shared.host), viewers=shared.coordinator, task_run=task_run, records=shared.records,
+        shared.job,
+        assignment,
+        rank,
+        connect,
+        shared.store,
+        shared.host,
+        lease=shared.job.lease,
+        devices=_devices(shared.host),
+        viewers=shared.coordinator,
+        task_run=task_run,
+        records=shared.records,
     )
 
 
 def _devices(host: RayHost) -> str:
-    """The GPUs of this rank alone, as Ray has set them."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "") if any("GPU" in bundle for bundle in host.bundles) else ""
+    """Return the GPUs of this rank only, as Ray has set them."""
+    return (
+        os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if any("GPU" in bundle for bundle in host.bundles)
+        else ""
+    )
 
 
-def _say(coordinator: RayCoordinatorClient, assignment: Assignment, address: str) -> None:
-    with suppress(CoordinatorGone):  # then the attempt learns that soon
+def _say(coordinator: Coordinator, assignment: Assignment, address: str) -> None:
+    with suppress(CoordinatorGone):  # the attempt will notice soon
         coordinator.meet(assignment.trial, assignment.attempt, address)
 
 
 def _host(host: RayHost, needs: Needs, rank: int) -> RayHost:
-    """What a rank has of the cluster; what children have is counted with the first's."""
+    """Return a rank's host with its part of the placement group; the children's part belongs to
+    rank 0.
+    """
     children = needs.children if rank == 0 else 0
-    return replace(host, bundles=(needs.bundles[rank], *needs.bundles[len(needs.bundles) - children :]), children=children)
-
-
-def _lost(lost: MemberLost) -> AttemptLost:
-    """As the log counts it: by what Ray says of the rank; where that is nothing, a rank that was on another node went with it."""
-    match lost.error:
-        case ray.exceptions.OutOfMemoryError():
-            return AttemptLost("infrastructure", f"rank {lost.rank}: the worker was killed: out of memory")
-        case ray.exceptions.NodeDiedError() | ray.exceptions.LocalRayletDiedError():
-            return AttemptLost("preempted", f"rank {lost.rank}: the node was lost")
-        case ray.exceptions.WorkerCrashedError():
-            return AttemptLost("infrastructure", f"rank {lost.rank}: the worker process died")
-        case None:
-            return AttemptLost("preempted" if lost.elsewhere else "infrastructure", lost.why)
-        case other:
-            return AttemptLost("infrastructure", f"rank {lost.rank}: its worker could not run it: {last_line(other)}")
+    return replace(
+        host,
+        bundles=(needs.bundles[rank], *needs.bundles[len(needs.bundles) - children :]),
+        children=children,
+    )
 
 
 def options_of(needed: Bundle, inherited: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What is needed on a node, as Ray's options of a task, in a process with these variables beside those of all trials."""
+    """Return Ray's task options for the resources needed on a node. `inherited`: variables of the
+    process beyond those of all trials.
+    """
     all_of_it = dict(needed)
     own = {"num_cpus": all_of_it.pop("CPU", 0.0), "num_gpus": all_of_it.pop("GPU", 0.0)}
     memory = {"memory": int(all_of_it.pop("memory"))} if "memory" in all_of_it else {}
@@ -233,6 +337,8 @@ def options_of(needed: Bundle, inherited: Mapping[str, str] | None = None) -> di
 
 
 def last_line(error: Exception) -> str:
-    """What is left to say where a task failed outside of the trial: Ray's text is a whole traceback, with colours."""
+    """Return the last line of an error outside the trial's code: Ray's text is a whole traceback,
+    with colours.
+    """
     lines = _COLOURS.sub("", str(error)).split("\n")
     return one_line(next((line for line in reversed(lines) if line.strip()), type(error).__name__))

@@ -1,4 +1,4 @@
-"""The machine that an attempt runs on, as a Ray worker knows it: the Host port."""
+"""The machine of an attempt, as a Ray worker knows it: the Host port."""
 
 from __future__ import annotations
 
@@ -18,20 +18,28 @@ from regrow.search.events import Place
 from regrow.search.needs import Bundle
 
 NODE_TYPES = ("regrow.io/instance-type", "node.kubernetes.io/instance-type", "ray.io/node-group")
-"""The labels that say what kind of node it is, the most exact one first. By the last one launchers (Ray's own, KubeRay) say of
-which of their groups it is."""
+"""Labels for the type of a node, the most specific one first. With the last one, launchers (Ray's
+own, KubeRay) name their node group.
+"""
 PRICE = "regrow.io/price"
-"""The label that says what the whole node costs an hour."""
+"""Label for the price of the whole node per hour."""
 LOOK_SECONDS = 5.0
-"""Between two looks for what dead workers left: it takes some milliseconds, and there are trials of one."""
+"""Seconds between two searches for remains of dead workers: a search takes some milliseconds, and
+some trials are as short.
+"""
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, which make another class of it: super() would not know that
+# Without slots, which would create a second class that super() does not know.
+@dataclass(frozen=True, kw_only=True)
 class RayHost(NodeNotices):
-    """Name and id of the node, the notices that it is about to go away, the processes of the worker. Goes to the workers.
+    """Name and id of the node, notices of its end, and the worker's child processes. Sent to the
+    workers.
 
-    `bundles`: what the worker has of its node where that is in a placement group, whose resources have names of their own;
-    `children`: how many of them, from the last, are for what the trial starts.
+    Attributes:
+        bundles: the worker's part of its node if it is in a placement group, whose resources have
+            special names; empty: not in a group.
+        children: how many bundles, counted from the last, are for what the trial starts.
+
     """
 
     bundles: tuple[Bundle, ...] = ()
@@ -45,8 +53,12 @@ class RayHost(NodeNotices):
         labels = {name: str(value) for name, value in there.get_node_labels().items()}
         price = _price(labels.get(PRICE, ""))
         return Place(
-            platform.node(), there.get_node_id(), next((labels[name] for name in NODE_TYPES if labels.get(name)), ""),
-            market=labels.get(MARKET_LABEL, ""), price=price, share=1.0 if price is None else _share(there, self.bundles),
+            platform.node(),
+            there.get_node_id(),
+            next((labels[name] for name in NODE_TYPES if labels.get(name)), ""),
+            market=labels.get(MARKET_LABEL, ""),
+            price=price,
+            share=1.0 if price is None else _share(there, self.bundles),
         )
 
     @contextmanager
@@ -66,14 +78,16 @@ _looked = [float("-inf")]
 
 
 def _look_for_orphans() -> None:
-    """They would keep the memory, and the GPU, that the attempt needs."""
+    """End processes that dead workers left: they would keep memory and GPUs that the attempt
+    needs.
+    """
     if time.monotonic() - _looked[0] >= LOOK_SECONDS:
         descendants.end_orphans()
         _looked[0] = time.monotonic()
 
 
 def _price(text: str) -> float | None:
-    """What a label says; None for nothing, or nothing that is a price."""
+    """Return the price in a label; None if it is missing or not a price."""
     try:
         price = float(text)
     except ValueError:
@@ -82,14 +96,20 @@ def _price(text: str) -> float | None:
 
 
 def _share(here: Any, bundles: Sequence[Bundle]) -> float:
-    """The part of this node that a task has: the largest of its parts of what the node has."""
+    """Return the task's share of this node: the largest of its shares of the node's resources."""
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # ray's
-    node: dict[str, float] = next((node["Resources"] for node in nodes if node["NodeID"] == here.get_node_id()), {})
+    node: dict[str, float] = next(
+        (node["Resources"] for node in nodes if node["NodeID"] == here.get_node_id()), {}
+    )
     assigned: dict[str, float] = here.get_assigned_resources()
     if bundles:
         names = dict.fromkeys(name for bundle in bundles for name in bundle)
         assigned = {name: math.fsum(bundle.get(name, 0.0) for bundle in bundles) for name in names}
-    parts = [amount / node[name] for name, amount in assigned.items() if node.get(name, 0.0) > 0 and not name.startswith("node:")]
+    parts = [
+        amount / node[name]
+        for name, amount in assigned.items()
+        if node.get(name, 0.0) > 0 and not name.startswith("node:")
+    ]
     return min(1.0, max(parts, default=1.0))

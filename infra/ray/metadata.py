@@ -1,14 +1,17 @@
-"""The clouds' notices that this machine is about to be taken away, as their metadata services tell them.
+"""Notices from the clouds' metadata services that this machine is about to be taken away.
 
-Each cloud is one class with one method, `look`, which asks once. Nothing here runs by itself and nothing is kept but what
-the next question needs. The forms are the documented ones:
+Each cloud is one class with one method, `look`, which asks once. There are no threads here, and
+only what the next question needs is stored. The forms are the documented ones:
 
-* AWS, IMDSv2: a session token by PUT, then `spot/instance-action` (404 until there is a notice, two minutes ahead). AWS
-  recommends to ask every 5 s. The rebalance recommendation, which may come much earlier or never, counts only if wanted.
-* GCP: `instance/preempted` turns to TRUE 30 s ahead; `instance/maintenance-event` says TERMINATE_ON_HOST_MAINTENANCE for a
-  machine that cannot be moved (one with a GPU), up to an hour ahead.
-* Azure: `scheduledevents` lists events of the whole group of machines, at least 30 s ahead; ours are those that name our
-  machine among their resources. They are not acknowledged, as that would hasten the end.
+* AWS, IMDSv2: a session token by PUT, then `spot/instance-action` (404 until there is a notice, two
+  minutes ahead). AWS recommends to ask every 5 s. The rebalance recommendation, which may come much
+  earlier or never, counts only if wanted.
+* GCP: `instance/preempted` turns to TRUE 30 s ahead; `instance/maintenance-event` says
+  TERMINATE_ON_HOST_MAINTENANCE for a machine that cannot be moved (one with a GPU), up to an hour
+  ahead.
+* Azure: `scheduledevents` lists events of the whole group of machines, at least 30 s ahead; ours
+  are those that name our machine among their resources. They are not acknowledged, as that would
+  hasten the end.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any, Protocol
 from regrow.tasks.errors import UserError
 
 TIMEOUT_SECONDS = 1.0
-"""The service is on the machine's own host and answers in milliseconds, or is not there."""
+"""The service is on the machine's host, and answers in milliseconds or does not exist."""
 _MOST_BYTES = 1 << 20
 _TOKEN_SECONDS = 21600
 """The longest that AWS grants."""
@@ -32,25 +35,31 @@ _CLOUDS = ("auto", "aws", "gcp", "azure", "none")
 
 
 class Unanswered(Exception):
-    """The service did not answer, or nothing that it documents."""
+    """The service gave no answer, or an undocumented one."""
 
 
 class Cloud(Protocol):
     """Asks one cloud's metadata service."""
 
     def look(self) -> str | None:
-        """Why this machine goes away, in a line; None if it stays, as far as is known. Raises Unanswered."""
+        """Return in one line why this machine goes away; None if it stays, as far as is known.
+        Raises Unanswered.
+        """
         ...
 
 
 def cloud(environment: Mapping[str, str], dmi: Path = Path("/sys/class/dmi/id")) -> Cloud | None:
-    """The cloud to ask: as REGROW_CLOUD says, else as the machine's firmware does; None: there is none to ask.
+    """Return the cloud to ask: the one in REGROW_CLOUD, else the one detected from the machine's
+    firmware; None: there is none.
 
-    Raises UserError for a REGROW_CLOUD that is none of auto, aws, gcp, azure and none.
+    Raises UserError if REGROW_CLOUD is not one of auto, aws, gcp, azure and none.
     """
     chosen = environment.get("REGROW_CLOUD", "").strip().lower() or "auto"
     if chosen not in _CLOUDS:
-        raise UserError(f"REGROW_CLOUD={chosen!r} is unknown: set it to one of {', '.join(_CLOUDS)}, or unset it")
+        raise UserError(
+            f"REGROW_CLOUD={chosen!r} is unknown: set it to one of {', '.join(_CLOUDS)}, or"
+            " unset it"
+        )
     match _by_firmware(dmi) if chosen == "auto" else chosen:
         case "aws" if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true":
             return Aws(
@@ -60,17 +69,21 @@ def cloud(environment: Mapping[str, str], dmi: Path = Path("/sys/class/dmi/id"))
         case "gcp":
             return Gcp(environment.get("GCE_METADATA_HOST") or "metadata.google.internal")
         case "azure":
-            return Azure(environment.get("REGROW_AZURE_METADATA_ENDPOINT") or "http://169.254.169.254")
+            return Azure(
+                environment.get("REGROW_AZURE_METADATA_ENDPOINT") or "http://169.254.169.254"
+            )
         case _:
             return None
 
 
 def _by_firmware(dmi: Path) -> str:
-    if _line(dmi / "sys_vendor") == "Amazon EC2" or "amazon" in _line(dmi / "bios_version"):  # Nitro, Xen
+    # Nitro, or Xen.
+    if _line(dmi / "sys_vendor") == "Amazon EC2" or "amazon" in _line(dmi / "bios_version"):
         return "aws"
     if _line(dmi / "product_name") == "Google Compute Engine":
         return "gcp"
-    # Every Azure machine has this tag; its vendor, Microsoft Corporation, is that of any Hyper-V machine too.
+    # Every Azure machine has this tag. Its vendor, Microsoft Corporation, is also that of any
+    # Hyper-V machine.
     if _line(dmi / "chassis_asset_tag") == "7783-7084-3265-9085-8269-3286-77":
         return "azure"
     return "none"
@@ -84,7 +97,9 @@ def _line(file: Path) -> str:
 
 
 class Aws:
-    """EC2's instance metadata service. `rebalance`: whether its recommendation to leave counts as a notice."""
+    """EC2's instance metadata service. `rebalance`: whether a rebalance recommendation counts as a
+    notice.
+    """
 
     def __init__(self, endpoint: str, *, rebalance: bool = False) -> None:
         self._at, self._rebalance = endpoint.rstrip("/"), rebalance
@@ -96,9 +111,15 @@ class Aws:
             action = _object(found)
             if action.get("action") not in ("terminate", "stop", "hibernate"):
                 raise Unanswered(f"no such action is documented: {found[:80]}")
-            return f"AWS takes the spot instance back ({action['action']} at {action.get('time', 'an unknown time')})"
+            return (
+                f"AWS takes the spot instance back ({action['action']} at"
+                f" {action.get('time', 'an unknown time')})"
+            )
         if self._rebalance and (found := self._get("events/recommendations/rebalance")) is not None:
-            return f"AWS recommends to leave the spot instance (noticed at {_object(found).get('noticeTime', 'an unknown time')})"
+            return (
+                "AWS recommends to leave the spot instance (noticed at"
+                f" {_object(found).get('noticeTime', 'an unknown time')})"
+            )
         return None
 
     def _get(self, path: str) -> str | None:
@@ -119,7 +140,9 @@ class Aws:
         raise Unanswered(f"status {status}")
 
     def _new_token(self) -> str:
-        """A session's token; empty where the service knows none (IMDSv1 only), so that it is asked without."""
+        """Return a session token; empty if the service has none (IMDSv1 only), and is then asked
+        without.
+        """
         header = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_SECONDS)}
         status, body = _ask(f"{self._at}/latest/api/token", header, method="PUT")
         if status == 200:
@@ -160,18 +183,31 @@ class Azure:
     def look(self) -> str | None:
         """See Cloud."""
         if self._name is None:
-            self._name = self._get("instance/compute/name?api-version=2021-02-01&format=text").strip().lower()
+            self._name = (
+                self._get("instance/compute/name?api-version=2021-02-01&format=text")
+                .strip()
+                .lower()
+            )
         events = _object(self._get("scheduledevents?api-version=2020-07-01")).get("Events")
         if not isinstance(events, list):
             raise Unanswered("no list of events")
         for event in events:
-            if isinstance(event, dict) and event.get("EventType") in ("Preempt", "Terminate") and self._concerns(event):
-                return f"Azure takes the machine away ({event['EventType']}, not before {event.get('NotBefore') or 'now'})"
+            if (
+                isinstance(event, dict)
+                and event.get("EventType") in ("Preempt", "Terminate")
+                and self._concerns(event)
+            ):
+                return (
+                    f"Azure takes the machine away ({event['EventType']}, not before"
+                    f" {event.get('NotBefore') or 'now'})"
+                )
         return None
 
     def _concerns(self, event: Mapping[str, Any]) -> bool:
         resources = event.get("Resources")
-        return isinstance(resources, list) and self._name in [str(name).lower() for name in resources]
+        return isinstance(resources, list) and self._name in [
+            str(name).lower() for name in resources
+        ]
 
     def _get(self, path: str) -> str:
         status, body = _ask(f"{self._at}/{path}", {"Metadata": "true"})
@@ -181,7 +217,7 @@ class Azure:
 
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Without proxies: the address means this very machine, and a proxy would speak for its own."""
+"""Bypasses proxies: the address means this machine, and a proxy would answer for its own."""
 
 
 def _ask(url: str, headers: Mapping[str, str], *, method: str = "GET") -> tuple[int, str]:

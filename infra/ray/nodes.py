@@ -1,6 +1,7 @@
-"""The nodes of the cluster as the driver sees them: which are gone, which are about to go, which are spot machines.
+"""The cluster's nodes as the driver sees them: which are gone, which are about to go, which are
+spot machines.
 
-A thread asks Ray, so that a cluster which does not answer never holds the driver up.
+A thread queries Ray, so that a cluster that does not answer never blocks the driver.
 """
 
 from __future__ import annotations
@@ -14,50 +15,55 @@ from typing import Any
 
 import ray
 
-from regrow.infra.coordinator.room import Room
 from regrow.infra.ray import cluster, private, scaling
-from regrow.search.needs import Needs, Shape
+from regrow.search.needs import ClusterCapacity, Needs, Shape
 
 POLL_SECONDS = 1.0
 DRAIN_SECONDS = 120
-"""What Ray is told a node that is about to go away has left; no cloud gives more notice."""
+"""Seconds until a draining node ends, as announced to Ray; no cloud gives more notice."""
 USED_SECONDS = 20.0
-"""After so long without an attempt a node is not in use any more."""
+"""Seconds without an attempt after which a node no longer counts as used."""
 GONE_SECONDS, GONE_MOST = 120.0, 16
-"""For so long, and so many, the nodes that died last are named to Ray as none to place anything on. That changes nothing but the
-"scheduling key" of what is submitted, by which Ray asks nodes for workers: a request that went to a node as it vanished is held
-for minutes, and all that has the same key waits behind it, with another node idle (measured, Ray 2.60)."""
+"""Seconds for which a dead node is excluded explicitly from what is submitted to Ray, and the most
+nodes that are excluded.
+
+This only changes the "scheduling key" of what is submitted, by which Ray asks nodes for workers: a
+request that went to a node as it vanished is stuck for minutes, and everything with the same key
+waits behind it, even if another node is idle (measured, Ray 2.60).
+"""
 MARKET_LABEL = "ray.io/market-type"
-"""Ray's own label for what kind of machine a node is: "spot" or "on-demand"."""
+"""Ray's label for the kind of a node's machine: "spot" or "on-demand"."""
 NODE_LABEL = "ray.io/node-id"
 _DRAINED = "its node is being drained"
 NOT_SPOT = {MARKET_LABEL: "!spot"}
 _MARKETS = {"spot": {MARKET_LABEL: "spot"}, "on-demand": NOT_SPOT}
-"""Machines on demand need no label."""
+"""On-demand machines need no label."""
 
 
 class Nodes:
-    """What changed among the nodes since the last look. Thread-safe."""
+    """Tracks the nodes and their changes. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._alive: dict[str, dict[str, Any]] = {}
         self._known: dict[str, dict[str, Any]] = {}
-        """All that were there since the session began."""
+        """All nodes seen since the session began."""
         self._fitting: dict[tuple[tuple[str, float], ...], set[str]] = {}
-        """Ids of those of them that are large enough, by what is needed: to look at 300 takes 10 ms."""
+        """Ids of the known nodes that are large enough, by needed resources: checking 300 nodes
+        takes 10 ms.
+        """
         self._used: dict[str, float] = {}
         self._gone: dict[str, float] = {}
-        """Ids of those that died, and when that was seen."""
+        """Ids of nodes that died, and when that was noticed (monotonic seconds)."""
         self._lost: list[str] = []
         self._draining: dict[str, str] = {}
         self._to_drain: dict[str, str] = {}
         self.here: str = ray.get_runtime_context().get_node_id()
-        """The node of this process, on which the experiment depends."""
+        """Id of the node of this process, on which the experiment depends."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Asks Ray now and then within the block."""
+        """Query Ray every POLL_SECONDS within the block."""
         done = threading.Event()
         self._look()
         thread = threading.Thread(target=self._run, args=(done,), name="regrow-nodes", daemon=True)
@@ -69,87 +75,109 @@ class Nodes:
             thread.join(timeout=POLL_SECONDS)
 
     def take_lost(self) -> list[str]:
-        """Ids of the nodes that died since the last call."""
+        """Return the ids of the nodes that died since the last call."""
         with self._lock:
             lost, self._lost = self._lost, []
             return lost
 
     def draining(self) -> dict[str, str]:
-        """Ids of the nodes that somebody asked to be drained, and why."""
+        """Return the ids of the nodes that others are draining, with the reasons."""
         with self._lock:
             return dict(self._draining)
 
     def drain(self, node_id: str, why: str) -> None:
-        """Have Ray place nothing more on a node; soon, from the thread."""
+        """Ask Ray to place nothing more on a node. The thread does so soon."""
         with self._lock:
             self._to_drain[node_id] = why
 
     def selector(
         self, needs: Needs, *, avoid_spot: bool, market: str = "", avoid: Iterable[str] = ()
     ) -> dict[str, str] | None:
-        """The label selector for an attempt that needs this; None where it makes no difference.
+        """Return the label selector for an attempt, None if it needs none.
 
-        Keeps it off spot machines where there are others, or may be: one was there in this session, or whoever started the
-        cluster says so. Keeps it off the nodes `avoid` as long as the others could hold it. With a `market` it goes to
-        machines of that kind, or waits for one.
+        Args:
+            needs: resources of the attempt.
+            avoid_spot: keep it off spot machines, if the cluster has others or may have: one was
+                seen in this session, or its owner lists them.
+            market: the kind of machine it must run on, or wait for; "": any.
+            avoid: ids of nodes to keep it off, as long as the others have room for it.
+
         """
         with self._lock:
             fitting = self._that_fit(needs)
             able = {key: node for key, node in self._alive.items() if key in fitting}
             known = [node for key, node in self._known.items() if key in fitting]
-            gone = [key for key, since in self._gone.items() if time.monotonic() - since < GONE_SECONDS][-GONE_MOST:]
+            gone = [
+                key for key, since in self._gone.items() if time.monotonic() - since < GONE_SECONDS
+            ][-GONE_MOST:]
         found = dict(_MARKETS.get(market, {}))
         if market:
-            able = {key: node for key, node in able.items() if (_market(node) == "spot") == (market == "spot")}
-        shunned = sorted(set(avoid) & able.keys())
-        if not needs.have_room([node["Resources"] for key, node in able.items() if key not in shunned]):
-            shunned = []
-        if shunned or gone:
-            found[NODE_LABEL] = f"!in({','.join([*shunned, *gone])})"
+            able = {
+                key: node
+                for key, node in able.items()
+                if (_market(node) == "spot") == (market == "spot")
+            }
+        excluded = sorted(set(avoid) & able.keys())
+        if not needs.have_room(
+            [node["Resources"] for key, node in able.items() if key not in excluded]
+        ):
+            excluded = []
+        if excluded or gone:
+            found[NODE_LABEL] = f"!in({','.join([*excluded, *gone])})"
         markets = {_market(node) for node in known} | scaling.markets()
         if avoid_spot and "spot" in markets and markets != {"spot"}:
             found.update(NOT_SPOT)
         return found or None
 
-    def room(self, shape: Shape) -> Room:
-        """For how many slots of attempts like this there is room.
+    def room(self, shape: Shape) -> ClusterCapacity:
+        """Return for how many slots of such attempts there is room.
 
-        Nodes that are about to go away do not count, but for this one: all ends with it.
+        Nodes that are about to go away do not count, except this process's node: the experiment
+        ends with it anyway.
         """
         with self._lock:
             leaving = (self._draining.keys() | self._to_drain.keys()) - {self.here}
             there = [node for key, node in self._alive.items() if key not in leaving]
         nodes = [node["Resources"] for node in there]
         spot = [node["Resources"] for node in there if _market(node) == "spot"]
-        return Room(slots=shape.slots(nodes), widest=shape.widest(nodes), spot=shape.slots(spot))
+        return ClusterCapacity(
+            slots=shape.slots(nodes), widest=shape.widest(nodes), spot=shape.slots(spot)
+        )
 
     def use(self, node_ids: Collection[str]) -> None:
-        """Attempts run on these nodes now."""
+        """Record that attempts run on these nodes now."""
         with self._lock:
             self._used |= dict.fromkeys(node_ids, time.monotonic())
 
     def in_use(self) -> list[str]:
-        """Ids of the nodes on which attempts run, or did so lately."""
+        """Return the ids of the living nodes on which attempts run, or ran within the last 20 s."""
         with self._lock:
             lately = time.monotonic() - USED_SECONDS
-            self._used = {node_id: t for node_id, t in self._used.items() if t > lately and node_id in self._alive}
+            self._used = {
+                node_id: t
+                for node_id, t in self._used.items()
+                if t > lately and node_id in self._alive
+            }
             return list(self._used)
 
     def _that_fit(self, needs: Needs) -> set[str]:
-        """Ids of the nodes that are, or were, and are large enough; under the lock."""
+        """Return the ids of the known nodes that are large enough. The caller holds the lock."""
         needed = tuple(sorted(needs.of_node().items()))
         if needed not in self._fitting:
-            self._fitting[needed] = {key for key, node in self._known.items() if needs.may_use(node["Resources"])}
+            self._fitting[needed] = {
+                key for key, node in self._known.items() if needs.may_use(node["Resources"])
+            }
         return self._fitting[needed]
 
     def _run(self, done: threading.Event) -> None:
         while not done.wait(POLL_SECONDS):
             try:
-                if not cluster.head_answers():  # a call that waits for the head ends the process when a new one comes
+                # A call that waits for the head ends the process when a new head starts.
+                if not cluster.head_answers():
                     continue
                 self._look()
                 self._drain_asked()
-            except Exception as error:  # noqa: BLE001 - Ray's own errors are many; the next look may do better
+            except Exception as error:  # noqa: BLE001 - Ray raises many types; the next look may succeed
                 logging.getLogger(__name__).info("could not look at the cluster's nodes: %s", error)
 
     def _look(self) -> None:
@@ -170,12 +198,14 @@ class Nodes:
 
     def _drain_asked(self) -> None:
         with self._lock:
-            asked = [(node_id, why) for node_id, why in self._to_drain.items() if node_id in self._alive]
+            asked = [
+                (node_id, why) for node_id, why in self._to_drain.items() if node_id in self._alive
+            ]
         for node_id, why in asked:
             private.drain(node_id, why, DRAIN_SECONDS)
             with self._lock:
                 self._to_drain.pop(node_id, None)
-                self._draining[node_id] = _DRAINED  # until the next look it would count as room
+                self._draining[node_id] = _DRAINED  # else it counts as room until the next look
 
 
 def _market(node: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
-"""Hearing in a worker process that the process, or its whole node, is about to go away.
+"""Notices in a worker process that the process, or its whole node, is about to go away.
 
-SIGTERM means this process (a stopped container, an operator); the cloud's metadata service speaks of the node. What is to
-be done about it is the listener's business. `metadata.py` knows what the clouds say; here is who asks them, and when.
+SIGTERM and SIGINT concern this process (a memory daemon, an operator, a stopped container); the
+cloud's metadata service reports about the node. The listener decides what to do. `metadata.py`
+knows what the clouds answer; this module decides who asks them, and when.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from typing import Any
 
 from regrow.infra.ray.metadata import Cloud, Unanswered, cloud
 from regrow.tasks.errors import UserError
-from regrow.tasks.forking import handling
+from regrow.tasks.process.forking import handling
 
 Tell = Callable[[str, bool], None]
 
 POLL_SECONDS = 2.0
-"""Between two questions. AWS recommends 5 s at most; GCP and Azure give 30 s notice."""
+"""Seconds between two questions. AWS recommends 5 s at most; GCP and Azure give 30 s notice."""
 MOST_POLL_SECONDS = 16.0
-"""Between two questions to a service that does not answer."""
+"""Longest pause in seconds between two questions to a service that does not answer."""
 GRACE_SECONDS = 30.0
-"""How long after a SIGTERM the process may still live, as a container's does by default."""
+"""Seconds that the process may still live after a SIGTERM, as a container by default."""
 TERMINATED_EXIT = 128 + signal.SIGTERM
 
 _LOG = logging.getLogger("regrow.notices")
@@ -36,45 +37,53 @@ _LOG = logging.getLogger("regrow.notices")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNotices:
-    """What the workers of an experiment listen to. Goes to them by pickle; holds nothing of the process.
-
-    `grace` is in seconds.
+    """What the workers of an experiment listen to. Pickled for them, so it holds nothing of this
+    process. `grace`: in seconds.
     """
 
     grace: float = GRACE_SECONDS
 
     @contextmanager
     def listen(self, tell: Tell) -> Iterator[None]:
-        """Within the block, calls `tell(why, node)` at most once per cause, from a thread of ours.
+        """Within the block, call `tell(why, node)` at most once per cause, from one of our threads.
 
-        node=False: a SIGTERM came, if the block runs in the main thread. A second one, or `grace` seconds in which the
-        block does not end, ends the process. node=True: the cloud announced the node's end, maybe before the block.
+        node=False: a SIGTERM or SIGINT arrived, if the block runs in the main thread. A second one
+        ends the process; so does a block that has not ended `grace` seconds later. node=True: the
+        cloud announced the node's end, possibly before the block began.
         """
-        with _cloud_notices(tell), _sigterm(tell, self.grace):
+        with _cloud_notices(tell), _signals(tell, self.grace):
             yield
 
 
 @contextmanager
-def _sigterm(tell: Tell, grace: float) -> Iterator[None]:
+def _signals(tell: Tell, grace: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # The handler interrupts the main thread anywhere, maybe in the middle of a lock that `tell` needs. SimpleQueue.put is
-    # what Python promises to work there; hence also a thread that waits already, as starting one takes locks.
-    signals: SimpleQueue[bool] = SimpleQueue()
+    # The handler interrupts the main thread anywhere, possibly while it holds a lock that `tell`
+    # needs. Python guarantees that SimpleQueue.put works there. The waiting thread is started
+    # beforehand, as starting one takes locks.
+    signals: SimpleQueue[int] = SimpleQueue()
     came = 0
 
-    def handler(*_: Any) -> None:
+    def handler(number: int, _: Any) -> None:
         nonlocal came
         came += 1
         if came > 1:
-            # Not by the handler before: Ray's raises SystemExit, which would look like an error of the user's code.
+            # Not by the earlier handler: Ray's raises SystemExit, which would look like an error in
+            # the user's code.
             os._exit(TERMINATED_EXIT)
-        signals.put(True)
+        signals.put(number)
 
     def wait() -> None:
-        if signals.get():
-            _call(tell, "the worker process was told to end (SIGTERM)", node=False)
+        if number := signals.get():
+            name = signal.Signals(number).name
+            _call(
+                tell,
+                f"the worker process was told to end by others than regrow ({name}), as memory"
+                " daemons do",
+                node=False,
+            )
             try:
                 signals.get(timeout=grace)
             except Empty:
@@ -83,10 +92,10 @@ def _sigterm(tell: Tell, grace: float) -> Iterator[None]:
     waiting = threading.Thread(target=wait, name="regrow-sigterm", daemon=True)
     waiting.start()
     try:
-        with handling({signal.SIGTERM: handler}):
+        with handling({signal.SIGTERM: handler, signal.SIGINT: handler}):
             yield
     finally:
-        signals.put(False)
+        signals.put(0)
         waiting.join()
 
 
@@ -103,14 +112,18 @@ def _cloud_notices(tell: Tell) -> Iterator[None]:
 def _call(tell: Tell, why: str, *, node: bool) -> None:
     try:
         tell(why, node)
-    except Exception:  # noqa: BLE001 - a listener's failure must not end the listening of others
+    except Exception:  # noqa: BLE001 - a failing listener must not stop notices to others
         _LOG.exception("the notice %r was not taken", why)
 
 
 class Poller:
-    """Asks a cloud while somebody listens, and for all who do. Its thread starts with the first of them and then stays."""
+    """Asks a cloud on behalf of all listeners, while there are any. Its thread starts with the
+    first listener and then stays.
+    """
 
-    def __init__(self, source: Cloud, *, every: float = POLL_SECONDS, at_most: float = MOST_POLL_SECONDS) -> None:
+    def __init__(
+        self, source: Cloud, *, every: float = POLL_SECONDS, at_most: float = MOST_POLL_SECONDS
+    ) -> None:
         self._source, self._every, self._at_most = source, every, at_most
         self._changed = threading.Condition()
         self._listeners: dict[object, Tell] = {}
@@ -120,12 +133,14 @@ class Poller:
 
     @contextmanager
     def listening(self, tell: Tell) -> Iterator[None]:
-        """Within the block, `tell` hears of the cause that there is, and of each that comes."""
+        """Call `tell` within the block: for the cause that is known, and for each new one."""
         key = object()
         with self._changed:
             self._listeners[key] = tell
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="regrow-notices", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="regrow-notices", daemon=True
+                )
                 self._thread.start()
             self._changed.notify_all()
         try:
@@ -139,7 +154,8 @@ class Poller:
         pause, asked = self._every, 0.0
         while True:
             with self._changed:
-                # Trials may be shorter than the pause: a new listener hears what is known, and is no reason to ask again.
+                # Trials may be shorter than the pause: a new listener gets what is known, without
+                # another question.
                 self._changed.wait_for(lambda: self._listeners)
             self._spread()
             if (left := asked + pause - time.monotonic()) > 0:
@@ -161,7 +177,7 @@ class Poller:
     def _spread(self) -> None:
         with self._changed:
             why = self._why
-            if why is None:  # a hibernated machine that woke up again may get another notice
+            if why is None:  # a hibernated machine that wakes up may get another notice
                 self._told.clear()
                 return
             due = [tell for key, tell in self._listeners.items() if key not in self._told]
@@ -171,12 +187,14 @@ class Poller:
 
 
 _pollers: dict[int, Poller | None] = {}
-"""The one poller of a process, by its pid: a forked child has none of its parent's threads."""
+"""The one poller of a process, by its pid: a forked child does not have its parent's threads."""
 _starting = threading.Lock()
 
 
 def _poller(environment: Mapping[str, str] = os.environ) -> Poller | None:
-    """The poller of the process, made when first asked for. None where there is no cloud to ask."""
+    """Return the poller of the process, made on the first call. None if there is no cloud to
+    ask.
+    """
     me = os.getpid()
     with _starting:
         if me not in _pollers:

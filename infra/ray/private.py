@@ -1,30 +1,44 @@
-"""What of Ray is used that its documentation does not promise. Ray is imported inside of functions: it reads its settings then.
+"""Private Ray interfaces that regrow depends on.
 
-Each name is in the canary test (`tests/unit/test_private_names.py`), with what breaks without it.
+Ray is imported inside functions, as it reads its settings then. Each name is in the canary test
+(`tests/unit/test_private_names.py`), with what breaks without it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
 PREEMPTION = 2
-"""The reason for which a node is drained, by its number in Ray's protocol, where a number never changes its meaning."""
+"""The reason for draining a node, by its number in Ray's protocol, where numbers never change their
+meaning.
+"""
 SETUP_HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
-"""The variable in which workers find what to call as they start. The documented way, `worker_process_setup_hook`, is a runtime
-environment of the whole job: of the processes that Ray starts beforehand our actors could take none."""
+"""Variable that tells workers what to call as they start. The documented way,
+`worker_process_setup_hook`, is a runtime environment of the whole job: our actors could then use
+none of the processes that Ray prestarts.
+"""
+
+NETWORK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Variable that, set to 0, keeps Ray from turning 127.0.0.1 into the address of an interface, as it
+does on Linux (2.60).
+"""
 
 STARTED_LATE = "timed out during startup"
-"""Of Ray's message, which is of the type Exception, that a node did not come up within 30 s, which no setting changes."""
+"""Part of Ray's message (an error of type Exception) that a node did not start within 30 s, which
+no setting changes.
+"""
 
 _FIND = """
 import sys
@@ -35,56 +49,69 @@ GcsClient(address=canonicalize_bootstrap_address(sys.argv[1]))
 
 
 def _module(name: str) -> Any:
-    return importlib.import_module(name)  # compiled, or without types
+    return importlib.import_module(name)  # some modules are compiled, others have no type hints
 
 
-def ask_head(address: str, seconds: float) -> str | None:
-    """What a cluster at `address` (host:port or auto) answers instead of its number; None if all is well.
+def ask_head(address: str) -> str | None:
+    """Ask a cluster at `address` (host:port or auto) for its number. Returns the error, None if it
+    answers correctly.
 
-    In a process of its own, because it can't be interrupted and complains on stderr. `ray status`, which is documented, takes
-    2.9 s instead of 1.2 s, and waits for 44 s where nobody speaks Ray. Raises TimeoutExpired.
+    Runs in a separate process, because the call cannot be interrupted and complains on stderr. The
+    documented `ray status` takes 2.9 s instead of 1.2 s. Ray itself waits 44 s for a silent head.
     """
     command = [sys.executable, "-P", "-c", _FIND, address]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    run = subprocess.run(
+        command, env={**os.environ, NETWORK: "0"}, capture_output=True, text=True, check=False
+    )
     if not run.returncode:
         return None
-    return run.stderr.strip().splitlines()[-1] if run.stderr.strip() else f"exit code {run.returncode}"
+    return (
+        run.stderr.strip().splitlines()[-1] if run.stderr.strip() else f"exit code {run.returncode}"
+    )
 
 
 def reread_authentication() -> None:
-    """Make Ray read the authentication variables again, in case it was imported before they were set."""
+    """Make Ray read the authentication variables again, in case it was imported before they were
+    set.
+    """
     raylet = _module("ray._raylet")
-    raylet.Config.initialize("")  # both as Ray itself does it (ray._private.authentication_test_utils)
+    # Both calls as in ray._private.authentication_test_utils.
+    raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def draining_nodes() -> Collection[str]:
-    """Ids of the nodes that somebody asked to be drained; ray.nodes() says nothing of it."""
+    """Return the ids of the nodes that are being drained; ray.nodes() does not show that."""
     found: Mapping[str, int] = _module("ray._private.state").state.get_draining_nodes()
     return found.keys()
 
 
 def waiting_actors() -> dict[str, str]:
-    """The classes' names, by id, of the actors that this worker has asked for and that do not run yet. The documented way,
-    `ray.util.state`, asks a dashboard, which local clusters do not have.
+    """Return the class names, by id, of the actors that this worker has requested and that do not
+    run yet.
+
+    The documented way, `ray.util.state`, needs a dashboard, which local clusters do not have.
     """
     import ray
 
     owner = _module("ray.core.generated.common_pb2").Address()
-    owner.ParseFromString(_module("ray._private.worker").global_worker.core_worker.get_owner_address(ray.put(0)))
+    owner.ParseFromString(
+        _module("ray._private.worker").global_worker.core_worker.get_owner_address(ray.put(0))
+    )
     table: Mapping[str, Mapping[str, Any]] = _module("ray._private.state").state.actor_table(
         None, actor_state_name="PENDING_CREATION"
     )
     here = (owner.ip_address, owner.port)
     return {
-        actor: str(found["ActorClassName"]) for actor, found in table.items()
+        actor: str(found["ActorClassName"])
+        for actor, found in table.items()
         if (found["OwnerAddress"]["IPAddress"], found["OwnerAddress"]["Port"]) == here
     }
 
 
 def drain(node_id: str, why: str, seconds: float) -> None:
-    """Have Ray place nothing more on a node that is taken away in so many seconds. As `ray drain-node` does it, which is no
-    public interface either.
+    """Ask Ray to place nothing more on a node that ends in `seconds`. Like `ray drain-node`, which
+    is not public either.
     """
     import ray
 
@@ -94,9 +121,10 @@ def drain(node_id: str, why: str, seconds: float) -> None:
 
 @contextmanager
 def no_error_thread() -> Iterator[None]:
-    """Connect without the thread that prints on stdout that a worker was lost, in the middle of a live view or of JSON.
+    """Connect without the thread that prints lost workers on stdout, in the middle of a live view
+    or of JSON.
 
-    The experiment says that itself. Ray's `log_to_driver` leaves this thread on (2.60).
+    The experiment reports them itself. Ray's `log_to_driver` does not stop this thread (2.60).
     """
     with _replaced("ray._private.worker", "listen_error_messages", lambda *_: None):
         yield
@@ -104,46 +132,96 @@ def no_error_thread() -> Iterator[None]:
 
 @contextmanager
 def sigterm_kept() -> Iterator[None]:
-    """Keep the caller's handler: Ray would replace it by one that raises SystemExit anywhere, and its C++ part by another."""
+    """Keep the caller's SIGTERM handler: Ray would replace it by one that raises SystemExit
+    anywhere.
+
+    Ray's C++ part would also replace it, by a handler that ends the process 3 s later, and by none
+    when it leaves. It does neither if it finds itself installed already. So it is installed before
+    the block and uninstalled after it, with nothing else running.
+    """
     handler = signal.getsignal(signal.SIGTERM)
+    _call("_ZN3ray6RayLog27InstallFailureSignalHandlerEPKcb", b"regrow", True)
+    signal.signal(signal.SIGTERM, handler)
     try:
-        with _replaced("ray._private.utils", "set_sigterm_handler", lambda _: signal.signal(signal.SIGTERM, handler)):
+        with _replaced(
+            "ray._private.utils",
+            "set_sigterm_handler",
+            lambda _: signal.signal(signal.SIGTERM, handler),
+        ):
             yield
     finally:
+        _call("_ZN3ray6RayLog21UninstallSignalActionEv")
         signal.signal(signal.SIGTERM, handler)
+
+
+def _call(function: str, *arguments: bytes | bool) -> None:
+    """Call a function of Ray's C++ part by its mangled name. Does nothing if it has another name,
+    as it may outside Linux.
+    """
+    with suppress(AttributeError, OSError):
+        getattr(ctypes.CDLL(_module("ray._raylet").__file__), function)(*arguments)
+
+
+@contextmanager
+def loopback_kept() -> Iterator[None]:
+    """Make ray.init use 127.0.0.1 unchanged, as the variable NETWORK does for a process that has
+    not imported Ray yet.
+
+    A node at 127.0.0.1 listens only there; a node at any other address, 127.0.0.2 included, listens
+    on all addresses of the machine (2.60). So the user's head, whose address is an interface's,
+    answers at 127.0.0.1 as well.
+    """
+    with _replaced("ray._private.ray_constants", "ENABLE_RAY_CLUSTER", False):
+        yield
 
 
 @contextmanager
 def lean() -> Iterator[None]:
-    """Start a cluster of one process's own without what it has no use for: dashboard, autoscaler, printing of logs.
+    """Start a local cluster without the parts that it does not use: dashboard, autoscaler, printing
+    of logs.
 
-    Their three processes take 280 MB and 2.6 s of CPU, and ray.init 2.4 s more: it waits for the dashboard's even when it is
-    switched off. Each of the three by itself makes a second or more, and whether a dashboard is installed is learned by
-    importing what it needs, 0.4 s of CPU. Ray has no setting for that (2.60).
+    Their three processes take 280 MB and 2.6 s of CPU, and ray.init 2.4 s more: it waits for the
+    dashboard's even when it is switched off. Each of the three alone accounts for a second or more.
+    Whether a dashboard is installed is found out by importing its dependencies, 0.4 s of CPU. Ray
+    has no setting for this (2.60).
     """
     params = _module("ray._private.parameter").RayParams
     with (
-        _replaced("ray._private.parameter", "RayParams", partial(params, no_monitor=True, include_log_monitor=False)),
-        _replaced("ray._private.services", "start_api_server", lambda *_, **__: ("", None)),  # no address, no process
-        _replaced("ray._private.utils", "get_dashboard_dependency_error", lambda: ImportError("not wanted")),
+        _replaced(
+            "ray._private.parameter",
+            "RayParams",
+            partial(params, no_monitor=True, include_log_monitor=False),
+        ),
+        # Returns no address and no process.
+        _replaced("ray._private.services", "start_api_server", lambda *_, **__: ("", None)),
+        _replaced(
+            "ray._private.utils",
+            "get_dashboard_dependency_error",
+            lambda: ImportError("not wanted"),
+        ),
     ):
         yield
 
 
 @contextmanager
-def apart(own: Collection[str]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Start the cluster's processes in sessions of their own, without the variables `own`, which are this process's.
+def in_own_session(own: Collection[str]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Start the cluster's processes in their own sessions, without the variables `own` of this
+    process.
 
-    Gives the processes by the names of their programs. What ends the driver's process group (Ctrl-C, `timeout`, a closed
-    terminal) is for the driver, which needs its cluster for its attempts' last checkpoints. They end with the driver all the
-    same, as Ray ties them to it.
+    Yields the processes by the names of their programs. A signal to the driver's process group
+    (Ctrl-C, `timeout`, a closed terminal) is meant for the driver, which needs its cluster for its
+    attempts' last checkpoints. The processes still end with the driver, as Ray ties them to it.
     """
     popen: Callable[..., subprocess.Popen[bytes]] = _module("ray._private.services").ConsolePopen
     begun: dict[str, subprocess.Popen[bytes]] = {}
 
-    def begin(command: list[str], *, env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
+    def begin(
+        command: list[str], *, env: Mapping[str, str], **options: Any
+    ) -> subprocess.Popen[bytes]:
         theirs = {name: value for name, value in env.items() if name not in own}
-        begun[Path(command[0]).name] = process = popen([*_light(command)], env=theirs, **{**options, "start_new_session": True})
+        begun[Path(command[0]).name] = process = popen(
+            [*_light(command)], env=theirs, **{**options, "start_new_session": True}
+        )
         return process
 
     with _replaced("ray._private.services", "ConsolePopen", begin):
@@ -151,12 +229,21 @@ def apart(own: Collection[str]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
 
 
 def _light(command: list[str]) -> Iterator[str]:
-    """The words of the command of one of Ray's processes; a raylet starts our scripts in place of two of its own."""
-    folder = next((word.partition("=")[2] for word in command if word.startswith("--session_dir=")), "")
+    """Yield the words of the command of a Ray process, with our scripts in place of two of those
+    that a raylet starts.
+    """
+    folder = next(
+        (word.partition("=")[2] for word in command if word.startswith("--session_dir=")), ""
+    )
     for word in command:
         option, _, value = word.partition("=")
         if option == "--dashboard_agent_command":
-            yield f"{option}={subprocess.list2cmdline([sys.executable, '-I', '-S', str(_HERE / 'no_agent.py'), folder])}"
+            yield (
+                f"{option}="
+                + subprocess.list2cmdline(
+                    [sys.executable, "-I", "-S", str(_HERE / "no_agent.py"), folder]
+                )
+            )
         elif option == "--python_worker_command":
             theirs = Path(_module("ray").__path__[0]) / "_private" / "workers" / "setup_worker.py"
             ours = subprocess.list2cmdline([str(_HERE / theirs.name)])

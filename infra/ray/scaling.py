@@ -1,4 +1,6 @@
-"""A cluster that grows as soon as something waits: how large it may become, as whoever started it says in the environment."""
+"""Clusters that grow once something waits: their largest size, set in the environment by the
+program that started them.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,23 @@ from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 
 SLOTS = "REGROW_SLOTS"
-"""How many trials the cluster may have room for at most or, of trials of several workers, how many workers."""
+"""Variable with the most trials the cluster may have room for or, for trials of several workers,
+the most workers.
+"""
 MARKETS = "REGROW_MARKETS"
-"""Which kinds of machines it may have, by Ray's names: "spot,on-demand"."""
+"""Variable with the kinds of machines it may have, by Ray's names: "spot,on-demand"."""
 
 
 MARKET = "REGROW_MARKET"
-"""Where a trial begins, and when it may go elsewhere: the key `market` of a specification that has none, as JSON."""
+"""Variable with where a trial starts, and when it may move: the key `market` for specifications
+without one, as JSON.
+"""
 
 
 def with_market(spec: Spec) -> Spec:
-    """The specification with the cluster's `market`, if it has none of its own. Raises UserError for a variable that is none."""
+    """Return the specification with the cluster's `market`, if it has none itself. Raises UserError
+    for an invalid variable.
+    """
     if spec.market is not None or not (text := os.environ.get(MARKET, "")):
         return spec
     try:
@@ -32,9 +40,10 @@ def with_market(spec: Spec) -> Spec:
 
 
 def most(spec: Spec) -> int | None:
-    """How many slots attempts are to have at a time whatever the cluster has room for now; None: as many as that.
+    """Return how many slots attempts may use at a time, regardless of the cluster's current size;
+    None: no limit beyond that size.
 
-    They are enough for one attempt. Raises UserError for a variable that is no number.
+    At least enough for one attempt. Raises UserError if the variable is not a number.
     """
     least, most = spec.resources.widths
     if spec.concurrency is not None:
@@ -42,10 +51,15 @@ def most(spec: Spec) -> int | None:
     if not (text := os.environ.get(SLOTS, "")):
         return None
     if not (text.isdecimal() and int(text) > 0):
-        raise UserError(f"{SLOTS}={text!r} is not a whole number from 1: say how many trials may run at a time, or unset it")
+        raise UserError(
+            f"{SLOTS}={text!r} is not a whole number from 1: say how many trials may run at a time,"
+            " or unset it"
+        )
     return max(int(text), least)
 
 
 def markets() -> frozenset[str]:
-    """Kinds of machines that the cluster may have, also while it has none of them; empty where nobody says."""
+    """Return the kinds of machines that the cluster may have, even if it has none of them now;
+    empty if not specified.
+    """
     return frozenset(word.strip() for word in os.environ.get(MARKETS, "").split(",")) - {""}

@@ -1,11 +1,13 @@
-"""How ray.init is called: without what an experiment has no use for, and apart from what ends the driver.
+"""Calling ray.init without the parts that an experiment does not use, and protected from what ends
+the driver.
 
-Ray has no settings for these things (2.60); what is replaced of it meanwhile is in `private.py`.
+Ray has no settings for these things (2.60); `private.py` replaces parts of Ray meanwhile.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,36 +17,73 @@ from contextlib import contextmanager, suppress
 
 from regrow.infra.ray import private
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.variables import within
+from regrow.tasks.process.variables import within
 
+_ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LEVEL = "RAY_BACKEND_LOG_LEVEL"
 
 
 @contextmanager
 def as_we_want(*, local: bool) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
-    """Call ray.init within the block. Gives the processes that it started, by the names of their programs.
+    """Call ray.init within the block. Yields the processes that it started, by the names of their
+    programs.
 
-    `local`: it starts a cluster of its own. Raises RegrowError outside of the main thread.
+    `local`: a local cluster is started. Raises RegrowError outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise RegrowError("connect() must be called from the main thread: a local cluster ends with its thread")
-    # Of a cluster that dies Ray's C++ part writes much to the driver's terminal, of which nobody can make use.
+        raise RegrowError(
+            "connect() must be called from the main thread: a local cluster ends with its thread"
+        )
+    # When a cluster dies, Ray's C++ part writes much to the driver's terminal that is of no use.
     quiet = {} if _LEVEL in os.environ else {_LEVEL: "fatal"}
-    with private.sigterm_kept(), private.no_error_thread(), _without_a_word_of(_LEVEL), within(quiet):
+    with (
+        private.loopback_kept(),
+        private.sigterm_kept(),
+        private.no_error_thread(),
+        _without_a_word_of(_LEVEL),
+        within(quiet),
+    ):
         if local:
-            # Workers have nothing to do with Prefect: neither its address nor its key is theirs.
+            # Workers do not use Prefect, so they get neither its address nor its key.
             own = {*quiet, *(name for name in os.environ if name.startswith("PREFECT_"))}
-            with private.lean(), private.apart(own) as begun:
+            with private.lean(), private.in_own_session(own) as begun:
                 yield begun
         else:
             yield {}
 
 
 @contextmanager
-def _without_a_word_of(name: str) -> Iterator[None]:
-    """Hold back what is written to standard error within the block; then leave out the lines about a variable.
+def signals_held() -> Iterator[None]:
+    """Delay SIGINT, SIGTERM and SIGHUP until the end of the block, in which Ray starts or ends.
 
-    Ray's C++ part says there at which level it logs, in every process where that is set.
+    Their handlers may raise. If Ray is half-started, its C++ part crashes the process at its end
+    (SIGSEGV), and processes that are not registered yet stay behind. Outside the main thread
+    nothing is delayed, as no handler runs there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    # None: the handler is not Python's. Ignored signals stay ignored.
+    before = {
+        one: old for one in _ASKING if (old := signal.getsignal(one)) not in (None, signal.SIG_IGN)
+    }
+    for number in before:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)
+
+
+@contextmanager
+def _without_a_word_of(name: str) -> Iterator[None]:
+    """Hold back standard error within the block; then write it without the lines about a variable.
+
+    Ray's C++ part prints its log level there, in every process that has the variable set.
     """
     sys.stderr.flush()
     kept = os.dup(2)
@@ -57,5 +96,5 @@ def _without_a_word_of(name: str) -> Iterator[None]:
             os.dup2(kept, 2)
             os.close(kept)
             held.seek(0)
-            with suppress(OSError):  # nobody reads it
+            with suppress(OSError):  # no reader
                 os.write(2, b"".join(line for line in held if name.encode() not in line))

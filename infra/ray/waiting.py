@@ -1,4 +1,6 @@
-"""Actors of a trial that find no room in it: Ray has them wait for ever, and says so to nobody who reads a trial's log."""
+"""Reporting a trial's actors for which it has no room: Ray lets them wait forever, and the trial's
+log does not show it.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,24 @@ from regrow.infra.ray import private
 from regrow.search.needs import Bundle
 
 LOOK_SECONDS = 10.0
-"""Between two looks. An actor that two of them find waiting is told of: one that has room starts within seconds."""
+"""Seconds between two checks. An actor found waiting by two of them is reported: one with room
+starts within seconds.
+"""
 _LOG = logging.getLogger("regrow.trial")
 
 
 @contextmanager
 def told(bundles: tuple[Bundle, ...]) -> Iterator[None]:
-    """Within the block, in which the trial trains, actors that wait are told of in its log. `bundles`: of its children."""
+    """Within the block, in which the trial trains, report waiting actors in its log. `bundles`: the
+    bundles of its children.
+    """
     if not bundles:
         yield
         return
     done = threading.Event()
-    thread = threading.Thread(target=_look, args=(bundles, done), name="regrow-waiting", daemon=True)
+    thread = threading.Thread(
+        target=_look, args=(bundles, done), name="regrow-waiting", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -36,7 +44,7 @@ def _look(bundles: tuple[Bundle, ...], done: threading.Event) -> None:
     while not done.wait(LOOK_SECONDS):
         try:
             now = private.waiting_actors()
-        except Exception as error:  # noqa: BLE001 - Ray's, of many kinds: no reason to disturb the trial
+        except Exception as error:  # noqa: BLE001 - Ray raises many types; none may disturb the trial
             _LOG.debug("waiting actors could not be looked for: %s", error)
             continue
         new = {actor: name for actor, name in now.items() if actor in before and actor not in said}
@@ -47,12 +55,15 @@ def _look(bundles: tuple[Bundle, ...], done: threading.Event) -> None:
 
 
 def line(classes: Iterable[str], bundles: tuple[Bundle, ...]) -> str:
-    """What is said: which actors, and what there is for them."""
+    """Return the warning: which actors wait, and what room the trial has."""
     count = Counter(classes)
-    who = ", ".join(f"{number} of {name}" if number > 1 else name for name, number in sorted(count.items()))
+    who = ", ".join(
+        f"{number} of {name}" if number > 1 else name for name, number in sorted(count.items())
+    )
     has = ", ".join(f"{name.lower()} {amount:g}" for name, amount in bundles[0].items())
     total = count.total()
     return (
-        f"{total} actor{'s' if total > 1 else ''} ({who}) wait{'' if total > 1 else 's'} for room: this trial's children have "
-        f"{len(bundles)} bundle{'s' if len(bundles) > 1 else ''} of {has}; raise resources.children.count, or start fewer"
+        f"{total} actor{'s' if total > 1 else ''} ({who}) wait{'' if total > 1 else 's'} for room:"
+        f" this trial's children have {len(bundles)} bundle{'s' if len(bundles) > 1 else ''} of"
+        f" {has}; raise resources.children.count, or start fewer"
     )

@@ -1,9 +1,10 @@
-"""Warm processes on each node, ready to take over a trial whose worker died: starting one cold takes 3 s and more.
+"""Warm processes on each node, ready to take over a trial whose worker died: a cold start takes 3 s
+and more.
 
-Ray gives an idle process to the next task of the same runtime environment, and ends one that nobody used for a while; so
-a task that does nothing is sent now and then, which also starts the next spare once one was taken. About 100 MB a node.
-What a worker that died has left on its node is ended by the same task. A node on which nothing runs is left alone: where a
-cluster grows and shrinks by itself, it would never be given back.
+Ray gives an idle process to the next task of the same runtime environment, and ends it if it stays
+idle for a while. So a task that does nothing is sent regularly, which also starts the next spare
+after one was taken. Each node needs about 100 MB. The same task ends what a dead worker left on its
+node. Nodes on which nothing runs get no spares: an autoscaling cluster would never release them.
 """
 
 from __future__ import annotations
@@ -25,20 +26,32 @@ from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
 from regrow.infra.ray.nodes import Nodes
 
 FIRST_SECONDS = 6.0
-"""Until the first, which takes 2.4 s of CPU: the trials that start with the session need the processor more."""
+"""Seconds until the first task, which takes 2.4 s of CPU: the trials that start with the session
+need the processor more.
+"""
 PERIOD_SECONDS = 10.0
-"""Less than Ray lets a process idle before it ends it (20 s in a cluster of ours)."""
+"""Seconds between two tasks: less than Ray lets a process idle before it ends it (20 s in a local
+cluster).
+"""
 OVERLAP_SECONDS = 0.5
-"""For so long a task that does nothing goes on where several are sent at a time: else one process would do all of them."""
+"""Seconds that a task lasts if several are sent at a time: else one process would run all of
+them.
+"""
 MOST_NODES = 32
-"""Beyond that a lost worker finds an idle process somewhere."""
+"""Most nodes with spares. With more nodes, a trial whose worker is lost finds an idle process
+somewhere.
+"""
 
 
 @contextmanager
 def spares(nodes: Nodes, ranks: int = 1) -> Iterator[None]:
-    """Keeps one within the block for each of an attempt's `ranks`, on every node on which an attempt runs, or has lately."""
+    """Within the block, keep a spare for each of an attempt's `ranks`, on every node on which an
+    attempt runs or ran lately.
+    """
     done = threading.Event()
-    thread = threading.Thread(target=_keep, args=(nodes, ranks, done), name="regrow-spares", daemon=True)
+    thread = threading.Thread(
+        target=_keep, args=(nodes, ranks, done), name="regrow-spares", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -54,18 +67,22 @@ def _keep(nodes: Nodes, ranks: int, done: threading.Event) -> None:
         try:
             if cluster.head_answers():
                 _touch(nodes.in_use()[:MOST_NODES], ranks, waiting)
-        except Exception as error:  # noqa: BLE001 - Ray's own errors are many; without a spare a loss only takes longer
+        except Exception as error:  # noqa: BLE001 - Ray raises many types; without a spare a loss only takes longer
             logging.getLogger(__name__).info("no spare process could be kept: %s", error)
 
 
 def _touch(node_ids: Sequence[str], ranks: int, waiting: dict[str, list[Any]]) -> None:
     for node_id in node_ids:
         before = waiting.get(node_id, [])
-        if len(ray.wait(before, num_returns=len(before), timeout=0)[0] if before else []) < len(before):
-            continue  # those before are still starting
+        if len(ray.wait(before, num_returns=len(before), timeout=0)[0] if before else []) < len(
+            before
+        ):
+            continue  # the tasks before are still starting
         here = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
         task = _be_ready.options(scheduling_strategy=here, runtime_env=dict(TRIAL_ENV))
-        waiting[node_id] = [task.remote(OVERLAP_SECONDS if ranks > 1 else 0.0) for _ in range(ranks)]
+        waiting[node_id] = [
+            task.remote(OVERLAP_SECONDS if ranks > 1 else 0.0) for _ in range(ranks)
+        ]
 
 
 @ray.remote(num_cpus=0, max_retries=0)

@@ -1,1 +1,3 @@
-"""What lies in a state root beside the log: places and locks, specifications, provenance, notes. Nothing that runs."""
+"""Contents of a state root beside the log: places and locks, specifications, provenance, notes.
+Nothing here runs anything.
+"""

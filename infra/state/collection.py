@@ -1,15 +1,21 @@
-"""Garbage collection of an experiment's checkpoints: what no live manifest refers to is deleted, once nothing runs."""
+"""Garbage collection of an experiment's checkpoints: once nothing runs, data that no live manifest
+refers to is deleted.
+"""
 
 from __future__ import annotations
 
 from regrow.search.history import History
-from regrow.tasks import checkpoints
-from regrow.tasks.checkpoints import Swept
-from regrow.tasks.ports import Store
+from regrow.tasks.checkpoint import saving
+from regrow.tasks.checkpoint.saving import Swept
+from regrow.tasks.ports.store import Store
 
 
 def collect(store: Store, history: History) -> Swept:
-    """Deletes what attempts that this history saw end have left behind. A crash in between leaves the rest for the next time."""
+    """Delete what attempts that ended, according to this history, have left behind. A crash
+    meanwhile leaves the rest for the next call.
+    """
     live = {c.manifest for trial in history.trials for c in trial.checkpoints.values()}
-    ended = [(t.number, a.number) for t in history.trials for a in t.attempts if a.outcome is not None]
-    return checkpoints.sweep(store, live, ended)
+    ended = [
+        (t.number, a.number) for t in history.trials for a in t.attempts if a.outcome is not None
+    ]
+    return saving.sweep(store, live, ended)

@@ -1,43 +1,67 @@
-"""Which experiments of a state root run: a lock that the driver's process holds, and from afar its signs of life."""
+"""Which experiments of a state root run: a lock held by the driver's process, and for other
+machines the driver's signs of life.
+"""
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from regrow.infra.machine import locks
+from regrow.infra.machine import locks, private_files
+from regrow.infra.state import unhealed
 from regrow.infra.state.places import Places
 from regrow.infra.state.presence import elsewhere
 from regrow.tasks.errors import UserError
 
 WIND_UP_SECONDS = 60.0
-"""How long a driver may take, after its log is closed, to tell MLflow and Prefect."""
+"""How long a driver may take to inform MLflow and Prefect after its log is closed."""
 _TICK = 0.1
 _LOOKS_TAKE_SECONDS = 0.5
-"""Whoever looks whether an experiment runs holds its lock for an instant; who wants to run it must not trip over that."""
+"""How long a driver waits for its lock: a process that only checks whether the experiment runs
+holds the lock for an instant.
+"""
 
 
 @contextmanager
 def driving(places: Places, experiment: str) -> Iterator[None]:
-    """Marks the experiment as being run by this process. Raises UserError if another one on this machine runs it.
+    """Mark the experiment as run by this process within the block.
 
-    A driver on another machine is not seen here; the log fences one of the two off.
+    Raises UserError if another process runs it, here or on another host that has the state root on
+    a file system with locks that work between hosts. Other drivers are not detected here; the log
+    fences one of the two off.
     """
     path = lock_file(places, experiment)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_files.folder(path.parent)
     lock = locks.take(path, wait=_LOOKS_TAKE_SECONDS)
     if lock is None:
-        raise UserError(f"experiment {experiment!r} is running already; follow it with `regrow show`, end it with `regrow stop`")
+        raise already(places, experiment)
+    lock.truncate(0)
+    lock.write(socket.gethostname())
+    lock.flush()
+    unhealed.withdraw(places, experiment)
     with lock:
         yield
 
 
-def await_wound_up(places: Places, experiment: str, is_closed: Callable[[], bool]) -> bool:
-    """Whether nobody on this machine runs the experiment, after waiting for a driver that only tells others of its end.
+def already(places: Places, experiment: str) -> UserError:
+    """Return the error for an experiment that runs already. It names the host, if that is another
+    one.
+    """
+    there = lock_file(places, experiment).read_text().strip()
+    where = f" on {there}" if there not in ("", socket.gethostname()) else ""
+    hint = "follow it with `regrow show`, end it with `regrow stop`"
+    return UserError(f"experiment {experiment!r} is running already{where}; {hint}")
 
-    `is_closed`: whether the log says that the last session has ended. On a station the prompt comes back before all is told.
+
+def await_wound_up(places: Places, experiment: str, is_closed: Callable[[], bool]) -> bool:
+    """Wait for a driver that is only informing MLflow and Prefect of its end. Returns whether no
+    process on this machine runs the experiment.
+
+    `is_closed`: whether the log says that the last session has ended. On a station the command
+    returns before everything is sent.
     """
     deadline = time.monotonic() + WIND_UP_SECONDS
     while runs_here(places, experiment):
@@ -48,15 +72,21 @@ def await_wound_up(places: Places, experiment: str, is_closed: Callable[[], bool
 
 
 def runs_here(places: Places, experiment: str) -> bool:
-    """Whether a process on this machine runs the experiment; see `runs` for others."""
+    """Return whether a process of this machine runs the experiment. Certain for this machine; see
+    `runs` for others.
+    """
     return locks.is_held(lock_file(places, experiment))
 
 
 def runs(places: Places, experiment: str) -> bool:
-    """Whether the experiment runs, here or, with the state in S3 or shared with a cluster, elsewhere, as far as that shows."""
+    """Return whether the experiment runs, here or, if the state is in S3 or shared with a cluster,
+    on another machine that gives signs of life.
+    """
     return runs_here(places, experiment) or elsewhere(places.store(experiment))
 
 
 def lock_file(places: Places, experiment: str) -> Path:
-    """The file that is locked while this machine runs the experiment."""
-    return places.services / "running" / experiment
+    """Return the file that is locked while a host runs the experiment; it contains the host's
+    name.
+    """
+    return places.common / "running" / experiment

@@ -1,6 +1,8 @@
-"""What an experiment ran with: the code's commit, the packages, the machine. Never what stands in environment variables.
+"""What an experiment ran with: the code's commit, the packages, the machine. Never the contents of
+environment variables.
 
-Collected once a session, by the driver, so that it describes the driver's machine and the folder of the user's code.
+Collected once per session by the driver, so it describes the driver's machine and the folder of the
+user's code.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ import threading
 from importlib.metadata import distributions, version
 from typing import Any
 
+from regrow.infra.machine import capacity
 from regrow.infra.state.sources import sources
 
 PATIENCE_SECONDS = 5.0
-"""How long git, or the GPU's driver, may take to answer; what is not known by then is left out."""
+"""Seconds for an answer of git or of the GPU's driver; what is not known by then is left out."""
 
 
 class Collecting(threading.Thread):
-    """Collects beside whatever else there is to do: it takes 0.2 s of CPU with 250 packages, and `git status` on a large tree."""
+    """Collects in a thread beside other work: it takes 0.2 s of CPU with 250 packages, plus `git
+    status` on a large tree.
+    """
 
     def __init__(self, folder: str | None, trainable: str) -> None:
         super().__init__(name="regrow-environment", daemon=True)
@@ -35,31 +40,43 @@ class Collecting(threading.Thread):
         self._found = collect(self._folder, self._trainable)
 
     def result(self) -> dict[str, Any]:
-        """What was found; waits for it."""
+        """Wait for the result and return it, in the form of `collect`."""
         self.join()
         return self._found
 
 
-_begun: dict[str | None, Collecting] = {}
+_begun: dict[tuple[str | None, str], Collecting] = {}
 
 
 def begin_collecting(folder: str | None, trainable: str = "") -> None:
-    """Begins to collect for the code in `folder`, for the next session of this process."""
-    _begun[folder] = Collecting(folder, trainable)
+    """Start collecting for the code in `folder`, for the next session of this process."""
+    _begun[folder, trainable] = Collecting(folder, trainable)
 
 
 def collected(folder: str | None, trainable: str = "") -> dict[str, Any]:
-    """What was found for the code in `folder` since it was begun; collects now if it was not."""
-    return (_begun.pop(folder, None) or Collecting(folder, trainable)).result()
+    """Return what was collected for the code in `folder`; collects now if `begin_collecting` was
+    not called.
+    """
+    return (_begun.pop((folder, trainable), None) or Collecting(folder, trainable)).result()
 
 
 def collect(folder: str | None, trainable: str = "") -> dict[str, Any]:
-    """Plain data: `git` (commit, branch, dirty, remote; missing where `folder` is in no repository), `code` and `files` (hashes,
-    see sources.py), `python`, `regrow`, `packages` (name -> version), `machine` (host, os, cpus, memory_bytes, gpus), `user`.
-    What cannot be told is left out.
+    """Return the environment as plain data. What cannot be found out is left out.
+
+    Keys:
+        git: commit, branch, dirty, remote; missing if `folder` is in no repository.
+        code, files: hashes of the source files, see sources.py.
+        python, regrow: versions.
+        packages: name -> version.
+        machine: host, os, gpus, and the cpus and memory_bytes that this process may use.
+        user: name of the user.
     """
     machine = {
-        "host": platform.node(), "os": platform.platform(), "cpus": os.cpu_count(), "memory_bytes": _memory(), "gpus": _gpus(),
+        "host": platform.node(),
+        "os": platform.platform(),
+        "cpus": capacity.cpus(),
+        "memory_bytes": _memory(),
+        "gpus": _gpus(),
     }
     found = {
         "git": _git(folder) if folder is not None else {},
@@ -74,29 +91,47 @@ def collect(folder: str | None, trainable: str = "") -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    # Not by `.name`: a package whose metadata is damaged has none. Each time it is asked for, it is parsed anew (0.1 s for all).
+    # Not by `.name`: a package whose metadata is damaged has none. `metadata` is parsed again on
+    # each access (0.1 s for all packages), so it is read once.
     told = (found.metadata for found in distributions())
     found = {str(one["Name"]): str(one["Version"]) for one in told if one["Name"]}
     return dict(sorted(found.items(), key=lambda one: one[0].lower()))
 
 
 def _git(folder: str) -> dict[str, Any]:
-    """Empty where there is no git, no repository, or none that may be read."""
+    """Return commit, branch, remote and dirty. Empty if there is no git, or no repository that may
+    be read.
+    """
     commit = _said(["git", "-C", folder, "rev-parse", "HEAD"])
     if not commit:
         return {}
-    changed = _said(["git", "-C", folder, "--no-optional-locks", "status", "--porcelain", "--untracked-files=no"])
-    branch = _said(["git", "-C", folder, "symbolic-ref", "--short", "-q", "HEAD"])  # none: a detached head
+    changed = _said(
+        [
+            "git",
+            "-C",
+            folder,
+            "--no-optional-locks",
+            "status",
+            "--porcelain",
+            "--untracked-files=no",
+        ]
+    )
+    # None for a detached head.
+    branch = _said(["git", "-C", folder, "symbolic-ref", "--short", "-q", "HEAD"])
     remote = _said(["git", "-C", folder, "config", "--get", "remote.origin.url"])
     found = {
-        "commit": commit, "branch": branch, "remote": without_credentials(remote or ""),
+        "commit": commit,
+        "branch": branch,
+        "remote": without_credentials(remote or ""),
         "dirty": None if changed is None else changed != "",
     }
     return {key: value for key, value in found.items() if value not in (None, "")}
 
 
 def without_credentials(url: str) -> str:
-    """A repository's address without user, password or token, and without what comes after "?"."""
+    """Return a repository's address without user, password or token, and without the part after
+    "?".
+    """
     return re.sub(r"^(\w[\w+.-]*://)[^/]*@", r"\1", url).partition("?")[0]
 
 
@@ -109,7 +144,7 @@ def _gpus() -> list[str]:
 
 def _memory() -> int | None:
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return capacity.memory()
     except (ValueError, OSError, AttributeError):
         return None
 
@@ -122,12 +157,18 @@ def _user() -> str:
 
 
 def _said(command: list[str]) -> str | None:
-    """The output of a command, None if it failed or took too long."""
+    """Return the output of a command, None if it failed or took too long."""
     quiet = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=PATIENCE_SECONDS, check=False,
-            stdin=subprocess.DEVNULL, env={**os.environ, **quiet},
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **quiet},
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

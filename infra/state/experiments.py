@@ -1,4 +1,6 @@
-"""Opening an experiment of a state root: is it there, is it the same one, with how many trials does it go on."""
+"""Opening an experiment of a state root: whether it exists, whether its specification is the same,
+and how many trials it gets.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,13 @@ import uuid
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from regrow.infra.log.reading import Survey, replay, survey
-from regrow.infra.state.driver_lock import await_wound_up
+from regrow.infra.state.driver_lock import already, await_wound_up
 from regrow.infra.state.places import CLUSTER, Places
 from regrow.search import samplers
 from regrow.search.errors import SpecError, quoted
@@ -26,148 +29,260 @@ from regrow.search.planning.warm import known_from
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.search.spec.auto import Choice
 from regrow.tasks.errors import RegrowError, UserError
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.store import Store
 
 _UNTOLD = ("event", "serve")
-"""Keys of whose changes nobody needs a line: each run has another event, and what a station serves it says itself."""
+"""Keys whose changes are not reported: each run has another event, and the station itself reports
+what it serves.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """An experiment that can be run. `trials` is the new total asked for, None: as it was; `code` (key, sha256) or None."""
+    """An experiment that can be run."""
 
     places: Places
     spec: Spec
     store: Store
     trials: int | None
+    """The new total of trials that was asked for, None: unchanged."""
     code: tuple[str, str] | None
+    """(store key, SHA-256) of a pickled trainable, None if it is not pickled."""
     log: Survey
-    """What its log says."""
+    """Key events of its log."""
     known: list[Known] = field(default_factory=list)
-    """What a new experiment takes over from earlier ones."""
+    """For a new experiment: results taken over from earlier experiments (`warm_start`)."""
     learnt: list[Known] = field(default_factory=list)
-    """Of a new experiment: what it learns from experiments on other tasks."""
+    """For a new experiment: results it learns from experiments on other tasks (`learn_from`)."""
     nothing_left: bool = False
-    """Whether it is over, and neither a further trial nor another end nor, of failed trials, another attempt is asked for."""
+    """Whether the experiment is over, and no further trials, no other stop or register setting and
+    no retry of failed trials is asked for.
+    """
     failed: int | None = None
-    """How many trials may be tried again; None where that was not asked for."""
+    """How many failed trials will be retried; None if no retry was asked for."""
     changes: list[str] = field(default_factory=list)
-    """What is otherwise than in the last session, a line each."""
+    """Settings that differ from the last session, one line each."""
     choice: Choice | None = None
-    """Of a new experiment: its search and its schedule, and why, where its specification leaves these to regrow."""
+    """For a new experiment whose specification leaves its search or schedule to regrow: the choice,
+    and the reasons.
+    """
 
     @property
     def ended(self) -> Status | None:
-        """How its last session ended; None for a new one, and where its driver was lost."""
+        """How its last session ended; None for a new experiment, and if its driver was lost."""
         return self.log.last.status if isinstance(self.log.last, Closed) else None
 
     @property
     def auto(self) -> dict[str, str]:
-        """Of a new experiment: why, by key, for what its specification leaves to regrow."""
+        """For a new experiment: the reason for each key that its specification leaves to regrow."""
         return {} if self.choice is None else self.choice.why
 
     @property
     def advisers(self) -> list[str]:
-        """The experiments that a new one learns from, and how many of their trials it is told; one line where none fits."""
-        if not self.learnt and self.log.created is None and self.spec.learn_from == AUTO and self.spec.takes_first:
-            return ["nothing: no other experiment of this state root has trials that ended, these parameters and this metric"]
+        """The experiments that a new one learns from, with the number of their trials that it gets.
+        A single explaining line if no experiment fits.
+        """
+        if (
+            not self.learnt
+            and self.log.created is None
+            and self.spec.learn_from == AUTO
+            and self.spec.takes_first
+        ):
+            return [
+                (
+                    "nothing: no other experiment of this state root has trials that ended, these"
+                    " parameters and this metric"
+                )
+            ]
         counts = Counter(known.origin.rpartition(":")[0] for known in self.learnt)
-        return [f"{name}: {count} trial{'' if count == 1 else 's'}" for name, count in counts.items()]
+        return [
+            f"{name}: {count} trial{'' if count == 1 else 's'}" for name, count in counts.items()
+        ]
 
     @property
     def asked(self) -> Spec:
-        """The specification for another `prepare`, finding the same: what was left to regrow is, the total is raised."""
-        return self.spec.model_copy(update={**dict.fromkeys(self.auto, AUTO), "trials": self.trials or self.spec.trials})
+        """The specification with which another `prepare` finds the same: keys chosen by regrow are
+        `auto` again, and the total is raised.
+        """
+        return self.spec.model_copy(
+            update={**dict.fromkeys(self.auto, AUTO), "trials": self.trials or self.spec.trials}
+        )
 
     @property
     def folder(self) -> str | None:
-        """Where the trainable's code lies, None if it has no place."""
+        """Folder of the trainable's code, None if it has none."""
         return self.spec.working_dir
 
 
 def make_importable(spec: Spec) -> None:
-    """Puts the folder of the user's code on this process's import path, if the search or the schedule is a class in it."""
+    """Put the folder of the user's code on this process's import path, if the sampler or the
+    scheduler is a class in it.
+    """
     folder = spec.working_dir
     if (spec.own_sampler or spec.own_scheduler) and folder is not None and folder not in sys.path:
         sys.path.insert(0, folder)
 
 
 def request_stop(store: Store) -> str:
-    """Asks the driver of an experiment, wherever it runs, to stop it. Returns the request's key, for `withdraw_stop`."""
+    """Ask the driver of an experiment, wherever it runs, to stop. Returns the request's key, for
+    `withdraw_stop`.
+    """
     store.create(key := f"control/stop-{uuid.uuid4().hex}", b"")
     return key
 
 
 def withdraw_stop(store: Store, key: str) -> None:
-    """Takes a request back that an end has overtaken: it would stop the next session."""
+    """Withdraw a request after the session ended without it: it would stop the next session."""
     store.delete([key])
 
 
 def take_stop_requests(store: Store) -> bool:
-    """Whether `regrow stop` was asked since the last look. Takes the request."""
+    """Return whether `regrow stop` was called since the last call of this function. Deletes the
+    requests.
+    """
     requests = store.list("control/stop-")
     store.delete(requests)
     return bool(requests)
 
 
 def prepare(
-    places: Places, name: str, spec: Spec | None, *, trials: int | None, code: str | None, retry_failed: bool = False
+    places: Places,
+    name: str,
+    spec: Spec | None,
+    *,
+    trials: int | None,
+    code: str | None,
+    retry_failed: bool = False,
 ) -> Prepared:
-    """Finds the experiment's log and holds `spec` against it. Raises UserError or SpecError for what cannot be run."""
+    """Find the experiment's log and compare `spec` with it. Raises UserError or SpecError for what
+    cannot be run.
+
+    Args:
+        places: the state root.
+        name: the experiment.
+        spec: its specification; None: resume with the one in the log.
+        trials: the new total of trials; None: as in the specification, else unchanged.
+        code: SHA-256 of a pickled trainable; None: not pickled, or as in the last session.
+        retry_failed: whether failed trials are to be retried.
+
+    """
     if spec is not None:
         places.refuse_removed(name)
     store = places.known(name) if spec is None else places.store(name)
     if not await_wound_up(places, name, lambda: isinstance(survey(store).last, Closed)):
-        raise UserError(f"experiment {name!r} is running already; follow it with `regrow show`, end it with `regrow stop`")
+        raise already(places, name)
     found = survey(store)
     if found.created is None:
         if spec is None:
-            raise UserError(f"the log of experiment {name!r} in {places.root} holds nothing; start it with `regrow run FILE`")
+            raise UserError(
+                f"the log of experiment {name!r} in {places.root} holds nothing; start it with"
+                " `regrow run FILE`"
+            )
         new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
         known, learnt = _warm(places, new), _learnt(places, new)
         return Prepared(
-            places=places, spec=new.resolved, store=store, trials=None, code=_pickled(code), log=found, known=known,
-            learnt=learnt, choice=new.choice,
+            places=places,
+            spec=new.resolved,
+            store=store,
+            trials=None,
+            code=_pickled(code),
+            log=found,
+            known=known,
+            learnt=learnt,
+            choice=new.choice,
         )
     stored = specification(found.created, found.opened)
-    if stored.name != name:  # somebody renamed its folder: from this session on the log says so, too
+    # The experiment's folder was renamed: from this session on the log has the new name, too.
+    if stored.name != name:
         stored = Spec.parse({**stored.to_json(), "name": name})
     total = max(found.opened.trials if found.opened else 0, stored.total)
     if spec is not None:
         _same(stored, spec.like(stored), name)
-        trials = spec.trials if trials is None and spec.trials is not None and spec.trials > total else trials
+        trials = (
+            spec.trials
+            if trials is None and spec.trials is not None and spec.trials > total
+            else trials
+        )
         current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SESSION})
     else:
-        current = stored
+        current = _moved(stored, places)
     if trials is not None:
         if trials < total:
             raise SpecError(
-                key="trials", value=trials, hint=f"write {total} or more",
+                key="trials",
+                value=trials,
+                hint=f"write {total} or more",
                 problem=f"experiment {name!r} has {total} already, and a total can only be raised",
             )
         if trials % stored.repeats:
             hint = f"write {trials - trials % stored.repeats + stored.repeats}"
-            raise SpecError(key="trials", value=trials, problem=f"is no multiple of repeats ({stored.repeats})", hint=hint)
+            raise SpecError(
+                key="trials",
+                value=trials,
+                problem=f"is no multiple of repeats ({stored.repeats})",
+                hint=hint,
+            )
         cells = None if stored.own_sampler else samplers.size(stored.search, stored.setting)
         if cells is not None and trials > (cells := cells * stored.repeats):
-            raise SpecError(key="trials", value=trials, problem=f"the grid has only {cells} cells", hint=f"at most {cells}")
+            raise SpecError(
+                key="trials",
+                value=trials,
+                problem=f"the grid has only {cells} cells",
+                hint=f"at most {cells}",
+            )
     if current.trainable == "pickled" and code is None:
         code = found.opened.code if found.opened else None
     closed = found.last.status if isinstance(found.last, Closed) else None
     history = replay(store, name) if retry_failed or closed == "failed" else None
-    over = closed == "finished" or (closed == "failed" and history is not None and history.ended >= total)
-    # What a lost driver left running may fail as it is declared lost.
-    failed = len(history.by_state[TrialState.FAILED] | history.running) if history is not None and retry_failed else None
+    over = closed == "finished" or (
+        closed == "failed" and history is not None and history.ended >= total
+    )
+    # Trials that a lost driver left running may turn out failed when they are declared lost.
+    failed = (
+        len(history.by_state[TrialState.FAILED] | history.running)
+        if history is not None and retry_failed
+        else None
+    )
     changed = [key for key in PER_SESSION if getattr(stored, key) != getattr(current, key)]
     return Prepared(
-        places=places, spec=current, store=store, trials=trials, code=_pickled(code), log=found,
-        nothing_left=over and (trials is None or trials == total) and not {"stop", "register"} & {*changed} and not failed,
-        changes=[_change(key, stored, current) for key in changed if key not in _often()], failed=failed,
+        places=places,
+        spec=current,
+        store=store,
+        trials=trials,
+        code=_pickled(code),
+        log=found,
+        nothing_left=over
+        and (trials is None or trials == total)
+        and not {"stop", "register"} & {*changed}
+        and not failed,
+        changes=[_change(key, stored, current) for key in changed if key not in _often()],
+        failed=failed,
     )
 
 
+def _moved(stored: Spec, places: Places) -> Spec:
+    """Return the specification with the current folder of its code, if that was moved together with
+    the state root, inside a common parent folder.
+
+    A folder below the parent is accepted if it has the same path below that parent and contains the
+    code to run.
+    """
+    if stored.working_dir is None or places.remote or (was := Path(stored.working_dir)).exists():
+        return stored
+    code = stored.program.partition(":")[0]
+    package = code.partition(".")[0]
+    names = (code,) if "/" in code or code.endswith(".py") else (code, package, f"{package}.py")
+    for below in range(1, len(was.parts) + 1):
+        folder = Path(places.root).parent.joinpath(*was.parts[below:])
+        if any((folder / name).exists() for name in names):
+            return stored.model_copy(update={"working_dir": str(folder)})
+    return stored
+
+
 def _warm(places: Places, spec: Spec) -> list[Known]:
-    """The results of the experiments that a new one starts from. Raises SpecError for one that says nothing about its space."""
+    """Return the results of the experiments that a new one starts from. Raises SpecError for an
+    experiment without a trial in the new one's space.
+    """
     known: list[Known] = []
     for number, start in enumerate(spec.warm_start):
         key = f"warm_start.{number}"
@@ -177,14 +292,20 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
             raise SpecError(key, start.experiment, str(error)) from None
         found, outside = known_from(history, spec, start, key)
         if not found:
-            problem = f"has no trial in this space ({outside} lie outside)" if outside else "has no trial that ended"
+            problem = (
+                f"has no trial in this space ({outside} lie outside)"
+                if outside
+                else "has no trial that ended"
+            )
             raise SpecError(key, start.experiment, problem, "leave it out")
         known += found
     return known
 
 
 def _learnt(places: Places, spec: Spec) -> list[Known]:
-    """What is kept of the experiments that a new one learns from. Raises SpecError for a named one that has nothing to say."""
+    """Return the results of the experiments that a new one learns from. Raises SpecError for a
+    named experiment without usable results.
+    """
     if spec.learn_from == "auto":
         return _whatever_fits(places, spec) if spec.takes_first else []
     learnt: list[Known] = []
@@ -193,39 +314,52 @@ def _learnt(places: Places, spec: Spec) -> list[Known]:
         try:
             found = learnt_from(replay(places.known(name), name), spec, name, key)
         except UserError as error:
-            raise SpecError(key, name, str(error), "write auto for whatever fits" if name.lower() == "auto" else "") from None
+            raise SpecError(
+                key,
+                name,
+                str(error),
+                "write auto for whatever fits" if name.lower() == "auto" else "",
+            ) from None
         if not found:
-            raise SpecError(key, name, "has no trial in this space that ended with a value", "leave it out")
+            raise SpecError(
+                key, name, "has no trial in this space that ended with a value", "leave it out"
+            )
         learnt += found
     return learnt
 
 
 def _whatever_fits(places: Places, spec: Spec) -> list[Known]:
-    """Of the last experiments with the same parameters and metric; others, and what cannot be read, are passed over."""
+    """Return the results of the newest experiments with the same parameters and metric. Others, and
+    unreadable ones, are skipped.
+    """
     found: list[tuple[float, list[Known]]] = []
     for name in places.experiments():
         if name == spec.name:
             continue
         with suppress(RegrowError, SpecError, msgspec.MsgspecError):
             history = replay(places.known(name), name)
-            if history.created is not None and (kept := learnt_from(history, spec, name, "learn_from")):
+            if history.created is not None and (
+                kept := learnt_from(history, spec, name, "learn_from")
+            ):
                 found.append((history.created.t, kept))
     found.sort(key=lambda one: -one[0])
     return [known for _, kept in found[:MOST_EXPERIMENTS] for known in kept]
 
 
 def _often() -> tuple[str, ...]:
-    """Keys whose changes are told to nobody: on a cluster each job's files lie elsewhere."""
+    """Return the keys whose changes are not reported. On a cluster that includes the folder of the
+    code: each job's files lie elsewhere.
+    """
     return (*_UNTOLD, "working_dir") if os.environ.get(CLUSTER) else _UNTOLD
 
 
 def _pickled(digest: str | None) -> tuple[str, str] | None:
-    """Store key and SHA-256 of a pickled trainable."""
+    """Return store key and SHA-256 of a pickled trainable."""
     return None if digest is None else (f"code/{digest}", digest)
 
 
 def _change(key: str, stored: Spec, current: Spec) -> str:
-    """A line about what is otherwise than in the last session."""
+    """Return a line about a setting that differs from the last session."""
     if key == "env":  # its values may be secrets
         return "env differs from the last time"
     where, old, new = _difference(key, stored.settings()[key], current.settings()[key])
@@ -238,14 +372,19 @@ def _same(stored: Spec, given: Spec, name: str) -> None:
         if a[key] != b[key]:
             where, old, new = _difference(key, a[key], b[key])
             raise SpecError(
-                key=where, value=new,
-                problem=f"differs from the experiment {name!r} that is there already, which has {old}",
+                key=where,
+                value=new,
+                problem=(
+                    f"differs from the experiment {name!r} that is there already, which has {old}"
+                ),
                 hint=f"give this one another name, or go on with that one: regrow resume {name}",
             )
 
 
 def _difference(key: str, old: Any, new: Any) -> tuple[str, str, Any]:
-    """The key at which two values differ, as deep as that can be said; the old value in words, and the new one."""
+    """Return the key at which two values differ, as deep as possible; the old value in words; and
+    the new value.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         name = next(n for n in (*old, *new) if n not in old or n not in new or old[n] != new[n])
         return _difference(f"{key}.{name}", old.get(name), new.get(name))

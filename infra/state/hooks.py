@@ -1,4 +1,6 @@
-"""The secrets of schedules that a request may start, `POST /hooks/NAME`: a file that only the user may read."""
+"""The secrets of schedules that an HTTP request may start, `POST /hooks/NAME`: a file that only the
+user may read.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import msgspec
 
 from regrow.infra.machine import locks, private_files
 from regrow.infra.state.places import Places
@@ -17,33 +21,40 @@ _PATIENCE_SECONDS = 5.0
 
 
 def place(places: Places) -> Path:
-    """The file: {schedule: secret}."""
+    """Return the path of the file: {schedule: secret}."""
     return places.services / "station" / "hooks.json"
 
 
 def known(places: Places) -> dict[str, str]:
-    """The secrets by schedule; none where the file is not there. Raises RegrowError for one that cannot be read."""
+    """Return the secrets by schedule; empty if there is no file. Raises RegrowError if the file
+    cannot be read.
+    """
     file = place(places)
     try:
-        return dict(json.loads(file.read_text()))
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise RegrowError(f"{file} cannot be read ({error}); restore it, or remove it and schedule again with --hook") from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RegrowError(
+            f"{file} cannot be read ({error}); restore it, or remove it and schedule again with"
+            " --hook"
+        ) from error
 
 
 def make(places: Places, schedule: str) -> Path:
-    """Makes a secret for the schedule, unless it has one; returns the file."""
+    """Make a secret for the schedule, unless it has one. Returns the path of the file."""
     with _alone(places):
         _write(places, {schedule: secrets.token_urlsafe(32), **known(places)})
     return place(places)
 
 
 def forget(places: Places, schedule: str) -> None:
-    """Removes the schedule's secret, if it has one."""
+    """Remove the schedule's secret, if it has one."""
     if schedule in known(places):
         with _alone(places):
-            _write(places, {name: secret for name, secret in known(places).items() if name != schedule})
+            _write(
+                places, {name: secret for name, secret in known(places).items() if name != schedule}
+            )
 
 
 def _write(places: Places, found: dict[str, str]) -> None:
@@ -53,9 +64,11 @@ def _write(places: Places, found: dict[str, str]) -> None:
 @contextmanager
 def _alone(places: Places) -> Iterator[None]:
     folder = place(places).parent
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_files.folder(folder)
     lock = locks.take(folder / "hooks.lock", wait=_PATIENCE_SECONDS)
     if lock is None:
-        raise RegrowError(f"{folder / 'hooks.lock'} is locked by another process that does not let go")
+        raise RegrowError(
+            f"{folder / 'hooks.lock'} is locked by another process that does not let go"
+        )
     with lock:
         yield

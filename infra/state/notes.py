@@ -1,7 +1,9 @@
-"""Notes and tags that people give an experiment, at any time and from anywhere, also while it runs.
+"""Notes and tags that people give an experiment, at any time and from any machine, also while it
+runs.
 
-They are no events: nothing is decided by them, and the log has one writer. Each is an object of its own, `notes/<n>.json`,
-created on the condition that its number is free: nothing is locked, nothing is overwritten, none gets lost.
+They are not events: no decision depends on them, and the log has only one writer. Each is its own
+object, `notes/<n>.json`, created only if its number is free: nothing is locked, overwritten or
+lost.
 """
 
 from __future__ import annotations
@@ -13,50 +15,58 @@ from dataclasses import dataclass
 import msgspec
 
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Exists, Missing, Store
+from regrow.tasks.ports.store import Exists, Missing, Store
 
 PREFIX = "notes/"
 MOST_TAG, MOST_TEXT = 100, 8000
-"""Characters of a tag and of a note; so much of a note MLflow shows."""
+"""Most characters of a tag and of a note. MLflow shows no more of a note."""
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was noted at `t` (seconds since the epoch): a text, which may be empty, and tags that came and went."""
+    """One entry made at `t` (seconds since the epoch): a text, possibly empty, and tags that were
+    added or removed.
+    """
 
     t: float
     text: str = ""
     tags: tuple[str, ...] = ()
+    """Tags that were added."""
     untags: tuple[str, ...] = ()
+    """Tags that were removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """All that was noted, oldest first. `count`: how many objects that are."""
+    """All notes of an experiment, oldest first. `count`: number of their objects."""
 
     texts: tuple[Note, ...] = ()
-    """Those with a text."""
+    """Notes that have a text."""
     tags: tuple[str, ...] = ()
-    """Tags that it has now, in the order in which they came."""
+    """Current tags, in the order in which they were added."""
     ever: tuple[str, ...] = ()
-    """All that it ever had."""
+    """All tags that the experiment ever had."""
     count: int = 0
 
     def view(self) -> dict[str, object]:
-        """As `--json` prints them."""
-        return {"tags": list(self.tags), "notes": [{"t": note.t, "text": note.text} for note in self.texts]}
+        """Return the notes as `--json` prints them."""
+        return {
+            "tags": list(self.tags),
+            "notes": [{"t": note.t, "text": note.text} for note in self.texts],
+        }
 
 
 NONE = Notes()
 
 
 def read(store: Store) -> Notes:
-    """The notes of an experiment. Raises Unavailable."""
+    """Return the notes of an experiment. Raises Unavailable."""
     found: list[Note] = []
     keys = store.list(PREFIX)
     for key in keys:
         try:
             found.append(msgspec.json.decode(store.read(key), type=Note))
-        except (Missing, msgspec.DecodeError):  # removed meanwhile; cut short where a file system has no links
+        # Removed meanwhile, or truncated, which is possible on a file system without hard links.
+        except (Missing, msgspec.DecodeError):
             continue
     tags: dict[str, None] = {}
     ever: dict[str, None] = {}
@@ -65,25 +75,43 @@ def read(store: Store) -> Notes:
         ever |= dict.fromkeys(note.tags)
         for tag in note.untags:
             tags.pop(tag, None)
-    return Notes(texts=tuple(note for note in found if note.text), tags=tuple(tags), ever=tuple(ever), count=len(keys))
+    return Notes(
+        texts=tuple(note for note in found if note.text),
+        tags=tuple(tags),
+        ever=tuple(ever),
+        count=len(keys),
+    )
 
 
 def add(store: Store, text: str, *, tags: Iterable[str] = (), untags: Iterable[str] = ()) -> None:
-    """Adds a note for good. Raises UserError for a tag that is none, or for nothing to note."""
-    note = Note(t=time.time(), text=text.strip(), tags=tuple(map(_tag, tags)), untags=tuple(map(_tag, untags)))
+    """Add a note permanently. Raises UserError for an invalid tag, or if there is nothing to
+    note.
+    """
+    note = Note(
+        t=time.time(),
+        text=text.strip(),
+        tags=tuple(map(_tag, tags)),
+        untags=tuple(map(_tag, untags)),
+    )
     if not (note.text or note.tags or note.untags):
         raise UserError('nothing to note; write a text ("..."), --tag TAG or --untag TAG')
     if len(note.text) > MOST_TEXT:
-        raise UserError(f"the note has {len(note.text):,} characters, at most {MOST_TEXT:,} are possible; link to the rest")
+        raise UserError(
+            f"the note has {len(note.text):,} characters, at most {MOST_TEXT:,} are possible; link"
+            " to the rest"
+        )
     data = msgspec.json.encode(note)
-    number = max((int(key.removeprefix(PREFIX).partition(".")[0]) for key in store.list(PREFIX)), default=0)
+    number = max(
+        (int(key.removeprefix(PREFIX).partition(".")[0]) for key in store.list(PREFIX)), default=0
+    )
     while True:
         number += 1
         key = f"{PREFIX}{number:06d}.json"
         try:
             store.create(key, data)
         except Exists:
-            if store.read(key) != data:  # somebody else's; ours where the answer to an earlier try was lost
+            # It is ours if the answer to an earlier try was lost, else another writer's.
+            if store.read(key) != data:
                 continue
         return
 
@@ -91,7 +119,12 @@ def add(store: Store, text: str, *, tags: Iterable[str] = (), untags: Iterable[s
 def _tag(tag: str) -> str:
     tag = tag.strip()
     if not tag or len(tag) > MOST_TAG or "," in tag or not tag.isprintable():
-        raise UserError(f"the tag {tag!r} is none; write up to {MOST_TAG} printable characters without a comma")
+        raise UserError(
+            f"the tag {tag!r} is none; write up to {MOST_TAG} printable characters without a comma"
+        )
     if tag.startswith(("mlflow.", "regrow.")):
-        raise UserError(f"the tag {tag!r} would replace one of MLflow's or regrow's own there; write another one")
+        raise UserError(
+            f"the tag {tag!r} would replace one of MLflow's or regrow's own there; write"
+            " another one"
+        )
     return tag

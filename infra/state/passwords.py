@@ -1,26 +1,34 @@
-"""The passwords of a station that listens beyond the loopback: made once, kept in one file that only its owner may read.
+"""The passwords of a state root's servers, made once and kept in one file that only its owner may
+read.
 
-<services>/station/passwords.json   {"prefect": ..., "mlflow": ..., "page": ..., "cookies": ...}
+The file is `<services>/station/passwords.json`, with the keys prefect, mlflow, page, cookies and
+place. `place` is the inode number of the folder of services. Passwords that came with a copied or
+unpacked state root are known to its giver. They have another `place`, and are not used.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from regrow.infra.machine import private_files
+from regrow.infra.machine import locks, login, private_files
 from regrow.tasks.errors import UserError
 
 USER = "regrow"
-"""Whom all three know."""
+"""The user name for all three servers."""
 _BYTES = 24
+_PATIENCE_SECONDS = 5.0
+"""How long another process may take to put a file aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passwords:
-    """Those of the Prefect server, of MLflow's server, of the page; `cookies` signs the cookies of MLflow's server."""
+    """Passwords of the Prefect server, MLflow's server and the page. `cookies`: key that signs
+    login links and cookies.
+    """
 
     prefect: str = field(repr=False)
     mlflow: str = field(repr=False)
@@ -29,33 +37,86 @@ class Passwords:
 
     @property
     def prefect_auth(self) -> str:
-        """What stands in PREFECT_API_AUTH_STRING."""
+        """Value of PREFECT_API_AUTH_STRING."""
         return f"{USER}:{self.prefect}"
+
+    @property
+    def mlflow_auth(self) -> str:
+        """USER:PASSWORD for MLflow's server."""
+        return f"{USER}:{self.mlflow}"
+
+    @property
+    def mlflow_environment(self) -> dict[str, str]:
+        """Environment variables with which MLflow's clients log in to its server."""
+        return {"MLFLOW_TRACKING_USERNAME": USER, "MLFLOW_TRACKING_PASSWORD": self.mlflow}
+
+    def link(self, server: str, url: str) -> str:
+        """Return the address of a page with a token that logs one browser in, once. `server`:
+        prefect, mlflow or page.
+        """
+        return login.link(url, self.cookies, server)
+
+    def shown(self, server: str, url: str) -> str:
+        """Return the address for printing: with a login token only on a terminal, as other output
+        may be kept.
+        """
+        return self.link(server, url) if sys.stdout.isatty() and sys.stderr.isatty() else url
 
 
 def file_of(services: Path) -> Path:
-    """Where they are kept, for a folder of services."""
+    """Return the passwords file of a folder of services."""
     return services / "station" / "passwords.json"
 
 
+def used_links(services: Path) -> Path:
+    """Return the folder that has one file for each login link that was used and has not expired
+    yet.
+    """
+    return private_files.folder(services / "station" / "used-links")
+
+
 def read(services: Path) -> Passwords | None:
-    """Those of a folder of services; None where none were made. Raises UserError for a file that cannot be read."""
+    """Return the passwords of a folder of services; None if none were made for it. Raises UserError
+    if the file cannot be read.
+    """
     file = file_of(services)
     try:
         known = json.loads(file.read_text())
-        return Passwords(**{one.name: str(known[one.name]) for one in fields(Passwords)})
+        found = Passwords(**{one.name: str(known[one.name]) for one in fields(Passwords)})
+        return found if known.get("place") == services.stat().st_ino else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} cannot be read ({error}); delete it, and `regrow up --host` makes new passwords") from None
+        raise UserError(
+            f"{file} cannot be read ({error}); delete it, and the next start makes new passwords"
+        ) from None
 
 
 def make(services: Path) -> Passwords:
-    """Those that are kept, or new ones where there are none."""
+    """Return the stored passwords, or make new ones if there are none."""
     if (known := read(services)) is not None:
         return known
     new = Passwords(**{one.name: secrets.token_urlsafe(_BYTES) for one in fields(Passwords)})
     file = file_of(services)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    private_files.create(file, json.dumps(asdict(new)))  # never over those that another process made meanwhile
+    private_files.folder(file.parent)
+    if file.exists() and read(services) is None:
+        _put_aside(services)
+    # Never overwrite passwords that another process made meanwhile.
+    private_files.create(file, json.dumps({**asdict(new), "place": services.stat().st_ino}))
     return read(services) or new
+
+
+def _put_aside(services: Path) -> None:
+    """Rename a passwords file that belongs to another folder. One process at a time: a second one
+    would put aside what the first makes.
+    """
+    file = file_of(services)
+    lock = locks.take(file.with_suffix(".lock"), wait=_PATIENCE_SECONDS)
+    if lock is None:
+        raise UserError(
+            f"{file.with_suffix('.lock')} is locked by another process that does not let go; try"
+            " again"
+        )
+    with lock:
+        if file.exists() and read(services) is None:
+            file.rename(file.with_suffix(".elsewhere"))

@@ -1,6 +1,8 @@
-"""What a station is to serve, and how its servers stand: a file each for a name, which stay while no station is up.
+"""What a station is to serve, and the status of its servers: one file per name; they remain while
+no station runs.
 
-`<services>/station/serve/NAME.json` says what is to be served, `serving/NAME.json` is the server's own word.
+`<services>/station/serve/NAME.json` describes what to serve; the server itself writes
+`serving/NAME.json`.
 """
 
 from __future__ import annotations
@@ -17,10 +19,16 @@ from regrow.search.spec.serve import Serve
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be served by a name: `serve` as the specification has it, `folder` of the user's code.
+    """What to serve under one name.
 
-    `schedule`: whose name it is, a schedule's or an experiment's; `series`: the newest of the schedule's experiments is followed,
-    else the one of the name.
+    Attributes:
+        name: the name of a schedule or an experiment.
+        folder: folder of the user's code.
+        serve: the `serve` section of the specification.
+        schedule: whether `name` is a schedule's; else it is an experiment's.
+        series: whether the newest of the schedule's experiments is followed; else the experiment
+            called `name`.
+
     """
 
     name: str
@@ -31,45 +39,47 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parsed(self) -> Serve:
-        """What it says. Raises ValueError for what another version wrote."""
+        """The parsed `serve` section. Raises ValueError if another version wrote it in another
+        form.
+        """
         return Serve.model_validate(self.serve)
 
 
 def read(places: Places, name: str) -> Served | None:
-    """What is to be served by that name; None for nothing, and where its file is damaged."""
+    """Return what to serve under the name; None if there is nothing, or its file is damaged."""
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(_place(places, name).read_bytes(), type=Served)
     return None
 
 
 def written_at(places: Places, name: str) -> int:
-    """When it was written last, in ns; 0 where there is none."""
+    """Return when the description was last written, in ns; 0 if there is none."""
     with suppress(OSError):
         return _place(places, name).stat().st_mtime_ns
     return 0
 
 
 def write(places: Places, served: Served) -> None:
-    """Has it be served."""
+    """Write the description, which makes the station serve it."""
     for file in (_place(places, served.name), standing(places, served.name)):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_files.folder(file.parent)
     private_files.replace(_place(places, served.name), msgspec.json.encode(served))
 
 
 def remove(places: Places, name: str) -> None:
-    """Has nothing be served by that name."""
+    """Remove the description: nothing is served under the name."""
     _place(places, name).unlink(missing_ok=True)
 
 
 def forget(places: Places, name: str, *, schedule: bool) -> None:
-    """A schedule was deleted, or an experiment removed: it is served no more."""
+    """Stop serving a schedule that was deleted, or an experiment that was removed."""
     there = read(places, name)
     if there is not None and there.schedule == schedule:
         remove(places, name)
 
 
 def rename(places: Places, name: str, new: str) -> None:
-    """An experiment has another name, by which it is served from now on."""
+    """Serve a renamed experiment under its new name."""
     there = read(places, name)
     if there is not None and not there.schedule:
         write(places, msgspec.structs.replace(there, name=new))
@@ -77,17 +87,19 @@ def rename(places: Places, name: str, new: str) -> None:
 
 
 def names(places: Places) -> list[str]:
-    """The names by which something is to be served."""
-    return sorted(file.name.removesuffix(".json") for file in _place(places, "x").parent.glob("*.json"))
+    """Return the names under which something is to be served."""
+    return sorted(
+        file.name.removesuffix(".json") for file in _place(places, "x").parent.glob("*.json")
+    )
 
 
 def standing(places: Places, name: str) -> Path:
-    """The file in which the server says how it stands."""
+    """Return the file in which the server writes its status."""
     return places.services / "station" / "serving" / f"{name}.json"
 
 
 def token_file(places: Places) -> Path:
-    """Where a station keeps the token that it asks for where servers listen beyond the loopback."""
+    """Return the file of the token that servers use which were started without one."""
     return places.services / "station" / "serve-token"
 
 

@@ -1,7 +1,9 @@
-"""Which code a session runs: the hashes of its source files, and what of them is otherwise than in the session before.
+"""Which code a session runs: the hashes of its source files, and which of them changed since the
+session before.
 
-Bounded, as it is done at each start and kept in the log: only source files, only so many and so large ones, and not what is
-below hidden folders, virtual environments, states of regrow, and folders that hold data or what other tools wrote.
+The search is bounded, as it runs at each start and its result is kept in the log: only source
+files, up to a number and a size, and nothing below hidden folders, virtual environments, state
+roots of regrow, and folders with data or with other tools' output.
 """
 
 from __future__ import annotations
@@ -16,22 +18,36 @@ from typing import Any
 from regrow.search.events import Opened
 
 SUFFIXES = frozenset({".py", ".pyx", ".sh", ".yaml", ".yml", ".toml", ".ini", ".cfg"})
-"""No .json: trials write it more often than they read it."""
-LEFT_OUT = frozenset({"__pycache__", "node_modules", "site-packages", "data", "datasets", "mlruns", "mlartifacts", "wandb"})
+"""Suffixes of source files. Not .json: trials write it more often than they read it."""
+LEFT_OUT = frozenset(
+    {
+        "__pycache__",
+        "node_modules",
+        "site-packages",
+        "data",
+        "datasets",
+        "mlruns",
+        "mlartifacts",
+        "wandb",
+    }
+)
 MOST_FILES = 300
-"""Source files that are looked at, by name; 25 KB of an event."""
+"""Most source files that are hashed, in order of folders and names; they take 25 KB of an event."""
 MOST_BYTES = 1 << 20
-"""Larger ones are left out: that is data, whatever it is called."""
+"""Larger files are left out: they are data, whatever their suffix."""
 MOST_ENTRIES = 20_000
-"""Entries of folders that are looked at, for a working folder that is somebody's home: 0.2 s."""
+"""Most folder entries that are looked at, in case the working folder is a home folder: 0.2 s."""
 _NAMED = 3
-"""Files that are named in a line."""
+"""Most files that are named in a line."""
 
 
 def sources(folder: str, trainable: str) -> dict[str, Any]:
-    """`code`: the trainable's `file` and its SHA-256 (both missing where it has none below `folder`), the SHA-256 of all source
-    files (`working_dir_sha256`), how many there are (`files`), and whether that is all (`complete`). `files`: the first 16
-    digits of each one's, by its path below `folder`.
+    """Return the keys `code` and `files`.
+
+    `code`: the trainable's `file` and its `sha256` (both missing if it has no file below `folder`),
+    the SHA-256 of all source files (`working_dir_sha256`), their number (`files`), and whether
+    these are all (`complete`). `files`: the first 16 hex digits of each file's SHA-256, by its path
+    below `folder`.
     """
     own = _file(folder, trainable)
     digests: dict[str, str] = {}
@@ -45,9 +61,15 @@ def sources(folder: str, trainable: str) -> dict[str, Any]:
         name = path.relative_to(folder).as_posix()
         if name not in digests and (digest := _digest(path)) is not None:
             digests[name] = digest
-    whole = hashlib.sha256("".join(f"{name}\0{digests[name]}\n" for name in sorted(digests)).encode()).hexdigest()
+    whole = hashlib.sha256(
+        "".join(f"{name}\0{digests[name]}\n" for name in sorted(digests)).encode()
+    ).hexdigest()
     code = {
-        "file": own, "sha256": digests.get(own or ""), "working_dir_sha256": whole, "files": len(digests), "complete": complete,
+        "file": own,
+        "sha256": digests.get(own or ""),
+        "working_dir_sha256": whole,
+        "files": len(digests),
+        "complete": complete,
     }
     return {
         "code": {key: value for key, value in code.items() if value is not None},
@@ -56,16 +78,20 @@ def sources(folder: str, trainable: str) -> dict[str, Any]:
 
 
 def code_changed(before: Opened, now: Mapping[str, Any]) -> str | None:
-    """A line about what of the code is otherwise than in the session that `before` opened; None for nothing, or unknown."""
+    """Return a line about the code that changed since the session that `before` opened; None if
+    nothing changed or it is unknown.
+    """
     changed = changes(before.environment, now)
     if not changed:
         return None
-    when = datetime.fromtimestamp(before.t).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - by the user's own clock
+    when = datetime.fromtimestamp(before.t).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - the user's local time
     return f"code: {said(changed)} since the session of {when}{_commit(now)}"
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The source files that differ between two environments, by name; the commit, where only that does."""
+    """Return the names of source files that differ between two environments; ["the commit"] if only
+    that differs.
+    """
     if "files" not in before or "files" not in now:
         return _commits(before, now) if before and now else []
     old, new = before["files"], now["files"]
@@ -74,10 +100,12 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def said(changed: list[str]) -> str:
-    """'train.py, model.py and 4 others changed'."""
+    """Return the changed names as text: 'train.py, model.py and 4 others changed'."""
     more = len(changed) - _NAMED
     names = changed if more <= 1 else [*changed[:_NAMED], f"{more} others"]
-    return f"{' and '.join([', '.join(names[:-1]), names[-1]] if len(names) > 1 else names)} changed"
+    return (
+        f"{' and '.join([', '.join(names[:-1]), names[-1]] if len(names) > 1 else names)} changed"
+    )
 
 
 def _commits(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -86,20 +114,28 @@ def _commits(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _commit(environment: Mapping[str, Any]) -> str:
-    """' (commit 1a2b3c4, dirty)', or nothing outside of a repository."""
+    """Return ' (commit 1a2b3c4, dirty)', or '' outside a repository."""
     git = environment.get("git", {})
-    return f" (commit {git['commit'][:7]}{', dirty' if git.get('dirty') else ''})" if git.get("commit") else ""
+    return (
+        f" (commit {git['commit'][:7]}{', dirty' if git.get('dirty') else ''})"
+        if git.get("commit")
+        else ""
+    )
 
 
 def _file(folder: str, trainable: str) -> str | None:
-    """The trainable's file below the folder: of file.py:name, of package.module:name, or a command's script."""
+    """Return the trainable's file below the folder: for file.py:name, for package.module:name, or a
+    command's script. None if there is none.
+    """
     place = trainable.partition(":")[0]
     names = (place, place.replace(".", "/") + ".py") if place and not os.path.isabs(place) else ()
     return next((name for name in names if Path(folder, name).is_file()), None)
 
 
 def _walk(folder: Path) -> Iterator[Path | None]:
-    """Source files, those of a folder before what is below it; None for more than are looked at."""
+    """Yield source files, those of a folder before those of its subfolders. Yields None last if the
+    limit of entries was reached.
+    """
     left, folders = MOST_ENTRIES, [folder]
     while folders:
         try:
@@ -110,7 +146,8 @@ def _walk(folder: Path) -> Iterator[Path | None]:
         if left < 0:
             yield None
             return
-        if {"pyvenv.cfg", ".services"} & {entry.name for entry in entries}:  # a virtual environment, a state of ours
+        # A virtual environment, or a state root of regrow.
+        if {"pyvenv.cfg", ".services"} & {entry.name for entry in entries}:
             continue
         for entry in entries:
             if entry.name.startswith(".") or entry.name in LEFT_OUT:
@@ -122,8 +159,12 @@ def _walk(folder: Path) -> Iterator[Path | None]:
 
 
 def _digest(file: Path) -> str | None:
-    """None for one that is too large, or cannot be read."""
+    """Return the file's SHA-256, None if it is too large or cannot be read."""
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest() if file.stat().st_size <= MOST_BYTES else None
+        return (
+            hashlib.sha256(file.read_bytes()).hexdigest()
+            if file.stat().st_size <= MOST_BYTES
+            else None
+        )
     except OSError:
         return None

@@ -4,100 +4,141 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from regrow.infra.state.yaml_file import located, place, read_map, write_map
+from regrow.infra.state.yaml_file import located, read_map, write_map
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
-from regrow.search.spec.wandb import DOTTED, PACKAGE, is_sweep, theirs, translated
+from regrow.tasks.attempt.trainable import functions
 from regrow.tasks.errors import UserError
-from regrow.tasks.trainable import functions
 
-_CHOICE = "REGROW_WANDB"
-"""The user's own variable for which `wandb` the program of a sweep file is to see; asked when the file is read."""
+FORMATS = "regrow.spec_files"
+"""The group of entry points that read other tools' files; each is a `Format`."""
+
+
+class Format(Protocol):
+    """A file format of another tool that describes an experiment. Consulted for files without
+    `space`.
+    """
+
+    def is_its(self, data: Mapping[str, Any]) -> bool:
+        """Return whether the file's content is of this format."""
+        ...
+
+    def read(
+        self,
+        data: dict[str, Any],
+        path: Path,
+        trials: int | None,
+        tell: Callable[[str], object],
+        check: Check,
+    ) -> Spec:
+        """Return the equivalent specification. Raises SpecError and UserError.
+
+        Args:
+            data: the file's content.
+            path: the file.
+            trials: how many trials there are if the file does not say; None: not known.
+            tell: gets a line for each thing that only resembles what the tool does.
+            check: makes the specification from regrow's keys, and checks that the code exists.
+
+        """
+        ...
+
+
+Check = Callable[[dict[str, Any], Any, Path], Spec]
+"""(keys, the folder as written, the folder of the code) -> specification. Raises SpecError."""
 
 
 def _untold(_line: str) -> None:
-    """Nobody is there to read it, or it was told before."""
+    """Ignore the line: there is no reader, or it was shown before."""
 
 
-def read_spec(path: Path, *, trials: int | None = None, tell: Callable[[str], object] = _untold) -> Spec:
-    """The specification in a file; its folder becomes `working_dir` where none is given.
+def read_spec(
+    path: Path, *, trials: int | None = None, tell: Callable[[str], object] = _untold
+) -> Spec:
+    """Return the specification in a file; its folder becomes `working_dir` if none is given.
 
-    Of a sweep file of W&B's, `tell` gets a line for each thing that is only like what W&B does; `trials` stands for a `run_cap`
-    that is missing. Raises UserError for a file that cannot be read or is not YAML, SpecError for what it says.
+    Raises UserError for a file that cannot be read or is not YAML, SpecError for invalid content.
+
+    Args:
+        path: the file.
+        trials: number of trials for another tool's file that has none.
+        tell: for another tool's file, gets a line for each thing that only resembles what the tool
+            does.
+
     """
     data = read_map(path, "experiment", "regrow schema")
-    if is_sweep(data):
-        return _of_sweep(data, path, trials, tell)
+    for point in entry_points(group=FORMATS) if "space" not in data else ():
+        found: Format = point.load()()
+        if found.is_its(data):
+            return found.read(data, path, trials, tell, _checked)
     folder = data.get("working_dir")
     if folder is None or isinstance(folder, str):
-        data = {**data, "working_dir": str((path.parent / Path(folder or ".").expanduser()).resolve())}
+        data = {
+            **data,
+            "working_dir": str((path.parent / Path(folder or ".").expanduser()).resolve()),
+        }
     try:
-        return _checked(data, folder, Path(data["working_dir"]) if isinstance(data.get("working_dir"), str) else path.parent)
+        str(data.get("working_dir")).encode()
+    except UnicodeEncodeError:
+        name = os.fsencode(data["working_dir"]).decode(errors="backslashreplace")
+        raise UserError(
+            f"the folder {name} of the code has a path that is not UTF-8, as Ray has all paths;"
+            " rename it"
+        ) from None
+    try:
+        return _checked(
+            data,
+            folder,
+            Path(data["working_dir"]) if isinstance(data.get("working_dir"), str) else path.parent,
+        )
     except SpecError as error:
         raise located(error, path) from None
-
-
-def _of_sweep(sweep: dict[str, Any], path: Path, trials: int | None, tell: Callable[[str], object]) -> Spec:
-    try:
-        data, notes = translated(sweep, path.stem, trials)
-        folder = _folder_of(sweep, path)
-    except SpecError as error:
-        raise located(error, path) from None
-    data["env"] = {**data["env"], PACKAGE: _chosen()}
-    try:
-        spec = _checked({**data, "working_dir": str(folder)}, None, folder)
-    except SpecError as error:
-        raise located(theirs(error, sweep), path) from None
-    for key, text in notes:
-        tell(f"{place(key, path)}: {key}: {text}")
-    return spec
-
-
-def _folder_of(sweep: dict[str, Any], path: Path) -> Path:
-    """Where its program is: the file's folder or, as W&B's agent has it, the one in which we are. Raises SpecError."""
-    here, program = path.parent.resolve(), sweep.get("program")
-    if not isinstance(program, str) or (here / program).is_file():
-        return here
-    if (Path.cwd() / program).is_file():
-        return Path.cwd()
-    raise SpecError("program", program, f"there is no file {here / program}", "write it relative to the sweep file's folder")
-
-
-def _chosen() -> str:
-    """Which `wandb` its program is to see. Raises UserError."""
-    chosen = os.environ.get(_CHOICE) or "standin"
-    if chosen not in ("standin", "real"):
-        hint = "write real for W&B's own package, or leave it out for regrow's stand-in"
-        raise UserError(f"{_CHOICE}: {chosen!r} is not known; {hint}")
-    return chosen
 
 
 def _checked(data: dict[str, Any], written: Any, folder: Path) -> Spec:
-    """The specification, whose code lies in `folder`, written as `written`. Raises SpecError."""
-    place, _, name = data["trainable"].partition(":") if isinstance(data.get("trainable"), str) else ("", "", "x")
+    """Return the specification, checking that its code exists in `folder` (`written`: that folder
+    as given). Raises SpecError.
+    """
+    place, _, name = (
+        data["trainable"].partition(":")
+        if isinstance(data.get("trainable"), str)
+        else ("", "", "x")
+    )
     if place.endswith(".py") and not name and (folder / place).is_file():
         names = functions(folder / place)
         hint = f"write {' or '.join(f'{place}:{one}' for one in names) or 'file.py:function'}"
         raise SpecError("trainable", data["trainable"], "names no function or class", hint)
     spec = Spec.parse(data)
     if not folder.is_dir():
-        problem, hint = f"there is no folder {folder}", "write it relative to the specification's folder"
+        problem, hint = (
+            f"there is no folder {folder}",
+            "write it relative to the specification's folder",
+        )
         raise SpecError(key="working_dir", value=written, problem=problem, hint=hint)
     if spec.trainable == "pickled":
         problem, hint = "is for experiments from Python", "write file.py:function"
         raise SpecError(key="trainable", value=spec.trainable, problem=problem, hint=hint)
     if place.endswith(".py") and not (folder / place).is_file():
-        problem, hint = f"there is no file {folder / place}", "write it relative to the specification's folder"
+        problem, hint = (
+            f"there is no file {folder / place}",
+            "write it relative to the specification's folder",
+        )
         raise SpecError(key="trainable", value=spec.trainable, problem=problem, hint=hint)
     return spec
 
 
 def published_spec(spec: Mapping[str, Any]) -> bytes:
-    """The specification as YAML that `regrow run` takes; without the values of environment variables, and without places."""
+    """Return the specification as YAML for `regrow run`, without paths and without the values of
+    environment variables other than REGROW_*.
+    """
     kept = {key: value for key, value in spec.items() if key not in ("state", "working_dir")}
     if kept.get("env"):
-        kept["env"] = {name: value if name in (PACKAGE, DOTTED) else None for name, value in kept["env"].items()}
+        kept["env"] = {
+            name: value if name.startswith("REGROW_") else None
+            for name, value in kept["env"].items()
+        }
     return write_map(kept)

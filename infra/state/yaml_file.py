@@ -1,4 +1,6 @@
-"""Reading and writing of the YAML files that people write: safe YAML only, and errors that name the file and the line or key."""
+"""Reading and writing YAML files that people write: safe YAML only, and errors that name the file
+and the line or key.
+"""
 
 from __future__ import annotations
 
@@ -12,45 +14,65 @@ import yaml
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
 
+MOST_VALUES = 1_000_000
+"""Most values in a file. A few lines of anchors within anchors can expand to billions."""
+
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice instead of keeping the last, and reads plain scalars as YAML 1.2 does.
+    """Safe YAML that refuses a key given twice instead of keeping the last, and reads plain scalars
+    as YAML 1.2 does.
 
-    PyYAML is of YAML 1.1, where 1e-4 is text, 12:30 the number 750 and 2024-01-01 a date. `yes`, `no`, `on` and `off` are
-    booleans in 1.1 and text in 1.2: whichever was taken, some would train something else than they wrote, so they are refused.
+    PyYAML implements YAML 1.1, where 1e-4 is text, 010 the number 8, 12:30 the number 750 and
+    2024-01-01 a date. `yes`, `no`, `on` and `off` are booleans in 1.1 and text in 1.2. Either
+    reading would surprise some users, who would train something else than they wrote, so they are
+    refused.
     """
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 - a class's own, as PyYAML looks for it in the class
-        first: [one for one in resolvers if one[0].rpartition(":")[2] not in ("bool", "int", "float", "timestamp")]
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML expects it as a class attribute
+        first: [
+            one
+            for one in resolvers
+            if one[0].rpartition(":")[2] not in ("bool", "int", "float", "timestamp", "value")
+        ]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
 _PLAIN = {
     "bool": (r"(?i:true|false|yes|no|on|off)", "tTfFyYnNoO"),
-    "int": (r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)", "-+0123456789"),
+    "int": (r"[-+]?(?:0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)", "-+0123456789"),
     "float": (
         r"[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?i:inf))|\.(?i:nan)",
         "-+.0123456789",
     ),
 }
-"""The form of a plain scalar by what it is read as, and the signs that it may begin with."""
+"""For each type of plain scalar: its form, and the characters it may begin with."""
 for _kind, (_form, _first) in _PLAIN.items():
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first))
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first)
+    )
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts quotes around what `_Loader` or another reader would not take for text."""
+    """Quotes text that `_Loader` or another reader would not read as text."""
 
 
 for _kind, (_form, _first) in _PLAIN.items():
-    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first))
+    _Dumper.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first)
+    )
 
 
 def write_map(data: dict[str, Any]) -> bytes:
-    """Plain data as a file that `read_map` reads the same from."""
+    """Return plain data as YAML that `read_map` reads back unchanged."""
     written: bytes = yaml.dump(
-        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None, encoding="utf-8"
+        data,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=100,
+        default_flow_style=None,
+        encoding="utf-8",
     )
     return written
 
@@ -59,7 +81,7 @@ _BOOLEAN, _TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
 
 
 class _Unclear(yaml.constructor.ConstructorError):
-    """What is YAML, but may mean two things."""
+    """Valid YAML that has two possible meanings."""
 
 
 def _boolean(_loader: _Loader, node: yaml.ScalarNode) -> bool:
@@ -75,18 +97,85 @@ def _boolean(_loader: _Loader, node: yaml.ScalarNode) -> bool:
 _Loader.add_constructor(_BOOLEAN, _boolean)
 
 
+def _whole(_loader: _Loader, node: yaml.ScalarNode) -> int:
+    digits = node.value.replace("_", "")
+    base = _BASES.get(digits.lstrip("+-")[:2], 10)
+    return int(digits, base)
+
+
+_BASES = {"0b": 2, "0o": 8, "0x": 16}
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
+
+
+def _text(_loader: _Loader, node: yaml.ScalarNode) -> str:
+    """Return the text, joining surrogate pairs: JSON writes a character beyond 16 bits as two
+    halves.
+    """
+    written = str(node.value)
+    try:
+        return written.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        problem = (
+            f"{written!r} has half of a surrogate pair, which is no letter; write the whole one"
+        )
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
+
+_Loader.add_constructor(_TEXT, _text)
+
+
+def _weigh(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
+    """Return how many values are in a node, counting those of anchors once per reference. Raises
+    ConstructorError for more than MOST_VALUES, and for a node within itself.
+    """
+    if node in sizes:
+        if not sizes[node]:
+            raise yaml.constructor.ConstructorError(
+                None, None, "a value contains itself", node.start_mark
+            )
+        return sizes[node]
+    sizes[node] = 0
+    parts = node.value if isinstance(node, yaml.SequenceNode | yaml.MappingNode) else ()
+    size = 1 + sum(
+        _weigh(one, sizes)
+        for part in parts
+        for one in (part if isinstance(part, tuple) else (part,))
+    )
+    if size > MOST_VALUES:
+        problem = f"more than {MOST_VALUES:,} values, by anchors within anchors"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    sizes[node] = size
+    return size
+
+
+def _loaded(text: str) -> Any:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _weigh(node, {})
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge":
             continue
         if key_node.tag == _BOOLEAN and key_node.value.lower() not in ("true", "false"):
-            key_node.tag = _TEXT  # nobody means a boolean: `on: aws`
+            key_node.tag = _TEXT  # as a key, no user means a boolean: `on: aws`
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, Hashable):
-            raise yaml.constructor.ConstructorError(None, None, "a list or map cannot be a key", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, "a list or map cannot be a key", key_node.start_mark
+            )
         if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {key!r} is given twice", key_node.start_mark
+            )
         seen.add(key)
     loader.flatten_mapping(node)
     return loader.construct_mapping(node, deep=True)
@@ -96,26 +185,35 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def read_map(path: Path, what: str, see: str) -> dict[str, Any]:
-    """The map of keys in the YAML file of `what`, of whose form the command `see` tells.
+    """Return the map of keys in the YAML file of a `what`; `see` is the command that shows its
+    form.
 
     Raises UserError for a file that cannot be read or is not YAML.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - derives from SafeLoader
+        data = _loaded(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; give the path of the {what}'s YAML file") from None
+        raise UserError(
+            f"{path}: there is no such file; give the path of the {what}'s YAML file"
+        ) from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; give the path of the {what}'s YAML file") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; check its permissions") from error
+        raise UserError(
+            f"{path}: cannot be read: {error.strerror}; check its permissions"
+        ) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not text in UTF-8 (byte {error.start + 1}); save it as UTF-8") from error
+        raise UserError(
+            f"{path}: is not text in UTF-8 (byte {error.start + 1}); save it as UTF-8"
+        ) from error
     except yaml.YAMLError as error:
         raise _invalid(path, error) from error
     except RecursionError:
         raise UserError(f"{path}: is nested too deeply; see `{see}` for its form") from None
-    except ValueError as error:  # a date or number that has the form of one, but is none
-        raise UserError(f"{path}: not valid YAML: {error}; put quotes around what is text") from error
+    except ValueError as error:  # a date or number of the right form, but not valid
+        raise UserError(
+            f"{path}: not valid YAML: {error}; put quotes around what is text"
+        ) from error
     if not isinstance(data, dict):
         found = _CONTENTS.get(type(data), "holds a single value")
         raise UserError(f"{path}: {found}, not a map of keys; see `{see}`")
@@ -123,12 +221,14 @@ def read_map(path: Path, what: str, see: str) -> dict[str, Any]:
 
 
 def located(error: SpecError, path: Path) -> SpecError:
-    """The error with its place in a file."""
+    """Return the error with its place in a file."""
     return error.at(place(error.key, path))
 
 
 def place(key: str, path: Path) -> str:
-    """Where in a file a dotted key stands, `sweep.yaml:7`: it, or what of it is there; else the file alone."""
+    """Return where a dotted key is in a file, `sweep.yaml:7`: the key, or its longest existing
+    prefix; else the file alone.
+    """
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
@@ -138,13 +238,20 @@ def place(key: str, path: Path) -> str:
 
 
 def _line(node: yaml.Node | None, path: list[str]) -> int | None:
-    """The line of the key at a path below a node, or of the last one on the way to it; None if not even the first is there."""
+    """Return the line of the key at a path below a node, or of the last existing key on the way to
+    it; None if not even the first exists.
+    """
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if path and isinstance(key, yaml.ScalarNode) and key.value == path[0]:
                 below = _line(value, path[1:])
                 return int(key.start_mark.line) + 1 if below is None else below
-    if isinstance(node, yaml.SequenceNode) and path and path[0].isdigit() and int(path[0]) < len(node.value):
+    if (
+        isinstance(node, yaml.SequenceNode)
+        and path
+        and path[0].isdigit()
+        and int(path[0]) < len(node.value)
+    ):
         item = node.value[int(path[0])]
         below = _line(item, path[1:])
         return int(item.start_mark.line) + 1 if below is None else below
@@ -155,7 +262,9 @@ _CONTENTS = {type(None): "is empty", list: "holds a list"}
 
 
 def _invalid(path: Path, error: yaml.YAMLError) -> UserError:
-    """Its line, and what PyYAML says of it; for what people stumble over, what to do."""
+    """Return an error with the line and PyYAML's description; for frequent mistakes, with what to
+    do.
+    """
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     problem = " ".join(problem.split())

@@ -1,18 +1,20 @@
-"""Which keys every store takes. Pure functions; the narrowest rule of all adapters, so that a key valid in one is in
-all.
+"""Which keys every store accepts. Pure functions. The rule is the strictest of all adapters, so
+that a key valid in one is valid in all.
 """
 
 from __future__ import annotations
 
 RESERVED = ".tmp"
-"""Name of the folder in which the local adapter prepares objects; no key may have it as a part."""
+"""Name of the folder in which the local adapter prepares objects. No part of a key may be equal to
+it.
+"""
 
 MAX_KEY, MAX_PART = 1024, 255
-"""Bytes of a key (S3), and of one part of it (file names)."""
+"""Most bytes of a key (S3), and of one part of it (file names)."""
 
 
 def check_key(key: str) -> str:
-    """`key` itself. Raises ValueError if it isn't a relative posix path of plain parts."""
+    """Return `key`. Raises ValueError if it is not a relative posix path of plain parts."""
     parts = key.split("/")
     if any(part in {"", ".", "..", RESERVED} for part in parts):
         raise ValueError(f"key {key!r}: parts must not be empty, '.', '..' or {RESERVED!r}")
@@ -25,7 +27,9 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """`prefix` itself: "" or the beginning of a valid key, possibly ending in "/". Raises ValueError."""
+    """Return `prefix`: "" or the beginning of a valid key, possibly ending in "/". Raises
+    ValueError for any other.
+    """
     if prefix.rstrip("/"):
         check_key(prefix.removesuffix("/"))
     elif prefix:

@@ -1,7 +1,10 @@
-"""Durable state in a local folder (or one mounted by every node). Nothing else writes into that folder.
+"""Durable state in a local folder, or one mounted by every node. Nothing else writes into that
+folder.
 
-An object is prepared in `<root>/.tmp/`, made durable, and appears under its key by a hard link, which fails if the
-key is taken: one system call is both the conditional create and the commit.
+An object is prepared in `<root>/.tmp/`, made durable, and then published under its key by a hard
+link, which fails if the key is taken: one system call is both the conditional create and the
+commit. A file system without hard links gets an equivalent rename that never replaces. Without
+either, the object is written directly under its key, in a file that only one writer can create.
 """
 
 from __future__ import annotations
@@ -18,33 +21,49 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from regrow.infra.machine.naming import UNSUPPORTED, NoSuchStep, publish
 from regrow.infra.stores.keys import RESERVED, check_key, check_prefix
-from regrow.tasks.disk import explain
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Exists, Missing, Unavailable
+from regrow.tasks.ports.store import Exists, Missing, Unavailable
+from regrow.tasks.process.disk import explain
 
 STALE_S = 24 * 3600.0
-"""A prepared object not written to for so long belongs to a writer that is gone, and is removed."""
+"""Age in seconds at which a prepared object is removed: its writer has not written to it for so
+long, and is gone.
+"""
 
 _CHUNK = 1 << 20
-_UNUSABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
+_UNUSABLE = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+}
 _PASSING = {errno.EACCES, errno.EPERM, errno.EROFS}
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 class LocalStore:
-    """`Store` in the folder `root`, which the first write makes. Two fsyncs a create (0.24 ms each on a local disk)."""
+    """`Store` in the folder `root`, which the first write creates. A create costs two fsyncs (0.24
+    ms each on a local disk).
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
         self._prepared = self._root / RESERVED
         self._durable: set[Path] = set()  # folders whose own entries are on disk
+        # Folders below the root that are on other file systems, by a link or a mount.
+        self._apart: set[Path] = set()
         self._lock = threading.Lock()
         self._worked = False
-        """Whether something was written: what cannot be written after that may be possible again."""
+        """Whether a write succeeded before. A write that fails after that may become possible
+        again.
+        """
 
     def __reduce__(self) -> tuple[type[LocalStore], tuple[Path]]:
-        return LocalStore, (self._root,)  # goes to workers
+        return LocalStore, (self._root,)  # stores are sent to workers
 
     def __str__(self) -> str:
         return str(self._root)
@@ -53,21 +72,16 @@ class LocalStore:
         path = self._path(key)
         with self._failures(key):
             self._make(path.parent)
-            self._make(self._prepared)
-        temporary = self._prepared / uuid.uuid4().hex
         try:
-            self._prepare(key, temporary, data)
+            self._publish(key, data, path)
             with self._failures(key):
-                self._publish(key, temporary, path)
                 sync_folder(path.parent)
             self._worked = True
         except Exists:
             with suppress(OSError):
-                sync_folder(path.parent)  # the winner may not have come to it yet, and Exists promises it
+                # The winner may not have synced yet, but Exists promises that it is durable.
+                sync_folder(path.parent)
             raise
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
 
     def read(self, key: str) -> bytes:
         path = self._path(key)
@@ -84,13 +98,18 @@ class LocalStore:
     def list(self, prefix: str) -> list[str]:
         folder = check_prefix(prefix).rpartition("/")[0]
         with self._failures(prefix):
-            return sorted(key for key in _walk(self._root / folder, folder) if key.startswith(prefix))
+            return sorted(
+                key for key in _walk(self._root / folder, folder) if key.startswith(prefix)
+            )
 
     def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
         paths = {key: self._path(key) for key in keys}
         folders = dict.fromkeys(path.parent for path in paths.values())
         for key, path in paths.items():
-            with self._failures(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            with (
+                self._failures(key),
+                suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError),
+            ):
                 path.unlink()
         for folder in folders:
             with suppress(OSError):
@@ -100,57 +119,74 @@ class LocalStore:
         return self._root / check_key(key)
 
     def _make(self, folder: Path) -> None:
-        """Make `folder` and those above it, their entries durable; the first time also tidy up."""
+        """Create `folder` and its parents, with durable entries. The first time also removes stale
+        files.
+        """
         ours = folder.is_relative_to(self._root)
         if folder.is_dir() and (folder in self._durable or not ours):
             return
         self._make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        # Even if it was there: another process may have made it and not have come to this yet.
-        with suppress(PermissionError):  # the folder above the root may be closed to us
+        # A state root that is created here is readable by its owner only.
+        folder.mkdir(exist_ok=True, mode=0o777 if ours else 0o700)
+        # Also if it existed: another process may have created it and not synced it yet.
+        with suppress(PermissionError):  # we may lack permission for the folder above the root
             sync_folder(folder.parent)
         if folder == self._prepared:
             _remove_stale(folder)
         with self._lock:
             self._durable.add(folder)
 
-    def _prepare(self, key: str, temporary: Path, data: bytes | Path) -> None:
-        if isinstance(data, Path):
-            with data.open("rb") as source, self._failures(key):
-                _write(temporary, source)
-        else:
-            with self._failures(key):
-                _write(temporary, io.BytesIO(data))
-
-    def _publish(self, key: str, temporary: Path, path: Path) -> None:
+    def _publish(self, key: str, data: bytes | Path, path: Path) -> None:
+        beside = path.parent in self._apart
+        prepared = (path.parent if beside else self._root) / RESERVED
+        temporary = prepared / uuid.uuid4().hex
         try:
-            os.link(temporary, path)
+            with self._failures(key):
+                self._make(prepared)
+            self._write(key, temporary, data)
+            with self._failures(key, FileExistsError, NoSuchStep):
+                publish(temporary, path)
         except FileExistsError:
-            # NFS may lose the answer to a link that it made and report the repeated call.
-            if temporary.stat().st_nlink == 1:
-                raise Exists(key) from None
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            # FAT, some network shares: still one winner, but its crash may leave an object cut short,
-            # which the log and the checkpoints detect by their checksums.
+            raise Exists(key) from None
+        except NoSuchStep as error:
+            if error.errno == errno.EXDEV and not beside:
+                self._apart.add(path.parent)
+                self._publish(key, data, path)
+                return
+            # Some network shares: still only one winner, but its crash may leave a truncated
+            # object, which the log and the checkpoints detect by their checksums.
             try:
-                with temporary.open("rb") as source:
-                    _write(path, source)
+                self._write(key, path, data)
             except FileExistsError:
                 raise Exists(key) from None
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def _write(self, key: str, path: Path, data: bytes | Path) -> None:
+        """Write a new file. Raises FileExistsError. An error while reading `data` is not turned
+        into an error of the store.
+        """
+        if isinstance(data, Path):
+            with data.open("rb") as source, self._failures(key, FileExistsError):
+                _write(path, source)
+        else:
+            with self._failures(key, FileExistsError):
+                _write(path, io.BytesIO(data))
 
     @contextmanager
-    def _failures(self, key: str) -> Iterator[None]:
-        """Turn the operating system's errors into those of the port."""
+    def _failures(self, key: str, *but: type[OSError]) -> Iterator[None]:
+        """Turn the operating system's errors into those of the port, except those in `but`."""
         try:
             yield
+        except but:
+            raise
         except OSError as error:
             why = explain(error, self._root)
             if error.errno in _UNUSABLE and not (self._worked and error.errno in _PASSING):
                 raise UserError(
-                    f"the state folder {self._root} can't be used: {error.strerror} ({error.filename}); "
-                    "choose another one, or change its permissions"
+                    f"the state folder {self._root} can't be used: {error.strerror}"
+                    f" ({error.filename}); choose another one, or change its permissions"
                 ) from error
             raise Unavailable(key, why) from error
 
@@ -164,7 +200,9 @@ def _absence(key: str) -> Iterator[None]:
 
 
 def _write(path: Path, source: BinaryIO) -> None:
-    """Create the file, complete and on disk; half only if the process dies. Raises FileExistsError."""
+    """Create the file, complete and on disk. It is left incomplete only if the process dies. Raises
+    FileExistsError.
+    """
     with path.open("xb") as file:
         try:
             shutil.copyfileobj(source, file, _CHUNK)
@@ -176,16 +214,22 @@ def _write(path: Path, source: BinaryIO) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the folder's entries durable."""
+    """Make the folder's entries durable. Some file systems do not support this call, and write the
+    entries at a later time.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in {*UNSUPPORTED, errno.EBADF}:
+            raise
     finally:
         os.close(handle)
 
 
 def _remove_stale(folder: Path) -> None:
-    for entry in os.scandir(folder):
+    # A symbolic link leads to files that are not ours.
+    for entry in () if folder.is_symlink() else os.scandir(folder):
         with suppress(OSError):
             if entry.stat().st_mtime < time.time() - STALE_S:
                 os.unlink(entry)
@@ -198,8 +242,13 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
         return
     for entry in entries:
         key = f"{prefix}/{entry.name}" if prefix else entry.name
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name != RESERVED:
+        # Follows links, as to a larger disk; a link to a folder above would never end.
+        if entry.is_dir():
+            if entry.name != RESERVED and not (entry.is_symlink() and _is_above(folder, entry)):
                 yield from _walk(folder / entry.name, key)
         elif entry.is_file(follow_symlinks=False):
             yield key
+
+
+def _is_above(folder: Path, entry: os.DirEntry[str]) -> bool:
+    return any(os.path.samestat(entry.stat(), above.stat()) for above in (folder, *folder.parents))

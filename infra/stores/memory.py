@@ -1,4 +1,4 @@
-"""A store in memory, for tests and simulations: gone with its process."""
+"""A store in memory, for tests and simulations. Its content ends with its process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from regrow.infra.stores.keys import check_key, check_prefix
-from regrow.tasks.ports import Exists, Missing
+from regrow.tasks.ports.store import Exists, Missing
 
 
 class MemoryStore:

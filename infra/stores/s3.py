@@ -1,9 +1,9 @@
-"""Durable state in a bucket of S3, or of a server that speaks its protocol, through s3fs.
+"""Durable state in a bucket of S3, or of an S3-compatible server, through s3fs.
 
-An object is created on the condition that its key is free (`If-None-Match: *`), a large file in parallel parts with the
-condition on the request that joins them: one winner, and nothing half-written is ever visible. Requests are made with
-the client that s3fs keeps and in its event loop; retries are our own, for only here is known what a repeated create
-means. Nothing is listed from a cache.
+An object is created only if its key is free (`If-None-Match: *`); a large file is sent in parallel
+parts, with the condition on the request that joins them. So there is one winner, and nothing
+half-written is ever visible. Requests use s3fs's client and run in its event loop. Retries are our
+own, because only here is known what a repeated create means. Nothing is listed from a cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from regrow.infra.stores.s3_failures import Failure, Kind
 from regrow.infra.stores.s3_objects import Objects
 from regrow.infra.stores.s3_session import Answer, Patience, Place, Requests
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Exists, Missing, Unavailable
+from regrow.tasks.ports.store import Exists, Missing, Unavailable
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _ENDPOINT = re.compile(r"https?://[^/?#@\s]+/?")
@@ -29,23 +29,39 @@ T = TypeVar("T")
 
 
 class S3Store:
-    """`Store` below `prefix` ("", or without a slash at its ends) of a bucket. One request for bytes, and for a file below 16 MB.
+    """`Store` below `prefix` ("", or without leading and trailing slash) of a bucket. One request
+    for bytes, and for a file below 16 MB.
 
-    It goes to other processes by pickle, with the address and never with credentials: each process finds its own, as
-    every AWS tool does. `worked`: somebody used this place with success, so what fails may come back.
+    Pickled for other processes with the address and never with credentials: each process finds its
+    own, as every AWS tool does. `worked`: a request to this place succeeded before, so a failure
+    may be temporary.
     """
 
     gather_seconds = 0.5
-    """A write costs $0.000005: 20 a second are $0.36 an hour."""
+    """Seconds for which writes are gathered. A write costs $0.000005: 20 a second are $0.36 an
+    hour.
+    """
 
-    def __init__(self, place: Place, prefix: str = "", *, patience: Patience | None = None, worked: bool = False) -> None:
+    def __init__(
+        self,
+        place: Place,
+        prefix: str = "",
+        *,
+        patience: Patience | None = None,
+        worked: bool = False,
+    ) -> None:
         self._prefix = prefix
         self._above = f"{prefix}/" if prefix else ""
         self._requests = Requests(place, patience or Patience(), worked=worked)
         self._objects = Objects(self._requests)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self._requests.place, self._prefix, self._requests.patience, self._requests.worked)
+        return _restored, (
+            self._requests.place,
+            self._prefix,
+            self._requests.patience,
+            self._requests.worked,
+        )
 
     def __str__(self) -> str:
         return f"s3://{self._requests.place.bucket}/{self._prefix}"
@@ -56,8 +72,9 @@ class S3Store:
             with data.open("rb") as file:
                 self._run(key, self._objects.create(full, file, os.fstat(file.fileno()).st_size))
         else:
-            # By one request whatever its size: SeaweedFS 4.48 looks at the condition of a request that joins parts, but of
-            # eight at once it let eight win. Files are blobs, named by their content and written by one attempt.
+            # In one request, whatever the size: SeaweedFS 4.48 checks the condition of a request
+            # that joins parts, but let all eight of eight concurrent ones win. Files are blobs,
+            # named by their content and written by one attempt, so they are not affected.
             self._run(key, self._objects.put(full, data))
 
     def read(self, key: str) -> bytes:
@@ -72,34 +89,52 @@ class S3Store:
 
     def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
         for_all = [self._above + check_key(key) for key in keys]
-        self._run("", self._objects.delete(for_all) if ordered else self._objects.delete_together(for_all))
+        self._run(
+            "", self._objects.delete(for_all) if ordered else self._objects.delete_together(for_all)
+        )
 
-    # ---- beside the port -------------------------------------------------------------------------------------------
+    # ---- beyond the port
 
     def folders(self) -> Iterable[str]:
-        """What keys have before their first slash, sorted."""
-        return sorted(name.rstrip("/") for name in self._run("", self._objects.folders(self._above)))
+        """Return the parts of the keys before their first slash, sorted."""
+        return sorted(
+            name.rstrip("/") for name in self._run("", self._objects.folders(self._above))
+        )
 
     def holds_any(self, prefix: str) -> bool:
-        """Whether any key begins with `prefix`, by one small request."""
-        return bool(self._run(prefix, self._objects.keys(self._above + check_prefix(prefix), most=1)))
+        """Return whether any key begins with `prefix`, by one small request."""
+        return bool(
+            self._run(prefix, self._objects.keys(self._above + check_prefix(prefix), most=1))
+        )
 
     def size(self) -> tuple[int, int]:
-        """How many objects there are, and their bytes; by a request for each thousand."""
+        """Return the number of objects and their bytes. Takes one request per thousand objects."""
         return self._run("", self._objects.size(self._above))
 
     def details(self, prefix: str) -> Iterable[tuple[str, str, int, float]]:
-        """Key, ETag, bytes, and time of last change (seconds since the epoch) of the objects whose keys begin with `prefix`."""
+        """Return key, ETag, bytes, and time of last change (seconds since the epoch) of the objects
+        whose keys begin with `prefix`.
+        """
         found = self._run(prefix, self._objects.details(self._above + prefix))
-        return [(key.removeprefix(self._above), etag, size, modified) for key, etag, size, modified in found]
+        return [
+            (key.removeprefix(self._above), etag, size, modified)
+            for key, etag, size, modified in found
+        ]
 
     def below(self, folder: str) -> S3Store:
-        """The store of a folder of this one."""
+        """Return the store of a folder of this one."""
         requests = self._requests
-        return S3Store(requests.place, self._above + check_key(folder), patience=requests.patience, worked=requests.worked)
+        return S3Store(
+            requests.place,
+            self._above + check_key(folder),
+            patience=requests.patience,
+            worked=requests.worked,
+        )
 
     def prove(self) -> None:
-        """Makes sure that objects can be created, once only, and deleted. Raises UserError for a server that overwrites."""
+        """Check that objects can be created, created only once, and deleted. Raises UserError for a
+        server that overwrites objects.
+        """
         key = f".probe/{uuid.uuid4().hex}"
         self.create(key, b"first")
         try:
@@ -120,24 +155,35 @@ class S3Store:
 
 
 def open_s3(url: str) -> S3Store:
-    """The store at `s3://bucket/prefix` or `s3://bucket/prefix?endpoint_url=http://...`. No request is made.
+    """Return the store at `s3://bucket/prefix` or `s3://bucket/prefix?endpoint_url=http://...`.
+    Makes no request.
 
-    The endpoint is the URL's, else $AWS_ENDPOINT_URL_S3 or $AWS_ENDPOINT_URL: read here, so that it goes with the store to
-    workers whose environment is another. Raises UserError for a URL that names no place.
+    The endpoint is the URL's, else $AWS_ENDPOINT_URL_S3 or $AWS_ENDPOINT_URL. It is read here, so
+    that the store takes it to workers with another environment. Raises UserError for an invalid
+    URL.
     """
     place, prefix = parse_s3(url)
-    asked = {} if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true" else os.environ
-    endpoint = place.endpoint or asked.get("AWS_ENDPOINT_URL_S3") or asked.get("AWS_ENDPOINT_URL") or None
+    asked = (
+        {}
+        if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
+        else os.environ
+    )
+    endpoint = (
+        place.endpoint or asked.get("AWS_ENDPOINT_URL_S3") or asked.get("AWS_ENDPOINT_URL") or None
+    )
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
     return S3Store(Place(bucket=place.bucket, endpoint=endpoint, region=region), prefix)
 
 
 def parse_s3(url: str) -> tuple[Place, str]:
-    """The bucket and endpoint that a URL names, and the prefix. Raises UserError."""
+    """Return the place (bucket and endpoint) and the prefix in a URL. Raises UserError."""
     form = "write s3://bucket/prefix, or s3://bucket/prefix?endpoint_url=http://host:port"
     parts = urlsplit(url)
     if "@" in parts.netloc or "@" in parts.query:
-        raise UserError(f"the state's URL must hold no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; {form}")
+        raise UserError(
+            "the state's URL must hold no credentials: set AWS_ACCESS_KEY_ID and"
+            f" AWS_SECRET_ACCESS_KEY; {form}"
+        )
     if not _BUCKET.fullmatch(parts.netloc):
         raise UserError(f"{url}: {parts.netloc!r} is no name of a bucket; {form}")
     prefix = parts.path.strip("/")
@@ -148,16 +194,20 @@ def parse_s3(url: str) -> tuple[Place, str]:
     options = parse_qs(parts.query, keep_blank_values=True)
     endpoint = options.pop("endpoint_url", [""])[-1]
     if options or parts.fragment:
-        raise UserError(f"{url}: {next(iter(options), '#' + parts.fragment)!r} is not known there; {form}")
+        raise UserError(
+            f"{url}: {next(iter(options), '#' + parts.fragment)!r} is not known there; {form}"
+        )
     if "endpoint_url" in parts.query and not _ENDPOINT.fullmatch(endpoint):
         raise UserError(f"{url}: the endpoint_url {endpoint!r} is no address; {form}")
     return Place(bucket=parts.netloc, endpoint=endpoint.rstrip("/") or None), prefix
 
 
 def s3_url(place: Place, prefix: str) -> str:
-    """The URL of a place, in its one form."""
+    """Return the URL of a place, in its canonical form."""
     path = f"/{prefix}" if prefix else ""
-    return f"s3://{place.bucket}{path}" + (f"?endpoint_url={quote(place.endpoint, safe=':/')}" if place.endpoint else "")
+    return f"s3://{place.bucket}{path}" + (
+        f"?endpoint_url={quote(place.endpoint, safe=':/')}" if place.endpoint else ""
+    )
 
 
 def _restored(place: Place, prefix: str, patience: Patience, worked: bool) -> S3Store:

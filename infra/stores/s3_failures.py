@@ -1,7 +1,7 @@
-"""What an S3 request's failure means: whether to try again, whose fault it is, and what to tell the person at the keyboard.
+"""What an S3 request's failure means: whether to retry, what caused it, and what to tell the user.
 
-Pure: it looks at exceptions and makes others. What is retried, and how often, is in `s3.py`. No message holds a secret:
-of a server's answer only status, code and text are told.
+Pure: it maps exceptions to other exceptions. What is retried, and how often, is in `s3_session.py`.
+No message contains a secret: of a server's answer only status, code and text are shown.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ class Kind(Enum):
     TAKEN = auto()  # 412: the key is taken
     MISSING = auto()  # no such object, or no such upload
     EMPTY = auto()  # 416: a range of an empty object
-    BUSY = auto()  # throttled, failed inside, timed out, cut off: try again
-    AWAY = auto()  # nobody answers: try again; never having worked, the address is wrong
-    EXPIRED = auto()  # credentials that were good once; they may be renewed
-    REFUSED = auto()  # credentials that are not known, or a wrong secret
-    NONE = auto()  # no credentials at all
+    BUSY = auto()  # throttled, internal error, timeout, connection cut: retry
+    AWAY = auto()  # no connection: retry; if it never worked, the address is wrong
+    EXPIRED = auto()  # credentials that were valid once; they may be renewed
+    REFUSED = auto()  # unknown credentials, or a wrong secret
+    NONE = auto()  # no credentials found
     FORBIDDEN = auto()
     NO_BUCKET = auto()
-    ELSEWHERE = auto()  # another region
-    UNCONDITIONAL = auto()  # the server cannot create on condition
-    UNUSABLE = auto()  # the address or a setting makes no sense
-    WRONG = auto()  # anything else that would fail again
+    ELSEWHERE = auto()  # in another region
+    UNCONDITIONAL = auto()  # the server does not support conditional creation
+    UNUSABLE = auto()  # the address or a setting is invalid
+    WRONG = auto()  # any other failure that a retry would repeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failed request: its kind, and in a few words what happened."""
+    """A failed request: its kind, and a few words on what happened."""
 
     kind: Kind
     why: str
@@ -43,7 +43,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """What the messages name: where it was tried, by which endpoint (None: Amazon's own), with whose credentials."""
+    """What the messages name: the bucket, the endpoint (None: Amazon's own), and where the
+    credentials came from.
+    """
 
     bucket: str
     endpoint: str | None
@@ -56,26 +58,54 @@ class Address:
 
 RETRIED = {Kind.BUSY, Kind.AWAY}
 _BY_CODE = {
-    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"), Kind.EXPIRED),
-    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"), Kind.REFUSED),
-    **dict.fromkeys(("UnrecognizedClientException", "InvalidSecurity", "AuthFailure"), Kind.REFUSED),
-    **dict.fromkeys(("AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"), Kind.FORBIDDEN),
-    **dict.fromkeys(("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"), Kind.ELSEWHERE),
-    **dict.fromkeys(("SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded"), Kind.BUSY),
-    # Damaged or cut short on the way.
-    **dict.fromkeys(("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody", "InternalError"), Kind.BUSY),
-    # Another conditional write of this key is under way; which of the two wins shows a moment later.
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"),
+        Kind.EXPIRED,
+    ),
+    **dict.fromkeys(
+        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"),
+        Kind.REFUSED,
+    ),
+    **dict.fromkeys(
+        ("UnrecognizedClientException", "InvalidSecurity", "AuthFailure"), Kind.REFUSED
+    ),
+    **dict.fromkeys(
+        ("AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"), Kind.FORBIDDEN
+    ),
+    **dict.fromkeys(
+        ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
+        Kind.ELSEWHERE,
+    ),
+    **dict.fromkeys(
+        ("SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
+        Kind.BUSY,
+    ),
+    # Damaged or truncated in transit.
+    **dict.fromkeys(
+        ("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody", "InternalError"), Kind.BUSY
+    ),
+    # Another conditional write of this key is in progress; which of the two wins is known a moment
+    # later.
     **dict.fromkeys(("ConditionalRequestConflict", "OperationAborted"), Kind.BUSY),
     "NoSuchKey": Kind.MISSING,
     "NoSuchUpload": Kind.MISSING,
     "NoSuchBucket": Kind.NO_BUCKET,
     "NotImplemented": Kind.UNCONDITIONAL,
 }
-_BY_STATUS = {404: Kind.MISSING, 412: Kind.TAKEN, 416: Kind.EMPTY, 403: Kind.FORBIDDEN, 401: Kind.REFUSED, 301: Kind.ELSEWHERE}
+_BY_STATUS = {
+    404: Kind.MISSING,
+    412: Kind.TAKEN,
+    416: Kind.EMPTY,
+    403: Kind.FORBIDDEN,
+    401: Kind.REFUSED,
+    301: Kind.ELSEWHERE,
+}
 
 
 def failure(error: BaseException) -> Failure | None:
-    """What an exception of a request means; None for one that is no failure of the store, but a bug or a cancellation."""
+    """Return what an exception of a request means; None if it is a bug or a cancellation, not a
+    failure of the store.
+    """
     import aiohttp
     from botocore import exceptions as boto
 
@@ -84,17 +114,35 @@ def failure(error: BaseException) -> Failure | None:
             return _answered(error.response)
         case boto.NoCredentialsError() | boto.PartialCredentialsError():
             return Failure(kind=Kind.NONE, why="there are none, or not all of them")
-        case boto.CredentialRetrievalError() | boto.UnauthorizedSSOTokenError() | boto.SSOTokenLoadError():
+        case (
+            boto.CredentialRetrievalError()
+            | boto.UnauthorizedSSOTokenError()
+            | boto.SSOTokenLoadError()
+        ):
             return Failure(kind=Kind.EXPIRED, why="they cannot be renewed")
-        case boto.ProfileNotFound() | boto.ConfigParseError() | boto.ConfigNotFound() | boto.InvalidRegionError():
+        case (
+            boto.ProfileNotFound()
+            | boto.ConfigParseError()
+            | boto.ConfigNotFound()
+            | boto.InvalidRegionError()
+        ):
             return Failure(kind=Kind.UNUSABLE, why=str(error))
         case boto.SSLError():
             return Failure(kind=Kind.AWAY, why="the certificate or the encryption is not accepted")
-        case boto.EndpointConnectionError() | boto.ConnectTimeoutError() | boto.ProxyConnectionError():
+        case (
+            boto.EndpointConnectionError()
+            | boto.ConnectTimeoutError()
+            | boto.ProxyConnectionError()
+        ):
             return Failure(kind=Kind.AWAY, why="nobody answers")
         case boto.ReadTimeoutError() | asyncio.TimeoutError():
             return Failure(kind=Kind.BUSY, why="no answer in time")
-        case boto.HTTPClientError() | boto.IncompleteReadError() | boto.ResponseStreamingError() | aiohttp.ClientError():
+        case (
+            boto.HTTPClientError()
+            | boto.IncompleteReadError()
+            | boto.ResponseStreamingError()
+            | aiohttp.ClientError()
+        ):
             return Failure(kind=Kind.BUSY, why="the connection was cut")
         case boto.ParamValidationError():
             return None
@@ -121,33 +169,51 @@ def _answered(response: Any) -> Failure:
 
 
 def user_error(failed: Failure, where: Address) -> UserError:
-    """What the user has to do about a failure that will not pass by itself."""
-    bucket, server, whose = f"the bucket {where.bucket!r}", where.server, f"the credentials ({where.credentials})"
+    """Return the error that tells the user how to fix a failure which does not pass without
+    action.
+    """
+    bucket, server, whose = (
+        f"the bucket {where.bucket!r}",
+        where.server,
+        f"the credentials ({where.credentials})",
+    )
     correct = "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
     match failed.kind:
         case Kind.NO_BUCKET:
             told = f"{bucket} does not exist at {server}; create it, or correct the state's URL"
         case Kind.FORBIDDEN:
             told = (
-                f"{bucket} at {server} is closed to {whose}: {failed.why}; "
-                "allow them s3:ListBucket on it, and s3:GetObject, s3:PutObject and s3:DeleteObject on its objects"
+                f"{bucket} at {server} is closed to {whose}: {failed.why}; allow them s3:ListBucket"
+                " on it, and s3:GetObject, s3:PutObject and s3:DeleteObject on its objects"
             )
         case Kind.REFUSED:
             told = f"{server} does not accept {whose} for {bucket}: {failed.why}; {correct}"
         case Kind.EXPIRED:
-            told = f"{whose} for {bucket} at {server} have expired: {failed.why}; renew them (AWS_SESSION_TOKEN, or AWS_PROFILE)"
+            told = (
+                f"{whose} for {bucket} at {server} have expired: {failed.why}; renew them"
+                " (AWS_SESSION_TOKEN, or AWS_PROFILE)"
+            )
         case Kind.NONE:
-            told = f"there are no credentials for {bucket} at {server}; {correct.replace('correct', 'set')}"
+            told = (
+                f"there are no credentials for {bucket} at {server};"
+                f" {correct.replace('correct', 'set')}"
+            )
         case Kind.ELSEWHERE:
             told = f"{bucket} is in another region: {failed.why}; set AWS_REGION to the bucket's"
         case Kind.UNCONDITIONAL:
-            told = f"{server} cannot create an object on the condition that it is not there; use an S3 that can"
+            told = (
+                f"{server} cannot create an object on the condition that it is not there; use an S3"
+                " that can"
+            )
         case Kind.UNUSABLE:
-            told = f"{bucket} cannot be used: {failed.why}; correct AWS_PROFILE, AWS_REGION or AWS_ENDPOINT_URL_S3"
+            told = (
+                f"{bucket} cannot be used: {failed.why}; correct AWS_PROFILE, AWS_REGION or"
+                " AWS_ENDPOINT_URL_S3"
+            )
         case Kind.AWAY:
             told = (
-                f"no S3 at {server} for {bucket}: {failed.why}; start that server, or correct AWS_ENDPOINT_URL_S3 "
-                "(or AWS_ENDPOINT_URL, or endpoint_url in the state's URL)"
+                f"no S3 at {server} for {bucket}: {failed.why}; start that server, or correct"
+                " AWS_ENDPOINT_URL_S3 (or AWS_ENDPOINT_URL, or endpoint_url in the state's URL)"
             )
         case _:
             told = f"{bucket} at {server} refuses: {failed.why}"

@@ -1,4 +1,6 @@
-"""Creating, reading, listing and deleting objects of S3, as coroutines. Full keys; what they mean is not known here."""
+"""Creating, reading, listing and deleting objects of S3, as coroutines. Keys are complete; their
+meaning is not known here.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +14,42 @@ from typing import Any, BinaryIO, Protocol
 from regrow.infra.stores.s3_failures import Failure, Kind
 from regrow.infra.stores.s3_session import PARTS, Answer, Requests
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Unavailable
+from regrow.tasks.ports.store import Unavailable
 
 PART = 16 << 20
-"""Bytes of a part; larger ones where an object would have more than 10,000 of them. 8 MB were a quarter slower."""
+"""Bytes of a part; larger if an object would have more than 10,000 parts. 8 MB were a quarter
+slower.
+"""
 SLOWEST = 64 << 10
-"""Bytes a second below which an upload counts as hanging."""
+"""Bytes per second below which an upload counts as hanging."""
 ROUNDS = 3
-"""How often a transfer is begun anew when it was pulled away from under us (an upload that is gone, an object replaced)."""
+"""How often a transfer is restarted after the server lost its basis (a vanished upload, a replaced
+object).
+"""
 _WRITER = "regrow-writer"
 _PAGE = 1000
 
 
-class Source(Protocol):
-    """What is uploaded."""
+class ReadHandle(Protocol):
+    """Readable and seekable content to upload."""
 
     def read(self, size: int, /) -> bytes: ...
     def seek(self, offset: int, /) -> object: ...
 
 
 class Objects:
-    """The objects of a bucket. Raises Answer where S3's answer is no."""
+    """The objects of a bucket. Methods raise Answer if S3's answer is negative."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._bucket = requests.place.bucket
 
-    # ---- creating --------------------------------------------------------------------------------------------------
+    # ---- creating
 
-    async def create(self, key: str, source: Source, size: int) -> None:
-        """Creates the object of what is read until the end; `size` is what to expect. Answers TAKEN."""
+    async def create(self, key: str, source: ReadHandle, size: int) -> None:
+        """Create the object from everything that `source` yields; `size` is the expected number of
+        bytes. Raises Answer (TAKEN).
+        """
         head = await asyncio.to_thread(source.read, PART)
         if len(head) < PART:
             await self.put(key, head)
@@ -49,24 +57,27 @@ class Objects:
             await self._upload(key, source, size, head)
 
     async def put(self, key: str, data: bytes) -> None:
-        """Creates the object by one request."""
+        """Create the object by one request."""
         writer = uuid.uuid4().hex
 
         async def put(client: Any) -> None:
             async with asyncio.timeout(self._requests.patience.read + len(data) / SLOWEST):
-                await client.put_object(**self._at(key), Body=data, IfNoneMatch="*", Metadata={_WRITER: writer})
+                await client.put_object(
+                    **self._at(key), Body=data, IfNoneMatch="*", Metadata={_WRITER: writer}
+                )
 
         try:
             await self._requests.tried(key, put)
         except Answer as answer:
-            # The answer to an earlier try may have been lost, and the object be ours. This is asked after the first of our
-            # tries as well, for aiohttp repeats a PUT by itself when a connection that was kept open turns out dead.
+            # The answer to an earlier try may have been lost, and the object be ours. This is
+            # checked after our first try as well, because aiohttp itself repeats a PUT when a
+            # kept-alive connection turns out to be dead.
             if answer.kind is not Kind.TAKEN or await self._writer_of(key) != writer:
                 raise
 
-    async def _upload(self, key: str, source: Source, size: int, head: bytes) -> None:
-        """Parts in parallel, then the request that joins them. `head` was read of the source already."""
-        await self._refuse_taken(key)  # before gigabytes are sent in vain
+    async def _upload(self, key: str, source: ReadHandle, size: int, head: bytes) -> None:
+        """Send parts in parallel, then join them. `head`: what was already read of the source."""
+        await self._refuse_taken(key)  # before gigabytes are sent for nothing
         for _ in range(ROUNDS):
             writer = uuid.uuid4().hex
             upload_id = await self._begin(key, writer)
@@ -87,13 +98,15 @@ class Objects:
     async def _begin(self, key: str, writer: str) -> str:
         async def begin(client: Any) -> str:
             async with asyncio.timeout(self._requests.patience.read):
-                answer = await client.create_multipart_upload(**self._at(key), Metadata={_WRITER: writer})
+                answer = await client.create_multipart_upload(
+                    **self._at(key), Metadata={_WRITER: writer}
+                )
             return str(answer["UploadId"])
 
         return await self._requests.tried(key, begin)
 
     async def _send_parts(
-        self, key: str, upload: dict[str, Any], source: Source, size: int, head: bytes
+        self, key: str, upload: dict[str, Any], source: ReadHandle, size: int, head: bytes
     ) -> list[dict[str, Any]]:
         length = PART if size <= 9_000 * PART else -(-size // 9_000)
         room = (await self._requests.session()).room
@@ -101,7 +114,9 @@ class Objects:
 
         async def send(number: int, data: bytes) -> str:
             async def part(client: Any) -> str:
-                async with asyncio.timeout(self._requests.patience.read + PARTS * len(data) / SLOWEST):
+                async with asyncio.timeout(
+                    self._requests.patience.read + PARTS * len(data) / SLOWEST
+                ):
                     answer = await client.upload_part(**upload, PartNumber=number, Body=data)
                 return str(answer["ETag"])
 
@@ -112,7 +127,10 @@ class Objects:
                 while True:
                     await room.acquire()
                     try:
-                        data, head = head + await asyncio.to_thread(source.read, length - len(head)), b""
+                        data, head = (
+                            head + await asyncio.to_thread(source.read, length - len(head)),
+                            b"",
+                        )
                         if not data:
                             break
                         sent.append(group.create_task(send(len(sent) + 1, data)))
@@ -125,12 +143,18 @@ class Objects:
             raise several.exceptions[0] from None
         return [{"PartNumber": n, "ETag": task.result()} for n, task in enumerate(sent, 1)]
 
-    async def _join(self, key: str, upload: dict[str, Any], parts: list[dict[str, Any]], writer: str) -> bool:
-        """Makes the object of its parts; False if the upload is gone and there is no object."""
+    async def _join(
+        self, key: str, upload: dict[str, Any], parts: list[dict[str, Any]], writer: str
+    ) -> bool:
+        """Make the object from its parts. Returns False if the upload vanished and the caller must
+        start again.
+        """
 
         async def join(client: Any) -> None:
             async with asyncio.timeout(10 * self._requests.patience.read):
-                await client.complete_multipart_upload(**upload, IfNoneMatch="*", MultipartUpload={"Parts": parts})
+                await client.complete_multipart_upload(
+                    **upload, IfNoneMatch="*", MultipartUpload={"Parts": parts}
+                )
 
         try:
             await self._requests.tried(key, join)
@@ -147,32 +171,38 @@ class Objects:
         return True
 
     async def _abort(self, upload: dict[str, Any]) -> None:
-        """Once, and never mind: what is left of an upload costs space until the bucket's rules remove it."""
+        """Try once to abort the upload, ignoring errors. Parts that remain cost space until the
+        bucket's rules remove them.
+        """
         with suppress(Exception):
             async with asyncio.timeout(self._requests.patience.connect):
                 await (await self._requests.session()).client.abort_multipart_upload(**upload)
 
     async def _refuse_taken(self, key: str) -> None:
-        """Answers TAKEN if the object is there."""
+        """Raise Answer (TAKEN) if the object exists."""
         if await self._writer_of(key) is not None:
             raise Answer(key, Failure(kind=Kind.TAKEN, why="it is there"))
 
     async def _writer_of(self, key: str) -> str | None:
-        """Who created the object: "" if that is not told, None if there is no object."""
+        """Return the id of the writer that created the object: "" if it has none, None if there is
+        no object.
+        """
         try:
-            answer = await self._requests.tried(key, lambda client: client.head_object(**self._at(key)))
+            answer = await self._requests.tried(
+                key, lambda client: client.head_object(**self._at(key))
+            )
         except Answer:
             return None
         return str(answer.get("Metadata", {}).get(_WRITER, ""))
 
-    # ---- reading ---------------------------------------------------------------------------------------------------
+    # ---- reading
 
     async def get(self, key: str) -> bytes:
-        """The object's bytes. Answers MISSING."""
+        """Return the object's bytes. Raises Answer (MISSING)."""
         return (await self._requests.tried(key, lambda client: self._get(client, key)))[0]
 
     async def fetch(self, key: str, path: Path) -> None:
-        """Writes the object into a file. Answers MISSING, and leaves no file then."""
+        """Write the object into a file. Raises Answer (MISSING), and then leaves no file."""
         for _ in range(ROUNDS):
             data, size, etag = await self._first(key)
             with path.open("wb") as file:
@@ -184,10 +214,12 @@ class Objects:
         raise Unavailable(key, f"it was replaced {ROUNDS} times while it was read")
 
     async def _first(self, key: str) -> tuple[bytes, int, str]:
-        """The first part of the object, the size of the whole, and its tag."""
+        """Return the first part of the object, the size of the whole, and its ETag."""
         span = f"bytes=0-{PART - 1}"
         try:
-            data, answer = await self._requests.tried(key, lambda client: self._get(client, key, Range=span))
+            data, answer = await self._requests.tried(
+                key, lambda client: self._get(client, key, Range=span)
+            )
         except Answer as answered:
             if answered.kind is not Kind.EMPTY:
                 raise
@@ -196,7 +228,7 @@ class Objects:
         return data, int(size or len(data)), str(answer["ETag"])
 
     async def _fetch_rest(self, key: str, file: BinaryIO, begin: int, size: int, etag: str) -> bool:
-        """The rest in parallel; False if the object is not the same any more."""
+        """Fetch the rest in parallel. Returns False if the object is no longer the same."""
         room = (await self._requests.session()).room
 
         async def take(offset: int) -> None:
@@ -206,7 +238,8 @@ class Objects:
                 answer = await client.get_object(**self._at(key), Range=span, IfMatch=etag)
                 position = offset
                 async with answer["Body"] as body:
-                    # As they come, some 100 KB: gathering 16 MB and writing them in a thread takes twice the CPU time.
+                    # Write chunks as they arrive, some 100 KB: gathering 16 MB and writing them in
+                    # a thread takes twice the CPU time.
                     while chunk := await body.read(1 << 20):
                         position += os.pwrite(file.fileno(), chunk, position)
 
@@ -220,7 +253,7 @@ class Objects:
         except ExceptionGroup as several:
             first = several.exceptions[0]
             if isinstance(first, Answer):
-                return False  # gone, or another one
+                return False  # deleted or replaced
             raise first from None
         return True
 
@@ -229,23 +262,35 @@ class Objects:
         async with answer["Body"] as body:
             return await body.read(), answer
 
-    # ---- listing and deleting --------------------------------------------------------------------------------------
+    # ---- listing and deleting
 
     async def keys(self, prefix: str, *, most: int | None = None) -> list[str]:
-        """The keys that begin with `prefix`, in the server's order; at most `most` of them."""
-        return [str(item["Key"]) for item in await self._listed("Contents", Prefix=prefix, most=most)]
+        """Return the keys that begin with `prefix`, in the server's order; at most `most` of them,
+        None: all.
+        """
+        return [
+            str(item["Key"]) for item in await self._listed("Contents", Prefix=prefix, most=most)
+        ]
 
     async def folders(self, prefix: str) -> list[str]:
-        """What keys that begin with `prefix` have from there to the next slash, which is included."""
+        """Return the folders below `prefix`: the part of each key after `prefix` up to and
+        including the next slash.
+        """
         listed = await self._listed("CommonPrefixes", Prefix=prefix, Delimiter="/")
         return [str(item["Prefix"])[len(prefix) :] for item in listed]
 
-    async def _listed(self, what: str, *, most: int | None = None, **options: str) -> list[dict[str, Any]]:
+    async def _listed(
+        self, what: str, *, most: int | None = None, **options: str
+    ) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         while True:
 
             async def page(client: Any) -> dict[str, Any]:
-                return dict(await client.list_objects_v2(Bucket=self._bucket, MaxKeys=most or _PAGE, **options))
+                return dict(
+                    await client.list_objects_v2(
+                        Bucket=self._bucket, MaxKeys=most or _PAGE, **options
+                    )
+                )
 
             answer = await self._requests.tried(options["Prefix"], page)
             found += answer.get(what, ())
@@ -254,27 +299,35 @@ class Objects:
             options["ContinuationToken"] = answer["NextContinuationToken"]
 
     async def size(self, prefix: str) -> tuple[int, int]:
-        """How many objects have keys that begin with `prefix`, and their bytes."""
+        """Return how many objects have keys that begin with `prefix`, and their bytes."""
         listed = await self._listed("Contents", Prefix=prefix)
         return len(listed), sum(int(item.get("Size", 0)) for item in listed)
 
     async def details(self, prefix: str) -> list[tuple[str, str, int, float]]:
-        """Key, ETag, bytes and seconds since the epoch of each object whose key begins with `prefix`."""
+        """Return key, ETag, bytes and time of last change (seconds since the epoch) of each object
+        whose key begins with `prefix`.
+        """
         return [
-            (str(item["Key"]), str(item["ETag"]).strip('"'), int(item.get("Size", 0)), item["LastModified"].timestamp())
+            (
+                str(item["Key"]),
+                str(item["ETag"]).strip('"'),
+                int(item.get("Size", 0)),
+                item["LastModified"].timestamp(),
+            )
             for item in await self._listed("Contents", Prefix=prefix)
         ]
 
     async def delete_together(self, keys: list[str]) -> None:
-        """Deletes the objects, a thousand by a request, in whatever order the server likes.
+        """Delete the objects, a thousand per request, in any order.
 
-        What a request leaves behind is asked for once more, one by one: so does a server that knows no such request end well.
+        Objects that a request leaves are deleted again one by one. This also serves servers that do
+        not support the request.
         """
         for place in range(0, len(keys), _PAGE):
             await self.delete(await self._left(keys[place : place + _PAGE]))
 
     async def _left(self, keys: list[str]) -> list[str]:
-        """Deletes these by one request; returns those that the server did not delete."""
+        """Delete the objects by one request. Returns those that the server did not delete."""
 
         async def together(client: Any) -> dict[str, Any]:
             wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
@@ -282,14 +335,16 @@ class Objects:
 
         try:
             answer = await self._requests.tried(keys[0], together)
-        except UserError:  # not known there, or not allowed; if deleting as such is not, that is told by the first of them
+        except UserError:
+            # The server does not support the request, or does not allow it. If it does not allow
+            # deleting at all, the first single delete reports that.
             return keys
         return [str(failed["Key"]) for failed in answer.get("Errors", ())]
 
     async def delete(self, keys: list[str]) -> None:
-        """Deletes the objects one by one, for a request that takes many keeps no order."""
+        """Delete the objects one by one, in order; a request for many keeps no order."""
         for key in keys:
-            with suppress(Answer):  # missing: some servers say so
+            with suppress(Answer):  # some servers answer that the object is missing
                 await self._delete(key)
 
     async def _delete(self, key: str) -> None:

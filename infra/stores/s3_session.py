@@ -1,7 +1,9 @@
-"""Requests to S3: the client that s3fs keeps, one an address and process, and the retries around it.
+"""Requests to S3: the client that s3fs keeps, one per address and process, and the retries around
+it.
 
-Everything here runs in s3fs's event loop, which has a thread of its own. What a request asks is in `s3_objects.py`,
-what its failure means in `s3_failures.py`. s3fs is imported with the first request, not before.
+Everything here runs in s3fs's event loop, which has its own thread. The requests are in
+`s3_objects.py`, the meaning of failures in `s3_failures.py`. s3fs is imported with the first
+request, not before.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from typing import Any, TypeVar
 
 from regrow.infra.stores.s3_failures import RETRIED, Address, Failure, Kind, failure, user_error
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Unavailable
+from regrow.tasks.ports.store import Unavailable
 
 PARTS = 4
-"""Parts of large objects in memory at a time, of all transfers of this process together."""
+"""Parts of large objects in memory at a time, for all transfers of this process together."""
 _CONNECTIONS = 64
 
 T = TypeVar("T")
@@ -28,10 +30,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a request is waited for, and how often it is repeated, in seconds.
+    """How long a request may take, and how often it is repeated.
 
-    Before try n + 1 it waits a random time up to min(cap, base x 2^n) (full jitter), 1.5 s in all on average; nothing is
-    repeated once `total` is over. Then it is the caller's turn, which may wait for hours.
+    Before try n + 1 it waits a random time up to min(cap, base x 2^n) (full jitter), 1.5 s in total
+    on average. Nothing is repeated once `total` has passed; then the caller decides, and may wait
+    for hours.
+
+    Attributes:
+        connect: seconds to connect.
+        read: seconds to wait for data.
+        tries: most tries of one request.
+        base: seconds, upper bound of the first wait.
+        cap: seconds, upper bound of any wait.
+        total: seconds after which no further try begins.
+
     """
 
     connect: float = 5.0
@@ -44,7 +56,9 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A bucket at an endpoint (None: Amazon's own, or the one that AWS_PROFILE names) in a region (None: the same)."""
+    """A bucket at an endpoint (None: Amazon's own, or the one configured by AWS_PROFILE) in a
+    region (None: the configured one).
+    """
 
     bucket: str
     endpoint: str | None = None
@@ -52,7 +66,9 @@ class Place:
 
 
 class Answer(Exception):
-    """The server's answer is no: the key is taken, there is no such object, or it is empty."""
+    """A negative answer of the server: the key is taken, there is no such object, or it is
+    empty.
+    """
 
     def __init__(self, key: str, failed: Failure) -> None:
         super().__init__(key, failed)
@@ -64,14 +80,18 @@ class Answer(Exception):
 
 
 class Requests:
-    """Requests to one place. `worked`: somebody used it with success, so what fails may come back."""
+    """Requests to one place. `worked`: a request to it succeeded before, maybe in another process,
+    so a failure may be temporary.
+    """
 
     def __init__(self, place: Place, patience: Patience, *, worked: bool) -> None:
         self.place, self.patience, self.worked = place, patience, worked
         self._worked_here = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs it in s3fs's event loop and waits, from whatever other thread."""
+        """Run the coroutine in s3fs's event loop and wait for it. May be called from any other
+        thread.
+        """
         try:
             running = asyncio.run_coroutine_threadsafe(work, self._sessions.loop)
         except BaseException:
@@ -80,11 +100,13 @@ class Requests:
         try:
             return running.result()
         except BaseException:
-            running.cancel()  # when it is the wait that was interrupted
+            running.cancel()  # in case the wait was interrupted
             raise
 
     async def tried(self, key: str, attempt: Callable[[Any], Awaitable[T]]) -> T:
-        """The result of `attempt(client)`, repeated while the store is busy. Raises Answer, UserError or Unavailable."""
+        """Return the result of `attempt(client)`, repeated while the store is busy. Raises Answer,
+        UserError or Unavailable.
+        """
         patience, begun = self.patience, time.monotonic()
         session: Session | None = None
         for turn in range(patience.tries):
@@ -105,27 +127,36 @@ class Requests:
         raise AssertionError("the last turn raises")
 
     async def session(self) -> Session:
-        """The client that is current."""
+        """Return the current client."""
         return await self._sessions.current()
 
     def refusal(self, failed: Failure, credentials: str = "none were found") -> UserError:
-        """What to tell the user of a failure that will not pass."""
-        return user_error(failed, Address(bucket=self.place.bucket, endpoint=self.place.endpoint, credentials=credentials))
+        """Return the error for the user about a failure that a retry does not fix."""
+        return user_error(
+            failed,
+            Address(
+                bucket=self.place.bucket, endpoint=self.place.endpoint, credentials=credentials
+            ),
+        )
 
     def _verdict(self, key: str, failed: Failure, session: Session | None) -> Exception:
         if failed.kind in (Kind.TAKEN, Kind.MISSING, Kind.EMPTY):
             return Answer(key, failed)
         if failed.kind in (Kind.EXPIRED, Kind.REFUSED, Kind.NONE):
-            self._sessions.forget(session)  # they may be renewed: the next session reads them anew
+            self._sessions.forget(session)  # the next session reads the credentials again
         passing = {
             Kind.BUSY: True,
             Kind.AWAY: self.worked,
             Kind.EXPIRED: self.worked,
-            # Another machine's may have been good while this one never had any.
+            # Another machine's credentials may have worked while this machine never had any.
             Kind.REFUSED: self._worked_here,
             Kind.NONE: self._worked_here,
         }
-        told = self.refusal(failed, session.credentials) if session is not None else self.refusal(failed)
+        told = (
+            self.refusal(failed, session.credentials)
+            if session is not None
+            else self.refusal(failed)
+        )
         if not passing.get(failed.kind, False):
             return told
         if failed.kind in RETRIED:
@@ -140,7 +171,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Session:
-    """One client, where it found its credentials, and the bound on parts in memory."""
+    """A client, where its credentials were found, and the limit of parts in memory."""
 
     client: Any
     credentials: str
@@ -148,7 +179,9 @@ class Session:
 
 
 class _Sessions:
-    """The s3fs file system for an address in this process; made anew where credentials have to be read again."""
+    """The s3fs file system for an address in this process. It is made again when credentials must
+    be read again.
+    """
 
     def __init__(self, endpoint: str | None, region: str | None, patience: Patience) -> None:
         try:
@@ -177,7 +210,11 @@ class _Sessions:
         self._fs = fs = await asyncio.to_thread(self._file_system)
         client = await fs.set_session()
         found = await fs.session.get_credentials()
-        return Session(client=client, credentials=f"from {found.method}" if found else "none were found", room=self._room)
+        return Session(
+            client=client,
+            credentials=f"from {found.method}" if found else "none were found",
+            room=self._room,
+        )
 
     def _file_system(self) -> Any:
         try:
@@ -185,21 +222,30 @@ class _Sessions:
         except ImportError:
             raise _not_installed() from None
         config = {
-            "connect_timeout": self._patience.connect, "read_timeout": self._patience.read,
-            "max_pool_connections": _CONNECTIONS, "tcp_keepalive": True,
+            "connect_timeout": self._patience.connect,
+            "read_timeout": self._patience.read,
+            "max_pool_connections": _CONNECTIONS,
+            "tcp_keepalive": True,
             "retries": {"total_max_attempts": 1, "mode": "standard"},
-            # Newer checksums travel in a trailer that few servers other than Amazon's take. Over http the signature
-            # covers the body, over https TLS does, and what we read we verify ourselves.
-            "request_checksum_calculation": "when_required", "response_checksum_validation": "when_required",
+            # Newer checksums travel in a trailer that few servers except Amazon's accept. Over http
+            # the signature covers the body, over https TLS does, and regrow verifies what it reads.
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
         }
         return s3fs.S3FileSystem(
-            endpoint_url=self._endpoint, client_kwargs={"region_name": self._region} if self._region else {},
-            config_kwargs=config, use_listings_cache=False, skip_instance_cache=True, loop=self.loop,
+            endpoint_url=self._endpoint,
+            client_kwargs={"region_name": self._region} if self._region else {},
+            config_kwargs=config,
+            use_listings_cache=False,
+            skip_instance_cache=True,
+            loop=self.loop,
         )
 
 
 def _not_installed() -> UserError:
-    return UserError("state in S3 needs the package s3fs, which is not installed: pip install 'regrow[s3]'")
+    return UserError(
+        "state in S3 needs the package s3fs, which is not installed: pip install 'regrow[s3]'"
+    )
 
 
 _all: dict[tuple[Any, ...], _Sessions] = {}
@@ -207,7 +253,8 @@ _all_lock = threading.Lock()
 
 
 def _sessions(endpoint: str | None, region: str | None, patience: Patience) -> _Sessions:
-    key = (os.getpid(), endpoint, region, patience)  # a forked child shares neither loop nor connections
+    # With the process id: a forked child shares neither loop nor connections.
+    key = (os.getpid(), endpoint, region, patience)
     with _all_lock:
         if key not in _all:
             _all[key] = _Sessions(endpoint, region, patience)

@@ -1,22 +1,34 @@
 """The command line. `main` is the `regrow` command.
 
-Each command is a module of its name (`try_` for `try`, a word of Python's) and prints; it decides nothing. What several commands
-share: `options`, `exit_codes`, `console`, `tables`, `session` (what `run` and `resume` do); words and the live view are in
-`regrow/live/`.
+Each command is a module of its name (`try_` for `try`, a keyword) and prints; it decides nothing.
+Shared by several commands: `options`, `exit_codes`, `console`, `tables`, `session` (for `run` and
+`resume`); texts and the live view are in `regrow/show/live/`.
 """
 
+import signal
 import sys
 
-from regrow.cli.exit_codes import ExitCode
+from regrow.cli.exit_codes import ExitCode, deaf
+from regrow.infra.machine.streams import make_sure_of_streams
+from regrow.tasks.process.interrupted import interrupt
 
 __all__ = ["main"]
 
+_STARTERS = ("run", "resume", "ui")
+"""Commands that start servers, which must end if the start is interrupted."""
+
 
 def main() -> None:
-    """Runs the command line and exits."""
+    """Run the command line and exit."""
+    if sys.argv[1:2] and sys.argv[1] in _STARTERS:  # each installs its handlers later
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, interrupt)
+    make_sure_of_streams()
     try:
         from regrow.cli import app
-    except KeyboardInterrupt:  # a traceback of imports would tell nobody anything
+
+        app.main()
+    except KeyboardInterrupt:  # a traceback of imports would not help the user
+        deaf()
         sys.stderr.write("interrupted before anything was begun\n")
         sys.exit(ExitCode.INTERRUPTED)
-    app.main()

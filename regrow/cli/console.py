@@ -6,7 +6,9 @@ import sys
 
 from rich.console import Console
 
+from regrow.show.live.terminal import PlainConsole
+
 
 def plain_console() -> Console:
-    """A console as wide as the terminal; a file or a pipe takes lines of any length."""
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=1000)
+    """Return a console as wide as the terminal; for a file or a pipe, lines may have any length."""
+    return PlainConsole() if sys.stdout.isatty() else PlainConsole(width=1000)

@@ -1,4 +1,4 @@
-"""`cp`: a new specification that begins with an experiment's best configuration."""
+"""`cp`: writes a new specification that begins with an experiment's best configuration."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.housekeeping.copying import specification_like
+from regrow.flows.housekeeping.copying import specification_like
 from regrow.infra.state.places import Places
+from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 
 
@@ -17,16 +18,23 @@ def cp(
     name: NameArgument,
     file: Annotated[
         Path | None,
-        typer.Argument(help="The file to write, whose name is the new experiment's [default: NAME-2.yaml]", show_default=False),
+        typer.Argument(
+            help="The file to write, whose name is the new experiment's [default: NAME-2.yaml]",
+            show_default=False,
+        ),
     ] = None,
     state: StateOption = None,
 ) -> None:
-    """Write a specification like an experiment's, with its best configuration as the first point, to change and to run."""
+    """Write a specification like an experiment's, with its best configuration as the first point,
+    to edit and run.
+    """
     places = Places.at(state)
     file = _free(places, name) if file is None else file
     text = specification_like(places, name, file)
     if file.stem in places.experiments():
-        raise UserError(f"{file}: there is an experiment {file.stem!r} already; give the file another name")
+        raise UserError(
+            f"{file}: there is an experiment {file.stem!r} already; give the file another name"
+        )
     try:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
@@ -34,11 +42,13 @@ def cp(
         raise UserError(f"{file} is there already; name another file") from None
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
-    print(f"{file} is written; run it with: regrow run {file}")
+    tell(f"{file} is written; run it with: regrow run {file}")
 
 
 def _free(places: Places, name: str) -> Path:
-    """NAME-2.yaml, or the first number after that for which there is neither a file nor an experiment."""
+    """Return NAME-2.yaml, or the next number for which there is neither a file nor an
+    experiment.
+    """
     taken = set(places.experiments())
     number = 2
     while Path(f"{name}-{number}.yaml").exists() or f"{name}-{number}" in taken:

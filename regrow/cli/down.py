@@ -1,4 +1,4 @@
-"""`down`: the end of what `up` started."""
+"""`down`: ends what `up` started."""
 
 from __future__ import annotations
 
@@ -9,24 +9,30 @@ import typer
 from regrow.cli.options import ServerFolderOption, StateOption
 from regrow.infra.local import s3_server
 from regrow.infra.state.places import Places
+from regrow.show.live.terminal import tell
 
 
 def down(
     state: StateOption = None,
-    s3: Annotated[bool, typer.Option("--s3", help="End the S3 server of `regrow up --s3` as well; its data stays")] = False,
+    s3: Annotated[
+        bool,
+        typer.Option("--s3", help="End the S3 server of `regrow up --s3` as well; its data stays"),
+    ] = False,
     folder: ServerFolderOption = None,
 ) -> None:
-    """End the station of the state root: running experiments save a checkpoint first. State and schedules stay."""
-    from regrow.station import start
+    """End the station of the state root: running experiments save a checkpoint first. State and
+    schedules stay.
+    """
+    from regrow.apps.station import start
 
     places, place = Places.at(state), s3_server.home(folder)
     server = s3_server.running(place) if s3 else None
-    if start.end(places):  # with the S3 server, if it was started with it
-        print(f"the station of {places.root} has ended")
+    if start.end(places):  # ends the S3 server, too, if it was started with it
+        tell(f"the station of {places.root} has ended")
     elif not s3:
-        print(f"no station runs on {places.root}")
+        tell(f"no station runs on {places.root}")
     if server is not None:
         s3_server.stop(place)
-        print(f"the S3 server at {server.endpoint} has ended; its data stays in {place}")
+        tell(f"the S3 server at {server.endpoint} has ended; its data stays in {place}")
     elif s3:
-        print(f"no S3 server of {place} is running")
+        tell(f"no S3 server of {place} is running")

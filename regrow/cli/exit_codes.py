@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What a command ends with."""
+    """The exit code of a command."""
 
     DONE = 0
     FAILED = 1
@@ -18,16 +19,29 @@ class ExitCode(IntEnum):
     WRONG_INPUT = 2
     """The input or the environment is wrong."""
     INTERRUPTED = 3
-    """The experiment was interrupted or stopped, and can go on."""
+    """The experiment was interrupted or stopped, and can be resumed."""
     DAMAGED = 4
     """The durable state is damaged."""
 
 
+def deaf() -> None:
+    """Ignore signals from now on, so that they do not change the exit code while the command prints
+    its last lines.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
 _OF_STATUS = {
-    "finished": ExitCode.DONE, "failed": ExitCode.FAILED, "interrupted": ExitCode.INTERRUPTED, "stopped": ExitCode.INTERRUPTED,
+    "finished": ExitCode.DONE,
+    "failed": ExitCode.FAILED,
+    "interrupted": ExitCode.INTERRUPTED,
+    "stopped": ExitCode.INTERRUPTED,
 }
 
 
 def of_experiment(history: History) -> ExitCode:
-    """The exit code of a command that followed an experiment to its end. A log that nobody closed was interrupted."""
+    """Return the exit code of a command that followed an experiment to its end. A log that was not
+    closed counts as interrupted.
+    """
     return _OF_STATUS[history.closed.status] if history.closed is not None else ExitCode.INTERRUPTED

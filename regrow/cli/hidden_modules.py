@@ -1,4 +1,6 @@
-"""A user's file that is imported in place of a library of its name: `six.py` beside a trainable."""
+"""Detects a user's file that is imported in place of a library with its name, such as `six.py`
+beside a trainable.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from pathlib import Path
 
 
 def hidden_module(error: BaseException) -> str:
-    """What to tell of the file that an error comes from, if it is one of these; else empty. Raises nothing."""
-    with suppress(Exception):  # modules may be anything
+    """Return a message about such a file if it caused the error, else "". Raises nothing."""
+    with suppress(Exception):  # entries of sys.modules may be anything
         seen = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
         for name, module in sorted(sys.modules.items()):
             file = module.__dict__.get("__file__")
@@ -21,17 +23,25 @@ def hidden_module(error: BaseException) -> str:
             lacks = isinstance(error, AttributeError) and error.obj is module
             lacks |= isinstance(error, ImportError) and (error.name or "").partition(".")[0] == name
             if (lacks or file in seen) and _is_a_library(name, Path(file)):
-                return f"{file} is imported in place of the library {name!r}, which others need; give it another name"
+                return (
+                    f"{file} is imported in place of the library {name!r}, which others need; give"
+                    " it another name"
+                )
     return ""
 
 
 def _is_a_library(name: str, file: Path) -> bool:
-    """Whether there is a library of this name elsewhere."""
+    """Return whether there is a library of this name elsewhere."""
     folder = (file.parent if file.name == "__init__.py" else file).parent.resolve()
-    found = importlib.machinery.PathFinder.find_spec(name, [entry for entry in sys.path if Path(entry).resolve() != folder])
+    found = importlib.machinery.PathFinder.find_spec(
+        name, [entry for entry in sys.path if Path(entry).resolve() != folder]
+    )
     return found is not None and found.origin is not None and _of_a_library(found.origin)
 
 
 def _of_a_library(file: str) -> bool:
     places = {Path(sys.prefix), Path(importlib.__file__).parents[1]}
-    return not places.isdisjoint(Path(file).parents) or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    return not places.isdisjoint(Path(file).parents) or not {
+        "site-packages",
+        "dist-packages",
+    }.isdisjoint(Path(file).parts)

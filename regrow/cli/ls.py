@@ -1,9 +1,8 @@
-"""`ls`: the experiments of a state root, a line each."""
+"""`ls`: the experiments of a state root, one per line."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,16 +21,17 @@ from regrow.infra.log.reading import replay
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import HalfRemoved, Places
-from regrow.infra.views import summaries
-from regrow.live import text
 from regrow.search.history import History
-from regrow.tasks import disk
+from regrow.show.live import text
+from regrow.show.live.terminal import tell
+from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
-from regrow.tasks.traces import one_line
+from regrow.tasks.output.traces import one_line
+from regrow.tasks.process import disk
 
 
-class Order(StrEnum):
-    """By what `ls` sorts; the newest, the largest and the most first."""
+class SortKey(StrEnum):
+    """Sort order of `ls`: the newest, the largest and the most first."""
 
     NAME = "name"
     AGE = "age"
@@ -42,7 +42,14 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A line of the list. `history` None: it cannot be read, and `status` says why; `size` (bytes) None: not asked for."""
+    """A row of the list.
+
+    Attributes:
+        status: if it cannot be read, why.
+        history: None: it cannot be read.
+        size: bytes; None: not requested.
+
+    """
 
     name: str
     status: str
@@ -53,16 +60,26 @@ class Listed:
 
 def ls(
     state: StateOption = None,
-    sort: Annotated[Order, typer.Option("--sort", help="By what; the newest, largest and most first")] = Order.NAME,
-    tag: Annotated[str | None, typer.Option("--tag", help="Only those that have this tag", show_default=False)] = None,
+    sort: Annotated[
+        SortKey, typer.Option("--sort", help="By what; the newest, largest and most first")
+    ] = SortKey.NAME,
+    tag: Annotated[
+        str | None, typer.Option("--tag", help="Only those that have this tag", show_default=False)
+    ] = None,
     size: Annotated[
-        bool, typer.Option("--size", help="How large each is also in a bucket, by a request for every 1,000 of its objects")
+        bool,
+        typer.Option(
+            "--size",
+            help="How large each is also in a bucket, by a request for every 1,000 of its objects",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the experiments of the state root: how each stands, its best, when it was last heard of, its size, tags, last note."""
+    """List the experiments of the state root: status, best value, time of the last event, size,
+    tags, last note.
+    """
     places = Places.at(state)
-    if sort is Order.SIZE and places.remote and not size:
+    if sort is SortKey.SIZE and places.remote and not size:
         raise UserError(f"--sort size: what is in {places.root} is only measured with --size")
     found: list[Listed] = []
     damaged: list[CorruptLog] = []
@@ -79,18 +96,32 @@ def ls(
     if as_json:
         for one in found:
             if one.history is not None:
-                view = summaries.show(one.history, alive=one.status == "running", now=now, notes=one.notes)
+                view = summaries.show(
+                    one.history, alive=one.status == "running", now=now, notes=one.notes
+                )
                 del view["trials"]
-                print(json.dumps({**view, "name": one.name, "last_t": round(one.history.t_last, 3), "bytes": one.size}))
+                print(
+                    json.dumps(
+                        {
+                            **view,
+                            "name": one.name,
+                            "last_t": round(one.history.t_last, 3),
+                            "bytes": one.size,
+                        }
+                    )
+                )
     elif found:
         plain_console().print(_table(found, now))
         for one in found:
             if one.history is not None and one.history.name_in_log != one.name:
-                print(f"{one.name}: renamed, its log says {one.history.name_in_log}; every command takes {one.name}")
+                tell(
+                    f"{one.name}: renamed, its log says {one.history.name_in_log}; every command"
+                    f" takes {one.name}"
+                )
     elif not damaged:
-        print(f"no experiments in {places.root}{f' have the tag {tag}' if tag is not None else ''}")
+        tell(f"no experiments in {places.root}{f' have the tag {tag}' if tag is not None else ''}")
     for broken in damaged[:-1]:
-        print(f"regrow: {broken}", file=sys.stderr)
+        tell(f"regrow: {broken}", error=True)
     if damaged:
         raise damaged[-1]
 
@@ -101,23 +132,28 @@ def _listed(places: Places, name: str, *, size: bool) -> Listed:
         history = replay(store, name)
     except HalfRemoved:
         return Listed(name=name, status="half-removed", size=places.size(name)[1] if size else None)
+    if history.created is None:
+        return Listed(name=name, status="empty", size=places.size(name)[1] if size else None)
     return Listed(
-        name=name, status=summaries.status(history, alive=runs(places, name)), history=history, notes=notes.read(store),
+        name=name,
+        status=summaries.status(history, alive=runs(places, name)),
+        history=history,
+        notes=notes.read(store),
         size=places.size(name)[1] if size else None,
     )
 
 
-_ORDERS: dict[Order, Callable[[Listed], Any]] = {
-    Order.NAME: lambda one: one.name,
-    Order.AGE: lambda one: -one.history.t_last if one.history is not None else 0.0,
-    Order.SIZE: lambda one: -(one.size or 0),
-    Order.STATUS: lambda one: (one.status, one.name),
-    Order.TRIALS: lambda one: -len(one.history.trials) if one.history is not None else 0,
+_ORDERS: dict[SortKey, Callable[[Listed], Any]] = {
+    SortKey.NAME: lambda one: one.name,
+    SortKey.AGE: lambda one: -one.history.t_last if one.history is not None else 0.0,
+    SortKey.SIZE: lambda one: -(one.size or 0),
+    SortKey.STATUS: lambda one: (one.status, one.name),
+    SortKey.TRIALS: lambda one: -len(one.history.trials) if one.history is not None else 0,
 }
 
 
 def _table(found: Sequence[Listed], now: float) -> Table:
-    """One line an experiment; columns that would be empty are left out."""
+    """Make the table, one line per experiment; empty columns are omitted."""
     columns: dict[str, list[str]] = {}
 
     def add(column: str, cell: str) -> None:

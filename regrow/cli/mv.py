@@ -1,4 +1,4 @@
-"""`mv`: another name for an experiment."""
+"""`mv`: renames an experiment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.housekeeping.renaming import rename
+from regrow.flows.housekeeping.renaming import rename
 from regrow.infra.state.places import Places
+from regrow.show.live.terminal import tell
 
 
 def mv(
@@ -16,8 +17,10 @@ def mv(
     new: Annotated[str, typer.Argument(metavar="NEW", help="The name that it is to have")],
     state: StateOption = None,
 ) -> None:
-    """Give an experiment another name, in MLflow as well. Not in a bucket, whose objects cannot be renamed, nor while it runs."""
+    """Rename an experiment, also in MLflow. Not possible in a bucket, whose objects cannot be
+    renamed, nor while it runs.
+    """
     places = Places.at(state)
     if (trouble := rename(places, name, new)) is not None:
-        print(trouble)
-    print(f"{name} is called {new}; in its YAML file write name: {new}")
+        tell(trouble)
+    tell(f"{name} is called {new}; in its YAML file write name: {new}")

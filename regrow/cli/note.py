@@ -1,35 +1,42 @@
-"""`note`: what a person wants to remember of an experiment, and tags to find it by."""
+"""`note`: notes on an experiment, and tags to find it by."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.mlflow.catch_up import tell_notes
+from regrow.flows.recording.catch_up import tell_notes
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
-from regrow.live import text
+from regrow.show.live import text
+from regrow.show.live.terminal import PlainConsole
 
 
 def note(
     name: NameArgument,
-    words: Annotated[str, typer.Argument(metavar="[TEXT]", help="The note, in quotes", show_default=False)] = "",
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Give it this tag; may be repeated", show_default=False)] = None,
+    words: Annotated[
+        str, typer.Argument(metavar="[TEXT]", help="The note, in quotes", show_default=False)
+    ] = "",
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", help="Give it this tag; may be repeated", show_default=False),
+    ] = None,
     untag: Annotated[
-        list[str] | None, typer.Option("--untag", help="Take this tag away; may be repeated", show_default=False)
+        list[str] | None,
+        typer.Option("--untag", help="Take this tag away; may be repeated", show_default=False),
     ] = None,
     state: StateOption = None,
 ) -> None:
-    """Note something about an experiment, or tag it, also while it runs; without either, print what was noted.
+    """Add a note or tags to an experiment, also while it runs; without either, print its notes.
 
-    Notes are kept in the state for good, and shown wherever the experiment is: ls, show, watch, compare, report, MLflow.
+    Notes are kept permanently in the state, and shown wherever the experiment is: ls, show, watch,
+    compare, report, MLflow.
     """
     places = Places.at(state)
     store = places.known(name)
-    console = Console(highlight=False, soft_wrap=True)
+    console = PlainConsole(soft_wrap=True)
     if changes := bool(words or tag or untag):
         notes.add(store, words, tags=tag or (), untags=untag or ())
     found = notes.read(store)

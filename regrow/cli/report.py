@@ -1,4 +1,4 @@
-"""`report`: an experiment as one HTML file, or its figures as pictures."""
+"""`report`: writes an experiment as one HTML file, or its figures as pictures."""
 
 from __future__ import annotations
 
@@ -8,31 +8,41 @@ from typing import Annotated
 
 import typer
 
+from regrow.cli.damage import damage_told_last
 from regrow.cli.options import NameArgument, StateOption
-from regrow.infra.exports import destination
 from regrow.infra.log.reading import replayed
 from regrow.infra.log.rows import Rows
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
+from regrow.show.exports import destination
+from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 
 OURS = b'<meta name="generator" content="regrow'
-"""Which files may be replaced: those that an earlier `report` wrote."""
+"""Marks files that an earlier `report` wrote, which may be replaced."""
 
 
 def report(
     name: NameArgument,
     state: StateOption = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write [default: NAME.html]", show_default=False)
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The file to write [default: NAME.html]", show_default=False
+        ),
     ] = None,
     png: Annotated[
-        Path | None, typer.Option("--png", help="Write the figures into this folder instead, as PNG", show_default=False)
+        Path | None,
+        typer.Option(
+            "--png", help="Write the figures into this folder instead, as PNG", show_default=False
+        ),
     ] = None,
     browser: Annotated[bool, typer.Option("--open", help="Open the report in a browser")] = False,
 ) -> None:
-    """Write an experiment's report: one HTML file with all figures, that needs no network. Also while it runs."""
+    """Write an experiment's report: one HTML file with all figures, that needs no network. Also
+    possible while it runs.
+    """
     if png is not None and (output is not None or browser):
         raise UserError("--png: goes without --output and --open, it writes pictures and no page")
     file = Path(f"{name}.html") if output is None else output
@@ -41,36 +51,43 @@ def report(
         raise UserError(f"--open: {file} is no file that a browser could open")
     places = Places.at(state)
     store = places.known(name)
-    rows = replayed(store, name)
-    if png is not None:
-        _pictures(rows, png)
-        return
-    from regrow.infra.report.report import html
+    with damage_told_last() as noted:
+        rows = replayed(store, name, on_damage=noted)
+        if png is not None:
+            _pictures(rows, png)
+            return
+        from regrow.show.report.report import html
 
-    if not stream:
-        _check(file)
-    page = html(rows, places, alive=runs(places, name), now=time.time(), notes=notes.read(store)).encode()
-    destination.put(file, [page])
-    destination.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
-    if browser:
-        import webbrowser
+        if not stream:
+            _check(file)
+        page = html(
+            rows, places, alive=runs(places, name), now=time.time(), notes=notes.read(store)
+        ).encode()
+        destination.put(file, [page])
+        destination.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
+        if browser:
+            import webbrowser
 
-        webbrowser.open(file.resolve().as_uri())
+            webbrowser.open(file.resolve().as_uri())
 
 
 def _pictures(rows: Rows, folder: Path) -> None:
-    from regrow.infra import figures
-    from regrow.infra.figures.images import write
+    from regrow.show import figures
+    from regrow.show.figures.images import write
 
-    made = {name: figure for name in figures.KINDS if (figure := figures.figure(rows, name)) is not None}
+    made = {
+        name: figure for name in figures.KINDS if (figure := figures.figure(rows, name)) is not None
+    }
     if not made:
-        raise UserError(f"there is nothing to draw of {rows.history.spec.name!r} yet: no attempt has begun")
+        raise UserError(
+            f"there is nothing to draw of {rows.history.spec.name!r} yet: no attempt has begun"
+        )
     for file in write(made, folder):
-        print(file)
+        tell(file)
 
 
 def _check(file: Path) -> None:
-    """Raises UserError if the report must not be written there."""
+    """Raise UserError if the report must not be written there."""
     try:
         with file.open("rb") as there:
             begin = there.read(4096)
@@ -79,4 +96,6 @@ def _check(file: Path) -> None:
     except OSError as error:
         raise UserError(f"--output: {file} cannot be read: {error.strerror}") from None
     if begin and OURS not in begin:
-        raise UserError(f"--output: {file} is there already and is no report of regrow's; name another file")
+        raise UserError(
+            f"--output: {file} is there already and is no report of regrow's; name another file"
+        )

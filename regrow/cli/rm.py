@@ -1,4 +1,4 @@
-"""`rm`: experiments that nobody needs any more, removed for good."""
+"""`rm`: removes experiments permanently."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from regrow.cli.options import StateOption
-from regrow.infra.housekeeping import removal
+from regrow.flows.housekeeping import removal
 from regrow.infra.state.places import Places
-from regrow.infra.views import summaries
-from regrow.live import text
-from regrow.tasks import disk
+from regrow.show.live import text
+from regrow.show.live.terminal import PlainConsole
+from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
+from regrow.tasks.process import disk
 
 
 def rm(
@@ -23,12 +23,14 @@ def rm(
     state: StateOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
 ) -> None:
-    """Remove experiments for good: log, checkpoints, what their trials printed; their runs leave MLflow's and Prefect's pages.
+    """Remove experiments permanently: log, checkpoints, output of trials, and their runs in MLflow
+    and Prefect.
 
-    It asks first, and refuses for one that runs. If it is cut off, `ls` shows what is half-removed, and a second `rm` ends it.
+    It asks first, and refuses to remove a running experiment. If it is interrupted, `ls` shows what
+    is half-removed, and a second `rm` removes the rest.
     """
     places = Places.at(state)
-    console = Console(highlight=False, soft_wrap=True)
+    console = PlainConsole(soft_wrap=True)
     names = list(dict.fromkeys(names))
     for name in names:
         places.has(name)
@@ -37,8 +39,12 @@ def rm(
         console.print(_estate(places, name), markup=False)
     if not yes:
         if not sys.stdin.isatty():
-            raise UserError("nothing was removed: there is no terminal to ask at; say it with --yes")
-        if not typer.confirm(f"Remove {'it' if len(names) == 1 else f'these {len(names)}'} for good?"):
+            raise UserError(
+                "nothing was removed: there is no terminal to ask at; say it with --yes"
+            )
+        if not typer.confirm(
+            f"Remove {'it' if len(names) == 1 else f'these {len(names)}'} for good?"
+        ):
             console.print("nothing was removed", markup=False)
             return
     for name in names:
@@ -47,7 +53,9 @@ def rm(
 
 
 def _estate(places: Places, name: str) -> str:
-    """'digits: finished, 10 trials, 1.2 MB in 153 objects, last heard of 3 days ago'."""
+    """Describe it: 'digits: finished, 10 trials, 1.2 MB in 153 objects, last heard of 3
+    days ago'.
+    """
     objects, size = places.size(name)
     held = f"{disk.size(size)} in {objects:,} object{text.ends(objects)}"
     if places.removal_begun(name):
@@ -57,4 +65,7 @@ def _estate(places: Places, name: str) -> str:
         return f"{name}: its log is damaged, {held}"
     count = len(history.trials)
     said = text.age(time.time() - history.t_last)
-    return f"{name}: {summaries.status(history, alive=False)}, {count} trial{text.ends(count)}, {held}, last heard of {said} ago"
+    return (
+        f"{name}: {summaries.status(history, alive=False)}, {count} trial{text.ends(count)},"
+        f" {held}, last heard of {said} ago"
+    )

@@ -1,4 +1,4 @@
-"""`schedule`: has an experiment started by the clock, or by what happens."""
+"""`schedule`: starts an experiment by the clock, or on events."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from regrow.cli.options import StateOption
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
+from regrow.show.live.terminal import tell
 from regrow.tasks.errors import RegrowError, UserError
 
 if TYPE_CHECKING:
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
 
 _TIMES = ("cron", "every", "rrule")
 _OPTIONS = {"files": "on-files", "event": "on-event", "cluster": "on"}
-"""Keys of `when` whose option is called otherwise."""
+"""Keys of `when` whose option has another name."""
 
 
 class Each(StrEnum):
-    """What each run of a schedule is."""
+    """What a run of a schedule does: start a new experiment, or continue the same one."""
 
     NEW = "new"
     CONTINUE = "continue"
 
 
 class Overlap(StrEnum):
-    """What becomes of a run that is due while one before it still runs."""
+    """What to do with a run that is due while the previous one still runs."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -43,44 +44,95 @@ def _option(name: str, told: str, metavar: str | None = None) -> Any:
 
 def schedule(
     file: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
-    cron: Annotated[str | None, _option("cron", 'At these times: "0 2 * * *" is every night at two', "LINE")] = None,
-    every: Annotated[str | None, _option("every", "At this distance, counted from midnight: 6h, 10min", "SPAN")] = None,
-    rrule: Annotated[str | None, _option("rrule", 'By a rule of RFC 5545: "FREQ=WEEKLY;BYDAY=MO"', "RULE")] = None,
-    timezone: Annotated[str | None, _option("timezone", "In which times are meant: Europe/Zurich [default: UTC]", "ZONE")] = None,
+    cron: Annotated[
+        str | None, _option("cron", 'At these times: "0 2 * * *" is every night at two', "LINE")
+    ] = None,
+    every: Annotated[
+        str | None, _option("every", "At this distance, whatever the clocks do: 6h, 10min", "SPAN")
+    ] = None,
+    rrule: Annotated[
+        str | None, _option("rrule", 'By a rule of RFC 5545: "FREQ=WEEKLY;BYDAY=MO"', "RULE")
+    ] = None,
+    timezone: Annotated[
+        str | None,
+        _option("timezone", "In which times are meant: Europe/Zurich [default: UTC]", "ZONE"),
+    ] = None,
     on_files: Annotated[
-        str | None, _option("on-files", "On new files: 'data/*.parquet', 's3://BUCKET/PREFIX/*.parquet'", "PATTERN")
+        str | None,
+        _option(
+            "on-files", "On new files: 'data/*.parquet', 's3://BUCKET/PREFIX/*.parquet'", "PATTERN"
+        ),
     ] = None,
     settle: Annotated[
-        str | None, _option("settle", "How long no further file may have come before that [default: 1min]", "SPAN")
+        str | None,
+        _option(
+            "settle", "How long no further file may have come before that [default: 1min]", "SPAN"
+        ),
     ] = None,
-    after: Annotated[str | None, _option("after", "On the end of another experiment", "NAME")] = None,
-    on_event: Annotated[str | None, _option("on-event", "On a Prefect event of this name", "NAME")] = None,
+    after: Annotated[
+        str | None, _option("after", "On the end of another experiment", "NAME")
+    ] = None,
+    on_event: Annotated[
+        str | None, _option("on-event", "On a Prefect event of this name", "NAME")
+    ] = None,
     hook: Annotated[
-        bool | None, typer.Option("--hook/--no-hook", help="On a request to the station, with a secret", show_default=False)
+        bool | None,
+        typer.Option(
+            "--hook/--no-hook",
+            help="On a request to the station, with a secret",
+            show_default=False,
+        ),
     ] = None,
     each: Annotated[
-        Each | None, _option("each", "Each run a new experiment that learns from the last, or the same with more trials")
+        Each | None,
+        _option(
+            "each",
+            "Each run a new experiment that learns from the last, or the same with more trials",
+        ),
     ] = None,
     overlap: Annotated[
-        Overlap | None, _option("overlap", "A run that is due while one runs: left out, after it, or in its place")
+        Overlap | None,
+        _option("overlap", "A run that is due while one runs: left out, after it, or in its place"),
     ] = None,
     on: Annotated[
-        str | None, _option("on", "A cluster's YAML file: each run brings it up, runs there, and ends it", "CLUSTER")
+        str | None,
+        _option(
+            "on", "A cluster's YAML file: each run brings it up, runs there, and ends it", "CLUSTER"
+        ),
     ] = None,
     keep: Annotated[
-        int | None, typer.Option(min=1, help="How many of the schedule's experiments are kept [default: all]", show_default=False)
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many of the schedule's experiments are kept [default: all]",
+            show_default=False,
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Another name than the file's", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Another name than the file's", show_default=False)
+    ] = None,
     state: StateOption = None,
 ) -> None:
-    """Have the experiment that FILE describes started by itself: by the clock or by events. Options go before its `when`."""
+    """Schedule the experiment that FILE describes: by the clock or on events. Options take
+    precedence over its `when`.
+    """
     from regrow.cli.spec_file import read
     from regrow.infra.state.yaml_file import located
 
     given = {
-        "cron": cron, "every": _span(every), "rrule": rrule, "timezone": timezone, "files": _absolute(on_files, Path.cwd()),
-        "settle": _span(settle), "after": after, "event": on_event, "hook": hook, "each": each and each.value,
-        "overlap": overlap and overlap.value, "keep": keep, "cluster": _absolute(on, Path.cwd()),
+        "cron": cron,
+        "every": _span(every),
+        "rrule": rrule,
+        "timezone": timezone,
+        "files": _absolute(on_files, Path.cwd()),
+        "settle": _span(settle),
+        "after": after,
+        "event": on_event,
+        "hook": hook,
+        "each": each and each.value,
+        "overlap": overlap and overlap.value,
+        "keep": keep,
+        "cluster": _absolute(on, Path.cwd()),
     }
     given = {key: value for key, value in given.items() if value is not None}
     try:
@@ -90,12 +142,16 @@ def schedule(
     except SpecError as error:
         key = error.key.removeprefix("when.")
         if error.key != key and key in given:
-            raise SpecError(f"--{_OPTIONS.get(key, key)}", error.value, error.problem, error.hint) from None
-        raise error if error.where else located(error, file)  # noqa: B904 - the same error, with its place
+            raise SpecError(
+                f"--{_OPTIONS.get(key, key)}", error.value, error.problem, error.hint
+            ) from None
+        raise (error if error.where else located(error, file))  # noqa: B904 - the same error, with its location
 
 
 def _scheduled(spec: Spec, name: str, given: dict[str, Any], file: Path) -> Spec:
-    """The specification with the options in its `when`. Raises UserError where nothing says when."""
+    """Return the specification with the options in its `when`. Raises UserError if it has no
+    trigger.
+    """
     own = spec.when.to_json() if spec.when is not None else {}
     if set(given) & set(_TIMES):
         own = {key: value for key, value in own.items() if key not in _TIMES}
@@ -105,28 +161,30 @@ def _scheduled(spec: Spec, name: str, given: dict[str, Any], file: Path) -> Spec
     spec = type(spec).parse({**spec.to_json(), "name": name, "when": when})
     if spec.when is None or not spec.when.starts:
         raise UserError(
-            f"{file} does not say when: give --cron, --every, --rrule, --on-files, --after, --on-event or --hook,"
-            " or write `when:` into the file"
+            f"{file} does not say when: give --cron, --every, --rrule, --on-files, --after,"
+            " --on-event or --hook, or write `when:` into the file"
         )
     return spec
 
 
 def _make(spec: Spec, places: Places, file: Path) -> None:
+    from regrow.apps.serving import station_registration
     from regrow.infra.prefect import deployments
     from regrow.infra.prefect.clocks import clock
     from regrow.infra.state import hooks
-    from regrow.serving import kept_up
 
     assert spec.when is not None
     when = spec.when
     _check(spec, places)
-    told = kept_up.checked(spec, places)
+    told = station_registration.checked(spec, places)
     costs = _check_cluster(when.cluster, places)
     awaited = _check_files(when.files)
     with deployments.at_home(places):
         times = clock(when)
     parameters = {
-        "name": spec.name, "spec": str(file.resolve()), "state": places.root,
+        "name": spec.name,
+        "spec": str(file.resolve()),
+        "state": places.root,
         "when": when.model_dump(mode="json", exclude_none=True, exclude=set(_TIMES)),
     }
     with deployments.connected(places) as client:
@@ -137,36 +195,43 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         secret = hooks.make(places.writable(), spec.name) if when.hook else None
         form = run.parameters.model_dump_for_openapi()
         words = _described(when, spec, file)
-        there = deployments.make(client, spec.name, clock=times, parameters=parameters, form=form, description=words)
+        there = deployments.make(
+            client, spec.name, clock=times, parameters=parameters, form=form, description=words
+        )
         made = next(one for one in deployments.listed(client) if one.name == spec.name)
-    told += kept_up.of_schedule(places, spec, spec.name)
-    print(f"{spec.name}: {made.words}{'; in place of its schedule until now' if there else ''}")
-    print("\n".join([f"each run: {_runs(when, spec)}", *costs]))
+    told += station_registration.of_schedule(places, spec, spec.name)
+    tell(f"{spec.name}: {made.words}{'; in place of its schedule until now' if there else ''}")
+    tell("\n".join([f"each run: {_runs(when, spec)}", *costs]))
     if made.coming:
-        print(f"next: {', '.join(f'{at:%Y-%m-%d %H:%M:%S}' for at in made.coming)} ({when.timezone or 'UTC'})")
+        tell(
+            f"next: {', '.join(f'{at:%Y-%m-%d %H:%M:%S}' for at in made.coming)}"
+            f" ({when.timezone or 'UTC'})"
+        )
     if awaited:
-        print(awaited)
+        tell(awaited)
     if secret is not None:
-        print(f"hook: POST /hooks/{spec.name} of the station; its secret is in {secret}")
+        tell(f"hook: POST /hooks/{spec.name} of the station; its secret is in {secret}")
     for line in told:
-        print(line)
+        tell(line)
     if made.paused:
-        print(f"it is paused; {places.command('schedules', '', f'--resume {spec.name}')}")
+        tell(f"it is paused; {places.command('schedules', '', f'--resume {spec.name}')}")
     if missing := _who_runs(places):
-        print(missing)
+        tell(missing)
 
 
 def _check(spec: Spec, places: Places) -> None:
-    """What `regrow run` looks at before it starts anything. Raises SpecError, UserError, UserCodeError."""
+    """Check what `regrow run` checks before it starts anything. Raises SpecError, UserError,
+    UserCodeError.
+    """
+    from regrow.flows.checks import check_search, precheck
     from regrow.infra.ray.joining import check_room, environment
     from regrow.infra.state.driver_lock import runs_here
     from regrow.infra.state.experiments import prepare
-    from regrow.launch import check_search, glance_at
 
     continued = spec.when is not None and spec.when.each == "continue"
     if not runs_here(places, spec.name) and (continued or spec.name not in places.experiments()):
         prepare(places, spec.name, spec, trials=None, code=None)
-    glance_at(spec)
+    precheck(spec)
     check_search(spec)
     environment(spec)
     if spec.when is None or spec.when.cluster is None:
@@ -174,10 +239,12 @@ def _check(spec: Spec, places: Places) -> None:
 
 
 def _check_cluster(file: str | None, places: Places) -> list[str]:
-    """What each run starts and costs on the cluster, for people. Raises UserError and SpecError."""
-    from regrow.engines import engine
+    """Return what each run starts and costs on the cluster, for people. Raises UserError and
+    SpecError.
+    """
+    from regrow.flows.engines import engine
+    from regrow.flows.remote import check_state, offer
     from regrow.infra.clusters.cluster_file import read_cluster
-    from regrow.remote import check_state, offer
 
     if file is None:
         return []
@@ -189,8 +256,10 @@ def _check_cluster(file: str | None, places: Places) -> list[str]:
 
 
 def _check_files(pattern: str | None) -> str:
-    """What people should know of the files that are awaited, "" if nothing. Raises SpecError where they cannot be looked for."""
-    from regrow.station.triggers.files import listed
+    """Return a warning about the expected files, "" for none. Raises SpecError if they cannot be
+    listed.
+    """
+    from regrow.apps.station.triggers.files import listed
 
     if pattern is None:
         return ""
@@ -203,18 +272,23 @@ def _check_files(pattern: str | None) -> str:
 
 
 def _check_circle(name: str, after: str, known: list[Scheduled]) -> None:
-    """Raises SpecError where a schedule would start itself, if only by way of others."""
-    starts = {one.name: (one.parameters.get("when") or {}).get("after") for one in known} | {name: after}
+    """Raise SpecError if a schedule would trigger itself, directly or through others."""
+    starts = {one.name: (one.parameters.get("when") or {}).get("after") for one in known} | {
+        name: after
+    }
     way = [name]
     while (before := starts.get(way[-1])) is not None and before not in way[1:]:
         way.append(before)
         if before == name:
-            problem, hint = f"starts itself: {' after '.join(way)}", "name an experiment that does not wait for this one"
+            problem, hint = (
+                f"starts itself: {' after '.join(way)}",
+                "name an experiment that does not wait for this one",
+            )
             raise SpecError("when.after", after, problem, hint)
 
 
 def _described(when: When, spec: Spec, file: Path) -> str:
-    """For Prefect's page, in Markdown."""
+    """Return the description for Prefect's page, in Markdown."""
     return (
         f"`regrow schedule` made it of `{file.resolve()}`. Each run: {_runs(when, spec)}.\n\n"
         "Run, Custom run starts it now; `trials` there is for that run alone."
@@ -223,7 +297,7 @@ def _described(when: When, spec: Spec, file: Path) -> str:
 
 def _runs(when: When, spec: Spec) -> str:
     if when.each == "continue":
-        from regrow.live.text import ends
+        from regrow.show.live.text import ends
 
         return f"goes on with {spec.name}, {spec.trials} trial{ends(spec.trials or 0)} more"
     kept = "" if when.keep is None else f"; {when.keep} are kept"
@@ -231,16 +305,23 @@ def _runs(when: When, spec: Spec) -> str:
 
 
 def _who_runs(places: Places) -> str:
-    """What is missing for it to run, "" if nothing."""
+    """Return what is missing for it to run, "" if nothing."""
     from regrow.infra.prefect import home, server
 
     if server.configured_api_url() is not None:
-        return "your Prefect server has it; a worker of the pool regrow runs it: prefect worker start --pool regrow"
-    return "" if home.stays(places.prefect_home) else f"no station is up: nothing runs until `{places.command('up', '')}`"
+        return (
+            "your Prefect server has it; a worker of the pool regrow runs it: prefect worker start"
+            " --pool regrow"
+        )
+    return (
+        ""
+        if home.stays(places.prefect_home)
+        else f"no station is up: nothing runs until `{places.command('up', '')}`"
+    )
 
 
 def _span(text: str | None) -> float | str | None:
-    """Seconds may be written as a number."""
+    """Parse a time span: a plain number is seconds, other texts are returned unchanged."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -248,7 +329,9 @@ def _span(text: str | None) -> float | str | None:
 
 
 def _absolute(pattern: Any, folder: Path) -> Any:
-    """A pattern of files from wherever the station runs."""
+    """Return a file pattern as an absolute path, since the station runs elsewhere; URLs are
+    returned unchanged.
+    """
     if not isinstance(pattern, str) or "://" in pattern:
         return pattern
     return str(folder / Path(pattern).expanduser())

@@ -1,4 +1,4 @@
-"""`schema`: the JSON schema of the YAML file."""
+"""`schema`: prints the JSON schema of the YAML file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`simulate`: an experiment over a table of recorded curves, under a virtual clock."""
+"""`simulate`: runs an experiment on a table of recorded curves, under a virtual clock."""
 
 from __future__ import annotations
 
@@ -9,36 +9,53 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from regrow.cli import tables
 from regrow.cli.options import JsonOption
-from regrow.infra.views import summaries
-from regrow.live import text
+from regrow.show.live import text
+from regrow.show.live.terminal import PlainConsole
+from regrow.show.views import summaries
 
 
 def simulate(
     file: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
-    table: Annotated[Path, typer.Option(help="CSV (or CSV.gz) of recorded curves: parameters, step, metrics, seconds")],
-    workers: Annotated[int, typer.Option(min=1, help="Machines, each of which runs one trial at a time")] = 4,
-    trace: Annotated[Path | None, typer.Option(help="JSON trace of a spot market: when the machines are there")] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Another total number of trials than the file's")] = None,
+    table: Annotated[
+        Path,
+        typer.Option(help="CSV (or CSV.gz) of recorded curves: parameters, step, metrics, seconds"),
+    ],
+    workers: Annotated[
+        int, typer.Option(min=1, help="Machines, each of which runs one trial at a time")
+    ] = 4,
+    trace: Annotated[
+        Path | None, typer.Option(help="JSON trace of a spot market: when the machines are there")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Another total number of trials than the file's")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Another seed than the file's")] = None,
-    scale: Annotated[float, typer.Option(min=0.0, help="Multiply the table's seconds by this")] = 1.0,
-    log: Annotated[Path | None, typer.Option(help="Write the events here, one JSON object a line")] = None,
+    scale: Annotated[
+        float, typer.Option(min=0.0, help="Multiply the table's seconds by this")
+    ] = 1.0,
+    log: Annotated[
+        Path | None, typer.Option(help="Write the events here, one JSON object a line")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate the experiment that FILE describes over recorded learning curves: hours of it in seconds, nothing is trained."""
+    """Simulate the experiment that FILE describes on recorded learning curves: hours of it in
+    seconds, without training.
+    """
     from regrow.cli.spec_file import read
-    from regrow.infra.exports.recorded import Table, read_trace
-    from regrow.launch import check_search
+    from regrow.flows.checks import check_search
     from regrow.search.errors import SearchCodeError, SpecError
     from regrow.search.events import encode
     from regrow.search.planning import simulator
+    from regrow.show.exports.recorded import Table, read_trace
     from regrow.tasks.errors import UserCodeError, UserError
-    from regrow.tasks.traces import user_trace
+    from regrow.tasks.output.traces import user_trace
 
-    changes = {name: value for name, value in (("trials", trials), ("seed", seed)) if value is not None}
+    changes = {
+        name: value for name, value in (("trials", trials), ("seed", seed)) if value is not None
+    }
     spec = read(file, trials)
     if changes:
         spec = type(spec).parse({**spec.to_json(), **changes}, where=str(file))
@@ -50,7 +67,9 @@ def simulate(
     if not math.isfinite(scale):
         raise UserError(f"--scale: {scale} is not a finite number")
     if spec.max_steps is None:
-        raise UserError(f"{file}: max_steps is missing; in a simulation no trainable ends by itself")
+        raise UserError(
+            f"{file}: max_steps is missing; in a simulation no trainable ends by itself"
+        )
     curves = Table(table, spec, scale=scale)
     machines = read_trace(trace, workers) if trace is not None else ()
     began = time.perf_counter()
@@ -71,12 +90,14 @@ def simulate(
         summary = summaries.show(history, alive=False, now=run.now)
         print(json.dumps({**summary, "workers": workers, "simulated_s": round(run.now, 3)}))
         return
-    console = Console(highlight=False)
+    console = PlainConsole()
     hours = text.duration(run.now) if run.now >= 60 else f"{run.now:.1f} s"
     many = f"{workers} machine{'s' if workers > 1 else ''}"
     if history.choice.why:
         console.print(history.choice.told(), markup=False, soft_wrap=True)
-    console.print(f"{spec.name}: {hours} of experiment on {many}, simulated in {took:.1f} s", markup=False)
+    console.print(
+        f"{spec.name}: {hours} of experiment on {many}, simulated in {took:.1f} s", markup=False
+    )
     for line in text.standing(history):
         console.print(line, markup=False, soft_wrap=True)
     shown = tables.trials(history, console, most=10)

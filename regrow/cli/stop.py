@@ -1,4 +1,4 @@
-"""`stop`: an experiment that runs in another terminal, or on another machine."""
+"""`stop`: stops an experiment that runs in another terminal, or on another machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from regrow.infra.log.reading import survey
 from regrow.infra.state.driver_lock import runs, runs_here
 from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
+from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.store import Store
 
 
 def stop(
@@ -21,28 +22,32 @@ def stop(
     state: StateOption = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait until it has ended")] = 60.0,
 ) -> None:
-    """Stop a running experiment: attempts save a checkpoint and end; `resume` goes on with it."""
+    """Stop a running experiment: attempts save a checkpoint and end; `resume` continues it."""
     places = Places.at(state)
     store = places.known(name)
     if not runs(places, name):
-        raise UserError(f"experiment {name!r} is not running; `regrow show {name}` says how it stands")
+        raise UserError(
+            f"experiment {name!r} is not running; `regrow show {name}` says how it stands"
+        )
     request = request_stop(store)
     deadline = time.monotonic() + wait
     while runs(places, name):
         if time.monotonic() > deadline:
-            raise UserError(f"{name} was asked to stop but still runs after {wait:g} s; {_driver(store)}")
-        time.sleep(0.2 if runs_here(places, name) else 2.0)  # from afar it costs a request
-    withdraw_stop(store, request)  # its driver may have ended, or died, before it came to that
-    print(f"{name} is stopped; `{places.command('resume', name)}` goes on")
+            raise UserError(
+                f"{name} was asked to stop but still runs after {wait:g} s; {_driver(store)}"
+            )
+        time.sleep(0.2 if runs_here(places, name) else 2.0)  # on another machine it costs a request
+    withdraw_stop(store, request)  # its driver may have ended, or died, before it read the request
+    tell(f"{name} is stopped; `{places.command('resume', name)}` goes on")
 
 
 def _driver(store: Store) -> str:
-    """Who runs the experiment, and how to end that all the same."""
+    """Describe the experiment's driver, and how to end it forcibly."""
     opened = survey(store).opened
     if opened is None:
         return "it is about to begin, and will heed it then"
     host, process, _ = opened.driver.rsplit(":", 2)
     return (
-        f"its driver is process {process} on {host}, which `kill -9 {process}` ends there in any case: "
-        "what is in its log is safe, and `regrow resume` goes on"
+        f"its driver is process {process} on {host}, which `kill -9 {process}` ends there in any"
+        " case: what is in its log is safe, and `regrow resume` goes on"
     )

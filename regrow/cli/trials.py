@@ -1,4 +1,6 @@
-"""`trials`: the trials of an experiment, or every step of them, for people, machines and spreadsheets."""
+"""`trials`: lists the trials of an experiment, or all their steps, for people, machines and
+spreadsheets.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ import typer
 
 from regrow.cli import tables
 from regrow.cli.console import plain_console
+from regrow.cli.damage import damage_told_last
 from regrow.cli.options import JsonOption, NameArgument, StateOption
 from regrow.infra.log.reading import replayed
 from regrow.infra.log.rows import Rows
 from regrow.infra.state.places import Places
-from regrow.infra.views import summaries
+from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
 
 
@@ -25,12 +28,19 @@ def trials(
     name: NameArgument,
     file: Annotated[
         Path | None,
-        typer.Argument(help="File for --csv (default: standard output) or --parquet; replaced if there", show_default=False),
+        typer.Argument(
+            help="File for --csv (default: standard output) or --parquet; replaced if there",
+            show_default=False,
+        ),
     ] = None,
     state: StateOption = None,
-    history: Annotated[bool, typer.Option("--history", help="Every step of every trial instead of a line a trial")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Every step of every trial instead of a line a trial")
+    ] = False,
     as_json: JsonOption = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="CSV, safe to open in a spreadsheet")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="CSV, safe to open in a spreadsheet")
+    ] = False,
     as_parquet: Annotated[bool, typer.Option("--parquet", help="A Parquet file")] = False,
 ) -> None:
     """List the trials of an experiment, best first; with --history every reported step."""
@@ -41,7 +51,29 @@ def trials(
     if as_parquet and file is None:
         raise UserError(f"--parquet: name a file: regrow trials {name} {name}.parquet --parquet")
     places = Places.at(state)
-    rows = replayed(places.known(name), name)
+    with damage_told_last() as noted:
+        rows = replayed(places.known(name), name, on_damage=noted)
+        _list(
+            rows,
+            places,
+            file,
+            history=history,
+            as_json=as_json,
+            as_csv=as_csv,
+            as_parquet=as_parquet,
+        )
+
+
+def _list(
+    rows: Rows,
+    places: Places,
+    file: Path | None,
+    *,
+    history: bool,
+    as_json: bool,
+    as_csv: bool,
+    as_parquet: bool,
+) -> None:
     found = rows.history
     if as_csv or as_parquet:
         _table(rows, places, file, history=history, parquet=as_parquet)
@@ -62,10 +94,10 @@ def trials(
 
 
 def _table(rows: Rows, places: Places, file: Path | None, *, history: bool, parquet: bool) -> None:
-    from regrow.infra.exports import destination, files, frames
+    from regrow.show.exports import destination, files, frames
 
     if file is not None:
-        destination.is_stream(file)  # what cannot be written is refused at once
+        destination.is_stream(file)  # fails at once if it cannot be written
     lines = columns = 0
 
     def counted(parts: Iterable[frames.Table]) -> Iterator[frames.Table]:
@@ -75,7 +107,9 @@ def _table(rows: Rows, places: Places, file: Path | None, *, history: bool, parq
             yield table
 
     with rows.sorted() if history else nullcontext() as steps:
-        table = counted([frames.trials(rows, places)] if steps is None else frames.curves(rows.history, steps))
+        table = counted(
+            [frames.trials(rows, places)] if steps is None else frames.curves(rows.history, steps)
+        )
         if file is None:
             sys.stdout.buffer.writelines(files.csv_bytes(table))
             sys.stdout.buffer.flush()

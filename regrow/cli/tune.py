@@ -1,4 +1,4 @@
-"""`tune`: a script that was written for Ray Tune, as it is."""
+"""`tune`: runs an unchanged Ray Tune script."""
 
 from __future__ import annotations
 
@@ -10,23 +10,32 @@ import typer
 
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import QuietOption, StateOption
+from regrow.show.live.terminal import tell
 
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""What stands after the script is the script's."""
+"""Arguments after the script are passed to it."""
 
 
 def tune(
-    script: Annotated[Path, typer.Argument(help="A Python script that uses Ray Tune", readable=False)],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Its own arguments", show_default=False)] = None,
-    name: Annotated[str | None, typer.Option(help="Another name of the experiment than the script's")] = None,
+    script: Annotated[
+        Path, typer.Argument(help="A Python script that uses Ray Tune", readable=False)
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Its own arguments", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Another name of the experiment than the script's")
+    ] = None,
     state: StateOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Run SCRIPT, written for Ray Tune, as it is: its trials are durable, and the same command goes on after a loss."""
-    from regrow.tune.script import ScriptFailed, run_script
+    """Run SCRIPT, written for Ray Tune, unchanged: its trials are durable, and the same command
+    resumes it after a loss.
+    """
+    from regrow.integrations.tune.script import ScriptFailed, run_script
 
     try:
         run_script(script, arguments or [], name=name, state=state, quiet=quiet)
     except ScriptFailed as error:
-        sys.stderr.write(str(error))
+        tell(error, error=True, end="")
         sys.exit(ExitCode.FAILED)

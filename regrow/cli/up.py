@@ -1,4 +1,4 @@
-"""`up`: a station for a state root, with an S3 server of one's own where that is wanted."""
+"""`up`: starts a station for a state root, and optionally an S3 server."""
 
 from __future__ import annotations
 
@@ -9,45 +9,69 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from regrow.cli.options import ServerFolderOption, StateOption
 from regrow.infra.local import s3_server
 from regrow.infra.state.places import Places
+from regrow.show.live.terminal import PlainConsole
 from regrow.tasks.errors import UserError
 
 _FOREIGN = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-"""These would come before the file with the server's own."""
+"""Variables that take precedence over the file with the server's credentials."""
 
 
 def up(
     state: StateOption = None,
-    s3: Annotated[bool, typer.Option("--s3", help="Start an S3 server on this machine as well, for the state")] = False,
-    station: Annotated[bool, typer.Option(help="--no-station: start nothing but the S3 server")] = True,
+    s3: Annotated[
+        bool, typer.Option("--s3", help="Start an S3 server on this machine as well, for the state")
+    ] = False,
+    station: Annotated[
+        bool, typer.Option(help="--no-station: start nothing but the S3 server")
+    ] = True,
     folder: ServerFolderOption = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=55_531, help="First port of the S3 server [default: any free ones]", show_default=False),
-    ] = None,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal until told to end")] = False,
-    host: Annotated[
-        str | None,
         typer.Option(
-            help="Listen there as well, with passwords: a name or address of this machine, or 0.0.0.0 [default: loopback only]",
+            min=1,
+            max=55_531,
+            help="First port of the S3 server [default: any free ones]",
             show_default=False,
         ),
     ] = None,
-    systemd: Annotated[bool, typer.Option("--systemd", help="Write a systemd unit for the station; start nothing")] = False,
-    compose: Annotated[
-        bool, typer.Option("--compose", help="Write a compose.yaml with servers for a team into this folder; start nothing")
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay in this terminal until told to end")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="With --compose: write over the file that is there")] = False,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Listen there as well: a name or address of this machine, or 0.0.0.0 [default:"
+                " loopback only]"
+            ),
+            show_default=False,
+        ),
+    ] = None,
+    systemd: Annotated[
+        bool, typer.Option("--systemd", help="Write a systemd unit for the station; start nothing")
+    ] = False,
+    compose: Annotated[
+        bool,
+        typer.Option(
+            "--compose",
+            help="Write a compose.yaml with servers for a team into this folder; start nothing",
+        ),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --compose: write over the file that is there")
+    ] = False,
 ) -> None:
-    """Start a station on this machine: Prefect, MLflow, Ray and a worker that stay up, on loopback only.
+    """Start a station on this machine: Prefect, MLflow, Ray and a worker that stay up, on loopback
+    only.
 
-    With one, schedules run, `regrow run` starts in a moment, and Retry in Prefect's page goes on. `regrow down` ends it.
+    With a station, schedules run, `regrow run` starts in a moment, and Retry in Prefect's page
+    resumes experiments. `regrow down` ends it.
     """
-    console = Console(highlight=False)
+    console = PlainConsole()
 
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
@@ -60,7 +84,7 @@ def up(
     root = _start_s3(place, port, say, named=folder is not None) if s3 else None
     if not station:
         return
-    from regrow.station import start
+    from regrow.apps.station import start
 
     places = Places.at(state or root)
     if foreground:
@@ -70,26 +94,37 @@ def up(
         say(f"# {line}" if s3 else line)
 
 
-def _written(state: str | None, host: str | None, *, compose: bool, force: bool, s3: bool) -> list[str]:
-    """Writes what starts servers later; returns what is told of it."""
+def _written(
+    state: str | None, host: str | None, *, compose: bool, force: bool, s3: bool
+) -> list[str]:
+    """Write files that start servers later; return the instructions."""
     if compose:
-        from regrow.station import compose as servers
+        from regrow.apps.station import compose as servers
 
         return servers.write(Path.cwd(), force=force)
     if s3:
-        raise UserError("--systemd: the unit starts no S3 server; leave --s3 out, and name the state by --state s3://BUCKET")
-    from regrow.station import beyond, unit
+        raise UserError(
+            "--systemd: the unit starts no S3 server; leave --s3 out, and name the state by --state"
+            " s3://BUCKET"
+        )
+    from regrow.apps.station import unit
+    from regrow.infra.machine import addresses
 
     places = Places.at(state).writable()
-    return unit.write(places, Path.cwd(), host=beyond.prepare(places, host))
+    return unit.write(places, Path.cwd(), host=addresses.non_loopback(host))
 
 
 def _start_s3(place: Path, port: int | None, say: Callable[[str], None], *, named: bool) -> str:
-    """Starts it, says how to use it, and has this process use it; returns the state root in it."""
+    """Start the S3 server, print how to use it, and configure this process for it; return its state
+    root.
+    """
     server, new = s3_server.start(place, port=port)
     root = os.environ.get("REGROW_STATE", "")
     root = root if root.startswith("s3://") else f"s3://{server.bucket}"
-    say(f"# S3 {'serves' if new else 'serves already'} at {server.endpoint}, on loopback only; its data is in {server.folder}")
+    say(
+        f"# S3 {'serves' if new else 'serves already'} at {server.endpoint}, on loopback only; its"
+        f" data is in {server.folder}"
+    )
     say(f"# end it with: regrow down --s3{f' --dir {shlex.quote(str(place))}' if named else ''}")
     for name, value in {**server.environment(), "REGROW_STATE": root}.items():
         say(f"export {name}={shlex.quote(value)}")

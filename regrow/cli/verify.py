@@ -1,45 +1,62 @@
-"""`verify`: every decision of an experiment, recomputed from its log."""
+"""`verify`: recomputes every decision of an experiment from its log."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import NameArgument, StateOption
 from regrow.infra.log.log import Log
-from regrow.infra.log.reading import stream_events, survey
+from regrow.infra.log.reading import placed_events, survey
 from regrow.infra.state.places import Places
+from regrow.show.live.terminal import tell
 
 
 def verify(name: NameArgument, state: StateOption = None) -> None:
     """Recompute every decision of an experiment from its log."""
     from regrow.infra.state.experiments import make_importable
     from regrow.search.errors import SearchCodeError
-    from regrow.search.events import encode
+    from regrow.search.events import AnyEvent, encode
     from regrow.search.history import specification
     from regrow.search.planning.verify import verify as check
     from regrow.tasks.errors import UserCodeError
-    from regrow.tasks.traces import user_trace
+    from regrow.tasks.output.traces import user_trace
 
     store = Places.at(state).known(name)
     found = survey(store)
     if found.created is not None:
         make_importable(specification(found.created, found.opened))
+    at = 0, 0
+
+    def events() -> Iterator[AnyEvent]:
+        nonlocal at
+        for segment, line, event in placed_events(store):
+            at = segment, line
+            yield event
+
     try:
-        result = check(stream_events(store))
+        result = check(events())
     except SearchCodeError as error:
         raise UserCodeError(str(error), user_trace(error.__cause__ or error)) from None
     end = Log.proven(store)
     if result.difference is None:
         kinds = ", ".join(f"{n} {kind}" for kind, n in result.kinds.items())
-        print(f"{name}: {result.events} events fold without a contradiction ({kinds})")
-        print(f"{name}: {result.decisions} decisions recomputed, all as recorded")
+        tell(f"{name}: {result.events} events fold without a contradiction ({kinds})")
+        tell(f"{name}: {result.decisions} decisions recomputed, all as recorded")
         if result.history.closed is not None:
-            unproved = "the end of its log cannot be proved: an earlier version closed it, or its driver was killed right then"
-            print(f"{name}: {f'its log is whole up to segment {end}, with which it was closed' if end else unproved}")
+            unproved = (
+                "the end of its log cannot be proved: an earlier version closed it, or its driver"
+                " was killed right then"
+            )
+            proved = f"its log is whole up to segment {end}, with which it was closed"
+            tell(f"{name}: {proved if end else unproved}")
         return
     wrong = result.difference
-    print(f"{name}: event {wrong.position} differs: {wrong.why}")
-    print(f"  found:    {encode(wrong.found).decode()}")
-    print(f"  expected: {encode(wrong.expected).decode() if wrong.expected is not None else 'nothing'}")
+    tell(f"{name}: event {wrong.position} (segment {at[0]}, line {at[1]}) differs: {wrong.why}")
+    tell(f"  found:    {encode(wrong.found).decode()}")
+    tell(
+        "  expected:"
+        f" {encode(wrong.expected).decode() if wrong.expected is not None else 'nothing'}"
+    )
     sys.exit(ExitCode.FAILED)

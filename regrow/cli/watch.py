@@ -1,4 +1,6 @@
-"""`watch`: the live view of an experiment that runs elsewhere, by reading its log. Nothing is claimed, nothing is written."""
+"""`watch`: the live view of an experiment that runs elsewhere. It only reads the log: it claims and
+writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,55 +9,77 @@ import sys
 import time
 from contextlib import nullcontext
 
+import msgspec
 from rich.console import Console
 
 from regrow.cli import exit_codes
 from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOption
 from regrow.infra.log.follower import Follower, Vanished
-from regrow.infra.log.log import full
+from regrow.infra.log.log import CorruptLog, Segments, full
+from regrow.infra.log.reading import fold
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
-from regrow.live import Viewer, words
-from regrow.live.output import Events, only_events
-from regrow.live.text import ending
 from regrow.search.history import History
+from regrow.search.lifecycle import IllegalMove
 from regrow.search.spec import NAME
+from regrow.show.live import Viewer, words
+from regrow.show.live.output import Events, only_events
+from regrow.show.live.terminal import PlainConsole
+from regrow.show.live.text import ending, summary
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Store, Unavailable
+from regrow.tasks.ports.store import Store, Unavailable
 
 LOCAL_SECONDS = 0.25
 REMOTE_SECONDS = (0.5, 2.0)
-"""Between looks at a bucket: at first, and where nothing is new for a while."""
+"""Seconds between polls of a bucket: at first, and after a while without new events."""
 SILENT_SECONDS = 2.0
-"""Only of an experiment that is silent for so long it is asked whether anybody runs it."""
+"""After this time without events it is checked whether a driver runs the experiment."""
 SIGNS_SECONDS = (1.0, 10.0)
-"""Between looks for signs of a driver: in a folder, in a bucket."""
+"""Seconds between these checks: in a folder, in a bucket."""
 
 
 def watch(
-    name: NameArgument, state: StateOption = None, quiet: QuietOption = False, as_json: EventsOption = False
+    name: NameArgument,
+    state: StateOption = None,
+    quiet: QuietOption = False,
+    as_json: EventsOption = False,
 ) -> None:
-    """Watch an experiment that runs in another terminal or on another machine; Ctrl-C ends only the watching.
+    """Watch an experiment that runs in another terminal or on another machine; Ctrl-C ends only the
+    view.
 
-    It only reads. It waits where the experiment has not begun, or was interrupted, and goes on when somebody resumes it. The
-    exit code is that of `run` when the experiment has ended. With --json the whole log is printed, from its beginning.
+    It only reads. It waits if the experiment has not begun, or was interrupted, and continues when
+    it is resumed. The exit code is that of `run` when the experiment has ended. With --json the
+    whole log is printed, from its beginning.
     """
     places = Places.at(state)
-    console = Console(highlight=False, stderr=as_json)
+    console = PlainConsole(stderr=as_json)
     if (store := _begun(places, name, console, quiet=quiet)) is None:
         return
     with only_events() if as_json else nullcontext() as events:
-        viewer = Viewer(console, quiet=quiet, events=events, called=name, notes=lambda: notes.read(store))
+        viewer = Viewer(
+            console, quiet=quiet, events=events, called=name, notes=lambda: notes.read(store)
+        )
         try:
             with viewer.showing():
-                history = _follow(Follower(store), viewer, places, name, events)
+                history = _follow(store, viewer, places, name, events)
         except KeyboardInterrupt:
             if not quiet:
-                console.print(f"{name} is watched no longer, and goes on as it was", markup=False, soft_wrap=True)
+                console.print(
+                    f"{name} is watched no longer, and goes on as it was",
+                    markup=False,
+                    soft_wrap=True,
+                )
             return
+        except CorruptLog:
+            if viewer.board.history.created is not None and not quiet:
+                for line in summary(viewer.board.history, places, alive=False, now=time.time()):
+                    console.print(line, markup=False, soft_wrap=True)
+            raise
         except Vanished:
-            raise UserError(f"experiment {name!r} was removed from {places.root} while it was watched") from None
+            raise UserError(
+                f"experiment {name!r} was removed from {places.root} while it was watched"
+            ) from None
         if history is None:
             return
         if not (as_json and quiet):
@@ -65,7 +89,7 @@ def watch(
 
 
 def _begun(places: Places, name: str, console: Console, *, quiet: bool) -> Store | None:
-    """The store of the experiment, once that is there; None if the user waits no longer."""
+    """Wait for the experiment and return its store; None if the user stops waiting."""
     told = False
     try:
         while True:
@@ -75,7 +99,9 @@ def _begun(places: Places, name: str, console: Console, *, quiet: bool) -> Store
                 if not re.match(NAME, name):
                     raise
                 if not told and not quiet:
-                    console.print(f"{missing}; waiting for it, Ctrl-C ends that", markup=False, soft_wrap=True)
+                    console.print(
+                        f"{missing}; waiting for it, Ctrl-C ends that", markup=False, soft_wrap=True
+                    )
                 told = True
             time.sleep(SIGNS_SECONDS[places.remote])
     except KeyboardInterrupt:
@@ -83,7 +109,9 @@ def _begun(places: Places, name: str, console: Console, *, quiet: bool) -> Store
 
 
 class _Presence:
-    """Whether somebody runs the experiment, asked only while it says nothing, and not too often."""
+    """Checks whether a driver runs the experiment, only while there are no new events, and not too
+    often.
+    """
 
     def __init__(self, places: Places, name: str) -> None:
         self._places, self._name = places, name
@@ -92,14 +120,17 @@ class _Presence:
         self._absent = self._returns = False
 
     def heard(self) -> None:
-        """It said something."""
+        """Note that there were new events."""
         self._heard = time.monotonic()
         self._absent = self._returns = False
 
     def banner(self, history: History) -> str:
-        """What a person should know about it, "" for nothing. Raises Unavailable."""
+        """Return a message about the driver, "" for none. Raises Unavailable."""
         now = time.monotonic()
-        due = now - self._heard > SILENT_SECONDS and now - (self._asked or 0.0) > SIGNS_SECONDS[self._places.remote]
+        due = (
+            now - self._heard > SILENT_SECONDS
+            and now - (self._asked or 0.0) > SIGNS_SECONDS[self._places.remote]
+        )
         if self._asked is None or due:
             self._asked = now
             running = runs(self._places, self._name)
@@ -107,12 +138,18 @@ class _Presence:
             self._absent = not running
         if self._absent:
             said = words.ago(time.time() - history.t_last)
-            return f"interrupted: nobody runs it (last word {said} ago); waiting for {self._places.command('resume', self._name)}"
+            return (
+                f"interrupted: nobody runs it (last word {said} ago); waiting for"
+                f" {self._places.command('resume', self._name)}"
+            )
         return "interrupted: somebody resumes it ..." if self._returns else ""
 
 
-def _follow(follower: Follower, viewer: Viewer, places: Places, name: str, events: Events | None) -> History | None:
-    """Until the experiment has ended; None if nobody reads the events any more."""
+def _follow(
+    store: Store, viewer: Viewer, places: Places, name: str, events: Events | None
+) -> History | None:
+    """Follow the log until the experiment has ended; None if the reader of the events has gone."""
+    follower = Follower(store)
     pause = REMOTE_SECONDS[0] if places.remote else LOCAL_SECONDS
     presence, first = _Presence(places, name), True
     if events is not None:
@@ -122,8 +159,9 @@ def _follow(follower: Follower, viewer: Viewer, places: Places, name: str, event
         try:
             segments = follower.read()
             if first and segments and events is None:
-                viewer.skip(segments[-1][0])  # what was before is shown, not told line by line
-            viewer.take(segments)
+                # Earlier events are shown in the view, not line by line.
+                viewer.skip(segments[-1][0])
+            _take(viewer, segments, store)
             if full(segments):
                 continue
             if segments and not first:
@@ -134,7 +172,13 @@ def _follow(follower: Follower, viewer: Viewer, places: Places, name: str, event
                 return history
             banner = presence.banner(history)
         except Unavailable as error:
-            segments, banner = [], f"the state store is out of reach, the experiment may go on meanwhile ({error.why})"
+            segments, banner = (
+                [],
+                (
+                    "the state store is out of reach, the experiment may go on meanwhile"
+                    f" ({error.why})"
+                ),
+            )
         if events is not None and events.deaf:
             return None
         _tell(viewer, banner)
@@ -144,8 +188,17 @@ def _follow(follower: Follower, viewer: Viewer, places: Places, name: str, event
         time.sleep(pause)
 
 
+def _take(viewer: Viewer, segments: Segments, store: Store) -> None:
+    """Show new segments. Raises Contradiction, with the place, for an event that cannot follow."""
+    try:
+        viewer.take(segments)
+    except (IllegalMove, msgspec.MsgspecError):
+        fold(store, History().apply)
+        raise
+
+
 def _tell(viewer: Viewer, banner: str) -> None:
-    """What is wrong: in the picture, or as a line when it begins and when it is over."""
+    """Show a problem: on the live screen, or as a line when it begins and when it ends."""
     if viewer.banner.partition("(")[0] != banner.partition("(")[0]:
         viewer.line(banner or "it goes on")
     viewer.banner = banner

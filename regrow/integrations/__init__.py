@@ -1,5 +1,11 @@
-"""Training frameworks as trials: a module for each, which imports that framework alone and knows nothing of regrow but a Trial.
+"""Integrations of other libraries and tools, one folder or module each: training frameworks,
+PyTorch, RLlib, Optuna, Ray Tune, W&B.
 
-A framework that has callbacks gets a `Report(trial)`, which reports what was measured and saves in its own format, and
-`restored(trial)`, what to go on from. One whose loop is the user's gets a `State`, as `rg.torch` has.
+Nothing outside of this folder imports from it, except the public aliases (`regrow.optuna`,
+`regrow.tune`, `regrow.torch`). The core finds integrations through the entry points in
+`pyproject.toml`.
+
+A training framework with callbacks gets a `Report(trial)`, which reports what was measured and
+saves in the framework's format, and `restored(trial)`, the file to continue from. A framework whose
+loop the user writes gets a `State`, as `rg.torch` has.
 """

@@ -1,4 +1,6 @@
-"""Accelerate: `state = State(accelerator, loader)`, then `trial.report(..., checkpoint=state.save)`, on any number of workers."""
+"""Accelerate: `state = State(accelerator, loader)`, then `trial.report(...,
+checkpoint=state.save)`, on any number of workers.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ need("accelerate", "accelerate")
 
 
 class State:
-    """All that an Accelerator has prepared, in Accelerate's own format: `State(accelerator, loader)`.
+    """Everything that an Accelerator has prepared, in Accelerate's format: `State(accelerator,
+    loader)`.
 
-    Models, optimizers, schedulers, scalers, what was registered for checkpointing, and each worker's generators (Python's,
-    NumPy's, PyTorch's). Of `loaders`, as `prepare` returned them, the order goes on where several workers share them: Accelerate
-    shuffles these by a generator of their own, which it does not save.
+    Contains models, optimizers, schedulers, scalers, objects registered for checkpointing, and each
+    worker's generators (Python's, NumPy's, PyTorch's). `loaders`: as `prepare` returned them; their
+    shuffling order continues if several workers share them: Accelerate shuffles these by a separate
+    generator, which it does not save.
     """
 
     def __init__(self, accelerator: Accelerator, *loaders: Any) -> None:
@@ -27,26 +31,36 @@ class State:
         accelerator.register_for_checkpointing(_Orders(loaders))
 
     def save(self, folder: Path) -> None:
-        """Writes this worker's part. All workers call it at the same step: `trial.report(..., checkpoint=state.save)`."""
+        """Write this worker's part. All workers call it at the same step: `trial.report(...,
+        checkpoint=state.save)`.
+        """
         self._accelerator.save_state(str(folder))
 
     def load(self, folder: Path) -> None:
-        """Takes it back, after `prepare`: `if trial.restored: state.load(trial.restored)`. As many workers as have saved."""
+        """Restore it, after `prepare`: `if trial.restored: state.load(trial.restored)`. Needs as
+        many workers as have saved.
+        """
         self._accelerator.load_state(str(folder))
 
 
 class _Orders:
-    """The generators by which loaders are shuffled; of a single worker that is the global one."""
+    """The generators that shuffle loaders; a single worker uses the global one."""
 
     def __init__(self, loaders: Sequence[Any]) -> None:
         self._generators = [getattr(loader, "synchronized_generator", None) for loader in loaders]
 
     def state_dict(self) -> dict[str, Any]:
-        """By number; Accelerate saves that of rank 0, and they are all the same when an epoch begins."""
-        return {str(n): generator.get_state() for n, generator in enumerate(self._generators) if generator is not None}
+        """Return the states by number; Accelerate saves that of rank 0, and all ranks have the same
+        when an epoch begins.
+        """
+        return {
+            str(n): generator.get_state()
+            for n, generator in enumerate(self._generators)
+            if generator is not None
+        }
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
-        """Takes those of generators that there are."""
+        """Restore the states of the existing generators."""
         for n, generator in enumerate(self._generators):
             if generator is not None and str(n) in states:
                 generator.set_state(states[str(n)])

@@ -1,4 +1,6 @@
-"""CatBoost: `CatBoostClassifier(**report.snapshots).fit(..., callbacks=[report])`; a step is one iteration."""
+"""CatBoost: `CatBoostClassifier(**report.snapshots).fit(..., callbacks=[report])`; a step is one
+iteration.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import Any
 
 from regrow.integrations import reports
 from regrow.integrations.installed import need
-from regrow.tasks import temporary
-from regrow.tasks.trial import NotSaved, Trial, TrialEnd
+from regrow.tasks.process import temporary
+from regrow.tasks.trial.trial import NotSaved, Trial, TrialEnd
 
 need("catboost", "catboost")
 
@@ -18,35 +20,52 @@ SNAPSHOT = "snapshot"
 
 
 def restored(trial: Trial) -> Path | None:
-    """CatBoost's snapshot in the checkpoint, None at the beginning. `Report.snapshots` has CatBoost go on from a copy of it."""
+    """Return CatBoost's snapshot in the checkpoint, None at the beginning. `Report.snapshots` makes
+    CatBoost continue from a copy of it.
+    """
     return reports.restored(trial, SNAPSHOT)
 
 
 class Report:
-    """Reports each iteration what was measured, as `DATA-METRIC` (`validation-Logloss`), and saves CatBoost's snapshot.
+    """Reports what was measured at each iteration, as `DATA-METRIC` (`validation-Logloss`), and
+    saves CatBoost's snapshot.
 
-    `metric` names the one that is the experiment's metric; None: it has the same name. `snapshots` are the arguments with which
-    CatBoost makes snapshots after each iteration, and goes on from the restored one. It calls nobody while it trains on a GPU.
+    `metric` names the one that is the experiment's metric; None: it has the same name. `snapshots`
+    are the arguments with which CatBoost makes a snapshot after each iteration, and continues from
+    the restored one. CatBoost does not call callbacks while it trains on a GPU.
     """
 
     def __init__(self, trial: Trial, metric: str | None = None) -> None:
         self._trial, self._metric, self._over = trial, metric, False
-        self._room = tempfile.TemporaryDirectory(prefix="catboost-", dir=temporary.room(), ignore_cleanup_errors=True)
+        self._room = tempfile.TemporaryDirectory(
+            prefix="catboost-", dir=temporary.process_temp_dir(), ignore_cleanup_errors=True
+        )
         self._snapshot = Path(self._room.name, SNAPSHOT)
         if (found := restored(trial)) is not None:
-            shutil.copy(found, self._snapshot)  # CatBoost writes to it
+            shutil.copy(found, self._snapshot)  # a copy, since CatBoost writes to it
         self.snapshots: dict[str, Any] = {
-            "train_dir": self._room.name, "allow_writing_files": True, "save_snapshot": True,
-            "snapshot_file": str(self._snapshot), "snapshot_interval": 0,
+            "train_dir": self._room.name,
+            "allow_writing_files": True,
+            "save_snapshot": True,
+            "snapshot_file": str(self._snapshot),
+            "snapshot_interval": 0,
         }
 
     def after_iteration(self, info: Any) -> bool:
-        """What CatBoost calls after each iteration: whether to go on. It would take a TrialEnd for an error."""
-        if info.iteration <= self._trial.step:  # one of before, which the snapshot did not have yet
+        """Report an iteration (called by CatBoost); return whether to continue. CatBoost would
+        treat a TrialEnd as an error.
+        """
+        if info.iteration <= self._trial.step:  # reported before, but not in the snapshot
             return True
-        values = {f"{data}-{name}": history[-1] for data, found in info.metrics.items() for name, history in found.items()}
+        values = {
+            f"{data}-{name}": history[-1]
+            for data, found in info.metrics.items()
+            for name, history in found.items()
+        }
         try:
-            reports.report(self._trial, values, self._metric, self._save, lambda: setattr(self, "_over", True))
+            reports.report(
+                self._trial, values, self._metric, self._save, lambda: setattr(self, "_over", True)
+            )
         except TrialEnd:
             return False
         return not self._over

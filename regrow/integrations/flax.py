@@ -1,4 +1,6 @@
-"""Flax (nnx) with Orbax: `state = State(model=model, optimizer=optimizer)`, then `trial.report(..., checkpoint=state.save)`."""
+"""Flax (nnx) with Orbax: `state = State(model=model, optimizer=optimizer)`, then `trial.report(...,
+checkpoint=state.save)`.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,25 @@ from regrow.integrations.installed import need
 
 need("flax", "flax", "orbax")
 
-from flax import nnx  # noqa: E402 - after it is known to be there
-from orbax import checkpoint as orbax  # noqa: E402 - the same
+from flax import nnx  # noqa: E402 - after the check that it is installed
+from orbax import checkpoint as orbax  # noqa: E402 - after the check that it is installed
 
-from regrow.tasks.errors import UserError  # noqa: E402 - the same
+from regrow.tasks.errors import UserError  # noqa: E402 - after the check of the packages
 
 _FOLDER = "state"
 
 
 class State:
-    """The parts of a training by names of your own: modules of nnx, optimizers, metrics and `nnx.Rngs`."""
+    """The parts of a training by names that the user chooses: nnx modules, optimizers, metrics and
+    `nnx.Rngs`.
+    """
 
     def __init__(self, **parts: Any) -> None:
         if not parts:
-            raise UserError("regrow.integrations.flax.State: name what to save, such as State(model=model, optimizer=optimizer)")
+            raise UserError(
+                "regrow.integrations.flax.State: name what to save, such as State(model=model,"
+                " optimizer=optimizer)"
+            )
         for name, part in parts.items():
             if not nnx.graph.is_graph_node(part):
                 kind = f"a {type(part).__name__}, not an object of nnx; save it beside, with Orbax"
@@ -30,11 +37,17 @@ class State:
         self._parts = parts
 
     def save(self, folder: Path) -> None:
-        """Writes the parts in Orbax's format: `trial.report(..., checkpoint=state.save)`."""
-        with orbax.StandardCheckpointer() as checkpointer:  # which waits at its end until all is written
+        """Write the parts in Orbax's format: `trial.report(..., checkpoint=state.save)`."""
+        # The checkpointer's exit waits until everything is written.
+        with orbax.StandardCheckpointer() as checkpointer:
             checkpointer.save(folder.absolute() / _FOLDER, nnx.state(self._parts))
 
     def load(self, folder: Path) -> None:
-        """Takes the parts back: `if trial.restored: state.load(trial.restored)`. Raises ValueError where they are others."""
+        """Restore the parts: `if trial.restored: state.load(trial.restored)`. Raises ValueError if
+        the parts differ.
+        """
         with orbax.StandardCheckpointer() as checkpointer:
-            nnx.update(self._parts, checkpointer.restore(folder.absolute() / _FOLDER, nnx.state(self._parts)))
+            nnx.update(
+                self._parts,
+                checkpointer.restore(folder.absolute() / _FOLDER, nnx.state(self._parts)),
+            )

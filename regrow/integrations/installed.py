@@ -1,4 +1,4 @@
-"""Says in one line which framework is missing, and what to install."""
+"""Checks that a framework is installed, and names the extra to install in one line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from regrow.tasks.errors import UserError
 
 
 def need(extra: str, *packages: str) -> None:
-    """Raises UserError, naming the extra, unless all packages are installed. Imports none of them."""
+    """Raise UserError, naming the extra, unless all packages are installed. Imports
+    none of them.
+    """
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         are = "which is" if len(missing) == 1 else "which are"
         raise UserError(
-            f'regrow.integrations.{extra} needs {" and ".join(missing)}, {are} not installed; pip install "regrow[{extra}]"'
+            f"regrow.integrations.{extra} needs {' and '.join(missing)}, {are} not installed; pip"
+            f' install "regrow[{extra}]"'
         )

@@ -1,4 +1,6 @@
-"""Keras 3, on any backend: `model.fit(..., initial_epoch=trial.step, callbacks=[Report(trial)])`; a step is one epoch."""
+"""Keras 3, on any backend: `model.fit(..., initial_epoch=trial.step, callbacks=[Report(trial)])`; a
+step is one epoch.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +19,34 @@ try:
 except ModuleNotFoundError as missing:
     chosen = os.environ.get("KERAS_BACKEND") or "tensorflow, as KERAS_BACKEND is not set"
     raise UserError(
-        f"regrow.integrations.keras: Keras cannot be imported, as {missing.name} is not installed (its backend is {chosen});"
-        " install it, or choose another one: env: {KERAS_BACKEND: torch}"
+        f"regrow.integrations.keras: Keras cannot be imported, as {missing.name} is not installed"
+        f" (its backend is {chosen}); install it, or choose another one: env: {{KERAS_BACKEND:"
+        " torch}"
     ) from None
 
-import numpy as np  # noqa: E402 - after it is known to be there
+import numpy as np  # noqa: E402 - after the check that Keras can be imported
 
-from regrow.integrations import reports  # noqa: E402 - the same
-from regrow.tasks.trial import Trial  # noqa: E402 - the same
+from regrow.integrations import reports  # noqa: E402 - after the check that Keras can be imported
+from regrow.tasks.trial.trial import Trial  # noqa: E402 - after the check that Keras can be imported
 
 MODEL, SEEDS, GENERATORS = "model.keras", "seeds.npz", "generators.pt"
 
 
 def restored(trial: Trial) -> Path | None:
-    """The compiled model to go on with, for `keras.models.load_model`; None at the beginning."""
+    """Return the compiled model to continue with, for `keras.models.load_model`; None at the
+    beginning.
+    """
     return reports.restored(trial, MODEL)
 
 
 class Report(keras.callbacks.Callback):
-    """Reports each epoch what Keras logs (`loss`, `val_loss`, ...), and saves the model with its optimizer.
+    """Reports what Keras logs at each epoch (`loss`, `val_loss`, ...), and saves the model with its
+    optimizer.
 
-    `metric` names the one that is the experiment's metric; None: it has the same name. Beside Keras' file that is saved
-    which it leaves out: the seeds that layers such as Dropout draw from and, where PyTorch is the backend, the global generators
-    of PyTorch, NumPy and Python. With other backends the order in which `fit` shuffles begins anew where a trial goes on.
+    `metric` names the one that is the experiment's metric; None: it has the same name. It also
+    saves what Keras' file omits: the seeds that layers such as Dropout draw from and, with the
+    PyTorch backend, the global generators of PyTorch, NumPy and Python. With other backends the
+    order in which `fit` shuffles starts again when a trial is resumed.
     """
 
     def __init__(self, trial: Trial, metric: str | None = None) -> None:
@@ -56,7 +63,7 @@ class Report(keras.callbacks.Callback):
         if keras.backend.backend() == "torch":
             import torch
 
-            from regrow.torch import generators
+            from regrow.integrations.torch import generators
 
             generators.restore({}, torch.load(found / GENERATORS, weights_only=True))
 
@@ -65,16 +72,27 @@ class Report(keras.callbacks.Callback):
 
         def save(folder: Path) -> None:
             self.model.save(folder / MODEL)
-            seeds = {str(number): keras.ops.convert_to_numpy(seed) for number, seed in enumerate(self._seeds())}
+            seeds = {
+                str(number): keras.ops.convert_to_numpy(seed)
+                for number, seed in enumerate(self._seeds())
+            }
             np.savez(folder / SEEDS, **seeds)
             if keras.backend.backend() == "torch":
                 import torch
 
-                from regrow.torch import generators
+                from regrow.integrations.torch import generators
 
                 torch.save(generators.states({}), folder / GENERATORS)
 
-        reports.report(self._trial, dict(logs or {}), self._metric, save, lambda: setattr(self.model, "stop_training", True))
+        reports.report(
+            self._trial,
+            dict(logs or {}),
+            self._metric,
+            save,
+            lambda: setattr(self.model, "stop_training", True),
+        )
 
     def _seeds(self) -> list[Any]:
-        return [variable for variable in self.model.variables if variable.name == "seed_generator_state"]
+        return [
+            variable for variable in self.model.variables if variable.name == "seed_generator_state"
+        ]

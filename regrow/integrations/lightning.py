@@ -1,4 +1,6 @@
-"""Lightning: `Trainer(callbacks=[Report(trial)]).fit(..., ckpt_path=restored(trial), weights_only=False)`; a step is an epoch."""
+"""Lightning: `Trainer(callbacks=[Report(trial)]).fit(..., ckpt_path=restored(trial),
+weights_only=False)`; a step is an epoch.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from regrow.integrations.installed import need
 
 need("lightning", "lightning")
 
-import torch  # noqa: E402 - after it is known to be there
-from lightning.pytorch.callbacks import Checkpoint  # noqa: E402 - the same
+import torch  # noqa: E402 - after the check that Lightning is installed
+from lightning.pytorch.callbacks import Checkpoint  # noqa: E402 - after the check that Lightning is installed
 
-from regrow.integrations import reports  # noqa: E402 - the same
-from regrow.tasks.trial import Trial  # noqa: E402 - the same
-from regrow.torch import generators  # noqa: E402 - the same
+from regrow.integrations import reports  # noqa: E402 - after the check that Lightning is installed
+from regrow.integrations.torch import generators  # noqa: E402 - after the check that Lightning is installed
+from regrow.tasks.trial.trial import Trial  # noqa: E402 - after the check that Lightning is installed
 
 if TYPE_CHECKING:
     from lightning import LightningModule, Trainer
@@ -23,34 +25,41 @@ CHECKPOINT = "last.ckpt"
 
 
 def restored(trial: Trial) -> Path | None:
-    """Lightning's checkpoint to go on from, for `ckpt_path=`; None at the beginning."""
+    """Return Lightning's checkpoint to continue from, for `ckpt_path=`; None at the beginning."""
     return reports.restored(trial, CHECKPOINT)
 
 
 class Report(Checkpoint):
-    """Reports each epoch what was logged (`self.log`), after validation, and saves Lightning's checkpoint.
+    """Reports what was logged at each epoch (`self.log`), after validation, and saves Lightning's
+    checkpoint.
 
-    On all workers of a trial. `metric` names the one that is the experiment's metric; None: it has the same name. It stands in
-    for the ModelCheckpoint that a Trainer has where it is given none. Beside Lightning's checkpoint the global generators of
-    PyTorch, NumPy and Python are saved, of each worker, which Lightning leaves out.
+    Used on all workers of a trial. `metric` names the one that is the experiment's metric; None: it
+    has the same name. It replaces the ModelCheckpoint that a Trainer has by default. It also saves
+    each worker's global generators of PyTorch, NumPy and Python, which Lightning omits.
     """
 
     def __init__(self, trial: Trial, metric: str | None = None) -> None:
         self._trial, self._metric = trial, metric
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """See Callback; of all callbacks it is called last."""
+        """See Callback; called after all other callbacks."""
 
         def save(folder: Path) -> None:
-            trainer.save_checkpoint(folder / CHECKPOINT)  # all take part, rank 0 writes
+            trainer.save_checkpoint(folder / CHECKPOINT)  # all workers take part, rank 0 writes
             torch.save(generators.states({}), folder / self._generators)
 
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        reports.report(self._trial, values, self._metric, save, lambda: setattr(trainer, "should_stop", True))
+        reports.report(
+            self._trial, values, self._metric, save, lambda: setattr(trainer, "should_stop", True)
+        )
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """See Callback: before the loader draws the next epoch's order."""
-        if (restored := self._trial.restored) is not None and (file := restored / self._generators).exists():
+        if (restored := self._trial.restored) is not None and (
+            file := restored / self._generators
+        ).exists():
             generators.restore({}, torch.load(file, weights_only=True))
 
     @property

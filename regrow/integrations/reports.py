@@ -1,4 +1,4 @@
-"""What the callbacks of all frameworks do with a Trial: report under the right names, and go on or not."""
+"""Shared by the callbacks of all frameworks: report under the right names, and continue or stop."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from regrow.tasks.errors import ReportError, UserError
-from regrow.tasks.trial import Save, Trial, TrialEnd
+from regrow.tasks.trial.trial import Save, Trial, TrialEnd
 
 Stop = Callable[[], object]
-"""Has the framework stop by its own means."""
+"""Stops the framework in its own way."""
 
 
-def report(trial: Trial, values: Mapping[str, float], metric: str | None, save: Save | None, stop: Stop) -> None:
-    """Reports a step: all values by their own names, and that of `metric` (None: no other) as the experiment's metric.
+def report(
+    trial: Trial, values: Mapping[str, float], metric: str | None, save: Save | None, stop: Stop
+) -> None:
+    """Report a step: all values by their names, and that of `metric` (None: no other) as the
+    experiment's metric.
 
-    After the trial's last step `stop` is called, so that what stands behind the framework's `fit` runs. Raises TrialEnd where the
-    trial was told to end before, and ReportError where `metric` is not among the values.
+    After the trial's last step `stop` is called, so that code after the framework's `fit` runs.
+    Raises TrialEnd if the trial was asked to end before, and ReportError if `metric` is not among
+    the values.
     """
     reported = dict(values)
     if metric is not None:
         if metric not in values:
             there = ", ".join(values) or "none"
-            raise ReportError(f"step {trial.at}: there is no {metric!r} among what was measured: {there}")
+            raise ReportError(
+                f"step {trial.at}: there is no {metric!r} among what was measured: {there}"
+            )
         reported[trial.metric] = values[metric]
     try:
         trial.report(reported, checkpoint=save)
@@ -34,14 +40,17 @@ def report(trial: Trial, values: Mapping[str, float], metric: str | None, save: 
 
 
 def restored(trial: Trial, name: str) -> Path | None:
-    """What the checkpoint to go on from has by this name; None where the trial begins. Only to be read.
+    """Return the file or folder of this name in the checkpoint to continue from; None if the trial
+    begins. Read-only.
 
-    Raises UserError for a checkpoint that has no such file.
+    Raises UserError for a checkpoint without it.
     """
     if trial.restored is None:
         return None
     path = trial.restored / name
     if not path.exists():
         there = ", ".join(sorted(file.name for file in trial.restored.iterdir())) or "nothing"
-        raise UserError(f"trial {trial.number}: the checkpoint of step {trial.step} has no {name}, but {there}")
+        raise UserError(
+            f"trial {trial.number}: the checkpoint of step {trial.step} has no {name}, but {there}"
+        )
     return path

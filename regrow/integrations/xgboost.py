@@ -1,4 +1,6 @@
-"""XGBoost: `xgboost.train(..., callbacks=[Report(trial)], xgb_model=restored(trial))`; a step is one round of boosting."""
+"""XGBoost: `xgboost.train(..., callbacks=[Report(trial)], xgb_model=restored(trial))`; a step is
+one round of boosting.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +11,48 @@ from regrow.integrations.installed import need
 
 need("xgboost", "xgboost")
 
-from xgboost.callback import TrainingCallback  # noqa: E402 - after it is known to be there
+from xgboost.callback import TrainingCallback  # noqa: E402 - after the check that it is installed
 
-from regrow.integrations import reports  # noqa: E402 - the same
-from regrow.tasks.trial import Trial  # noqa: E402 - the same
+from regrow.integrations import reports  # noqa: E402 - after the check that XGBoost is installed
+from regrow.tasks.trial.trial import Trial  # noqa: E402 - after the check that XGBoost is installed
 
 MODEL = "model.ubj"
 
 
 def restored(trial: Trial) -> Path | None:
-    """The model to go on with, for `xgb_model=`; None at the beginning. Train `trial.max_steps - trial.step` rounds more."""
+    """Return the model to continue with, for `xgb_model=`; None at the beginning. Train
+    `trial.max_steps - trial.step` more rounds.
+    """
     return reports.restored(trial, MODEL)
 
 
 class Report(TrainingCallback):
-    """Reports each round what `evals` measured, as `DATA-METRIC` (`valid-logloss`), and saves the model.
+    """Reports what `evals` measured at each round, as `DATA-METRIC` (`valid-logloss`), and saves
+    the model.
 
-    `metric` names the one that is the experiment's metric; None: it has the same name. What `subsample` and `colsample_*` draw
-    begins anew where a trial goes on: XGBoost's generator is not in its model.
+    `metric` names the one that is the experiment's metric; None: it has the same name. The random
+    draws of `subsample` and `colsample_*` start again when a trial is resumed: XGBoost's generator
+    is not in its model.
     """
 
     def __init__(self, trial: Trial, metric: str | None = None) -> None:
         super().__init__()
         self._trial, self._metric, self._over = trial, metric, False
 
-    def after_iteration(self, model: Any, epoch: int, evals_log: dict[str, dict[str, list[Any]]]) -> bool:
-        """See TrainingCallback: whether to stop."""
+    def after_iteration(
+        self, model: Any, epoch: int, evals_log: dict[str, dict[str, list[Any]]]
+    ) -> bool:
+        """See TrainingCallback; returns whether to stop."""
+
         def stop() -> None:
             self._over = True
 
-        values = {f"{data}-{name}": history[-1] for data, found in evals_log.items() for name, history in found.items()}
-        reports.report(self._trial, values, self._metric, lambda folder: model.save_model(folder / MODEL), stop)
+        values = {
+            f"{data}-{name}": history[-1]
+            for data, found in evals_log.items()
+            for name, history in found.items()
+        }
+        reports.report(
+            self._trial, values, self._metric, lambda folder: model.save_model(folder / MODEL), stop
+        )
         return self._over

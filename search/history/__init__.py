@@ -1,7 +1,10 @@
-"""The history of an experiment: the fold of its events. What follows from it is decided in `planner.py`, nothing here.
+"""The history of an experiment: the fold of its events. Decisions that follow from it are taken in
+`planner.py`, not here.
 
-`records.py` has what is known of a trial and of an attempt, `fold.py` how events change it, and `clones.py`, `plateau.py` and
-`clock.py` the parts of it that are about several trials, or about time. `story.py` tells a trial's last events.
+- `records.py`: the state of one trial and of one attempt.
+- `fold.py`: how events change it.
+- `clones.py`, `plateau.py`, `clock.py`: parts that concern several trials, or time.
+- `story.py`: a trial's last events as text.
 """
 
 from regrow.search.history.fold import History

@@ -1,4 +1,6 @@
-"""Trials that go on from other trials' checkpoints: who waits, whose files they have, which steps led to their weights."""
+"""Trials that continue from other trials' checkpoints: which trials wait, whose files they have,
+and which steps led to their weights.
+"""
 
 from __future__ import annotations
 
@@ -11,56 +13,70 @@ from regrow.search.history.records import Change, Clone, TrialRecord
 
 @dataclass(slots=True)
 class Clones:
-    """Of the `trials` of an experiment, which it shares with the history."""
+    """Clones among the `trials` of an experiment; the list is shared with the history."""
 
     trials: list[TrialRecord]
     borrowed: dict[str, int] = field(default_factory=dict)
-    """Manifest of each kept clone, and the trial whose attempts wrote its files."""
+    """By manifest of each kept clone, the trial whose attempts wrote its files."""
     _waiting: set[int] = field(default_factory=set)
 
     @property
     def pinned(self) -> set[str]:
-        """Checkpoints from which another trial is about to go on."""
-        return {m for number in self._waiting if (clone := self.trials[number].clone) for m in clone.manifests}
+        """Checkpoints from which another trial is about to continue."""
+        return {
+            m
+            for number in self._waiting
+            if (clone := self.trials[number].clone)
+            for m in clone.manifests
+        }
 
     def decided(self, trial: TrialRecord, event: Decided) -> None:
-        """A trial goes on with another configuration, or with another trial's weights."""
+        """Note that a trial continues with another configuration, or with another trial's
+        weights.
+        """
         if event.config is not None or event.source is not None:
             trial.config = trial.config if event.config is None else event.config
             trial.changes.append(Change(step=event.step, config=trial.config, source=event.source))
         if event.source is not None:
             self._waiting.add(trial.number)
-            trial.clone = Clone(source=event.source, step=event.step, attempt=event.attempt, manifests=list(event.manifests))
+            trial.clone = Clone(
+                source=event.source,
+                step=event.step,
+                attempt=event.attempt,
+                manifests=list(event.manifests),
+            )
 
     def began(self, trial: TrialRecord, restored: int) -> None:
-        """An attempt went on after step `restored`."""
+        """Note that an attempt continued after step `restored`."""
         if trial.clone is not None and restored < trial.clone.step:
             self.over(trial)  # none of the other trial's checkpoints could be read
 
     def saved(self, trial: TrialRecord, event: Saved) -> None:
-        """A trial has a checkpoint of its own, maybe with another trial's files."""
+        """Note that a trial saved a checkpoint, possibly one with another trial's files."""
         if event.source is not None:
             owner = trial.clone.source if trial.clone is not None else event.trial
             self._note_source(trial, event.source)
             self.borrowed[event.manifest] = self.borrowed.get(event.source, owner)
         if trial.clone is not None and event.attempt > trial.clone.attempt:
-            # Where no clone could be read it went on from its own weights: then these are not stale.
+            # If no clone could be read, the trial continued from its own weights: these are not
+            # stale.
             trial.stale = trial.stale if event.source is None else trial.clone.step
             self.over(trial)
 
     def over(self, trial: TrialRecord) -> None:
-        """It waits for no other trial's checkpoint any more."""
+        """Note that a trial no longer waits for another trial's checkpoint."""
         trial.clone = None
         self._waiting.discard(trial.number)
 
     def forget(self, trial: TrialRecord, step: int) -> None:
-        """A trial's checkpoint is no more."""
+        """Remove a trial's checkpoint."""
         self.borrowed.pop(trial.checkpoints.pop(step).manifest, None)
 
     def path(self, number: int, until: int) -> list[dict[str, Any]]:
-        """With which configuration each of the steps was done that led to a trial's weights at step `until`, in order.
+        """Return, for each step that led to a trial's weights at step `until`, in order, the
+        configuration with which it was done.
 
-        Through clones it leads into other trials, so there may be more or fewer of them than `until`.
+        The path may lead through clones into other trials, so its length may differ from `until`.
         """
         own: list[dict[str, Any]] = []
         for change in reversed([c for c in self.trials[number].changes if c.step < until]):

@@ -1,4 +1,6 @@
-"""What an experiment cost so far: time on slots, money, steps. Pure functions of the history."""
+"""What an experiment has cost so far: time on slots, money, steps. Pure functions of the
+history.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,13 @@ from regrow.search.history import History, TrialRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Hours for which attempts had their slots, times their number, and what that cost, in the currency of the nodes' prices and
-    of `price_per_hour` (None: there is no price).
+    """Cost of an experiment.
+
+    Attributes:
+        hours: for which attempts had their slots, times their number.
+        money: in the currency of the nodes' prices and of `price_per_hour`; None if there is no
+            price.
+
     """
 
     hours: float
@@ -18,10 +25,10 @@ class Cost:
 
 
 def of(history: History, now: float) -> Cost:
-    """Of all attempts; `now` (seconds since the epoch) is where those that run end for this purpose.
+    """Return the cost of all attempts; running ones count until `now` (seconds since the epoch).
 
-    Each has its part of the price that its node told, else the price that the specification had when it began, or, if that had
-    none, the one that it has now.
+    The price of an attempt is its share of its nodes' prices, else the specification's price when
+    it began, else the specification's price now.
     """
     seconds = history.slot_seconds.copy()
     for number in history.running:
@@ -34,18 +41,26 @@ def of(history: History, now: float) -> Cost:
 
 
 def of_trial(trial: TrialRecord, now: float) -> float | None:
-    """What the attempts of a trial have cost by `now`, those that had a price; None where none had."""
+    """Return the cost of a trial's attempts by `now`, counting those with a price; None if none has
+    one.
+    """
     found = [paid for attempt in trial.attempts if (paid := attempt.cost_at(now)) is not None]
     return round(sum(found), 9) if found else None
 
 
 def prices(history: History) -> str:
-    """The prices of a slot and hour that attempts had, for people: '0.5', or '0.5 to 0.75'."""
+    """Return the prices of a slot and hour that attempts had, for people: '0.5', or '0.5 to
+    0.75'.
+    """
     running = (history.trials[number].attempts[-1].price for number in history.running)
-    found = [price for price in (*history.slot_seconds, *running, history.spec.price_per_hour) if price is not None]
+    found = [
+        price
+        for price in (*history.slot_seconds, *running, history.spec.price_per_hour)
+        if price is not None
+    ]
     return " to ".join(f"{price:g}" for price in sorted({min(found), max(found)}))
 
 
 def steps(history: History) -> int:
-    """Steps that were done, those that were done again included."""
+    """Return the number of steps that were done, repeated ones included."""
     return sum(trial.step for trial in history.trials) + history.lost_steps

@@ -1,6 +1,8 @@
-"""Events in, history out. `History.apply` is the only way in; an event that the lifecycle forbids raises and changes nothing.
+"""Events in, history out. `History.apply` is the only way to change a history. An event that the
+lifecycle forbids raises and changes nothing.
 
-So each handler asks first, of the tables in `lifecycle.py` and of what is written here, and changes things only then.
+So each handler first checks the event, against the tables in `lifecycle.py` and the rules written
+here, and only then changes anything.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from regrow.search.events import (
     Suggested,
     Waited,
 )
+from regrow.search.history.budget import exhausted, progress
 from regrow.search.history.price import prices_of
 from regrow.search.history.records import Attempt, TrialRecord, specification
 from regrow.search.history.story import story
@@ -52,10 +55,19 @@ from regrow.search.spec import Spec
 
 
 class History(View):
-    """The fold of an experiment's events. Reading is free; only `apply` changes it."""
+    """The fold of an experiment's events. Reading has no side effects; only `apply` changes it."""
 
     def apply(self, event: AnyEvent) -> None:
-        """Takes an event in. One that cannot follow changes nothing and raises IllegalMove with the trial's last events."""
+        """Fold in an event. If it is not allowed now, nothing changes and IllegalMove is raised,
+        with the trial's last events.
+        """
+        if self._spec is None and not isinstance(event, Created):
+            raise IllegalMove(
+                None,
+                None,
+                f"begin with a line of the kind {type(event).__name__.lower()!r}: it was never"
+                " created",
+            )
         try:
             _HANDLERS[type(event)](self, event)
         except IllegalMove as error:
@@ -71,9 +83,14 @@ class History(View):
         self._spec = self._named(specification(event))
         self._objective = self._spec.objective
         self.limits = self._spec.limits
-        watched = dict.fromkeys([*(m.name for m in self._spec.metrics), *(limit.metric for limit in self.limits)])
+        watched = dict.fromkeys(
+            [*(m.name for m in self._spec.metrics), *(limit.metric for limit in self.limits)]
+        )
         self._scale = Scale(
-            objective=self._objective.name, most=self._objective.sign < 0, limits=self.limits, score=self._spec.score,
+            objective=self._objective.name,
+            most=self._objective.sign < 0,
+            limits=self.limits,
+            score=self._spec.score,
             step_metric=self._spec.clock,
             others=tuple(name for name in watched if name != self._objective.name),
         )
@@ -88,9 +105,13 @@ class History(View):
             self.sessions += 1
             self.openings.append(event)
             self.closing = self.closed = None
-            self.orphans = [(n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)]
+            self.orphans = [
+                (n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)
+            ]
             if event.retry_failed:
-                self.revivable = dict.fromkeys(sorted(self.running | self.by_state[TrialState.FAILED]))
+                self.revivable = dict.fromkeys(
+                    sorted(self.running | self.by_state[TrialState.FAILED])
+                )
         if event.settings != (self.opened.settings if self.opened is not None else {}):
             self._settle(event)
         self.opened = event
@@ -100,10 +121,16 @@ class History(View):
         self.slots, self.widest = event.slots, event.widest
 
     def _named(self, spec: Spec) -> Spec:
-        return spec if self.called in (None, spec.name) else spec.model_copy(update={"name": self.called})
+        return (
+            spec
+            if self.called in (None, spec.name)
+            else spec.model_copy(update={"name": self.called})
+        )
 
     def _settle(self, event: Opened) -> None:
-        """The specification is from here on as this session has it."""
+        """Replace the specification by that of this session, whose settings may differ from the
+        last one's.
+        """
         if self.created is None:
             return
         self._spec = self._named(specification(self.created, event))
@@ -114,10 +141,15 @@ class History(View):
         if event.trial != len(self.trials):
             there = 0 <= event.trial < len(self.trials)
             state = self.trials[event.trial].state if there else None
-            raise IllegalMove(event.trial, state, f"be proposed: the next one is trial {len(self.trials)}")
+            raise IllegalMove(
+                event.trial, state, f"be proposed: the next one is trial {len(self.trials)}"
+            )
         self.trials.append(
             TrialRecord(
-                number=event.trial, config=event.config, proposed=event.config, proposal_state=event.state,
+                number=event.trial,
+                config=event.config,
+                proposed=event.config,
+                proposal_state=event.state,
                 curve=Curve(self._scale),
             )
         )
@@ -127,33 +159,49 @@ class History(View):
         trial = self._trial(event.trial, Move.START)
         after = move(trial.number, trial.state, Move.START)
         if event.attempt != len(trial.attempts) + 1:
-            raise IllegalMove(event.trial, trial.state, f"start attempt {event.attempt}: it has had {len(trial.attempts)}")
+            raise IllegalMove(
+                event.trial,
+                trial.state,
+                f"start attempt {event.attempt}: it has had {len(trial.attempts)}",
+            )
         trial.attempts.append(
             Attempt(
-                number=event.attempt, t_started=event.t, until=event.until, avoid_spot=event.avoid_spot, width=event.width,
-                checkpoints=event.checkpoints, clones=event.clones, market=event.market,
+                number=event.attempt,
+                t_started=event.t,
+                until=event.until,
+                avoid_spot=event.avoid_spot,
+                width=event.width,
+                checkpoints=event.checkpoints,
+                clones=event.clones,
+                market=event.market,
             )
         )
         self._enter(trial, after)
         self.occupied += event.width
 
     def _waited(self, event: Waited) -> None:
-        trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.BEGIN)  # only who has not begun may wait
+        # only an attempt that has not begun may wait
+        trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.BEGIN)
         attempt.waited = self.waiting[trial.number] = event.seconds
 
     def _began(self, event: Began) -> None:
         trial, attempt, after = self._holder(event.trial, event.attempt, AttemptMove.BEGIN)
         if not 0 <= event.restored <= trial.step:
-            self._refuse(trial, attempt, f"go on after step {event.restored}, which the trial never reached")
+            self._refuse(
+                trial, attempt, f"go on after step {event.restored}, which the trial never reached"
+            )
         attempt.state = after
-        attempt.t_began = max(attempt.t_started, event.t - event.ago)  # a clock that was set: not before it was started
+        # the node's clock may have been set: an attempt never begins before it is started
+        attempt.t_began = max(attempt.t_started, event.t - event.ago)
         attempt.node, attempt.task_run = sys.intern(event.node), event.task_run
         attempt.node_id, attempt.node_type = sys.intern(event.node_id), sys.intern(event.node_type)
         attempt.market = sys.intern(event.market)
         self.found[event.market or "on-demand"] = event.t
         self.waiting.pop(trial.number, None)
         attempt.others = tuple(event.others)
-        attempt.price, attempt.node_price = prices_of(event, attempt.width, self.spec.price_per_hour)
+        attempt.price, attempt.node_price = prices_of(
+            event, attempt.width, self.spec.price_per_hour
+        )
         attempt.from_step = attempt.to_step = event.restored
         if not event.restored:
             trial.attributes = {}
@@ -177,6 +225,8 @@ class History(View):
         values = [value for row in event.rows if (value := row.metrics.get(name)) is not None]
         if len(values) < len(event.rows):
             self._refuse(trial, attempt, f"report a step without {name}")
+        if (beyond := trial.curve.beyond(event.rows)) is not None:
+            self._refuse(trial, attempt, f"report {beyond} as a step")
         if trial.curve.extend(attempt.number, event.rows, values):
             self._rank(trial)
         attempt.to_step = last + len(values)
@@ -191,7 +241,11 @@ class History(View):
     def _suggested(self, event: Suggested) -> None:
         trial = self._trial(event.trial, "be given a value")
         if self.asked.get((event.trial, event.name)) != event.distribution:
-            raise IllegalMove(event.trial, trial.state, f"be given a value of {event.name!r}, which nobody asked for")
+            raise IllegalMove(
+                event.trial,
+                trial.state,
+                f"be given a value of {event.name!r}, which nobody asked for",
+            )
         del self.asked[event.trial, event.name]
         trial.suggested[event.name] = event.distribution
         trial.config = trial.proposed = {**trial.proposed, event.name: event.value}
@@ -204,7 +258,9 @@ class History(View):
         what = AttemptMove.GO_ON if event.verdict == "continue" else AttemptMove.LEAVE
         trial, attempt, after = self._holder(event.trial, event.attempt, what)
         if event.step != attempt.until or event.step > trial.curve.time:
-            self._refuse(trial, attempt, f"be decided on at step {event.step}, where no decision is due")
+            self._refuse(
+                trial, attempt, f"be decided on at step {event.step}, where no decision is due"
+            )
         attempt.state = after
         trial.decided, attempt.until = event.step, event.until
         if event.verdict != "continue":
@@ -215,9 +271,11 @@ class History(View):
     def _retired(self, event: Retired) -> None:
         trial = self._trial(event.trial, "be given up")
         if not trial.held or trial.state is not TrialState.PAUSED:
-            raise IllegalMove(event.trial, trial.state, "be given up: it does not wait for a promotion")
+            raise IllegalMove(
+                event.trial, trial.state, "be given up: it does not wait for a promotion"
+            )
         self._enter(trial, move(trial.number, trial.state, Move.STOP))
-        trial.attempts[-1].message = event.why  # the last word on why it does not go on
+        trial.attempts[-1].message = event.why  # shown as the trial's reason
         self._finish(trial)
 
     def _revived(self, event: Revived) -> None:
@@ -227,6 +285,7 @@ class History(View):
         self.revivable.pop(trial.number, None)
         trial.revived += 1
         trial.ended_by.clear()
+        trial.evicted = ()
         self._plateau.revive(trial.number)
         if trial.state.final:
             self._finish(trial)
@@ -234,7 +293,11 @@ class History(View):
     def _saved(self, event: Saved) -> None:
         trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.SAVE)
         if not attempt.saved < event.step <= trial.step:
-            self._refuse(trial, attempt, f"save a checkpoint at step {event.step}: its last one is at {attempt.saved}")
+            self._refuse(
+                trial,
+                attempt,
+                f"save a checkpoint at step {event.step}: its last one is at {attempt.saved}",
+            )
         if event.step in trial.checkpoints:
             trial.replaced.append(trial.checkpoints[event.step].manifest)
         trial.checkpoints[event.step] = event
@@ -243,9 +306,17 @@ class History(View):
 
     def _dropped(self, event: Dropped) -> None:
         trial = self._trial(event.trial, "drop a checkpoint")
-        if missing := set(event.manifests) - {c.manifest for c in trial.checkpoints.values()} - set(trial.replaced):
-            raise IllegalMove(event.trial, trial.state, f"drop {min(missing)}, which it does not have")
-        trial.replaced = [manifest for manifest in trial.replaced if manifest not in event.manifests]
+        if (
+            missing := set(event.manifests)
+            - {c.manifest for c in trial.checkpoints.values()}
+            - set(trial.replaced)
+        ):
+            raise IllegalMove(
+                event.trial, trial.state, f"drop {min(missing)}, which it does not have"
+            )
+        trial.replaced = [
+            manifest for manifest in trial.replaced if manifest not in event.manifests
+        ]
         for step in [s for s, c in trial.checkpoints.items() if c.manifest in event.manifests]:
             self._clones.forget(trial, step)
 
@@ -254,26 +325,39 @@ class History(View):
         if event.cause not in CAUSES.get(event.outcome, (event.cause,)):
             by = f"by {event.cause!r}" if event.cause else "without a cause"
             self._refuse(trial, attempt, f"have ended as {event.outcome} {by}")
-        retries = event.outcome in CAUSES and self.spec.retries.allows(event.cause, trial.ended_by[event.cause] + 1)
-        state = move(trial.number, trial.state, consequence(event.outcome, attempt.verdict, retries=retries))
+        used = trial.ended_by[event.cause] + 1
+        furthest, evicted = progress(trial, attempt, event, closing=self.closing is not None)
+        over = None
+        if event.outcome in CAUSES:
+            over = exhausted(
+                self.spec.retries, trial, attempt, event.cause, used=used, evicted=evicted
+            )
+        retries = event.outcome in CAUSES and over is None
+        state = move(
+            trial.number, trial.state, consequence(event.outcome, attempt.verdict, retries=retries)
+        )
         attempt.state = after
         self._enter(trial, state)
         if trial.curve.at_end and state is TrialState.DONE:
             self._rank(trial)
         self.occupied -= attempt.width
-        trial.ended_by[event.cause] += 1
+        trial.ended_by[event.cause], trial.furthest, trial.evicted = used, furthest, evicted
         trial.evictions += event.cause == "preempted" and event.by != "planner"
         attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
-        if event.by == "planner":  # it ended with its driver, not when the next one declared it lost
+        # it ended with its driver, not when the next driver declared it lost
+        if event.by == "planner":
             attempt.t_ended = max(self._clock.cut, attempt.t_began or attempt.t_started)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)
         attempt.cost = attempt.cost_at(attempt.t_ended) if event.cost is None else event.cost
         attempt.narrower = event.narrower
         if attempt.withdrawn and not attempt.narrower:
-            trial.in_vain = attempt.market, event.t
+            trial.unmet_market = attempt.market, event.t
         self.waiting.pop(trial.number, None)
-        # The same for a thousand trials where one bug fails them all: kept once.
-        attempt.message, attempt.trace = sys.intern(event.message), sys.intern(event.trace)
+        # One bug may fail a thousand trials with the same message: it is kept in memory once.
+        message = (
+            f"{event.message}; {over}" if over and state is TrialState.FAILED else event.message
+        )
+        attempt.message, attempt.trace = sys.intern(message), sys.intern(event.trace)
         if event.cause:
             trial.account()
         if trial.state.final:
@@ -288,23 +372,31 @@ class History(View):
 
     def _closed(self, event: Closed) -> None:
         if self.running:
-            raise IllegalMove(min(self.running), TrialState.RUNNING, "be left behind by a closed experiment")
+            raise IllegalMove(
+                min(self.running), TrialState.RUNNING, "be left behind by a closed experiment"
+            )
         self.closed = event
 
-    # ---- what the handlers stand on --------------------------------------------------------------------------------
+    # ---- what the handlers share
 
     def _trial(self, number: int, what: str) -> TrialRecord:
         if not 0 <= number < len(self.trials):
             raise IllegalMove(number, None, what)
         return self.trials[number]
 
-    def _holder(self, number: int, attempt: int, what: AttemptMove) -> tuple[TrialRecord, Attempt, AttemptState]:
-        """The trial, the attempt that holds its lease, and the state in which `what` leaves that. Raises IllegalMove."""
+    def _holder(
+        self, number: int, attempt: int, what: AttemptMove
+    ) -> tuple[TrialRecord, Attempt, AttemptState]:
+        """Return the trial, the attempt that holds its lease, and the attempt's state after `what`.
+        Raises IllegalMove.
+        """
         trial = self._trial(number, f"{what.value} by attempt {attempt}")
         current = self.lease(number, attempt)
         if current is None:
             there = 1 <= attempt <= len(trial.attempts)
-            state, why = (AttemptState.ENDED, ": it does not hold the lease") if there else (None, "")
+            state, why = (
+                (AttemptState.ENDED, ": it does not hold the lease") if there else (None, "")
+            )
             raise IllegalMove(number, state, f"{what.value}{why}", attempt=attempt)
         return trial, current, move_attempt(number, attempt, current.state, what)
 
@@ -321,13 +413,13 @@ class History(View):
         (self.held.add if trial.held else self.held.discard)(trial.number)
 
     def _finish(self, trial: TrialRecord) -> None:
-        """It ended for good."""
+        """Account for a trial that has reached a final state."""
         self._clones.over(trial)
         best = self.leader.best if self.leader is not None else None
         self._plateau.end(trial.number, None if best is None else self.objective.sign * best[0])
 
     def _rank(self, trial: TrialRecord) -> None:
-        """What it counts by is another value than before."""
+        """Update the leader after the value by which the trial counts has changed."""
         if self._scale.score == "last" and self.best == trial.number:
             self._find_best()  # the leader may have become worse
         else:
@@ -335,15 +427,21 @@ class History(View):
 
     def _improve(self, trial: TrialRecord) -> None:
         leader = self.leader.best if self.leader is not None else None
-        if (best := trial.best) is not None and (leader is None or self._scale.better(best[0], leader[0])):
+        if (best := trial.best) is not None and (
+            leader is None or self._scale.better(best[0], leader[0])
+        ):
             self.best = trial.number
 
     def _find_best(self) -> None:
-        """Anew, after the best value was superseded; ties go to the lower number, as in the order of reports of one slot."""
+        """Find the leader among all trials, after its best value was superseded or became worse.
+        Ties go to the lower number, as in the order of reports of one slot.
+        """
         self.best = None
         leader: float | None = None
         for trial in self.trials:
-            if trial.best is not None and (leader is None or self._scale.better(trial.best[0], leader)):
+            if trial.best is not None and (
+                leader is None or self._scale.better(trial.best[0], leader)
+            ):
                 self.best, leader = trial.number, trial.best[0]
 
 

@@ -1,4 +1,6 @@
-"""The plateau of an experiment: how many trials ended since the best value last improved by more than the tolerance."""
+"""The plateau of an experiment: how many trials ended since the best value last improved by more
+than the tolerance.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +9,34 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Plateau:
-    """Folds the ends of trials, in their order. A trial that is tried again after its end has not ended.
+    """Folds the ends of trials, in their order. A retried trial counts as not ended.
 
     Values are costs, of which less is better: the objective times its sign.
     """
 
     tolerance: float = 0.0
     _ends: dict[int, float | None] = field(default_factory=dict)
-    """Of each trial that ended, in that order, the best cost of all by then; None: there was none."""
+    """For each ended trial, in the order of their ends, the best cost of all trials at that time;
+    None if there was none.
+    """
     _counted: tuple[float | None, int] | None = None, 0
-    """The cost from which it is counted, and how many trials ended since; None: not known, for one of them was revived."""
+    """The cost of the last improvement, and how many trials ended since. None: to be computed
+    again, because a trial was retried.
+    """
 
     def end(self, number: int, best: float | None) -> None:
-        """A trial ended for good; `best`: the best cost of all trials then."""
+        """Count a trial that ended. `best`: the best cost of all trials then, None for none."""
         self._ends[number] = best
         if self._counted is not None:
             self._counted = self._after(self._counted, best)
 
     def revive(self, number: int) -> None:
-        """A trial that had ended is tried again."""
+        """Remove a trial that is retried after its end."""
         self._ends.pop(number, None)
         self._counted = None
 
     def restart(self, tolerance: float) -> None:
-        """What counts as better is another thing from here on: the trials that ended by now do not count."""
+        """Start again with another tolerance: trials that have ended so far do not count."""
         self.tolerance, self._ends, self._counted = tolerance, {}, (None, 0)
 
     @property
@@ -42,7 +48,9 @@ class Plateau:
                 self._counted = self._after(self._counted, best)
         return self._counted[1]
 
-    def _after(self, counted: tuple[float | None, int], best: float | None) -> tuple[float | None, int]:
+    def _after(
+        self, counted: tuple[float | None, int], best: float | None
+    ) -> tuple[float | None, int]:
         start, since = counted
         if best is not None and (start is None or best < start - self.tolerance):
             return best, 0

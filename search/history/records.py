@@ -1,4 +1,6 @@
-"""What is known of one trial and of one attempt. Plain records: only the fold (`fold.py`, `clones.py`) changes them."""
+"""Records of one trial and of one attempt. Plain data: only the fold (`fold.py`, `clones.py`)
+changes them.
+"""
 
 from __future__ import annotations
 
@@ -29,98 +31,125 @@ class Attempt:
     task_run: str | None = None
     from_step: int = 0
     to_step: int = 0
-    """The last step that it reported."""
+    """The last step that was reported."""
     until: int | None = None
-    """The step at which the next decision is due; None for none before the trial's end."""
+    """The step at which the next decision is due, None for none before the trial's end."""
     avoid_spot: bool = False
     market: str = ""
-    """The kind of machine that it asks for, empty for any; once it has begun: that of its node, empty where that has no label."""
+    """The requested kind of machine, empty for any. Once the attempt has begun: that of its node,
+    empty if the node has no label.
+    """
     waited: float = 0.0
-    """Seconds for which it was seen to wait for a machine before it began."""
+    """Seconds that the attempt waited for a machine before it began, as last recorded."""
     verdict: Leave | None = None
-    """How it is to end by the scheduler's decision, also once it has; None where the scheduler let it go on."""
+    """How the attempt is to end by the scheduler's decision; kept after it has ended. None if the
+    scheduler did not decide to end it.
+    """
     why: str = ""
-    """The reason of that decision, for people."""
+    """The reason of the verdict, for people."""
     outcome: Outcome | None = None
-    """How it ended; None until it has."""
+    """How the attempt ended, None until it has."""
     cause: str = ""
     message: str = ""
     trace: str = ""
     width: int = 1
-    """Slots' worth of resources that it has; of a group: its workers."""
+    """Slots of resources that it has; for a group: its workers."""
     checkpoints: list[str] = field(default_factory=list)
     """Manifests that it may restore, newest first."""
     clones: int = 0
-    """How many of these, the first ones, are another trial's."""
+    """How many of the first `checkpoints` belong to another trial."""
     superseded: int = 0
-    """Steps that it did and that a later attempt had to do again."""
+    """Steps of this attempt that a later attempt had to repeat."""
     wasted_s: float = 0.0
-    """Slot-seconds that led to nothing: from its last step that still counts to its end."""
+    """Slot-seconds without a result: from the last step that still counts to the attempt's end."""
     price: float | None = None
-    """What a slot costs an hour: its part of what its nodes tell, else by the specification when it began; None where that had no
-    price."""
+    """Price of a slot and hour: the attempt's share of its nodes' prices, else the specification's
+    price when it began; None if there was none.
+    """
     node_price: float | None = None
-    """What its nodes cost an hour as a whole, those that tell; None where none does."""
+    """Price of its nodes an hour as a whole, counting those that have a price; None if none has."""
     cost: float | None = None
-    """What it has cost; None where there is no price, and until it has ended."""
+    """What the attempt has cost; None without a price, and until it has ended."""
     node_type: str = ""
-    """What kind of node it runs on, as the cluster calls it; empty where it does not say."""
+    """Type of its node, as the cluster calls it; empty if unknown."""
     saved: int = 0
-    """The step of its last checkpoint, also if that was dropped since."""
+    """The step of its last checkpoint, even if that was dropped since."""
     narrower: bool = False
-    """Whether it waited in vain for so many workers, and the trial goes on with fewer."""
+    """Whether it waited in vain for this many workers, and the trial continues with fewer."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Ids of the nodes that it runs on, its own first; those that are known."""
-        return tuple(dict.fromkeys(node for node in (self.node_id, *(other.node_id for other in self.others)) if node))
+        """Known ids of the nodes that it runs on, that of the first worker first."""
+        return tuple(
+            dict.fromkeys(
+                node for node in (self.node_id, *(other.node_id for other in self.others)) if node
+            )
+        )
 
     @property
     def where(self) -> str | None:
-        """Its nodes for people, with how many of its workers are there: "a", "a x2", "a x2, b"; None until it began."""
+        """Its nodes for people, with the number of workers on each, such as "a", "a x2" or "a x2,
+        b"; None until the attempt began.
+        """
         if not self.others:
             return self.node
         counts = Counter([self.node or "?", *(other.node for other in self.others)])
-        return ", ".join(node if count == 1 else f"{node} x{count}" for node, count in counts.items())
+        return ", ".join(
+            node if count == 1 else f"{node} x{count}" for node, count in counts.items()
+        )
 
     def slot_seconds(self, now: float) -> float:
-        """Seconds for which it had its slots, times their number; from its beginning on a node until it ended, or until `now`
-        (seconds since the epoch). 0 where it never began.
+        """Return the seconds that the attempt ran on a node, times its slots, until it ended or
+        until `now` (seconds since the epoch). 0 if it never began.
         """
         if self.t_began is None:
             return 0.0
-        return max(0.0, (now if self.t_ended is None else self.t_ended) - self.t_began) * self.width  # clocks of machines differ
+        return (
+            max(0.0, (now if self.t_ended is None else self.t_ended) - self.t_began) * self.width
+        )  # clocks of machines differ, so the difference may be negative
 
     def cost_at(self, t: float) -> float | None:
-        """What it has cost by the time `t` (seconds since the epoch); None where there is no price."""
+        """Return the cost of the attempt by the time `t` (seconds since the epoch), None without a
+        price.
+        """
         if self.price is None or self.t_began is None:
             return None
         return round(self.slot_seconds(t) * self.price / 3600.0, 9)
 
     def told_cost(self, t: float) -> float | None:
-        """The same for its end, which says it where its node tells a price: the specification's may be another one by then."""
+        """Return the cost to write into the attempt's end, None unless a node has a price.
+
+        The specification's price may change later, so a cost based on it is not written.
+        """
         return None if self.node_price is None else self.cost_at(t)
 
     @property
     def withdrawn(self) -> bool:
-        """Whether it was to wait for a machine no longer, and never began."""
+        """Whether it was withdrawn while it waited for a machine, before it began."""
         return self.outcome == "paused" and self.t_began is None
 
     @property
     def stop(self) -> str | None:
-        """Why the scheduler decided to stop the trial, None where it did not."""
+        """Why the scheduler decided to stop the trial, None if it did not."""
         return self.why if self.verdict == "stop" else None
 
     @property
     def leave(self) -> str | None:
-        """Why the scheduler decided that the trial is to pause or to restart, None where it did not."""
+        """Why the scheduler decided to pause or restart the trial, None if it did not."""
         return self.why if self.verdict in ("pause", "restart") else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a decision changed of a trial: from the step after `step` on it has `config`, and the weights that trial `source`
-    had after `source_step` (None: its own, also where the source's could not be read).
+    """A change of a trial by a decision.
+
+    Attributes:
+        step: it holds from the step after this one.
+        config: the flat configuration from there on.
+        source: the trial whose weights it took over, None for its own.
+        source_step: the step of these weights, None if it kept its own or the source's checkpoints
+            could not be read.
+
     """
 
     step: int
@@ -131,9 +160,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clone:
-    """Another trial's checkpoints from which a trial is to go on, as its own of `step`; `manifests` newest first.
+    """Checkpoints of another trial from which this trial is to continue.
 
-    `attempt` is the one in which that was decided; what it still saves are the weights that are to be replaced.
+    Attributes:
+        source: the other trial.
+        step: the step of this trial that they stand for.
+        attempt: the attempt in which this was decided. Checkpoints that it still saves hold the
+            weights that are being replaced.
+        manifests: the checkpoints, newest first.
+
     """
 
     source: int
@@ -144,41 +179,53 @@ class Clone:
 
 @dataclass(slots=True, kw_only=True)
 class TrialRecord:
-    """One configuration and what became of it."""
+    """One configuration and its results."""
 
     number: int
     config: dict[str, Any]
-    """The flat configuration that it has now."""
+    """The current flat configuration."""
     proposed: dict[str, Any]
-    """The one that it was proposed with."""
+    """The flat configuration with which the trial was proposed."""
     proposal_state: dict[str, Any]
     curve: Curve
-    """What it reported, superseded steps gone."""
+    """What the trial reported, without superseded steps."""
     state: TrialState = TrialState.PENDING
     attempts: list[Attempt] = field(default_factory=list)
     checkpoints: dict[int, Saved] = field(default_factory=dict)
-    """Those that are still kept, by step, oldest first."""
+    """The kept checkpoints by step, oldest first."""
     ended_by: Counter[str] = field(default_factory=Counter)
-    """Attempts that ended, by cause."""
+    """Number of ended attempts by cause."""
     evictions: int = 0
-    """Attempts whose node went away under them; the loss of a driver is none."""
-    in_vain: tuple[str, float] | None = None
-    """The kind of machine for which an attempt of it waited in vain last, and when that was decided."""
+    """Attempts that were preempted because their node went away; the loss of a driver does not
+    count.
+    """
+    unmet_market: tuple[str, float] | None = None
+    """The kind of machine for which an attempt of this trial last waited in vain, and when it was
+    withdrawn (seconds since the epoch).
+    """
     decided: int = 0
     """The last step at which a decision was taken."""
     changes: list[Change] = field(default_factory=list)
     clone: Clone | None = None
-    """Set from the decision to clone until the trial has a checkpoint of its own from it."""
+    """Set from the decision to clone until the trial has saved the clone as its own checkpoint."""
     replaced: list[str] = field(default_factory=list)
-    """Manifests whose step has another checkpoint since, and that are not dropped yet."""
+    """Manifests whose step has a newer checkpoint, and that are not dropped yet."""
     stale: int = 0
     """Checkpoints before this step hold weights that a clone replaced."""
+    furthest: int = 0
+    """The last step that any of its attempts reported, superseded steps included."""
+    evicted: tuple[str, ...] = ()
+    """Nodes (for people) of the preempted attempts since the last step that was new, one entry for
+    each attempt.
+    """
     revived: int = 0
-    """How often it was tried again after it had failed."""
+    """How often it was retried after it had failed."""
     suggested: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Of a define-by-run trial, the distribution of each parameter that has a value by now, in the order of asking."""
+    """For a define-by-run trial, the distribution of each parameter that has a value by now, in the
+    order in which they were asked for.
+    """
     attributes: dict[str, Any] = field(default_factory=dict)
-    """What its attempts noted, but for one that began anew."""
+    """What its attempts recorded; cleared when an attempt starts from step 0."""
 
     @property
     def step(self) -> int:
@@ -187,50 +234,63 @@ class TrialRecord:
 
     @property
     def values(self) -> Sequence[float]:
-        """The objective by step, that of step s at s - 1."""
+        """The objective by step; that of step s is at s - 1."""
         return self.curve.values
 
     @property
     def best(self) -> tuple[float, int] | None:
-        """The value of the objective by which it counts, and its step: by `score` of the specification the best one, or the last.
+        """The value of the objective by which the trial counts, and its step: by `score` of the
+        specification the best one, or the last.
 
-        None where no step, or not the last, meets the constraints; with the score "final" also until it is done.
+        None if no step (or not the last) meets the constraints; with the score "final" also until
+        the trial is done.
         """
         return None if self.curve.at_end and self.state is not TrialState.DONE else self.curve.best
 
     @property
     def attempt(self) -> Attempt | None:
-        """The attempt that holds the lease."""
+        """The attempt that holds the lease, None for none."""
         last = self.attempts[-1] if self.attempts else None
         return last if last is not None and last.state is not AttemptState.ENDED else None
 
     @property
     def held(self) -> bool:
-        """Whether the scheduler paused it, or is about to, so that it goes on only if that promotes it."""
+        """Whether the scheduler paused the trial, or is about to: it then continues only if
+        promoted.
+        """
         return bool(self.attempts) and (self.state, self.attempts[-1].verdict) in HELD
 
     @property
     def failure(self) -> Attempt | None:
-        """The last attempt, if it failed or was lost."""
+        """The last attempt, if it failed, was lost or made the trial fail; else None."""
         last = self.attempts[-1] if self.attempts else None
-        return last if last is not None and last.outcome in ("failed", "lost") else None
+        wrong = last is not None and (
+            last.outcome in ("failed", "lost") or self.state is TrialState.FAILED
+        )
+        return last if wrong else None
 
     def checkpoint_at(self, step: int) -> Saved | None:
-        """The checkpoint of `step` if it is kept, else the newest one, None for none."""
+        """Return the checkpoint of `step` if it is kept, else the newest one, None for none."""
         if step in self.checkpoints:
             return self.checkpoints[step]
         return self.checkpoints[max(self.checkpoints)] if self.checkpoints else None
 
     def account(self) -> None:
-        """Counts what its attempts that failed or were lost did for nothing, seen from what is left of its curve."""
+        """Compute the wasted time of attempts that failed or were lost, from the steps of the curve
+        that still count.
+        """
         last_row = {number: self.curve.times[last - 1] for number, last in self.curve.runs}
         for attempt in self.attempts:
             if attempt.cause and attempt.t_began is not None and attempt.t_ended is not None:
-                # Rows have the clock of their node: at most the whole attempt, at least nothing.
+                # Rows have their node's clock, so bound the result: from 0 to the whole attempt.
                 useful_until = max(last_row.get(attempt.number, attempt.t_began), attempt.t_began)
                 attempt.wasted_s = max(0.0, attempt.t_ended - useful_until) * attempt.width
 
 
 def specification(created: Created, opened: Opened | None = None) -> Spec:
-    """The specification of an experiment as a session has it; None: as it was created. Raises SpecError."""
-    return Spec.recorded({**created.spec, **(opened.settings if opened is not None else {})}, where="log")
+    """Return the specification as of a session's settings, or as created if `opened` is None.
+    Raises SpecError.
+    """
+    return Spec.recorded(
+        {**created.spec, **(opened.settings if opened is not None else {})}, where="log"
+    )

@@ -1,4 +1,6 @@
-"""The last events of a trial as text, told from its records: what an error shows beside the move that it refuses."""
+"""The last events of a trial as text, made from its records. An error shows them beside the refused
+move.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,19 @@ from collections.abc import Iterator
 from regrow.search.history.records import Attempt, TrialRecord
 
 MOST = 8
-"""Events that are told."""
+"""Events that are shown."""
 _SHOWN = 80  # characters of a message
 
 
 def story(trial: TrialRecord, zero: float) -> tuple[str, ...]:
-    """The last events, oldest first, attempt by attempt; times are seconds after `zero`, where they are known."""
+    """Return the last events, oldest first, attempt by attempt, with known times in seconds after
+    `zero`.
+    """
     told = ["it was proposed"]
     for attempt in trial.attempts[-MOST:]:
-        told += [what if t is None else f"{what} at {t - zero:.1f} s" for t, what in _of(trial, attempt)]
+        told += [
+            what if t is None else f"{what} at {t - zero:.1f} s" for t, what in _of(trial, attempt)
+        ]
     return tuple(told[-MOST:])
 
 
@@ -25,8 +31,14 @@ def _of(trial: TrialRecord, attempt: Attempt) -> Iterator[tuple[float | None, st
     if attempt.t_began is not None:
         yield attempt.t_began, f"{who} began on {attempt.node}, after step {attempt.from_step}"
     if attempt.to_step > attempt.from_step:
-        counts = attempt.to_step <= trial.step and trial.curve.attempt_at(attempt.to_step) == attempt.number
-        yield trial.curve.times[attempt.to_step - 1] if counts else None, f"{who} reported step {attempt.to_step}"
+        counts = (
+            attempt.to_step <= trial.step
+            and trial.curve.attempt_at(attempt.to_step) == attempt.number
+        )
+        yield (
+            trial.curve.times[attempt.to_step - 1] if counts else None,
+            f"{who} reported step {attempt.to_step}",
+        )
     for saved in trial.checkpoints.values():
         if saved.attempt == attempt.number:
             yield saved.t, f"{who} saved step {saved.step}"

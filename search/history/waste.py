@@ -1,7 +1,9 @@
-"""The ledger of wasted work: what losses cost, by class of failure, for a trial and for an experiment.
+"""The ledger of wasted work: what losses cost, by class of failure, for a trial and for an
+experiment.
 
-Pure functions of the history. A step counts as wasted once a later attempt has begun to do it again; the seconds are those
-of an attempt on its node from the last step that still counts until it ended (or was found to be gone).
+Pure functions of the history. A step counts as wasted once a later attempt has begun to do it
+again. Wasted seconds are those of an attempt on its node from the last step that still counts until
+its end (or until it was found to be gone).
 """
 
 from __future__ import annotations
@@ -12,14 +14,21 @@ from dataclasses import dataclass
 from regrow.search.history import History, TrialRecord
 
 CLASSES = ("preempted", "infrastructure", "stalled", "error", "checkpoint")
-"""As the retry budgets have them; "checkpoint": an attempt that ended well had to be repeated as its checkpoint was unusable."""
+"""The classes of the retry budgets. In addition "checkpoint": an attempt that ended normally was
+repeated because its checkpoint was unusable.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waste:
-    """Attempts that were cut off, steps done again, seconds of a node, times the slots on it, for nothing.
+    """Wasted work.
 
-    `money`: what these seconds cost, as far as there was a price when the attempts began.
+    Attributes:
+        attempts: attempts that were cut off.
+        steps: steps that were repeated.
+        seconds: seconds on a node without a result, times the slots on it.
+        money: cost of these seconds, as far as there was a price when the attempts began.
+
     """
 
     attempts: int = 0
@@ -29,7 +38,9 @@ class Waste:
 
     def __add__(self, other: Waste) -> Waste:
         return Waste(
-            attempts=self.attempts + other.attempts, steps=self.steps + other.steps, seconds=self.seconds + other.seconds,
+            attempts=self.attempts + other.attempts,
+            steps=self.steps + other.steps,
+            seconds=self.seconds + other.seconds,
             money=self.money + other.money,
         )
 
@@ -38,25 +49,30 @@ class Waste:
 
 
 def of_trial(trial: TrialRecord) -> dict[str, Waste]:
-    """What the attempts of a trial wasted, by class; classes without any are left out."""
+    """Return what the attempts of a trial wasted, by class; classes without waste are left out."""
     found: dict[str, Waste] = {}
     for attempt in trial.attempts:
         if attempt.cause or attempt.superseded:
             money = attempt.wasted_s * (attempt.price or 0.0) / 3600.0
-            one = Waste(attempts=int(bool(attempt.cause)), steps=attempt.superseded, seconds=attempt.wasted_s, money=money)
+            one = Waste(
+                attempts=int(bool(attempt.cause)),
+                steps=attempt.superseded,
+                seconds=attempt.wasted_s,
+                money=money,
+            )
             kind = attempt.cause or "checkpoint"
             found[kind] = found.get(kind, Waste()) + one
     return found
 
 
 def of_all(history: History) -> dict[str, Waste]:
-    """The same for a whole experiment, in the order of CLASSES."""
+    """Return the same for a whole experiment, in the order of CLASSES."""
     totals = _sum(of_trial(trial) for trial in history.trials)
     return {kind: totals[kind] for kind in CLASSES if kind in totals}
 
 
 def money(history: History) -> float | None:
-    """What all of it cost; None where there is no price."""
+    """Return the cost of all waste, None if there is no price."""
     priced = any(price is not None for price in history.slot_seconds)
     return sum(one.money for one in of_all(history).values()) if priced else None
 

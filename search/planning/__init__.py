@@ -1,1 +1,3 @@
-"""What to do next, given everything that happened; and the same decisions again, simulated or verified. Nothing is kept here."""
+"""Decides what to do next from everything that happened, and repeats these decisions in a
+simulation or a verification. No state is stored here.
+"""

@@ -1,6 +1,8 @@
-"""What experiments on other tasks teach a new one: which of their trials it is told, and which configurations it tries first.
+"""What a new experiment learns from experiments on other tasks: which of their trials its sampler
+gets, and which configurations it tries first.
 
-Values of another task do not compare with its own, so only ranks within each experiment count. No samplers' rules here.
+Values of another task are not comparable with its own, so only ranks within each experiment count.
+Rules of a particular sampler do not live here.
 """
 
 from __future__ import annotations
@@ -18,22 +20,26 @@ from regrow.search.planning.results import as_result
 from regrow.search.planning.warm import known_from
 from regrow.search.samplers import Result
 from regrow.search.samplers.told import looks
-from regrow.search.space.domains import Grid, Int, Json
+from regrow.search.space.domains import Grid, Json
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import WarmStart
 
 MOST_TRIALS: Final = 60
-"""Of an experiment so many trials are kept, half of them the best."""
+"""Trials of an experiment that are kept at most, half of them the best ones."""
 MOST_EXPERIMENTS: Final = 8
-"""So many experiments are learnt from where they are not named: the last ones."""
+"""Experiments to learn from at most if they are not named: the last ones."""
 MOST_FIRST: Final = 8
-"""So many configurations are tried first, and no more than a quarter of all trials."""
+"""Configurations that are tried first at most; also no more than a quarter of all trials."""
 CANDIDATES: Final = 10
-"""Of each experiment so many are looked at for that: the best of those that got furthest, which are kept first."""
+"""Candidates for these from each experiment: the best trials among those that got furthest, which
+come first in what is kept.
+"""
 
 
 def learnt_from(history: History, spec: Spec, name: str, key: str) -> list[Known]:
-    """What is kept of an experiment. Raises SpecError at `key` where its parameters or its metric are others."""
+    """Return the trials of an experiment that are kept. Raises SpecError at `key` if its parameters
+    or its metric differ.
+    """
     found, _ = known_from(history, spec, WarmStart(experiment=name), key)
     told = [one for one in found if one.status != "failed" and one.value is not None]
     told = [one for one in told if max(one.violations, default=0.0) <= 0]
@@ -44,7 +50,9 @@ def learnt_from(history: History, spec: Spec, name: str, key: str) -> list[Known
 
 
 def _thinned(curve: Sequence[tuple[int, float]], sign: float) -> list[tuple[int, float]]:
-    """The best value so far at a few steps: a log must not grow by the curves of others."""
+    """Return the best value so far at a few steps: a log must not grow by the curves of other
+    experiments.
+    """
     return [(step, sign * cost) for step, cost in looks(curve, sign)]
 
 
@@ -53,23 +61,27 @@ def _reached(known: Known) -> int:
 
 
 def by_experiment(created: Created) -> list[list[Result]]:
-    """What was learnt, as results, an experiment each."""
+    """Return the trials that were learnt as results, one list for each experiment."""
     groups = groupby(created.learnt, key=lambda one: one.origin.rpartition(":")[0])
     kept = [list(group) for _, group in groups]
-    return [[as_result(place - len(group), one) for place, one in enumerate(group)] for group in kept]
+    return [
+        [as_result(place - len(group), one) for place, one in enumerate(group)] for group in kept
+    ]
 
 
 @on_one_thread
 def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list[dict[str, Any]]:
-    """The configurations to try first: each adds most to the best that those before it are expected to reach in the others.
+    """Return the configurations to try first. Each adds most to the best values that those before
+    it are expected to reach in the other experiments.
 
-    A greedy portfolio (Wistuba, Schilling and Schmidt-Thieme, 2015, section 4.2; Feurer et al., NeurIPS 2015); what a
-    configuration would have reached where it was not tried is what a Gaussian process makes of that experiment.
+    A greedy portfolio (Wistuba, Schilling and Schmidt-Thieme, 2015, section 4.2; Feurer et al.,
+    NeurIPS 2015). The value of a configuration in an experiment where it was not tried is predicted
+    by a Gaussian process over that experiment.
     """
     import numpy as np
 
     if any(isinstance(p.domain, Grid) for p in spec.space.flat):
-        return []  # each trial has its turn there
+        return []  # a grid prescribes the configuration of each trial
     from regrow.search.samplers.mobster import Mobster
 
     experts = [Mobster.told(spec.setting, results) for results in others]
@@ -91,6 +103,11 @@ def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list
 
 
 def _own(spec: Spec, config: Mapping[str, Json]) -> dict[str, Any]:
-    """A configuration in values of this space: what was a whole float elsewhere may be an integer here."""
-    whole = {p.name for p in spec.space.flat if isinstance(p.domain, Int)}
-    return {name: round(value) if name in whole and isinstance(value, float) else value for name, value in config.items()}
+    """Return a configuration in values of this space. Older logs hold values of the types of the
+    experiment that they come from.
+    """
+    domains = {p.name: p.domain for p in spec.space.flat}
+    return {
+        name: own if (own := domains[name].own(value)) == value else value
+        for name, value in config.items()
+    }

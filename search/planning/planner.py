@@ -1,12 +1,16 @@
-"""The planner: what to do next, given everything that happened.
+"""The planner: chooses the next action from everything that has happened so far.
 
-`next` returns one decision as an event, or None; the caller writes it to the log, applies it, and asks again. Nothing
-else decides anything in regrow. A decision depends only on the events applied before it and on `now`, which becomes
-the event's own time: so a log can be replayed and each of its decisions recomputed (`verify.py`).
+`next` returns one decision as an event, or None. The caller writes the event to the log, applies
+it, and asks again. No other part of regrow makes decisions. A decision depends only on the events
+applied before it and on `now`, which becomes the event's own time. So a log can be replayed and
+each of its decisions recomputed (`verify.py`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +24,7 @@ from regrow.search.events import (
     Began,
     Closed,
     Closing,
+    Created,
     Decided,
     Dropped,
     Ended,
@@ -30,6 +35,7 @@ from regrow.search.events import (
     Revived,
     Saved,
     Started,
+    Status,
 )
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import AttemptState, TrialState
@@ -41,26 +47,34 @@ from regrow.search.planning.retention import surplus
 from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough
 from regrow.search.planning.suggesting import FIXED, QUEUED, next_queued, suggestion
+from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers import Advised, Result, Sampler, Watching
 from regrow.search.schedulers import SchedulerPort, Verdict, Widening
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]
 
+MOST_PASSED = 1_000
+"""Most decisions that one report of a trial can trigger. A report whose step metric jumps over more
+decision steps skips the rest.
+"""
 HOPELESS = 5
-"""So many trials that fail in a session in which no trial reports anything end it: the fault is not in one configuration."""
+"""A session ends after this many failed trials if no trial has reported anything: the fault is then
+not in a single configuration.
+"""
 
 
 _SAVING = (Saved, Dropped)
 _CLONING = (Saved, Began, Ended, Retired, Decided)
-"""The events after which a trial may need other trials' checkpoints no more."""
+"""Events after which a trial may no longer need the checkpoints of other trials."""
 
 
 class Planner:
-    """The fold of a log, and the decisions that follow from it. Holds no state that the log does not determine.
+    """The fold of a log, and the decisions that follow from it. It holds no state that the log does
+    not determine.
 
-    Only `apply` changes it. What a question puts together for the first time (the sampler, a user's own scheduler) is what the
-    events so far make of it, whenever that is done.
+    Only `apply` changes it. Parts that are built on first use (the sampler, a user's scheduler)
+    depend only on the events so far, not on when they are built.
     """
 
     def __init__(self, called: str | None = None) -> None:
@@ -69,23 +83,42 @@ class Planner:
         self._scheduling = Scheduling(self.history)
         self._results = Results(self.history)
         self._due: list[int] = []
-        """Trials whose attempt reached the step of a decision, in that order."""
+        """Trials whose attempt has reached the step of a decision, in the order in which they
+        reached it.
+        """
+        self._untried: Untried | None = None
+        """The configurations proposed so far; None if a configuration may be proposed twice."""
         self._grown: set[int] = set()
-        """Trials whose checkpoints may be more than retention keeps; the others' are not."""
+        """Trials that may have more checkpoints than retention keeps. All others have none to
+        drop.
+        """
+        self._passed: Counter[int] = Counter()
+        """By trial, how many decisions its last report has triggered. A report can pass any number
+        of decision steps where steps are counted by a metric.
+        """
         self._failed_now = 0
         self._reported_now = False
 
     def apply(self, event: AnyEvent) -> None:
-        """Takes an event in. Raises IllegalMove, and changes nothing, for one that cannot follow."""
+        """Fold an event into the history. Raises IllegalMove, and changes nothing, if the event is
+        not allowed now.
+        """
         grown = self._grown_by(event)
         self.history.apply(event)
         if grown:
-            self._grown = {number for number in self._grown - grown if self._surplus(number)} | grown
+            self._grown = {
+                number for number in self._grown - grown if self._surplus(number)
+            } | grown
         self._scheduling.apply(event)
         self._results.apply(event)
         match event:
+            case Created(distinct=True) if applies(self.history.spec):
+                self._untried = Untried(self.history.spec)
+            case Proposed() if self._untried is not None:
+                self._untried.note(event.config)
             case Reported():
                 self._reported_now = True
+                self._passed.pop(event.trial, None)
                 self._note_due(event.trial)
             case Began():
                 self._note_due(event.trial)
@@ -93,6 +126,7 @@ class Planner:
                 self._failed_now, self._reported_now = 0, False
             case Decided():
                 self._due.remove(event.trial)
+                self._passed[event.trial] += 1
                 self._note_due(event.trial)
             case Ended():
                 if event.trial in self._due:
@@ -102,7 +136,9 @@ class Planner:
                 pass
 
     def next(self, now: float) -> AnyEvent | None:
-        """The next decision, as the event to be written at time `now` (seconds since the epoch); None for none."""
+        """Return the next decision as an event with time `now` (seconds since the epoch), None if
+        there is none.
+        """
         history = self.history
         if history.opened is None or history.closed is not None:
             return None
@@ -118,45 +154,80 @@ class Planner:
             )
 
     def _advance(self, now: float, *, complete: bool) -> AnyEvent | None:
-        """Trials are given up or begin, or the session ends. `complete`: every trial that there will be has been proposed."""
+        """Retire or start a trial, or end the session. `complete`: all trials of the experiment
+        have been proposed.
+        """
         if self.history.closing is not None:
             return self._close(now, complete=complete)
-        return self._retire(now, complete=complete) or self._close(now, complete=complete) or self._start(now, complete=complete)
+        return (
+            self._retire(now, complete=complete)
+            or self._close(now, complete=complete)
+            or self._start(now, complete=complete)
+        )
 
-    # ---- the kinds of decision, most urgent first ------------------------------------------------------------------
+    # ---- the kinds of decision, most urgent first
 
     def _suggest(self, now: float) -> AnyEvent | None:
-        """Values that trials wait for."""
-        return suggestion(self.history, self._results, self._sampling, now) if self.history.asked else None
+        """Suggest a value that a define-by-run trial waits for."""
+        return (
+            suggestion(self.history, self._results, self._sampling, now)
+            if self.history.asked
+            else None
+        )
 
     def _declare_lost(self, now: float) -> AnyEvent | None:
-        """Attempts whose driver is gone are lost; that is nobody's fault and costs no retry of the trial's own."""
+        """End an attempt whose driver is gone as lost. It counts against `retries: {preempted:
+        ...}`, which is unlimited by default, and not as an eviction.
+        """
         for number, attempt in self.history.orphans:
             trial = self.history.trials[number]
             return Ended(
-                t=now, trial=number, attempt=attempt, outcome="lost", cause="preempted", step=trial.step,
-                message="the driver was lost", by="planner", cost=trial.attempts[-1].told_cost(self.history.cut),
+                t=now,
+                trial=number,
+                attempt=attempt,
+                outcome="lost",
+                cause="preempted",
+                step=trial.step,
+                message="the driver was lost",
+                by="planner",
+                cost=trial.attempts[-1].told_cost(self.history.cut),
             )
         return None
 
     def _withdraw(self, now: float) -> AnyEvent | None:
-        """Attempts that have not begun and are to wait for a machine no longer: nothing is lost with them."""
+        """Withdraw an attempt that has waited too long for a machine. It has not begun, so no work
+        is lost.
+        """
         for number, waited in self.history.waiting.items():
             trial = self.history.trials[number]
             attempt = trial.attempts[-1]
             narrower = may_narrow(self.history, attempt) and self.history.closing is None
-            why = why_narrower(self.history, attempt, waited) if narrower else why_withdrawn(self.history, attempt.market, waited)
+            why = (
+                why_narrower(self.history, attempt, waited)
+                if narrower
+                else why_withdrawn(self.history, attempt.market, waited)
+            )
             if why is not None:
                 return Ended(
-                    t=now, trial=number, attempt=attempt.number, outcome="paused", step=trial.step, message=why, by="planner",
+                    t=now,
+                    trial=number,
+                    attempt=attempt.number,
+                    outcome="paused",
+                    step=trial.step,
+                    message=why,
+                    by="planner",
                     narrower=narrower,
                 )
         return None
 
     def _revive(self, now: float) -> AnyEvent | None:
-        """Failed trials of which the user, who mended what was wrong, wants further attempts."""
+        """Retry a failed trial at the user's request."""
         number = next(iter(self.history.revivable), None)
-        return None if number is None else Revived(t=now, trial=number, why="the user wants it tried again")
+        return (
+            None
+            if number is None
+            else Revived(t=now, trial=number, why="the user wants it tried again")
+        )
 
     def _decide(self, now: float) -> AnyEvent | None:
         for number in self._due:
@@ -165,47 +236,102 @@ class Planner:
             if attempt is None or attempt.until is None:
                 continue
             verdict = self._scheduler.decide(number, trial.curve.until(attempt.until))
+            if (
+                self._passed[number] >= MOST_PASSED
+                and verdict.until is not None
+                and verdict.until <= trial.curve.time
+            ):
+                verdict = replace(verdict, until=self._scheduler.first(number, trial.curve.time))
             if verdict.until is not None and verdict.until <= attempt.until:
-                problem = f"decides on trial {number} at step {attempt.until} to decide again at step {verdict.until}"
-                raise SpecError("schedule", chosen(self.history.spec.schedule), problem, "`until` is a later step")
+                problem = (
+                    f"decides on trial {number} at step {attempt.until} to decide again at step"
+                    f" {verdict.until}"
+                )
+                raise SpecError(
+                    "schedule",
+                    chosen(self.history.spec.schedule),
+                    problem,
+                    "`until` is a later step",
+                )
             return self._decided(now, trial, attempt.number, attempt.until, verdict)
         return None
 
-    def _decided(self, now: float, trial: TrialRecord, attempt: int, step: int, verdict: Verdict) -> Decided:
-        """The verdict as an event; without a checkpoint to go on from there is no clone."""
+    def _decided(
+        self, now: float, trial: TrialRecord, attempt: int, step: int, verdict: Verdict
+    ) -> Decided:
+        """Return the verdict as an event. A clone whose source has no checkpoint becomes
+        "continue".
+        """
         manifests: list[str] = []
         if self.history.spec.own_scheduler:
-            self._check_verdict(verdict)
+            verdict = self._checked(verdict)
         if verdict.source is not None:
             source = self.history.trials[verdict.source]
-            manifests = [c.manifest for s, c in sorted(source.checkpoints.items(), reverse=True) if s >= source.stale]
+            manifests = [
+                c.manifest
+                for s, c in sorted(source.checkpoints.items(), reverse=True)
+                if s >= source.stale
+            ]
             if not manifests:
                 why = f"{verdict.why}, which has no checkpoint"
                 following = self._scheduler.first(trial.number, step)
                 return Decided(
-                    t=now, trial=trial.number, attempt=attempt, step=step, verdict="continue", until=following, why=why
+                    t=now,
+                    trial=trial.number,
+                    attempt=attempt,
+                    step=step,
+                    verdict="continue",
+                    until=following,
+                    why=why,
                 )
         return Decided(
-            t=now, trial=trial.number, attempt=attempt, step=step, verdict=verdict.action, until=verdict.until,
-            why=verdict.why, source=verdict.source, manifests=manifests,
+            t=now,
+            trial=trial.number,
+            attempt=attempt,
+            step=step,
+            verdict=verdict.action,
+            until=verdict.until,
+            why=verdict.why,
+            source=verdict.source,
+            manifests=manifests,
             config=None if verdict.config is None else dict(verdict.config),
         )
 
-    def _check_verdict(self, verdict: Verdict) -> None:
-        """Raises SpecError for one of a user's own scheduler that cannot be carried out."""
+    def _own(self, config: Mapping[str, Any], key: str) -> dict[str, Any]:
+        """Return a flat configuration made by the user's code with values of the space's own types.
+        Raises SpecError.
+        """
+        fitted = self.history.spec.space.point(config, key, rounded=False)
+        return {name: fitted.get(name, value) for name, value in config.items()}
+
+    def _checked(self, verdict: Verdict) -> Verdict:
+        """Return a verdict of the user's scheduler with its configuration in values of the space.
+        Raises SpecError if it cannot be carried out.
+        """
         name = chosen(self.history.spec.schedule)
         if verdict.source is not None and not 0 <= verdict.source < len(self.history.trials):
-            raise SpecError("schedule", name, f"names trial {verdict.source} as a source, and there is none")
+            raise SpecError(
+                "schedule", name, f"names trial {verdict.source} as a source, and there is none"
+            )
         if verdict.config is not None:
-            self.history.spec.space.point(verdict.config, f"schedule: {name} decided")
+            verdict = replace(
+                verdict, config=self._own(verdict.config, f"schedule: {name} decided")
+            )
             _check_plain(verdict.config, "schedule", name)
+        return verdict
 
     def _retain(self, now: float) -> AnyEvent | None:
-        found = ((number, manifests) for number in sorted(self._grown) if (manifests := self._surplus(number)))
-        return next((Dropped(t=now, trial=number, manifests=manifests) for number, manifests in found), None)
+        found = (
+            (number, manifests)
+            for number in sorted(self._grown)
+            if (manifests := self._surplus(number))
+        )
+        return next(
+            (Dropped(t=now, trial=number, manifests=manifests) for number, manifests in found), None
+        )
 
     def _retire(self, now: float, *, complete: bool) -> AnyEvent | None:
-        """Paused trials that will never be promoted."""
+        """Stop a paused trial that will never be promoted."""
         history = self.history
         if not history.held:
             return None
@@ -213,9 +339,18 @@ class Planner:
         found = self._scheduler.surplus(complete=complete)
         if found is not None and found[0] in history.held and found[0] in paused:
             return Retired(t=now, trial=found[0], why=found[1])
-        idle = not any(history.by_state[s] for s in (TrialState.RUNNING, TrialState.PENDING, TrialState.LOST))
-        if complete and idle and history.held == paused and self._scheduler.promote(complete=True) is None:
-            return Retired(t=now, trial=min(history.held), why="nothing is left that could promote it")
+        idle = not any(
+            history.by_state[s] for s in (TrialState.RUNNING, TrialState.PENDING, TrialState.LOST)
+        )
+        if (
+            complete
+            and idle
+            and history.held == paused
+            and self._scheduler.promote(complete=True) is None
+        ):
+            return Retired(
+                t=now, trial=min(history.held), why="nothing is left that could promote it"
+            )
         return None
 
     def _close(self, now: float, *, complete: bool) -> AnyEvent | None:
@@ -229,7 +364,15 @@ class Planner:
             return Closing(t=now, status="failed", why=why, by="planner")
         if complete and all(not history.by_state[s] for s in TrialState if not s.final):
             good = history.by_state[TrialState.DONE] or history.by_state[TrialState.STOPPED]
-            return Closed(t=now, status="finished" if good else "failed")
+            status: Status = "finished" if good else "failed"
+            if (
+                self._untried is not None
+                and (cells := self._untried.all_tried)
+                and len(history.trials) < history.total
+            ):
+                why = f"all {cells} configurations of the space were tried"
+                return Closing(t=now, status=status, why=why, by="planner")
+            return Closed(t=now, status=status)
         return None
 
     def _start(self, now: float, *, complete: bool) -> AnyEvent | None:
@@ -241,22 +384,34 @@ class Planner:
             number = self._scheduler.promote(complete=complete)
             if number is not None and number not in history.held:
                 problem = f"promotes trial {number}, which is not paused"
-                raise SpecError("schedule", chosen(history.spec.schedule), problem, "promote what it was told to have paused")
+                raise SpecError(
+                    "schedule",
+                    chosen(history.spec.schedule),
+                    problem,
+                    "promote what it was told to have paused",
+                )
             if number in history.running:
-                return None  # its slot is about to be free; nobody else takes its turn
+                return None  # its own slot is about to be free; no other trial may take its turn
         if number is not None:
             return self._started(now, history.trials[number])
         if complete:
             return None
-        # Where the sampler has nothing left to try, no other trial will come.
+        # If the sampler has nothing left to try, no further trial will be proposed.
         return self._propose(now, len(history.trials)) or self._advance(now, complete=True)
 
     def _next_waiting(self) -> int | None:
-        """The first of the trials that need nobody's leave to go on."""
+        """Return the lowest-numbered trial that is ready to run without a promotion, None if there
+        is none.
+        """
         history = self.history
-        numbers = [min(history.by_state[s]) for s in (TrialState.PENDING, TrialState.LOST) if history.by_state[s]]
+        numbers = [
+            min(history.by_state[s])
+            for s in (TrialState.PENDING, TrialState.LOST)
+            if history.by_state[s]
+        ]
         paused = history.by_state[TrialState.PAUSED]
-        if len(paused) > len(history.held) - len(history.held & history.running):  # else there are none: without a look at each
+        # otherwise no paused trial is free to run, and the sets need not be compared
+        if len(paused) > len(history.held) - len(history.held & history.running):
             numbers.append(min(paused - history.held))
         return min(numbers, default=None)
 
@@ -264,41 +419,72 @@ class Planner:
         history, scheduler = self.history, self._scheduler
         wanted = scheduler.width(trial.number) if isinstance(scheduler, Widening) else None
         others = trial.clone.manifests if trial.clone is not None else []
-        own = [c.manifest for step, c in sorted(trial.checkpoints.items(), reverse=True) if step >= trial.stale]
+        own = [
+            c.manifest
+            for step, c in sorted(trial.checkpoints.items(), reverse=True)
+            if step >= trial.stale
+        ]
         return Started(
-            t=now, trial=trial.number, attempt=len(trial.attempts) + 1,
-            until=scheduler.first(trial.number, trial.decided), checkpoints=[*others, *own],
-            avoid_spot=history.spec.market is None and trial.evictions >= history.spec.retries.spot and trial.evictions > 0,
+            t=now,
+            trial=trial.number,
+            attempt=len(trial.attempts) + 1,
+            until=scheduler.first(trial.number, trial.decided),
+            checkpoints=[*others, *own],
+            avoid_spot=history.spec.market is None
+            and trial.evictions >= history.spec.retries.spot
+            and trial.evictions > 0,
             market=following(history, trial, now),
             clones=len(others),
             width=width_of(history, trial, wanted),
         )
 
     def _propose(self, now: float, number: int) -> Proposed | None:
-        """A new trial: a repeat of the one before, a point of the user's, or what the sampler proposes; None for nothing left."""
+        """Propose a new trial: a repeat of the previous one, one of the user's points, or a
+        proposal of the sampler. Returns None if nothing is left to propose.
+        """
         spec = self.history.spec
         group, repeat = divmod(number, spec.repeats)
         if repeat:
             first = self.history.trials[number - repeat]
-            return Proposed(t=now, trial=number, config=dict(first.proposed), state=dict(first.proposal_state))
+            return Proposed(
+                t=now, trial=number, config=dict(first.proposed), state=dict(first.proposal_state)
+            )
         points = [point for point in spec.points if point.metrics is None]
         if group < len(points):
-            return Proposed(t=now, trial=number, config=spec.space.point(points[group].config, f"points.{group}"))
+            return Proposed(
+                t=now,
+                trial=number,
+                config=spec.space.point(points[group].config, f"points.{group}", rounded=False),
+            )
         learnt = self._first_configurations
         if (place := group - len(points)) < len(learnt):
             return Proposed(t=now, trial=number, config=dict(learnt[place]))
+        if self._untried is not None and self._untried.all_tried:
+            return None
         proposal = self._sampling.ask(group, seed_for(spec.seed, group))
         if proposal is not None and spec.own_sampler:
-            spec.space.point(proposal.config, f"search: {chosen(spec.search)} proposed")
+            proposal = replace(
+                proposal,
+                config=self._own(proposal.config, f"search: {chosen(spec.search)} proposed"),
+            )
             _check_plain((proposal.config, proposal.state), "search", chosen(spec.search))
+        if proposal is not None and self._untried is not None:
+            proposal = self._untried.instead(proposal, self._sampling, group, spec.seed)
         if proposal is None:
             return None
         if (queued := next_queued(self.history)) is not None:
             place, fixed = queued
-            return Proposed(t=now, trial=number, config={}, state={**proposal.state, FIXED: dict(fixed), QUEUED: place})
-        return Proposed(t=now, trial=number, config=dict(proposal.config), state=dict(proposal.state))
+            return Proposed(
+                t=now,
+                trial=number,
+                config={},
+                state={**proposal.state, FIXED: dict(fixed), QUEUED: place},
+            )
+        return Proposed(
+            t=now, trial=number, config=dict(proposal.config), state=dict(proposal.state)
+        )
 
-    # ---- what they stand on ----------------------------------------------------------------------------------------
+    # ---- what the decisions are based on
 
     @property
     def _scheduler(self) -> SchedulerPort:
@@ -306,18 +492,20 @@ class Planner:
 
     @property
     def _others(self) -> list[list[Result]]:
-        """The results of experiments on other tasks."""
+        """Results of earlier experiments on other tasks, one list for each."""
         return by_experiment(self.history.created) if self.history.created is not None else []
 
     @cached_property
     def _first_configurations(self) -> list[dict[str, Any]]:
-        """What these say is to be tried first."""
+        """Configurations to try first, chosen from the experiments on other tasks."""
         others = self._others
         return first_configurations(self.history.spec, others) if others else []
 
     @property
     def _sampling(self) -> Sampler:
-        """Built at the first proposal, so that reading a log needs no sampler's library."""
+        """The sampler, up to date with all results. Built at the first proposal, so that reading a
+        log does not import a sampler's library.
+        """
         if self._sampler is None:
             self._sampler = samplers.make(self.history.spec.search, self.history.spec.setting)
             if isinstance(self._sampler, Advised):
@@ -332,28 +520,45 @@ class Planner:
     def _note_due(self, number: int) -> None:
         trial = self.history.trials[number]
         attempt = trial.attempt
-        if attempt is None or attempt.until is None or attempt.state is not AttemptState.RUNNING or number in self._due:
+        if (
+            attempt is None
+            or attempt.until is None
+            or attempt.state is not AttemptState.RUNNING
+            or number in self._due
+        ):
             return
         if trial.curve.time >= attempt.until:
             self._due.append(number)
 
     def _surplus(self, number: int) -> list[str]:
         history = self.history
-        return surplus(history.trials[number], history.spec.checkpoint, history.objective.sign, history.pinned)
+        return surplus(
+            history.trials[number], history.spec.checkpoint, history.objective.sign, history.pinned
+        )
 
     def _grown_by(self, event: AnyEvent) -> set[int]:
-        """The trials of which retention may keep fewer checkpoints than they have once this event, not applied yet, is."""
+        """Return the trials that may have surplus checkpoints once this event is applied. Called
+        before it is.
+        """
         grown: set[int] = {event.trial} if isinstance(event, _SAVING) else set()
         if isinstance(event, _CLONING) and 0 <= event.trial < len(self.history.trials):
             clone = self.history.trials[event.trial].clone
             if clone is not None:
-                grown.add(clone.source)  # its checkpoints may not be needed any more, as the other one waited for them
+                # retention may drop its checkpoints once the cloning trial no longer needs them
+                grown.add(clone.source)
         return grown
 
 
 def _check_plain(value: object, key: str, name: str) -> None:
-    """Raises SpecError if what a user's own class returned cannot be written to the log."""
+    """Check that a value returned by a user's class can be written to the log. Raises SpecError if
+    not.
+    """
     try:
         msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise SpecError(key, name, f"returned what is not plain JSON: {error}", "return Python's own numbers and text") from None
+        raise SpecError(
+            key,
+            name,
+            f"returned what is not plain JSON: {error}",
+            "return Python's own numbers and text",
+        ) from None

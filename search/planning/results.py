@@ -1,4 +1,6 @@
-"""What samplers are told: the results of trials, of repeats as their mean, and what was known before the first of them."""
+"""The results that samplers get: of single trials, of repeats as their mean, and those known before
+the first trial.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +8,39 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from regrow.search.events import AnyEvent, Created, Ended, Known, Proposed, Retired, Revived, Suggested
+from regrow.search.events import (
+    AnyEvent,
+    Created,
+    Ended,
+    Known,
+    Proposed,
+    Retired,
+    Revived,
+    Suggested,
+)
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.samplers import Result, Steps
 from regrow.search.schedulers import FINAL
 
 _TEACHING = frozenset({Created, Proposed, Suggested, Retired, Ended, Revived})
-"""The events after which there may be something to be learnt."""
+"""Events that may add a result."""
 
 
 class Results:
-    """Of an experiment, in the order of its log. Telling is not done here, for it may need a sampler's library."""
+    """The results of an experiment, in the order of its log. The caller passes them to the sampler,
+    as that may need the sampler's library.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
         self.untold: list[Result] = []
-        """For the caller to tell, and to clear."""
+        """Results that the sampler does not have yet. The caller passes them on and clears the
+        list.
+        """
 
     def apply(self, event: AnyEvent) -> None:
-        """Takes an event in, after the history did."""
+        """Fold in an event, after the history has applied it."""
         if type(event) not in _TEACHING:
             return
         match event:
@@ -46,11 +61,15 @@ class Results:
                 pass
 
     def _begin(self, created: Created) -> None:
-        """What was known before the first trial."""
-        self.untold += [as_result(-1 - place, known) for place, known in enumerate(self._all_known(created))]
+        """Add what was known before the first trial."""
+        self.untold += [
+            as_result(-1 - place, known) for place, known in enumerate(self._all_known(created))
+        ]
 
     def _add(self, trial: TrialRecord) -> None:
-        """What is to be learnt of a trial now, or of a configuration once all its repeats have ended."""
+        """Add the result of a trial, or with repeats the result of its configuration once all of
+        them have ended.
+        """
         repeats = self._history.spec.repeats
         if repeats == 1:
             self.untold.append(self.of(trial))
@@ -60,20 +79,37 @@ class Results:
             if place == 0:
                 self.untold.append(replace(self.of(trial), number=group))
             return
-        results = [self.of(t) for t in self._history.trials[group * repeats : (group + 1) * repeats]]
-        if len(results) == repeats and all(result.status not in ("running", "paused") for result in results):
-            self.untold.append(replace(_mean(group, results), revived=sum(result.revived for result in results)))
+        results = [
+            self.of(t) for t in self._history.trials[group * repeats : (group + 1) * repeats]
+        ]
+        if len(results) == repeats and all(
+            result.status not in ("running", "paused") for result in results
+        ):
+            self.untold.append(
+                replace(_mean(group, results), revived=sum(result.revived for result in results))
+            )
 
     def _revived(self, trial: TrialRecord) -> None:
-        """It failed, and is tried again: what was told of it, or of its configuration, holds no more."""
+        """Replace the result of a retried trial, or of its configuration, by one that is
+        running.
+        """
         repeats = self._history.spec.repeats
         first = trial.number - trial.number % repeats
         number = trial.number // repeats
         group = self._history.trials[first : first + repeats]
-        self.untold.append(replace(self.of(trial), number=number, status="running", revived=sum(t.revived for t in group)))
+        self.untold.append(
+            replace(
+                self.of(trial),
+                number=number,
+                status="running",
+                revived=sum(t.revived for t in group),
+            )
+        )
 
     def _all_known(self, created: Created) -> list[Known]:
-        """What was known before the first trial: the user's points with metrics, then earlier experiments."""
+        """Return what was known before the first trial: the user's points with metrics, then
+        earlier experiments.
+        """
         spec = self._history.spec
         points = []
         for place, point in enumerate(spec.points):
@@ -81,7 +117,8 @@ class Results:
                 values = [point.metrics[m.name] for m in spec.metrics if m.name in point.metrics]
                 points.append(
                     Known(
-                        config=spec.space.point(point.config, f"points.{place}"), value=values[0],
+                        config=spec.space.point(point.config, f"points.{place}", rounded=False),
+                        value=values[0],
                         violations=[c.violation(point.metrics) for c in spec.limits],
                         values=values if len(values) == len(spec.metrics) else None,
                     )
@@ -89,12 +126,18 @@ class Results:
         return points + list(created.known)
 
     def running(self) -> list[Result]:
-        """Those that run and have reported something, by number; of configurations with repeats, which count as one, none."""
+        """Return the results of running trials that have reported something, by number. Empty with
+        repeats, whose configurations count as one result.
+        """
         trials = [self._history.trials[number] for number in sorted(self._history.running)]
-        return [self.of(trial) for trial in trials if trial.step] if self._history.spec.repeats == 1 else []
+        return (
+            [self.of(trial) for trial in trials if trial.step]
+            if self._history.spec.repeats == 1
+            else []
+        )
 
     def of(self, trial: TrialRecord) -> Result:
-        """What there is to be learnt of one trial, as it stands."""
+        """Return the current result of one trial."""
         spec = self._history.spec
         last = trial.curve.metrics(trial.step)
         values = [v for m in spec.metrics if (v := last.get(m.name)) is not None]
@@ -103,12 +146,17 @@ class Results:
             config=trial.proposed,
             state=trial.proposal_state,
             status="paused" if trial.held and trial.step else FINAL.get(trial.state, "running"),
-            # Where no step meets the constraints, its objective is known all the same.
+            # If no step meets the constraints, the objective is still known.
             value=trial.values[trial.curve.standing - 1] if trial.step else None,
-            intermediate=self._steps(trial),  # as they are now: a paused trial may go on before the sampler is told
-            values=tuple(values) if len(spec.metrics) > 1 and len(values) == len(spec.metrics) else None,
+            # a copy: a paused trial may continue before the sampler gets it
+            intermediate=self._steps(trial),
+            values=tuple(values)
+            if len(spec.metrics) > 1 and len(values) == len(spec.metrics)
+            else None,
             violations=tuple(c.violation(last) for c in spec.limits) if trial.step else (),
-            revived=trial.revived, distributions=trial.suggested, attributes=trial.attributes,
+            revived=trial.revived,
+            distributions=trial.suggested,
+            attributes=trial.attributes,
         )
 
     def _steps(self, trial: TrialRecord) -> Sequence[tuple[int, float]]:
@@ -118,26 +166,41 @@ class Results:
 
 
 def as_result(number: int, known: Known) -> Result:
-    """What was known before, as the result of trial `number`, which is below 0."""
+    """Return a configuration known before as the result of trial `number`, which is below 0."""
     return Result(
-        number=number, config=known.config, status=known.status, value=known.value,
-        values=None if known.values is None else tuple(known.values), intermediate=[(s, v) for s, v in known.curve],
+        number=number,
+        config=known.config,
+        status=known.status,
+        value=known.value,
+        values=None if known.values is None else tuple(known.values),
+        intermediate=[(s, v) for s, v in known.curve],
         violations=tuple(known.violations),
     )
 
 
 def _mean(number: int, group: list[Result]) -> Result:
-    """The mean of a configuration's repeats: of those that are done, else of those that were stopped."""
+    """Return the mean of a configuration's repeats: of those that are done, else of those that were
+    stopped.
+    """
     done = [r for r in group if r.status == "done" and r.value is not None]
     part = done or [r for r in group if r.status == "stopped" and r.value is not None]
     if not part:
         return replace(group[0], number=number, status="failed")
     curves = [dict(r.intermediate) for r in part]
-    curve = [(step, fmean(one[step] for one in curves)) for step in sorted(set.intersection(*map(set, curves)))]
+    curve = [
+        (step, fmean(one[step] for one in curves))
+        for step in sorted(set.intersection(*map(set, curves)))
+    ]
     several = [r.values for r in part if r.values is not None]
     return Result(
-        number=number, config=group[0].config, state=group[0].state, status=part[0].status,
-        value=fmean(r.value for r in part if r.value is not None), intermediate=curve,
-        values=tuple(fmean(column) for column in zip(*several, strict=True)) if len(several) == len(part) else None,
+        number=number,
+        config=group[0].config,
+        state=group[0].state,
+        status=part[0].status,
+        value=fmean(r.value for r in part if r.value is not None),
+        intermediate=curve,
+        values=tuple(fmean(column) for column in zip(*several, strict=True))
+        if len(several) == len(part)
+        else None,
         violations=tuple(max(column) for column in zip(*(r.violations for r in part), strict=True)),
     )

@@ -1,13 +1,27 @@
-"""The scheduler of an experiment at work: what the events of the log are to it. The port is in `schedulers/base.py`."""
+"""Runs the scheduler of an experiment: translates the log's events for it. The port is in
+`schedulers/base.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 
 from regrow.search import schedulers
 from regrow.search.errors import SearchCodeError, SpecError
-from regrow.search.events import AnyEvent, Capacity, Created, Decided, Ended, Opened, Proposed, Retired, Revived, Started
+from regrow.search.events import (
+    AnyEvent,
+    Capacity,
+    Created,
+    Decided,
+    Ended,
+    Opened,
+    Proposed,
+    Retired,
+    Revived,
+    Started,
+)
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.options import chosen
@@ -28,30 +42,34 @@ from regrow.search.schedulers import (
 from regrow.search.spec import Spec
 
 _TOLD = frozenset({Opened, Capacity, Proposed, Started, Decided, Retired, Revived, Ended})
-"""The events that are news to a scheduler; most events of a log are none: 1 us each."""
+"""Events that a scheduler receives. Most events of a log are of other kinds: 1 us each."""
 
 
 class Scheduling:
-    """Tells a scheduler what happened, after the history took it in."""
+    """Passes events to a scheduler, after the history has applied them."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._scheduler: SchedulerPort | None = None
         self._put_off: list[News] = []
-        """What a user's own scheduler is to be told once it is needed."""
+        """Events for a user's scheduler that is not built yet."""
 
     @property
     def scheduler(self) -> SchedulerPort:
-        """A user's own is built when it is first asked for, so that reading a log imports nothing of theirs."""
+        """The scheduler. A user's scheduler is built at its first use, so that reading a log does
+        not import the user's code.
+        """
         if self._scheduler is None:
-            self._scheduler = schedulers.make(self._history.spec.schedule, self._history.spec.setting)
+            self._scheduler = schedulers.make(
+                self._history.spec.schedule, self._history.spec.setting
+            )
             for news in self._put_off:
                 self._scheduler.apply(news)
             self._put_off.clear()
         return self._scheduler
 
     def apply(self, event: AnyEvent) -> None:
-        """Takes an event in. Raises SearchCodeError where the user's own scheduler raises."""
+        """Pass on an event. Raises SearchCodeError if the user's scheduler raises."""
         if isinstance(event, Created) and not self._history.spec.own_scheduler:
             _ = self.scheduler
         for news in self._news(event) if type(event) in _TOLD else ():
@@ -77,28 +95,39 @@ class Scheduling:
                 yield Revival(trial=event.trial, held=self._history.trials[event.trial].held)
             case _:
                 pass
-        if isinstance(event, Retired | Revived | Ended) and (state := self._history.trials[event.trial].state).final:
+        if (
+            isinstance(event, Retired | Revived | Ended)
+            and (state := self._history.trials[event.trial].state).final
+        ):
             yield End(trial=event.trial, how=FINAL[state])
 
     def _decision(self, event: Decided) -> Decision:
         values = self._history.trials[event.trial].curve.until(event.step)
         if self._scheduler is None:
-            values = values[:]  # as they are now: it is told later
+            values = copy(values)  # a copy of the current values: the scheduler gets them later
         verdict = Verdict(
-            action=event.verdict, until=event.until, why=event.why, source=event.source, config=event.config
+            action=event.verdict,
+            until=event.until,
+            why=event.why,
+            source=event.source,
+            config=event.config,
         )
         return Decision(trial=event.trial, values=values, verdict=verdict)
 
 
 @contextmanager
 def theirs(spec: Spec) -> Iterator[None]:
-    """Within the block, names the user's own sampler or scheduler as what raised: SearchCodeError."""
+    """Report exceptions within the block as SearchCodeError if the sampler or scheduler is the
+    user's, naming it.
+    """
     try:
         yield
-    except (SpecError, IllegalMove):
+    except (SpecError, IllegalMove, KeyboardInterrupt):
         raise
-    except Exception as error:
-        own = [chosen(spec.search)] * spec.own_sampler + [chosen(spec.schedule)] * spec.own_scheduler
+    except BaseException as error:
+        own = [chosen(spec.search)] * spec.own_sampler + [
+            chosen(spec.schedule)
+        ] * spec.own_scheduler
         if not own:
             raise
         told = f"{' or '.join(own)} raised {type(error).__name__}: {error}; fix it, then resume"

@@ -1,8 +1,10 @@
-"""A simulated experiment: the same planner, under a virtual clock, over an objective that is known beforehand.
+"""A simulated experiment: the same planner, under a virtual clock, over an objective that is known
+beforehand.
 
-Hours of an experiment take seconds, and the same arguments give the same log, event by event. Workers are machines with one
-slot each, of which an attempt has as many as it is wide; a trace says when each of them is there. What runs on one that goes
-away is lost and goes on elsewhere from its last checkpoint, as it would in earnest.
+Hours of an experiment take seconds, and the same arguments give the same log, event by event. A
+worker is a machine with one slot; an attempt occupies as many workers as it is wide. A trace says
+when each machine is up. An attempt on a machine that goes down is lost, and continues elsewhere
+from its last checkpoint, as in a real experiment.
 """
 
 from __future__ import annotations
@@ -17,7 +19,19 @@ from functools import partial
 from typing import Any, Protocol
 
 from regrow.search.endings import Endings
-from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Outcome, Reported, Row, Saved, Started, Waited
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Created,
+    Ended,
+    Opened,
+    Outcome,
+    Reported,
+    Row,
+    Saved,
+    Started,
+    Waited,
+)
 from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.planning.planner import Planner, seed_for
 from regrow.search.planning.widths import SHRINK_SECONDS
@@ -26,41 +40,57 @@ from regrow.search.spec import Spec
 
 
 class Objective(Protocol):
-    """What trials would report."""
+    """The metrics that trials would report."""
 
-    def at(self, config: Mapping[str, Json], step: int, seed: int) -> tuple[Mapping[str, float], float]:
-        """The metrics of a flat configuration at a step (from 1), and the seconds that this step takes. `seed` is the trial's."""
+    def at(
+        self, config: Mapping[str, Json], step: int, seed: int
+    ) -> tuple[Mapping[str, float], float]:
+        """Return the metrics of a flat configuration at a step (from 1), and the duration of the
+        step in seconds. `seed` is the trial's.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionObjective:
-    """`function(nested configuration, step)` as an objective: its metrics, or one number for the metric `name`."""
+    """`function(nested configuration, step)` as an objective. It returns the metrics, or one number
+    for the objective metric.
+    """
 
     function: Callable[[dict[str, Json], int], Mapping[str, float] | float]
     spec: Spec
     seconds: float = 1.0
-    """Of each step."""
+    """Duration of each step."""
 
-    def at(self, config: Mapping[str, Json], step: int, seed: int) -> tuple[Mapping[str, float], float]:
-        """See Objective; the seed plays no part."""
+    def at(
+        self, config: Mapping[str, Json], step: int, seed: int
+    ) -> tuple[Mapping[str, float], float]:
+        """See Objective; the seed is not used."""
         found = self.function(self.spec.space.nest(config), step)
-        return (found if isinstance(found, Mapping) else {self.spec.objective.name: float(found)}), self.seconds
+        return (
+            found if isinstance(found, Mapping) else {self.spec.objective.name: float(found)}
+        ), self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """When one machine is there: from each of `changes` (seconds, ascending, the first 0) on it is, or is not, in turn."""
+    """When one machine is up.
+
+    Attributes:
+        changes: times at which it changes between up and down (seconds, ascending, the first 0).
+        begins_up: whether it is up from time 0 on.
+
+    """
 
     changes: tuple[float, ...] = (0.0,)
     begins_up: bool = True
 
     def up(self, t: float) -> bool:
-        """Whether it is there at time `t`."""
+        """Return whether the machine is up at time `t`."""
         return (bisect_right(self.changes, t) % 2 == 1) == self.begins_up
 
     def next_change(self, t: float) -> float | None:
-        """The first time after `t` at which that changes, None for never."""
+        """Return the first time after `t` at which the state changes, None for never."""
         place = bisect_right(self.changes, t)
         return self.changes[place] if place < len(self.changes) else None
 
@@ -70,7 +100,17 @@ ALWAYS = Availability()
 
 @dataclass(slots=True, kw_only=True)
 class Running:
-    """An attempt on its machines: `machines` are numbers of workers, `values` the objective so far."""
+    """An attempt on its machines.
+
+    Attributes:
+        trial: number of the trial.
+        attempt: number of the attempt.
+        machines: numbers of its workers.
+        step: the last step that it did.
+        endings: the trial's stop conditions, None if it has none or the attempt has not begun.
+        turn: ticket of its placement, in the order of placements.
+
+    """
 
     trial: int
     attempt: int
@@ -82,17 +122,23 @@ class Running:
 
 @dataclass(slots=True, kw_only=True)
 class Simulation:
-    """An experiment under way. `events` is its log so far; `now` is virtual, seconds since it began."""
+    """A running simulation. `events` is its log so far; `now` is virtual, seconds since it
+    began.
+    """
 
     spec: Spec
     objective: Objective
     workers: int
     availability: Sequence[Availability] = ()
-    """By worker, used in turn where there are fewer; empty: all are there all the time."""
+    """By worker, reused in turn if there are fewer than workers; empty: all machines are always
+    up.
+    """
     checkpoints: bool = True
-    """Whether trials save checkpoints; where nothing is lost and no trial pauses it makes no difference but to the log's size."""
+    """Whether trials save checkpoints. If nothing is lost and no trial pauses, this changes only
+    the log's size.
+    """
     startup: float = 0.0
-    """Seconds from an attempt's start to the beginning of its first step."""
+    """Seconds from the placement of an attempt to the beginning of its first step."""
     events: list[AnyEvent] = field(default_factory=list)
     planner: Planner = field(default_factory=Planner)
     now: float = 0.0
@@ -104,12 +150,14 @@ class Simulation:
 
     @property
     def history(self) -> History:
-        """What the events so far amount to."""
+        """The history that the events so far fold to."""
         return self.planner.history
 
     def open(self, events: Iterable[AnyEvent] = (), *, retry_failed: bool = False) -> Simulation:
-        """Begins a session, after those of the log `events`; an empty one is created. Attempts open in it are lost, and
-        with `retry_failed` the trials that failed in it are tried again.
+        """Begin a session after the sessions of the log `events`; without events the experiment is
+        created.
+
+        Attempts open in the log are lost, and with `retry_failed` its failed trials are retried.
         """
         for event in events:
             self.planner.apply(event)
@@ -117,26 +165,47 @@ class Simulation:
             self.now = max(self.now, event.t)
         if not self.events:
             spec, auto = self.spec.resolved.to_json(), self.spec.choice.why
-            self._write(Created(t=self.now, id="00000000-0000-0000-0000-000000000000", spec=spec, auto=auto))
+            nobody = "00000000-0000-0000-0000-000000000000"
+            self._write(
+                Created(
+                    t=self.now, id=nobody, spec=spec, auto=auto, distinct=not self.spec.duplicates
+                )
+            )
         self._free = [n for n in range(self.workers) if self._machine(n).up(self.now)]
         for number in range(self.workers):
             self._watch(number)
         trials = max(self.spec.total, self.history.total)
         driver = f"session {self.history.sessions}"
         self.tell(
-            Opened(t=self.now, by="driver", driver=driver, slots=self.workers, trials=trials, retry_failed=retry_failed)
+            Opened(
+                t=self.now,
+                by="driver",
+                driver=driver,
+                slots=self.workers,
+                trials=trials,
+                retry_failed=retry_failed,
+            )
         )
         return self
 
-    def run(self, *, most_events: int | None = None, most_seconds: float | None = None) -> Simulation:
-        """Until the experiment is closed, or the log has `most_events`, or `most_seconds` of virtual time are over.
+    def run(
+        self, *, most_events: int | None = None, most_seconds: float | None = None
+    ) -> Simulation:
+        """Run until the experiment is closed, or the log has `most_events`, or `most_seconds` of
+        virtual time are over.
 
-        Raises RuntimeError where nothing can happen any more, as no worker ever comes back.
+        Raises RuntimeError if nothing can happen any more because no worker ever comes back.
         """
-        while self.history.closed is None and (most_events is None or len(self.events) < most_events):
+        while self.history.closed is None and (
+            most_events is None or len(self.events) < most_events
+        ):
             if not self._queue:
                 there = sum(self._machine(number).up(self.now) for number in range(self.workers))
-                what = f"nothing happens any more on {there} workers" if there else "every worker is gone for good"
+                what = (
+                    f"nothing happens any more on {there} workers"
+                    if there
+                    else "every worker is gone for good"
+                )
                 raise RuntimeError(f"{what}, and the experiment is not finished")
             if most_seconds is not None and self._queue[0][0] > most_seconds:
                 break
@@ -146,7 +215,7 @@ class Simulation:
         return self
 
     def tell(self, event: AnyEvent) -> None:
-        """Something happened: writes it, and every decision that follows from it."""
+        """Write an event, and every decision that follows from it."""
         self._write(event)
         while (decision := self.planner.next(self.now)) is not None:
             self._write(decision)
@@ -162,12 +231,17 @@ class Simulation:
         return [self._running[trial] for trial in sorted(self._running)]
 
     def fail(self, trial: int, message: str) -> None:
-        """The trainable of a running trial raises."""
+        """Let the trainable of a running trial raise an error."""
         running = self._running.pop(trial)
         self._release(running)
         self.tell(
             Ended(
-                t=self.now, trial=trial, attempt=running.attempt, outcome="failed", cause="error", step=running.step,
+                t=self.now,
+                trial=trial,
+                attempt=running.attempt,
+                outcome="failed",
+                cause="error",
+                step=running.step,
                 message=message,
             )
         )
@@ -183,9 +257,13 @@ class Simulation:
             self._waiting = [started for started in self._waiting if started.trial != event.trial]
 
     def _waited(self, started: Started) -> None:
-        """A group for which there are still too few machines."""
+        """Report that a group still waits for machines."""
         if started in self._waiting and self.history.closing is None:
-            self.tell(Waited(t=self.now, trial=started.trial, attempt=started.attempt, seconds=SHRINK_SECONDS))
+            self.tell(
+                Waited(
+                    t=self.now, trial=started.trial, attempt=started.attempt, seconds=SHRINK_SECONDS
+                )
+            )
 
     def _machine(self, number: int) -> Availability:
         return self.availability[number % len(self.availability)] if self.availability else ALWAYS
@@ -193,14 +271,14 @@ class Simulation:
     def _at(self, t: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (t, next(self._ticket), act))
 
-    # ---- machines --------------------------------------------------------------------------------------------------
+    # ---- machines
 
     def _watch(self, number: int) -> None:
         if (t := self._machine(number).next_change(self.now)) is not None:
             self._at(t, lambda: self._turns(number))
 
     def _turns(self, number: int) -> None:
-        """A machine comes or goes."""
+        """Switch a machine between up and down."""
         self._watch(number)
         if self._machine(number).up(self.now):
             self._free.append(number)
@@ -215,8 +293,14 @@ class Simulation:
                 self._release(running, but=number)
                 self.tell(
                     Ended(
-                        t=self.now, trial=running.trial, attempt=running.attempt, outcome="lost", cause="preempted",
-                        step=self.history.trials[running.trial].step, message="the node was lost", by="driver",
+                        t=self.now,
+                        trial=running.trial,
+                        attempt=running.attempt,
+                        outcome="lost",
+                        cause="preempted",
+                        step=self.history.trials[running.trial].step,
+                        message="the node was lost",
+                        by="driver",
                     )
                 )
 
@@ -224,18 +308,23 @@ class Simulation:
         self._free = sorted([*self._free, *(n for n in running.machines if n != but)])
 
     def _place(self) -> None:
-        """Attempts that were started begin where there is room, in the order of their starts."""
+        """Begin attempts that were started while there is room, in the order of their starts."""
         while self._waiting and self._waiting[0].width <= len(self._free):
             started = self._waiting.pop(0)
             machines, self._free = tuple(self._free[: started.width]), self._free[started.width :]
             trial = self.history.trials[started.trial]
             running = Running(
-                trial=started.trial, attempt=started.attempt, machines=machines, step=0, endings=None, turn=next(self._ticket)
+                trial=started.trial,
+                attempt=started.attempt,
+                machines=machines,
+                step=0,
+                endings=None,
+                turn=next(self._ticket),
             )
             self._running[started.trial] = running
             self._at(self.now + self.startup, partial(self._begin, running, started, trial))
 
-    # ---- attempts --------------------------------------------------------------------------------------------------
+    # ---- attempts
 
     def _alive(self, running: Running) -> bool:
         return self._running.get(running.trial) is running
@@ -246,18 +335,24 @@ class Simulation:
         lease: dict[str, Any] = {"t": self.now, "trial": running.trial, "attempt": running.attempt}
         own = {c.manifest: step for step, c in trial.checkpoints.items()}
         source = started.checkpoints[0] if started.clones else None
-        restored = trial.step if source is not None else max((own.get(m, 0) for m in started.checkpoints), default=0)
+        restored = (
+            trial.step
+            if source is not None
+            else max((own.get(m, 0) for m in started.checkpoints), default=0)
+        )
         running.step = restored
         if self.spec.stop.trial.watches:
             running.endings = Endings(self.spec.ending, trial.values[:restored])
         self.tell(Began(**lease, node=f"worker-{running.machines[0]}", restored=restored))
         if self._alive(running) and source is not None:
-            self.tell(Saved(**lease, step=restored, manifest=_manifest(running), size=1, source=source))
+            self.tell(
+                Saved(**lease, step=restored, manifest=_manifest(running), size=1, source=source)
+            )
         if self._alive(running):
             self._go_on(running)
 
     def _go_on(self, running: Running) -> None:
-        """Ends, or begins the next step."""
+        """End the attempt, or begin its next step."""
         trial = self.history.trials[running.trial]
         attempt = self.history.lease(running.trial, running.attempt)
         if attempt is None:
@@ -268,16 +363,27 @@ class Simulation:
             if trial.clone is None:
                 self._save(running, attempt)
             self._end(running, "paused")
-        elif self._complete(running) or (running.endings is not None and running.endings.why is not None):
+        elif self._complete(running) or (
+            running.endings is not None and running.endings.why is not None
+        ):
             self._end(running, "done")
         else:
             step = running.step + 1
-            metrics, seconds = self.objective.at(trial.config, step, seed_for(self.spec.seed, trial.number, "trial"))
-            self._at(self.now + seconds / len(running.machines), lambda: self._report(running, step, metrics))
+            metrics, seconds = self.objective.at(
+                trial.config, step, seed_for(self.spec.seed, trial.number, "trial")
+            )
+            self._at(
+                self.now + seconds / len(running.machines),
+                lambda: self._report(running, step, metrics),
+            )
 
     def _complete(self, running: Running) -> bool:
-        """Whether it did all its steps, as the specification counts them."""
-        step = running.step if self.spec.clock is None else self.history.trials[running.trial].curve.time
+        """Return whether the attempt did all its steps, as the specification counts them."""
+        step = (
+            running.step
+            if self.spec.clock is None
+            else self.history.trials[running.trial].curve.time
+        )
         return step >= self.spec.most_steps
 
     def _report(self, running: Running, step: int, metrics: Mapping[str, float]) -> None:
@@ -302,7 +408,11 @@ class Simulation:
         if attempt.saved < running.step:
             self.tell(
                 Saved(
-                    t=self.now, trial=running.trial, attempt=running.attempt, step=running.step, manifest=_manifest(running),
+                    t=self.now,
+                    trial=running.trial,
+                    attempt=running.attempt,
+                    step=running.step,
+                    manifest=_manifest(running),
                     size=1,
                 )
             )
@@ -312,10 +422,17 @@ class Simulation:
             return
         del self._running[running.trial]
         self._release(running)
-        message = running.endings.why or "" if running.endings is not None and outcome == "done" else ""
+        message = (
+            running.endings.why or "" if running.endings is not None and outcome == "done" else ""
+        )
         self.tell(
             Ended(
-                t=self.now, trial=running.trial, attempt=running.attempt, outcome=outcome, step=running.step, message=message
+                t=self.now,
+                trial=running.trial,
+                attempt=running.attempt,
+                outcome=outcome,
+                step=running.step,
+                message=message,
             )
         )
 
@@ -325,32 +442,56 @@ def _manifest(running: Running) -> str:
 
 
 def availability(counts: Sequence[int], gap_seconds: float, workers: int) -> list[Availability]:
-    """The machines of a recorded trace: `counts[k]` were to be had from second k * gap_seconds on; its last entry holds on.
+    """Return the machines of a recorded trace: `counts[k]` are available from second k *
+    gap_seconds on; the last count holds until the end.
 
-    A trace that never has more than one is that of one machine: worker n then begins n/workers of the way into it, and the
-    trace goes round, so that not all of them are lost at once. Otherwise the first counts[k] workers are there. Raises
-    ValueError for an empty trace, a count below 0 and a gap that is no positive number.
+    A trace with at most one machine describes that machine: worker n then begins n/workers of the
+    way into it, and the trace is cyclic, so that not all workers are lost at once. Otherwise the
+    first counts[k] workers are up.
+
+    Raises ValueError for an empty trace, a count below 0 and a gap that is not a positive number.
     """
     if not counts:
         raise ValueError("the trace is empty")
     if min(counts) < 0 or not 0 < gap_seconds < math.inf:
-        raise ValueError(f"there are {min(counts)} machines" if min(counts) < 0 else f"the gap is {gap_seconds:g} seconds")
+        raise ValueError(
+            f"there are {min(counts)} machines"
+            if min(counts) < 0
+            else f"the gap is {gap_seconds:g} seconds"
+        )
     single = max(counts) <= 1
     machines = []
     for number in range(workers):
         shift = number * len(counts) // workers if single else 0
         states = [(c > 0 if single else c > number) for c in [*counts[shift:], *counts[:shift]]]
-        turns = [place * gap_seconds for place in range(1, len(states)) if states[place] != states[place - 1]]
+        turns = [
+            place * gap_seconds
+            for place in range(1, len(states))
+            if states[place] != states[place - 1]
+        ]
         machines.append(Availability(changes=(0.0, *turns), begins_up=states[0]))
     return machines
 
 
 def simulate(
-    spec: Spec, objective: Objective, *, workers: int, availability: Sequence[Availability] = (), checkpoints: bool = True,
-    startup: float = 0.0, most_seconds: float | None = None,
+    spec: Spec,
+    objective: Objective,
+    *,
+    workers: int,
+    availability: Sequence[Availability] = (),
+    checkpoints: bool = True,
+    startup: float = 0.0,
+    most_seconds: float | None = None,
 ) -> Simulation:
-    """Runs a whole experiment of `workers` machines under a virtual clock; see Simulation for the arguments."""
+    """Run a whole experiment of `workers` machines under a virtual clock; see Simulation for the
+    arguments.
+    """
     run = Simulation(
-        spec=spec, objective=objective, workers=workers, availability=availability, checkpoints=checkpoints, startup=startup
+        spec=spec,
+        objective=objective,
+        workers=workers,
+        availability=availability,
+        checkpoints=checkpoints,
+        startup=startup,
     )
     return run.open().run(most_seconds=most_seconds)

@@ -1,4 +1,6 @@
-"""The conditions of `stop:`: why an experiment has done enough. When one trial has, `endings.py` says."""
+"""The conditions of `stop:`, by which an experiment has done enough. For a single trial see
+`endings.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,17 @@ from regrow.search.spec.parts import Stop
 
 
 def why_enough(stop: Stop, history: History, now: float) -> str | None:
-    """Why a condition holds at time `now` (seconds since the epoch), None if none does."""
+    """Return why a condition holds at time `now` (seconds since the epoch), None if none does."""
     best, sign = history.leader.best if history.leader is not None else None, history.objective.sign
     if stop.target is not None and best is not None and sign * best[0] <= sign * stop.target:
         return f"the target {stop.target:g} was reached"
     if stop.hours is not None and history.elapsed(now) >= stop.hours * 3600:
         return f"{stop.hours:g} hours are over"
-    if stop.plateau is not None and stop.plateau.trials is not None and history.since_best >= stop.plateau.trials:
+    if (
+        stop.plateau is not None
+        and stop.plateau.trials is not None
+        and history.since_best >= stop.plateau.trials
+    ):
         return f"{history.since_best} trials ended without a better value"
     if stop.trials is not None and history.ended >= stop.trials:
         return f"{history.ended} trials have ended"

@@ -1,4 +1,4 @@
-"""Recomputing every decision of a log: the proof that nothing hides outside of it."""
+"""Recomputes every decision of a log: proof that decisions depend on nothing outside of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from regrow.search.planning.planner import Planner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first event that is not what follows from those before it. `position` counts from 1; `expected` is None for none."""
+    """The first event that does not follow from those before it.
+
+    Attributes:
+        position: counted from 1.
+        found: the event in the log.
+        expected: the decision that was due, None for none.
+        why: the difference in words.
+
+    """
 
     position: int
     found: AnyEvent
@@ -25,7 +33,16 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What was checked: events by kind, how many of them were decisions, the history they fold to, the first difference."""
+    """The result of a verification.
+
+    Attributes:
+        events: number of events that were checked.
+        decisions: how many of them are decisions.
+        kinds: number of events by kind.
+        history: the history that the events fold to.
+        difference: the first difference, None if there is none.
+
+    """
 
     events: int
     decisions: int
@@ -35,10 +52,12 @@ class Verified:
 
 
 def verify(events: Iterable[AnyEvent]) -> Verified:
-    """Folds the events, recomputes each decision among them, and compares; stops at the first that differs.
+    """Fold the events, recompute each decision among them, and compare. Stops at the first
+    difference.
 
-    A decision that is missing counts too: an observation must not come while a decision was due, unless the writer was
-    cut off before it could take it (then the next event is that of a new writer).
+    A missing decision counts too: an observation must not come while a decision was due, unless the
+    writer was cut off before it could take the decision (then the next event is that of a new
+    writer).
     """
     planner, kinds, decisions, position = Planner(), Counter[str](), 0, 0
     difference: Difference | None = None
@@ -57,12 +76,16 @@ def verify(events: Iterable[AnyEvent]) -> Verified:
             if not why:
                 planner.apply(event)
         except (IllegalMove, LookupError, SpecError) as error:
-            # Only a log that was tampered with has observations from which nothing can be computed.
+            # Observations that cannot be folded occur only in a log that was tampered with.
             why = f"{type(error).__name__}: {error}"
         if why:
             difference = Difference(position=position, found=event, expected=expected, why=why)
             break
         last = event.t
     return Verified(
-        events=position, decisions=decisions, kinds=dict(kinds), history=planner.history, difference=difference
+        events=position,
+        decisions=decisions,
+        kinds=dict(kinds),
+        history=planner.history,
+        difference=difference,
     )

@@ -1,8 +1,10 @@
-"""How many slots an attempt gets: what its scheduler wants of it or, of a group of workers, what there is room for.
+"""How many slots an attempt gets: what its scheduler asks for or, for a group of workers, what is
+free.
 
-A group whose size is a range, `workers: [2, 4]`, gets as many as are free. Where these do not come, as somebody else has them, it
-is withdrawn and goes on with as few as it may have; where the cluster has not so many any more, with as many as that has. Its
-size is a decision of the log, and never changes while it runs.
+A group whose size is a range, `workers: [2, 4]`, gets as many workers as are free. If other
+attempts occupy them for too long, the attempt is withdrawn and the trial continues with the fewest
+workers allowed. If the cluster has become too small, it continues with as many as the cluster has.
+The size is a decision in the log, and never changes while the attempt runs.
 """
 
 from __future__ import annotations
@@ -11,26 +13,39 @@ from regrow.search.durations import in_words
 from regrow.search.history import Attempt, History, TrialRecord
 
 SHRINK_SECONDS = 30.0
-"""For so long a group waits for more workers than it must have."""
+"""How long a group waits for more workers than its minimum."""
 
 
 def has_room(history: History) -> bool:
-    """Whether one more attempt may start, at the least width that it may have."""
+    """Return whether one more attempt may start, at its smallest width."""
     least, most = history.spec.resources.widths
     free = history.slots - history.occupied
-    if least < most and history.spec.concurrency is not None and len(history.running) >= history.spec.concurrency:
-        return False  # the slots are those of so many groups of the greatest width: narrow ones would be more at a time
+    if (
+        least < most
+        and history.spec.concurrency is not None
+        and len(history.running) >= history.spec.concurrency
+    ):
+        # The slots are those of this many groups of the greatest width. Narrow groups would exceed
+        # that number.
+        return False
     return free >= least
 
 
 def widest(history: History) -> int:
-    """How many slots one attempt may have at most."""
-    resources = history.spec.resources if history.created is not None else None  # verify tells of a log without a beginning
-    return min(history.widest, resources.widths[1]) if resources is not None and resources.grouped else history.widest
+    """Return the most slots that one attempt may have."""
+    # a log without its first event, which `verify` reports
+    resources = history.spec.resources if history.created is not None else None
+    return (
+        min(history.widest, resources.widths[1])
+        if resources is not None and resources.grouped
+        else history.widest
+    )
 
 
 def width_of(history: History, trial: TrialRecord, wanted: int | None) -> int:
-    """The slots of a trial's next attempt, which has room. `wanted`: by its scheduler, None where that has no say in it."""
+    """Return the slots of a trial's next attempt, for which there is room. `wanted`: the
+    scheduler's choice, None if it makes none.
+    """
     least, most = history.spec.resources.widths
     if trial.attempts and (last := trial.attempts[-1]).narrower and last.width <= widest(history):
         return least
@@ -40,17 +55,25 @@ def width_of(history: History, trial: TrialRecord, wanted: int | None) -> int:
 
 
 def may_narrow(history: History, attempt: Attempt) -> bool:
-    """Whether an attempt has not begun and is wider than it must be."""
-    return attempt.t_began is None and history.spec.resources.grouped and attempt.width > history.spec.resources.widths[0]
+    """Return whether an attempt has not begun and is wider than its minimum."""
+    return (
+        attempt.t_began is None
+        and history.spec.resources.grouped
+        and attempt.width > history.spec.resources.widths[0]
+    )
 
 
 def too_wide(history: History, attempt: Attempt) -> bool:
-    """Whether one that may be narrower waits for more workers than the cluster has: a node has gone since it was started."""
+    """Return whether an attempt that may be narrower waits for more workers than the cluster has,
+    because a node went away since it was started.
+    """
     return may_narrow(history, attempt) and attempt.width > widest(history)
 
 
 def why_narrower(history: History, attempt: Attempt, waited: float) -> str | None:
-    """Why one that may is to wait for so many workers no longer, after so many seconds; None if it is to."""
+    """Return why an attempt that may be narrower is to stop waiting for its workers after `waited`
+    seconds, None if it is to wait on.
+    """
     if too_wide(history, attempt):
         return f"there is no room for {attempt.width} workers any more, and it goes on with fewer"
     if waited < SHRINK_SECONDS:

@@ -1,7 +1,7 @@
-"""Samplers: which configuration to try next. The registry; to add one, write a file beside this and name it
-here.
+"""Samplers: which configuration to try next. The registry; to add a sampler, write a file beside
+this one and name it here.
 
-The modules are imported when their sampler is asked for: a spec that says "random" doesn't load Optuna.
+A sampler's module is imported when it is used: a specification with "random" doesn't load Optuna.
 """
 
 from __future__ import annotations
@@ -25,8 +25,19 @@ from regrow.search.samplers.base import (
 from regrow.search.space.setting import Setting
 
 __all__ = [
-    "REGISTRY", "Advised", "Proposal", "Result", "Sampler", "Steps", "Suggesting", "TrialStatus", "Watching", "gives_budgets",
-    "make", "size", "suggests",
+    "REGISTRY",
+    "Advised",
+    "Proposal",
+    "Result",
+    "Sampler",
+    "Steps",
+    "Suggesting",
+    "TrialStatus",
+    "Watching",
+    "gives_budgets",
+    "make",
+    "size",
+    "suggests",
 ]
 
 REGISTRY: Mapping[str, tuple[str, str]] = {
@@ -47,9 +58,14 @@ REGISTRY: Mapping[str, tuple[str, str]] = {
 }
 NAMES = tuple(REGISTRY)
 ELSEWHERE: Mapping[str, str] = {
-    "tpe": "bayes bayesian bayesianoptimization bayesopt hyperopt hyperoptsearch optunasearch tpesampler",
+    "tpe": (
+        "bayes bayesian bayesianoptimization bayesopt hyperopt hyperoptsearch optunasearch"
+        " tpesampler"
+    ),
     "gp": "bayesoptsearch gpsampler botorch",
-    "random": "randomsampler randomsearch basicvariantgenerator adaptiveasha asyncasha asynchalving",
+    "random": (
+        "randomsampler randomsearch basicvariantgenerator adaptiveasha asyncasha asynchalving"
+    ),
     "grid": "gridsearch gridsampler",
     "cmaes": "cma cmaessampler",
     "nsga2": "nsgaiisampler",
@@ -58,46 +74,60 @@ ELSEWHERE: Mapping[str, str] = {
     "brute_force": "bruteforcesampler",
     "bohb": "tunebohb",
 }
-"""Their names in other tools, without case and underscores: for hints."""
+"""Names in other tools, without case and underscores: for hints."""
 
 
 def make(search: object, setting: Setting) -> Sampler:
-    """The sampler that `search` (a name, or {name: options}) asks for, made for `setting`.
+    """Return the sampler that `search` (a name, or {name: options}) specifies, made for `setting`.
 
-    A name is one of the registry, or the import path of a sampler's class. Raises SpecError for a name, an option
-    or a setting that it cannot use.
+    A name is one of the registry, or the import path of a sampler's class. Raises SpecError for a
+    name, an option or a setting that it cannot use.
     """
     name, options = split(search, key="search", known=REGISTRY, elsewhere=ELSEWHERE)
     make_it: Any = imported(name, key="search") if is_path(name) else load(*REGISTRY[name])
     if (len(setting.modes) > 1 or setting.constraints) and not getattr(make_it, "several", False):
         what = "several metrics" if len(setting.modes) > 1 else "constraints"
-        raise SpecError("search", name, f"cannot take {what} into account", "write search: tpe, nsga2 or random")
+        raise SpecError(
+            "search", name, f"cannot take {what} into account", "write search: tpe, nsga2 or random"
+        )
     if not all(callable(getattr(make_it, method, None)) for method in ("ask", "tell")):
-        raise SpecError("search", name, "is no sampler", "write a class with ask and tell, as in regrow.testing.Sampler")
+        raise SpecError(
+            "search",
+            name,
+            "is no sampler",
+            "write a class with ask and tell, as in regrow.testing.Sampler",
+        )
     return cast("Sampler", build(make_it, options, key=f"search.{name}", setting=setting))
 
 
 def check_installed(search: object) -> None:
-    """Raises SpecError for a sampler whose library is not installed here; reading a log needs none."""
+    """Raise SpecError if a sampler's library is not installed. Only for new experiments: reading a
+    log needs no library.
+    """
     name, _ = split(search, key="search", known=REGISTRY, elsewhere=ELSEWHERE)
     if name == "gp" and find_spec("torch") is None:
-        raise SpecError("search", name, "needs PyTorch, which is not installed", "pip install 'regrow[torch]'")
+        raise SpecError(
+            "search", name, "needs PyTorch, which is not installed", "pip install 'regrow[torch]'"
+        )
 
 
 def gives_budgets(search: object) -> bool:
-    """Whether the proposals of a registered sampler come with a budget, which its scheduler has to keep to."""
+    """Return whether the proposals of a registered sampler come with a budget, which its scheduler
+    must keep.
+    """
     place = REGISTRY.get(chosen(search))
     return place is not None and bool(getattr(load(*place), "gives_budgets", False))
 
 
 def suggests(search: object) -> bool:
-    """Whether a sampler of the registry gives trials their values while they run."""
+    """Return whether a registered sampler suggests values to running trials."""
     place = REGISTRY.get(chosen(search))
     return place is not None and issubclass(load(*place), Suggesting)
 
 
 def size(search: object, setting: Setting) -> int | None:
-    """How many different trials `search` has to offer; None for a sampler that never runs out.
+    """Return how many different trials `search` can propose, None for a sampler that never runs
+    out.
 
     Raises SpecError as `make` does.
     """

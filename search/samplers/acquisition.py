@@ -1,7 +1,9 @@
-"""Where to look next: the largest expected improvement over points of the unit cube, by random points and steps from good ones.
+"""The next point to try: the largest expected improvement over the unit cube, found by random
+points and steps from good ones.
 
-Jones, Schonlau and Welch, 1998, section 4.1; its logarithm, which tells points apart where hardly anything is to be gained, as in
-Ament et al., NeurIPS 2023. Several starts and a few rounds of steps: what is found a little less exactly costs nothing.
+Jones, Schonlau and Welch, 1998, section 4.1. The logarithm distinguishes points even if hardly any
+improvement is expected, as in Ament et al., NeurIPS 2023. A few rounds of steps from several starts
+suffice: the maximum need not be exact.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from regrow.search.space.domains import Choice
 
 Floats = npt.NDArray[np.float64]
 Expected = Callable[[Floats], tuple[Floats, Floats]]
-"""Points (n, d) to the mean and the standard deviation of their cost."""
+"""Maps points (n, d) to the mean and the standard deviation of their cost."""
 
 _ANYWHERE: Final = 300
 _FIRST: Final = ((40, 0.1), (20, 0.03))
@@ -28,24 +30,39 @@ _LATER: Final = (0.05, 0.02)
 _KEPT: Final = 4
 _EACH: Final = 25
 _MOVED: Final = 0.3
-"""A step changes a parameter with this probability, two of them at least on average."""
+"""Probability that a step changes a parameter; on average at least two are changed."""
 _CHANGED: Final = 0.15
-"""That of a choice."""
+"""Probability that a step changes a choice."""
 _AGAIN: Final = 1e6
-"""By so much less promises what was tried."""
+"""Penalty on the log improvement of a point that was tried."""
 _SAME: Final = 9
-"""Points are the same if so many decimals are."""
+"""Points are equal if their coordinates agree to this many decimals."""
 _FAR: Final = -6.0
-"""Below, the improvement is taken from its asymptotic series."""
+"""Below this value the improvement is computed by its asymptotic series."""
 
 
 def largest_improvement(
-    expected: Expected, least: float, good: Floats, taken: Floats, cube: CubePoints, rng: np.random.Generator,
+    expected: Expected,
+    least: float,
+    good: Floats,
+    taken: Floats,
+    cube: CubePoints,
+    rng: np.random.Generator,
     log_success: Callable[[Floats], Floats] | None = None,
 ) -> list[float]:
-    """The point that promises the largest improvement below `least`. `good`: (n, d), near which it is looked for as well;
-    `taken`: (m, d), which are not proposed again while there are others; `log_success`: the logarithm of the probability that
-    anything comes of a point, None: of each."""
+    """Return the point with the largest expected improvement.
+
+    Args:
+        expected: mean and standard deviation of the cost at points.
+        least: the cost to improve on.
+        good: points (n, d); the search also starts near them.
+        taken: points (m, d) that are not proposed again while there are others.
+        cube: moves points to where their configurations are.
+        rng: source of randomness.
+        log_success: logarithm of the probability that a trial at a point does not fail; None: it
+            never fails.
+
+    """
     known = {row.tobytes() for row in np.round(taken, _SAME)}
 
     def promise(points: Floats) -> Floats:
@@ -54,10 +71,12 @@ def largest_improvement(
         improvement = np.log(spread) + _log_improvement((least - mean) / spread) - _AGAIN * again
         return np.asarray(improvement if log_success is None else improvement + log_success(points))
 
-    points = np.vstack([
-        cube.settled(rng.random((_ANYWHERE, len(cube.domains)))),
-        *(_near(good, cube, rng, each, width) for each, width in _FIRST),
-    ])
+    points = np.vstack(
+        [
+            cube.settled(rng.random((_ANYWHERE, len(cube.domains)))),
+            *(_near(good, cube, rng, each, width) for each, width in _FIRST),
+        ]
+    )
     promises = promise(points)
     for width in _LATER:
         kept = np.argsort(-promises, kind="stable")[:_KEPT]
@@ -68,18 +87,27 @@ def largest_improvement(
 
 
 def _log_improvement(z: Floats) -> Floats:
-    """The logarithm of z * cdf(z) + pdf(z) of the standard normal distribution."""
+    """Return the logarithm of z * cdf(z) + pdf(z) of the standard normal distribution."""
     near = np.maximum(z, _FAR)
     exact = np.log(near * ndtr(near) + np.exp(-near * near / 2) / np.sqrt(2 * np.pi))
     far = np.minimum(z, _FAR)
-    series = -far * far / 2 - 0.5 * np.log(2 * np.pi) - 2 * np.log(-far) + np.log1p(-3 / far**2 + 15 / far**4 - 105 / far**6)
+    series = (
+        -far * far / 2
+        - 0.5 * np.log(2 * np.pi)
+        - 2 * np.log(-far)
+        + np.log1p(-3 / far**2 + 15 / far**4 - 105 / far**6)
+    )
     return np.asarray(np.where(z > _FAR, exact, series))
 
 
-def _near(points: Floats, cube: CubePoints, rng: np.random.Generator, each: int, width: float) -> Floats:
-    """Steps from points."""
+def _near(
+    points: Floats, cube: CubePoints, rng: np.random.Generator, each: int, width: float
+) -> Floats:
+    """Return points a random step away from `points`."""
     base = np.repeat(points, each, axis=0)
-    moved = base + (rng.random(base.shape) < max(2 / len(cube.domains), _MOVED)) * rng.normal(0, width, base.shape)
+    moved = base + (rng.random(base.shape) < max(2 / len(cube.domains), _MOVED)) * rng.normal(
+        0, width, base.shape
+    )
     anew, elsewhere = rng.random(base.shape) < _CHANGED, rng.random(base.shape)
     for d, domain in enumerate(cube.domains):
         if isinstance(domain, Choice):

@@ -1,4 +1,6 @@
-"""The port between the planner and a sampler: two methods and the two records that pass through them."""
+"""The port between the planner and a sampler: two methods, and the two records that are passed
+through them.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ TrialStatus: TypeAlias = Literal["running", "paused", "done", "stopped", "failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A flat configuration to try, and what the sampler wants to be given back with its result.
+    """A flat configuration to try, and data that the sampler gets back with its result.
 
-    Both are JSON and go into the log; `state` is opaque to everybody else.
+    Both are JSON and go into the log. Only the sampler interprets `state`.
     """
 
     config: dict[str, Json]
@@ -24,16 +26,28 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What is known of trial `number`: its proposal and how far it got.
+    """What is known of a trial: its proposal and how far it got.
 
-    `value` is the objective, None if there is none (yet). `intermediate` has its value by step, each step
-    once. "stopped" is a trial that a scheduler ended early, "paused" one that may go on later (what it has so far is
-    all that there may ever be), "failed" one that gave nothing. With several metrics
-    `values` has all of them, the objective first, of the trial's last step. `violations`: by how much each
-    constraint is broken there, 0 or less where it is met; empty where there are none or nothing is known. Results
-    of earlier experiments (warm start) have negative numbers, no state, and come before all others. `revived`: how often
-    the trial was tried again after it had failed; each time what was said of it before holds no more. Of a define-by-run trial,
-    `distributions` says from what each value in `config` was drawn, `attributes` what it noted.
+    Results of earlier experiments (warm start) have negative numbers, no state, and come before all
+    others.
+
+    Attributes:
+        number: the trial's number.
+        config: the flat configuration.
+        status: "stopped" if a scheduler ended it early; "paused" if it may continue later (its
+            values so far may be all there ever are); "failed" if it gave no result.
+        state: the sampler's data from the proposal.
+        value: the objective, None if there is none (yet).
+        intermediate: the objective by step, each step once.
+        values: with several metrics all of them at the trial's last step, the objective first.
+        violations: by how much each constraint is broken there, 0 or less if it is met; empty if
+            there are none or nothing is known.
+        revived: how often the trial was retried after it had failed. Each retry invalidates earlier
+            results of the trial.
+        distributions: for a define-by-run trial, the distribution from which each value in `config`
+            was drawn.
+        attributes: for a define-by-run trial, what it recorded.
+
     """
 
     number: int
@@ -50,7 +64,7 @@ class Result:
 
 
 class Steps(Sequence[tuple[int, float]]):
-    """Values as (step, value), steps counted from 1; the pairs are made when they are looked at."""
+    """Values as (step, value), steps counted from 1. The pairs are made when they are accessed."""
 
     __slots__ = ("_values",)
 
@@ -78,58 +92,78 @@ class Steps(Sequence[tuple[int, float]]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as for a list, the way Python has it
+    __hash__ = None  # type: ignore[assignment]  # comparable by value, hence unhashable, as a list is
 
     def __repr__(self) -> str:
         return repr(list(self))
 
 
 class Sampler(Protocol):
-    """Proposes configurations. Made with a Setting; its options are the keyword-only parameters of its class.
+    """Proposes configurations. Constructed with a Setting; its options are the keyword-only
+    parameters of its class.
 
-    A class attribute `several = True` says that it takes several metrics and constraints into account. One that
-    runs out of configurations has an attribute `size`.
+    A class attribute `several = True` declares that it takes several metrics and constraints into
+    account. A sampler that runs out of configurations has an attribute `size`.
 
-    `ask` is a pure function of the space, the sampler's options, the set of results told so far (not the order of
-    their trials), `number` and `seed`: no clock, no global random state. So a sampler is never stored; it is told
-    everything again. Numbers count from 0 without gaps. A trial that the user proposed has an empty `state`.
+    `ask` is a pure function of the space, the sampler's options, the set of results received so far
+    (not the order of their trials), `number` and `seed`: no clock, no global random state. So a
+    sampler is never stored; it is rebuilt by passing all results again. Numbers count from 0
+    without gaps. A trial that the user proposed has an empty `state`.
     """
 
     def ask(self, number: int, seed: int) -> Proposal | None:
-        """What trial `number` should try; None when there is nothing left to try. `seed` is a non-negative
-        int."""
+        """Return the configuration that trial `number` should try, None if nothing is left to try.
+        `seed` is a non-negative int.
+        """
         ...
 
     def tell(self, result: Result) -> None:
-        """Takes in a result; may be called again for the same trial as it goes from running to its end."""
+        """Add a result. May be called again for the same trial as it goes from running to its
+        end.
+        """
         ...
 
 
 @runtime_checkable
 class Suggesting(Protocol):
-    """Of a sampler that gives values one by one, to trials that say while they run what they need."""
+    """Optional part of a sampler that suggests single values to running trials."""
 
-    def suggest(self, name: str, distribution: Mapping[str, Json], trial: Result, seed: int) -> Json:
-        """A value of parameter `name` from a distribution, written as Optuna writes one, for a running trial as it is now.
+    def suggest(
+        self, name: str, distribution: Mapping[str, Json], trial: Result, seed: int
+    ) -> Json:
+        """Return a value of parameter `name` for a running trial.
 
-        It is a pure function of that and of what `ask` is one of.
+        Args:
+            name: the parameter.
+            distribution: where to draw from, in Optuna's JSON form.
+            trial: the trial's current result.
+            seed: a non-negative int.
+
+        A pure function of these and of what `ask` depends on.
+
         """
         ...
 
 
 @runtime_checkable
 class Advised(Protocol):
-    """Of a sampler that learns from experiments on other tasks, whose values do not compare with its own."""
+    """Optional part of a sampler that learns from experiments on other tasks. Their values are not
+    comparable with its own.
+    """
 
     def advise(self, others: Sequence[Sequence[Result]]) -> None:
-        """The results of each of the other experiments, before all else."""
+        """Take the results of each of the other experiments. Called before any other method."""
         ...
 
 
 @runtime_checkable
 class Watching(Protocol):
-    """Of a sampler that learns from the curves of trials that still run. Others hear of these when they begin and end."""
+    """Optional part of a sampler that learns from the curves of running trials. Other samplers get
+    a trial's result when it begins and when it ends.
+    """
 
     def watch(self, running: Sequence[Result]) -> None:
-        """The running trials that have reported something, as they are now; before each `ask`, in place of those said before."""
+        """Take the current results of running trials that have reported something. Called before
+        each `ask`; replaces those of the last call.
+        """
         ...

@@ -1,4 +1,5 @@
-"""BOHB's model of the space: the sampler "bohb". Which results it sees, and at which budget.
+"""BOHB's model of the space: the sampler "bohb". This module chooses the results that the model
+gets, and at which budget.
 
 numpy and scipy are imported at the first `ask`.
 """
@@ -26,18 +27,20 @@ class Bohb:
     """The sampler of BOHB (Falkner, Klein and Hutter, ICML 2018, section 3.2 and algorithm 2); with
     `schedule: hyperband` it is BOHB.
 
-    With probability `random_fraction` a random configuration; otherwise the best of `num_samples` points drawn from a
-    kernel density of the good configurations, by its ratio to that of the bad ones. Both are fitted at the largest
-    budget at which at least `min_points_in_model` + 2 trials have a value (None: d + 1 for d parameters, which is the
-    least; the fit needs more points than parameters). Good are the best `top_n_percent`, at least
-    `min_points_in_model`; equal values go by number. Candidates come from a bandwidth `bandwidth_factor` times as wide;
-    no bandwidth is below `min_bandwidth`, in widths of the unit cube.
+    With probability `random_fraction` a proposal is random. Otherwise it is the best of
+    `num_samples` points drawn from a kernel density of the good configurations, by its ratio to the
+    density of the bad ones. Both are fitted at the largest budget at which at least
+    `min_points_in_model` + 2 trials have a value (None: d + 1 for d parameters, which is the least;
+    the fit needs more points than parameters). Good are the best `top_n_percent`, at least
+    `min_points_in_model`; equal values are ordered by number. Candidates come from a bandwidth
+    `bandwidth_factor` times as wide; no bandwidth is below `min_bandwidth`, in widths of the unit
+    cube.
 
-    A budget is a step at which some trial ended, done or stopped: with a scheduler that is a rung or `max_steps`. All
-    values at that step count, also of trials that went on, or still run and were told with their curve. A trial
-    without a curve counts by its value at `max_steps`. Failed ones teach nothing. Results of earlier experiments count
-    like others where they fit the space, and so do trials that the user proposed. Parameters under `grid` are not
-    modelled.
+    A budget is a step at which some trial ended, done or stopped: with a scheduler that is a rung
+    or `max_steps`. All values at that step count, including those of trials that continued, or
+    still run and whose curve is known. A trial without a curve counts by its value at `max_steps`.
+    Failed trials are ignored. Results of earlier experiments count like others if they fit the
+    space, and so do trials that the user proposed. Parameters under `grid` are not modelled.
     """
 
     def __init__(
@@ -54,19 +57,38 @@ class Bohb:
         self._parameters = modelled(setting.space)
         least = len(self._parameters) + 1
         if not isinstance(min_points_in_model, int | None) or isinstance(min_points_in_model, bool):
-            raise SpecError("search.bohb.min_points_in_model", min_points_in_model, "is not a whole number", f"write {least}")
+            raise SpecError(
+                "search.bohb.min_points_in_model",
+                min_points_in_model,
+                "is not a whole number",
+                f"write {least}",
+            )
         if min_points_in_model is not None and min_points_in_model < least:
             problem = f"is below {least}, the number of parameters plus 1"
-            raise SpecError("search.bohb.min_points_in_model", min_points_in_model, problem, f"write {least} or more")
+            raise SpecError(
+                "search.bohb.min_points_in_model",
+                min_points_in_model,
+                problem,
+                f"write {least} or more",
+            )
         if not 0 < top_n_percent < 100:
-            raise SpecError("search.bohb.top_n_percent", top_n_percent, "is not between 0 and 100", "write 15")
+            raise SpecError(
+                "search.bohb.top_n_percent", top_n_percent, "is not between 0 and 100", "write 15"
+            )
         if num_samples < 1:
             raise SpecError("search.bohb.num_samples", num_samples, "is below 1", "write 64")
         if not 0 <= random_fraction <= 1:
-            raise SpecError("search.bohb.random_fraction", random_fraction, "is not a fraction", "write 0.33")
-        for name, value in (("bandwidth_factor", bandwidth_factor), ("min_bandwidth", min_bandwidth)):
+            raise SpecError(
+                "search.bohb.random_fraction", random_fraction, "is not a fraction", "write 0.33"
+            )
+        for name, value in (
+            ("bandwidth_factor", bandwidth_factor),
+            ("min_bandwidth", min_bandwidth),
+        ):
             if not value > 0:
-                raise SpecError(f"search.bohb.{name}", value, "is not above 0", "write a positive number")
+                raise SpecError(
+                    f"search.bohb.{name}", value, "is not above 0", "write a positive number"
+                )
         self._space = setting.space
         self._cells = Cells(setting.space, Grid)
         self._setting = setting
@@ -75,37 +97,45 @@ class Bohb:
         self._factor, self._narrowest = bandwidth_factor, min_bandwidth
         self._results: dict[int, Result] = {}
         self._points: dict[int, list[float]] = {}
-        """Where each usable trial lies, NaN where a parameter is inactive."""
+        """The point of each usable trial, NaN for an inactive parameter."""
         self._budgets: dict[int, dict[int, float]] = {}
-        """The costs at each step that any trial reported, by number."""
+        """By step that any trial reported, the costs by trial."""
         self._ends: set[int] = set()
         self._kde: Kde | None = None
 
     def ask(self, number: int, seed: int) -> Proposal:
-        """Never None. `seed` counts modulo 2**32."""
+        """See Sampler; never None. `seed` counts modulo 2**32."""
         drawn: list[float] | None = None
         if self._parameters and uniform_draw(seed, "bohb: a random configuration") >= self._random:
-            budget = max((b for b in self._ends if len(self._budgets[b]) >= self._least + 2), default=None)
+            budget = max(
+                (b for b in self._ends if len(self._budgets[b]) >= self._least + 2), default=None
+            )
             if budget is not None:
                 drawn = self._model().draw(self._sorted(budget), seed % 2**32)
         by_name = dict(zip((p.name for p in self._parameters), drawn or (), strict=False))
 
         def draw(p: Parameter) -> Json:
-            return p.domain.quantile(inside(by_name[p.name]) if p.name in by_name else uniform_draw(seed, p.name))
+            return p.domain.quantile(
+                inside(by_name[p.name]) if p.name in by_name else uniform_draw(seed, p.name)
+            )
 
         return Proposal(config=self._cells.config(number, draw))
 
     def tell(self, result: Result) -> None:
-        """A "running" result counts by its curve, if it has one."""
+        """See Sampler. A "running" result counts by its curve, if it has one."""
         before = self._results.get(result.number)
         if result.status in ("done", "stopped", "paused") and result.intermediate:
-            # Whether it ended here for good or only for now: others will be compared with it at this step.
-            self._ends.add(max(step for step, value in result.intermediate if not math.isnan(value)))
+            # Even if it is only paused here, other trials will be compared with it at this
+            # step.
+            self._ends.add(
+                max(step for step, value in result.intermediate if not math.isnan(value))
+            )
         if not supersedes(result, before):
             return
         self._results[result.number] = result
         for step, _ in before.intermediate if before else ():
-            self._budgets.get(step, {}).pop(result.number, None)  # of a failed one nothing was entered
+            # nothing was entered for a failed one
+            self._budgets.get(step, {}).pop(result.number, None)
         curve = [(step, value) for step, value in result.intermediate if not math.isnan(value)]
         ended = result.status in ("done", "stopped")
         if ended and not curve and result.value is not None and not math.isnan(result.value):
@@ -119,17 +149,20 @@ class Bohb:
             self._ends.add(max(curve)[0])
 
     def _point(self, result: Result) -> list[float] | None:
-        """Where a configuration lies; None if it does not fit the space."""
+        """Return the point of a configuration, None if it does not fit the space."""
         active = set(self._space.active(result.config))
         try:
             return [
-                position(p.domain, result.config[p.name]) if p.name in active else math.nan for p in self._parameters
+                position(p.domain, result.config[p.name]) if p.name in active else math.nan
+                for p in self._parameters
             ]
         except (KeyError, ValueError):
             return None
 
     def _sorted(self, budget: int) -> list[list[float]]:
-        """The points that have a value at a budget, the best first, ties to the smaller number."""
+        """Return the points that have a value at a budget, the best first, ties to the smaller
+        number.
+        """
         costs = self._budgets[budget]
         return [self._points[number] for number in sorted(costs, key=lambda n: (costs[n], n))]
 
@@ -137,9 +170,15 @@ class Bohb:
         if self._kde is None:
             from regrow.search.samplers.bohb_model import Kde
 
-            levels = [p.domain.cells or 1 if isinstance(p.domain, Choice) else 0 for p in self._parameters]
+            levels = [
+                p.domain.cells or 1 if isinstance(p.domain, Choice) else 0 for p in self._parameters
+            ]
             self._kde = Kde(
-                levels=levels, least=self._least, top=self._top, samples=self._samples, factor=self._factor,
+                levels=levels,
+                least=self._least,
+                top=self._top,
+                samples=self._samples,
+                factor=self._factor,
                 narrowest=self._narrowest,
             )
         return self._kde

@@ -1,7 +1,8 @@
-"""The pair of kernel densities of BOHB over points of the unit cube. No results and no domains here.
+"""The two kernel densities of BOHB over points of the unit cube. Knows neither results nor domains.
 
-Falkner, Klein and Hutter, ICML 2018, section 3.2, equations 2 to 4, and their implementation (HpBandSter), whose
-densities are statsmodels' KDEMultivariate: a product of one-dimensional kernels with rule-of-thumb bandwidths.
+Falkner, Klein and Hutter, ICML 2018, section 3.2, equations 2 to 4, and their implementation
+(HpBandSter), whose densities are statsmodels' KDEMultivariate: a product of one-dimensional kernels
+with rule-of-thumb bandwidths.
 """
 
 from __future__ import annotations
@@ -16,13 +17,23 @@ from scipy.special import ndtr, ndtri
 
 Floats = npt.NDArray[np.float64]
 LEAST = 1e-32
-"""Below it a density counts as this, so that the ratio of two is a number (as in HpBandSter)."""
+"""Lower bound of a density, so that the ratio of two is finite (as in HpBandSter)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kde:
-    """The model. `levels`: for each dimension the number of a choice's values, 0 for a numeric one; a choice's coordinate
-    is (index + 1/2) / levels. `least`, `top` (percent), `samples`, `factor`, `narrowest`: the options of `Bohb`."""
+    """The model.
+
+    Attributes:
+        levels: for each dimension the number of a choice's values, 0 for a numeric one. A choice's
+            coordinate is (index + 1/2) / levels.
+        least: fewest points of a part (`min_points_in_model` of Bohb).
+        top: percent of good points (`top_n_percent`).
+        samples: candidates (`num_samples`).
+        factor: width of the candidates' kernels (`bandwidth_factor`).
+        narrowest: smallest bandwidth (`min_bandwidth`).
+
+    """
 
     levels: Sequence[int]
     least: int
@@ -32,61 +43,82 @@ class Kde:
     narrowest: float
 
     def draw(self, ordered: Sequence[Sequence[float]], seed: int) -> list[float]:
-        """A point, from at least `least` + 2 points, the best first; NaN stands for what is inactive."""
+        """Return a point, given at least `least` + 2 points, the best first. NaN stands for an
+        inactive parameter.
+        """
         rng = np.random.RandomState(seed)
         data = self._coded(np.array(ordered, dtype=np.float64))
         good, bad = (self._density(self._imputed(part, rng)) for part in self._split(data))
         candidates = self._candidates(*good, rng)
-        ratio = np.maximum(self._pdf(*good, candidates), LEAST) / np.maximum(self._pdf(*bad, candidates), LEAST)
+        ratio = np.maximum(self._pdf(*good, candidates), LEAST) / np.maximum(
+            self._pdf(*bad, candidates), LEAST
+        )
         best = candidates[int(np.argmax(ratio))]
         return [(u + 0.5) / n if n else u for u, n in zip(best.tolist(), self.levels, strict=True)]
 
     def _coded(self, points: Floats) -> Floats:
-        """Choices by their index."""
+        """Replace the coordinates of choices by their index."""
         for d, n in enumerate(self.levels):
             if n:
                 points[:, d] = np.floor(points[:, d] * n)
         return points
 
     def _split(self, data: Floats) -> tuple[Floats, Floats]:
-        """Equation 3: the best max(N_min, q N), and of the others the worst max(N_min, N - N_good), which overlap where
-        points are few."""
+        """Split by equation 3: the best max(N_min, q N), and the worst max(N_min, N - N_good). They
+        overlap if there are few points.
+        """
         count = len(data)
         good = max(self.least, self.top * count // 100)
         bad = max(self.least, count - good)
         return data[:good], data[count - bad :]
 
     def _imputed(self, data: Floats, rng: np.random.RandomState) -> Floats:
-        """What is inactive gets the values of a random point of the same part where it is active; where it is active in
-        none, a random value. So a parameter does not count against points without it."""
+        """Fill inactive coordinates with the values of a random point of the same part where the
+        parameter is active, or with a random value if there is none. So a parameter does not count
+        against points without it.
+        """
         full = data.copy()
         for d, n in enumerate(self.levels):
-            rows, known = np.flatnonzero(np.isnan(full[:, d])), np.flatnonzero(~np.isnan(data[:, d]))
+            rows, known = (
+                np.flatnonzero(np.isnan(full[:, d])),
+                np.flatnonzero(~np.isnan(data[:, d])),
+            )
             if known.size:
                 part, donors = full[rows], data[known[rng.randint(known.size, size=rows.size)]]
                 full[rows] = np.where(np.isnan(part), donors, part)
             else:
-                full[rows, d] = rng.randint(n, size=rows.size) if n else rng.random_sample(rows.size)
+                full[rows, d] = (
+                    rng.randint(n, size=rows.size) if n else rng.random_sample(rows.size)
+                )
         return full
 
     def _density(self, data: Floats) -> tuple[Floats, Floats]:
-        """The points and a bandwidth a dimension: 1.06 sd n^(-1/(4 + d)), by Scott's rule."""
+        """Return the points and a bandwidth for each dimension: 1.06 sd n^(-1/(4 + d)), by Scott's
+        rule.
+        """
         count, dimensions = data.shape
         widths = 1.06 * np.std(data, axis=0) * count ** (-1.0 / (4 + dimensions))
         widths = np.maximum(widths, self.narrowest)
         for d, n in enumerate(self.levels):
-            if n:  # at (n - 1) / n the kernel is uniform; beyond, a value would count against itself
+            # at (n - 1) / n the kernel is uniform; beyond, a value would count against itself
+            if n:
                 widths[d] = min(widths[d], (n - 1) / n)
         return data, widths
 
     def _candidates(self, data: Floats, widths: Floats, rng: np.random.RandomState) -> Floats:
-        """Points about random good ones: numeric ones from a normal truncated to the cube, `factor` times as wide as the
-        kernel; a choice keeps its value with probability 1 - its bandwidth, otherwise any value."""
+        """Draw points around random good ones.
+
+        Numeric coordinates come from a normal distribution truncated to the cube, `factor` times as
+        wide as the kernel. A choice keeps its value with probability 1 - its bandwidth, otherwise
+        it takes any value.
+        """
         drawn = data[rng.randint(len(data), size=self.samples)]
         for d, n in enumerate(self.levels):
             u, width = rng.random_sample(self.samples), widths[d]
             if n:
-                drawn[:, d] = np.where(u < 1 - width, drawn[:, d], rng.randint(n, size=self.samples))
+                drawn[:, d] = np.where(
+                    u < 1 - width, drawn[:, d], rng.randint(n, size=self.samples)
+                )
             else:
                 at, sd = drawn[:, d], self.factor * width
                 low, high = ndtr(-at / sd), ndtr((1 - at) / sd)
@@ -94,13 +126,17 @@ class Kde:
         return drawn
 
     def _pdf(self, data: Floats, widths: Floats, points: Floats) -> Floats:
-        """The density at `points`: Gaussian kernels, and Aitchison and Aitken's (1976) for choices."""
+        """Return the density at `points`: Gaussian kernels, and Aitchison and Aitken's (1976) for
+        choices.
+        """
         exponent = np.zeros((len(points), len(data)))
         factor, weight = 1.0, np.ones((1, 1))
         for d, n in enumerate(self.levels):
             width = widths[d]
             if n > 1:
-                weight = weight * np.where(points[:, d, None] == data[None, :, d], 1 - width, width / (n - 1))
+                weight = weight * np.where(
+                    points[:, d, None] == data[None, :, d], 1 - width, width / (n - 1)
+                )
             elif not n:
                 distance = np.subtract.outer(points[:, d] / width, data[:, d] / width)
                 exponent -= np.square(distance, out=distance)

@@ -1,4 +1,5 @@
-"""CMA-ES: the sampler "cmaes". Which results make a generation; the algorithm itself is the library cmaes.
+"""CMA-ES: the sampler "cmaes". This module chooses the results that form a generation; the
+algorithm itself is the library cmaes.
 
 The library and numpy are imported at the first `ask`.
 """
@@ -21,27 +22,37 @@ if TYPE_CHECKING:
     from regrow.search.samplers.cmaes_model import Generation, Start
 
 HUGE = 1e300
-"""What an infinite value counts as: the library subtracts values."""
+"""Replaces an infinite value, because the library subtracts values."""
 
 
 class CmaEs:
     """CMA-ES (Hansen, 2016, arXiv:1604.00772), with populations that need not wait for each other.
 
-    Searches the numeric parameters in the unit cube, where each prior is uniform (so `loguniform` in the logarithm).
-    A proposal is drawn from the newest generation; the first one for which `popsize` trials of that generation have
-    a value begins the next, updated by those `popsize` of the smallest numbers. While some are awaited, or have
-    failed, more are drawn from the same generation, so nothing ever stalls; what ends after its generation was
-    closed teaches nothing, as in Optuna. A stopped trial counts by the last value of its curve.
+    It searches the numeric parameters in the unit cube, where each prior is uniform (so
+    `loguniform` in the logarithm). A proposal is drawn from the newest generation. The first
+    proposal for which `popsize` trials of that generation have a value begins the next generation,
+    updated by the `popsize` of them with the smallest numbers. While values are missing, or trials
+    have failed, more are drawn from the same generation, so it never stalls. Trials that end after
+    their generation was closed are ignored, as in Optuna. A stopped trial counts by the last value
+    of its curve.
 
-    Choices and parameters under `when` are not modelled: they are drawn at random, independently of all else, and
-    those under `grid` take their turns. Trials that the user proposed teach nothing.
+    Choices and parameters under `when` are not modelled: they are drawn at random, independently of
+    everything else. Parameters under `grid` take their cells in turn. Trials that the user proposed
+    are ignored.
 
-    `popsize`: trials a generation, None for 4 + floor(3 ln d) with d numeric parameters. `sigma0`: the first standard
-    deviation, in widths of the cube. `x0`: where to begin, a map from parameter to value; None and parameters that it
-    does not name: the middle. With `x0` None and ten earlier results or more, the first distribution is fitted to
-    the best tenth of them (WS-CMA-ES: Nomura et al., AAAI 2021), and `sigma0` plays no part. `restart`: whether a
-    distribution that has converged is replaced by one with twice the population at a random place (IPOP: Auger and
-    Hansen, CEC 2005). Raises SpecError where no parameter is numeric and unconditional.
+    Args:
+        setting: the experiment.
+        popsize: trials of a generation, None for 4 + floor(3 ln d) with d numeric parameters.
+        sigma0: the first standard deviation, in widths of the cube.
+        x0: where to begin, a map from parameter to value; None, and parameters that it does not
+            name: the middle. With None and ten earlier results or more, the first distribution is
+            fitted to the best tenth of them (WS-CMA-ES: Nomura et al., AAAI 2021), and `sigma0` is
+            not used.
+        restart: whether a distribution that has converged is replaced by one with twice the
+            population at a random place (IPOP: Auger and Hansen, CEC 2005).
+
+    Raises SpecError if no parameter is numeric and unconditional.
+
     """
 
     def __init__(
@@ -54,30 +65,42 @@ class CmaEs:
         restart: bool = True,
     ) -> None:
         whole = isinstance(popsize, int) and not isinstance(popsize, bool)
-        if popsize is not None and not (whole and popsize >= 4):  # its learning rates need two parents
+        # the learning rates need two parents
+        if popsize is not None and not (whole and popsize >= 4):
             problem = "is below 4" if whole else "is not a whole number"
             raise SpecError("search.cmaes.popsize", popsize, problem, "write 4 or more")
         if not sigma0 > 0:
             raise SpecError("search.cmaes.sigma0", sigma0, "is not above 0", "write 0.3")
         self._cells = Cells(setting.space, Grid)
         unmodelled = (Choice, Constant)
-        self._axes = [p for p in setting.space.flat if not p.when and not isinstance(p.domain, unmodelled)]
+        self._axes = [
+            p for p in setting.space.flat if not p.when and not isinstance(p.domain, unmodelled)
+        ]
         if not self._axes:
             problem = "there is no numeric parameter without a condition"
             raise SpecError("search", "cmaes", problem, "write search: tpe or random")
-        self._setting, self._popsize, self._sigma0, self._restart = setting, popsize, float(sigma0), restart
+        self._setting, self._popsize, self._sigma0, self._restart = (
+            setting,
+            popsize,
+            float(sigma0),
+            restart,
+        )
         self._x0 = None if x0 is None else self._point(x0)
         self._results: dict[int, Result] = {}
         self._values: dict[int, dict[int, tuple[int, float]]] = {}
         """Costs of the ended trials that have one, by generation and number."""
         self._opened: dict[int, dict[int, tuple[int, ...]]] = {}
-        """What each generation was updated by, by the trial that noted it."""
+        """For each generation, the trials that it was updated by, by the trial whose state records
+        them.
+        """
         self._generation: Generation | None = None
         self._ahead: tuple[tuple[int, ...], Generation] | None = None
 
     def ask(self, number: int, seed: int) -> Proposal:
-        """Never None. `seed` counts modulo 2**32. Raises ValueError if a generation was updated by a trial whose value
-        is not told."""
+        """See Sampler; never None. `seed` counts modulo 2**32.
+
+        Raises ValueError if a generation was updated by a trial whose value is missing.
+        """
         generation = self._folded()
         told: tuple[int, ...] | None = None
         ended = sorted(self._values.get(generation.number, ()))
@@ -93,13 +116,18 @@ class CmaEs:
         return Proposal(config=self._config(number, seed, x), state=state)
 
     def tell(self, result: Result) -> None:
-        """Only ended trials with a value count, and of proposals what they noted."""
+        """See Sampler. Only ended trials with a value count, and of proposals the data in their
+        state.
+        """
         before = self._results.get(result.number)
         if (value := ended_value(result)) is not None and "generation" in result.state:
-            # Of one that was revived (one of its repeats had failed) the first value stays: a generation may be made of it.
+            # A trial that was retried (one of its repeats had failed) keeps its first value: a
+            # generation may have been updated by it.
             values = self._values.setdefault(result.state["generation"], {})
             cost = min(max(self._setting.sign * value, -HUGE), HUGE)
-            values[result.number] = min(values.get(result.number, (result.revived, cost)), (result.revived, cost))
+            values[result.number] = min(
+                values.get(result.number, (result.revived, cost)), (result.revived, cost)
+            )
         if not supersedes(result, before):
             return
         self._results[result.number] = result
@@ -112,10 +140,12 @@ class CmaEs:
             noted = self._opened.setdefault(generation, {})
             noted[number] = tuple(result.state["told"])
             if self._generation and generation <= self._generation.number and number == min(noted):
-                self._generation = None  # told late: what was folded without it is folded again
+                self._generation = None  # known late: fold again, with it
 
     def _folded(self) -> Generation:
-        """The newest generation that a told trial is of. Kept between proposals: 10,000 trials are 1,200 updates."""
+        """Return the newest generation that a known trial belongs to. Cached between proposals:
+        10,000 trials are 1,200 updates.
+        """
         if self._generation is None:
             from regrow.search.samplers.cmaes_model import Generation
 
@@ -125,12 +155,21 @@ class CmaEs:
         return self._generation
 
     def _next(self, generation: Generation, told: tuple[int, ...]) -> Generation:
-        if self._ahead and self._ahead[0] == told and self._ahead[1].number == generation.number + 1:
+        if (
+            self._ahead
+            and self._ahead[0] == told
+            and self._ahead[1].number == generation.number + 1
+        ):
             return self._ahead[1]
         values = self._values.get(generation.number, {})
         if missing := [n for n in told if n not in values]:
-            raise ValueError(f"generation {generation.number + 1} was updated by trial {missing[0]}, whose value is not told")
-        following = generation.following([(self._results[n].state["x"], values[n][1]) for n in told])
+            raise ValueError(
+                f"generation {generation.number + 1} was updated by trial {missing[0]}, whose value"
+                " is not told"
+            )
+        following = generation.following(
+            [(self._results[n].state["x"], values[n][1]) for n in told]
+        )
         self._ahead = (told, following)
         return following
 
@@ -143,12 +182,16 @@ class CmaEs:
             if value is not None and (x := self._earlier(self._results[number])) is not None:
                 earlier.append((x, self._setting.sign * value))
         return Start(
-            mean=self._x0 or [0.5] * len(self._axes), sigma=self._sigma0, popsize=self._popsize,
-            earlier=earlier if self._x0 is None else [], restart=self._restart, seed=self._setting.seed,
+            mean=self._x0 or [0.5] * len(self._axes),
+            sigma=self._sigma0,
+            popsize=self._popsize,
+            earlier=earlier if self._x0 is None else [],
+            restart=self._restart,
+            seed=self._setting.seed,
         )
 
     def _earlier(self, result: Result) -> list[float] | None:
-        """Where an earlier trial lies; None if that is outside of the space."""
+        """Return the point of an earlier trial, None if it is outside of the space."""
         try:
             return [position(p.domain, result.config[p.name]) for p in self._axes]
         except (KeyError, ValueError):
@@ -161,20 +204,29 @@ class CmaEs:
             raise SpecError(key, x0, "is not a map", f"write {{{names[0]}: value}}")
         for name in x0:
             if name not in names:
-                raise SpecError(f"{key}.{name}", x0[name], "is not a parameter that is modelled", f"known: {', '.join(names)}")
+                raise SpecError(
+                    f"{key}.{name}",
+                    x0[name],
+                    "is not a parameter that is modelled",
+                    f"known: {', '.join(names)}",
+                )
         point = []
         for p in self._axes:
             try:
                 point.append(position(p.domain, x0[p.name]) if p.name in x0 else 0.5)
             except (TypeError, ValueError):
                 problem = f"{p.name} can never be this"
-                raise SpecError(f"{key}.{p.name}", x0[p.name], problem, f"it is one of {p.domain.to_json()}") from None
+                raise SpecError(
+                    f"{key}.{p.name}", x0[p.name], problem, f"it is one of {p.domain.to_json()}"
+                ) from None
         return point
 
     def _config(self, number: int, seed: int, x: list[float]) -> dict[str, Json]:
         drawn = dict(zip((p.name for p in self._axes), x, strict=True))
 
         def draw(p: Parameter) -> Json:
-            return p.domain.quantile(inside(drawn[p.name]) if p.name in drawn else uniform_draw(seed, p.name))
+            return p.domain.quantile(
+                inside(drawn[p.name]) if p.name in drawn else uniform_draw(seed, p.name)
+            )
 
         return self._cells.config(number, draw)

@@ -1,4 +1,6 @@
-"""The distributions of CMA-ES, one a generation: the one module that knows the library cmaes."""
+"""The distributions of CMA-ES, one for each generation. The only module that uses the library
+cmaes.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from cmaes import CMA, get_warm_start_mgd  # type: ignore[import-untyped]  # it has annotations, but says no py.typed
+from cmaes import CMA, get_warm_start_mgd  # type: ignore[import-untyped]  # it has annotations, but no py.typed
 
 from regrow.search.chance import uniform_draw
 
 GAMMA = 0.1
-"""The part of the earlier results to which the first distribution is fitted (Nomura et al., 2021, section 4)."""
+"""Fraction of the earlier results to which the first distribution is fitted (Nomura et al., 2021,
+section 4).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What the first generation is made of. `mean` in the unit cube; `earlier` has points of it and their costs."""
+    """Parameters of the first generation.
+
+    Attributes:
+        mean: in the unit cube.
+        sigma: the standard deviation.
+        popsize: trials of a generation, None for the library's default.
+        earlier: points of earlier results and their costs.
+        restart: whether to restart after convergence.
+        seed: the experiment's.
+
+    """
 
     mean: list[float]
     sigma: float
@@ -29,7 +43,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """Generation `number`, and how often the search was restarted before it. Never changed once it is made."""
+    """Generation `number`, and how often the search was restarted before it. Immutable."""
 
     number: int
     restarts: int
@@ -38,12 +52,19 @@ class Generation:
 
     @classmethod
     def first(cls, start: Start) -> Generation:
-        """The one before any result."""
+        """Return the generation before any result."""
         mean, sigma, covariance = np.array(start.mean), start.sigma, None
         if len(start.earlier) * GAMMA >= 1:
             earlier = [(np.array(x), cost) for x, cost in start.earlier]
             mean, sigma, covariance = get_warm_start_mgd(earlier, gamma=GAMMA)
-        made = CMA(np.clip(mean, 0, 1), sigma, _box(len(mean)), seed=0, population_size=start.popsize, cov=covariance)
+        made = CMA(
+            np.clip(mean, 0, 1),
+            sigma,
+            _box(len(mean)),
+            seed=0,
+            population_size=start.popsize,
+            cov=covariance,
+        )
         return cls(number=0, restarts=0, start=start, _cma=made)
 
     @property
@@ -52,18 +73,20 @@ class Generation:
         return int(self._cma.population_size)
 
     def draw(self, seed: int) -> list[float]:
-        """A point in the unit cube that depends on the generation and `seed` alone."""
+        """Return a point in the unit cube that depends only on the generation and `seed`."""
         self._cma.reseed_rng(seed)
         return [float(u) for u in self._cma.ask()]
 
     def following(self, solutions: Sequence[tuple[list[float], float]]) -> Generation:
-        """The next generation, updated by points and their costs, of which there are `popsize`."""
+        """Return the next generation, updated by `popsize` points and their costs."""
         after = _copied(self._cma)
         after.tell([(np.array(x), cost) for x, cost in solutions])
         if self.start.restart and after.should_stop():
             names = [f"restart {self.restarts}: {d}" for d in range(after.dim)]
             mean = np.array([uniform_draw(self.start.seed, name) for name in names])
-            after = CMA(mean, self.start.sigma, _box(after.dim), seed=0, population_size=2 * self.popsize)
+            after = CMA(
+                mean, self.start.sigma, _box(after.dim), seed=0, population_size=2 * self.popsize
+            )
             return replace(self, number=self.number + 1, restarts=self.restarts + 1, _cma=after)
         return replace(self, number=self.number + 1, _cma=after)
 
@@ -73,8 +96,10 @@ def _box(dimensions: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 
 
 def _copied(cma: CMA) -> CMA:
-    """An exact copy: the library's own way (`copy`, pickle) keeps one triangle of a covariance that is symmetric up to
-    rounding only, so that it would matter when a copy was made."""
+    """Return an exact copy. The library's own way (`copy`, pickle) keeps one triangle of a
+    covariance that is symmetric only up to rounding, so results would depend on when a copy was
+    made.
+    """
     made = object.__new__(CMA)
     vars(made).update({name: copy.deepcopy(value) for name, value in vars(cma).items()})
     return made

@@ -1,4 +1,6 @@
-"""The unit cube: a domain's values as points of (0, 1), where its prior is uniform. The inverse of `Domain.quantile`."""
+"""The unit cube: a domain's values as points of (0, 1), where its prior is uniform. The inverse of
+`Domain.quantile`.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +11,31 @@ from regrow.search.space import Parameter, Space
 from regrow.search.space.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
 
 EDGE = 2.0**-40
-"""How near to 0 and 1 a point may come: `quantile` takes the open interval, and a normal parameter ends 7 sd from its
-mean."""
+"""Smallest distance of a point from 0 and 1. `quantile` takes the open interval, and a normal
+parameter ends 7 sd from its mean.
+"""
 
 MIDDLE = 0.5
-"""Where a model sees a parameter that is inactive."""
+"""Coordinate of an inactive parameter."""
 
 
 def modelled(space: Space) -> list[Parameter]:
-    """The parameters that have a dimension: all but constants, and those under `grid`, which take their turns."""
+    """Return the parameters that have a dimension: all but constants, and those under `grid`, whose
+    cells are taken in turn.
+    """
     return [p for p in space.flat if not isinstance(p.domain, (Constant, Grid))]
 
 
 def inside(u: float) -> float:
-    """The point of [EDGE, 1 - EDGE] nearest to `u`."""
+    """Return the point of [EDGE, 1 - EDGE] nearest to `u`."""
     return min(max(float(u), EDGE), 1.0 - EDGE)
 
 
 def position(domain: Domain, value: Json) -> float:
-    """The point whose quantile is `value`; of a domain with cells the middle of the cell.
+    """Return the point whose quantile is `value`; for a domain with cells the middle of the cell.
 
-    Raises ValueError for what the parameter can never be, TypeError for a domain that has no dimension.
+    Raises ValueError for a value that the domain does not contain, TypeError for a domain that has
+    no dimension.
     """
     if not domain.contains(value):
         raise ValueError(f"{value!r} is not a value of {domain.to_json()}")

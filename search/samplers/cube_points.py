@@ -1,7 +1,8 @@
-"""Many points of the unit cube at once, each moved to where the configuration lies that it stands for; `cube.py` has one value.
+"""Moves many points of the unit cube at once to where their configurations are. For single values
+see `cube.py`.
 
-A model that looks at points must look at them where their trials will be told: in the middle of a cell, and in the middle of the
-cube for what is inactive.
+A model must evaluate a point where its trial will be: in the middle of a cell, and in the middle of
+the cube for an inactive parameter.
 """
 
 from __future__ import annotations
@@ -20,34 +21,48 @@ Floats = npt.NDArray[np.float64]
 
 
 class CubePoints:
-    """Of a space, whose `parameters` (in the order of `Space.flat`) are the dimensions."""
+    """The points of a space, whose `parameters` (in the order of `Space.flat`) are the
+    dimensions.
+    """
 
     def __init__(self, space: Space, parameters: Sequence[Parameter]) -> None:
         self.domains = [p.domain for p in parameters]
         self._parameters = parameters
-        self._constants = {p.name: p.domain.value for p in space.flat if isinstance(p.domain, Constant)}
+        self._constants = {
+            p.name: p.domain.value for p in space.flat if isinstance(p.domain, Constant)
+        }
         place = {p.name: d for d, p in enumerate(parameters)}
         self._parents: dict[int, list[int]] = {}
-        """Of each conditional dimension, those that it depends on; none of what depends on a parameter under `grid` too."""
+        """For each conditional dimension, those that it depends on. Dimensions that also depend on
+        a parameter under `grid` are not included.
+        """
         for d, p in enumerate(parameters):
             names = {condition.parameter for condition in p.when} - self._constants.keys()
             if p.when and names <= place.keys():
                 self._parents[d] = sorted(place[name] for name in names)
 
     def settled(self, points: Floats) -> Floats:
-        """The points (n, d), each where its configuration lies. Changes and returns the array."""
+        """Move each of the points (n, d) to where its configuration is. Changes and returns the
+        array.
+        """
         for d, domain in enumerate(self.domains):
             points[:, d] = _middles(domain, points[:, d])
         active = np.ones(points.shape, dtype=np.bool_)
         for d, parents in self._parents.items():
-            seen, which = np.unique(np.hstack([points[:, parents], active[:, parents]]), axis=0, return_inverse=True)
-            holds = np.array([self._parameters[d].active(self._values(parents, row.tolist())) for row in seen])
+            seen, which = np.unique(
+                np.hstack([points[:, parents], active[:, parents]]), axis=0, return_inverse=True
+            )
+            holds = np.array(
+                [self._parameters[d].active(self._values(parents, row.tolist())) for row in seen]
+            )
             active[:, d] = holds[which.ravel()]
             points[~active[:, d], d] = MIDDLE
         return points
 
     def _values(self, dimensions: Sequence[int], row: Sequence[float]) -> Mapping[str, Json]:
-        """What parameters are at their coordinates, which come first in `row`, and whether each is active after them."""
+        """Return the values of active parameters. `row` has first their coordinates, then whether
+        each is active.
+        """
         found = dict(self._constants)
         for place, d in enumerate(dimensions):
             if row[len(dimensions) + place]:
@@ -56,7 +71,9 @@ class CubePoints:
 
 
 def _middles(domain: Domain, at: Floats) -> Floats:
-    """Coordinates in the middle of their cells, as `cube.position` has it; as they are where there are no cells."""
+    """Move coordinates to the middle of their cells, as `cube.position` does; without cells they
+    are unchanged.
+    """
     cells = domain.cells
     if cells is None:
         return at

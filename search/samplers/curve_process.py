@@ -1,10 +1,12 @@
-"""A Gaussian process over configuration and step, which learns from learning curves that were cut off. No results, no domains.
+"""A Gaussian process over configuration and step, which learns from learning curves that were cut
+off. Knows neither results nor domains.
 
-The kernel over points of the unit cube is Matern's with 5/2 and a length for each dimension; over the logarithm of the step it is
-that of an Ornstein-Uhlenbeck process, so how much an early step says of the last one is learnt (MOBSTER, Klein et al., 2020,
-arXiv:2003.10865, section 4.1, has other kernels over the step). What got as far as a late step is a selection: as the process has
-its early steps, too, it is not taken for average. Hyperparameters are those of largest posterior density (Rasmussen and Williams,
-2006, section 5.4.1, for the gradient).
+The kernel over points of the unit cube is Matern's with 5/2 and a length for each dimension. Over
+the logarithm of the step it is that of an Ornstein-Uhlenbeck process, so that the fit learns how
+much an early step tells about the last one (MOBSTER, Klein et al., 2020, arXiv:2003.10865, section
+4.1, has other kernels over the step). Trials that reach a late step are a selection; as the process
+also has their early steps, it does not take them for average. Hyperparameters are those of largest
+posterior density (Rasmussen and Williams, 2006, section 5.4.1, for the gradient).
 """
 
 from __future__ import annotations
@@ -22,21 +24,32 @@ Floats = npt.NDArray[np.float64]
 
 _JITTER: Final = 1e-6
 _LEVEL: Final = 4.0
-"""Prior variance of the mean, in units of the values, which are about as wide as a standard normal."""
+"""Prior variance of the mean, in units of the values, which are about as wide as a standard
+normal.
+"""
 _STEPS_OF_FIT: Final = 30
 _TRUST: Final = 1.0
-"""Prior standard deviation of how much of what is said beforehand holds, which is expected to be all of it."""
+"""Prior standard deviation of the advisers' weight; its mean is their full weight."""
 
 Beforehand = Callable[[Floats], Floats]
-"""Points (m, d) to the values at the last step that each of several advisers expects there, (m, k)."""
+"""Maps points (m, d) to the values at the last step that each of k advisers expects there, (m,
+k).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """Values, and where they were seen: points (n, d), times (n,) from 0 at the first step to 1 at the last, values (n,).
-    `choice` (d,): where two coordinates are either the same or not. `beforehand`: what was expected before; None: nothing.
+    """Observed values.
 
-    The mean is the advisers' mean then, each weighted by a number that is inferred with everything else."""
+    Attributes:
+        points: (n, d).
+        times: (n,), from 0 at the first step to 1 at the last.
+        values: (n,).
+        choice: (d,), whether two coordinates of a dimension are only equal or unequal.
+        beforehand: what advisers expect; None: no advisers. With advisers the process has their
+            mean, each weighted by a number that is inferred together with everything else.
+
+    """
 
     points: Floats
     times: Floats
@@ -45,20 +58,30 @@ class Observations:
     beforehand: Beforehand | None = None
 
     def apart(self, others: Floats) -> Floats:
-        """Squared distances by dimension from each point to each of others (m, d): (d, n, m)."""
+        """Return squared distances by dimension from each point to each of others (m, d): (d, n,
+        m).
+        """
         gaps = self.points.T[:, :, None] - others.T[:, None, :]
         squares = np.square(gaps, out=gaps)
         squares[self.choice] = squares[self.choice] > 0
         return squares
 
     def advice(self, points: Floats) -> Floats:
-        """What was expected at points before, (m, k); k may be 0."""
+        """Return what advisers expect at points, (m, k); k may be 0."""
         return np.zeros((len(points), 0)) if self.beforehand is None else self.beforehand(points)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hyperparameters:
-    """Natural logarithms of the lengths (d,), the variance, the length of time, and the variance of the noise."""
+    """Natural logarithms of the hyperparameters.
+
+    Attributes:
+        lengths: (d,).
+        variance: of the process.
+        time: the length of time.
+        noise: the variance of the noise.
+
+    """
 
     lengths: Floats
     variance: float
@@ -67,21 +90,23 @@ class Hyperparameters:
 
     @classmethod
     def of(cls, vector: Floats) -> Hyperparameters:
-        """From all of them in a row, in this order."""
+        """Return the hyperparameters from a vector of them in this order."""
         *lengths, variance, time, noise = vector.tolist()
         return cls(lengths=np.array(lengths), variance=variance, time=time, noise=noise)
 
 
 def prior(dimensions: int) -> tuple[Floats, Floats]:
-    """Means and standard deviations of the logarithms, a normal distribution each. Lengths grow with the root of the dimensions
-    (Hvarfner et al., ICML 2024, section 4)."""
+    """Return means and standard deviations of the logarithms, each with a normal distribution.
+
+    Lengths grow with the root of the number of dimensions (Hvarfner et al., ICML 2024, section 4).
+    """
     mean = [np.log(0.5) + 0.5 * np.log(dimensions)] * dimensions + [0.0, np.log(2.0), np.log(0.01)]
     spread = [0.8] * dimensions + [0.5, 1.0, 1.5]
     return np.array(mean), np.array(spread)
 
 
 def fit(seen: Observations) -> Hyperparameters:
-    """The hyperparameters of largest posterior density, found from the prior's mean."""
+    """Return the hyperparameters of largest posterior density, searched from the prior's mean."""
     mean, spread = prior(seen.points.shape[1])
     squares, gaps = seen.apart(seen.points), _gaps(seen.times, seen.times)
     count, advice = len(seen.values), seen.advice(seen.points)
@@ -106,12 +131,18 @@ def fit(seen: Observations) -> Hyperparameters:
         value = 0.5 * values @ weights + np.log(np.diag(factor)).sum() + 0.5 * off @ off
         shared = inner * ((1 + r) * decay * (5 / 3))
         explained = inner * kernel
-        others = explained.sum(), (explained * gaps).sum() * np.exp(-h.time), np.trace(inner) * np.exp(h.noise)
+        others = (
+            explained.sum(),
+            (explained * gaps).sum() * np.exp(-h.time),
+            np.trace(inner) * np.exp(h.noise),
+        )
         gradient = 0.5 * np.concatenate([scaled * np.tensordot(squares, shared, 2), others])
         return float(value), gradient + off / spread
 
     bounds = [(m - 3 * s, m + 3 * s) for m, s in zip(mean, spread, strict=True)]
-    found = minimize(loss, mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS_OF_FIT})
+    found = minimize(
+        loss, mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS_OF_FIT}
+    )
     return Hyperparameters.of(found.x)
 
 
@@ -120,17 +151,19 @@ def _gaps(one: Floats, other: Floats) -> Floats:
 
 
 def _agreed(advice: Floats) -> Floats:
-    """The mean of the advisers, 0 where there are none."""
+    """Return the mean of the advisers, 0 without advisers."""
     return np.asarray(advice.sum(axis=1) / max(advice.shape[1], 1))
 
 
 def _weighing(one: Floats, other: Floats) -> Floats:
-    """The covariance that comes of not knowing how much of each adviser's word holds: (n, k), (m, k) to (n, m)."""
+    """Return the covariance due to the unknown weights of the advisers: (n, k), (m, k) to (n,
+    m).
+    """
     return np.asarray(_TRUST**2 / max(one.shape[1], 1) ** 2 * one @ other.T)
 
 
 class Process:
-    """The process given observations."""
+    """The process, given observations."""
 
     def __init__(self, seen: Observations, h: Hyperparameters) -> None:
         self._seen, self._h = seen, h
@@ -138,29 +171,42 @@ class Process:
         full = self._between(seen.points, seen.times, self._advice)
         full.flat[:: len(seen.values) + 1] += np.exp(h.noise) + _JITTER
         self._factor = cholesky(full, lower=True, check_finite=False)
-        self._weights = cho_solve((self._factor, True), seen.values - _agreed(self._advice), check_finite=False)
+        self._weights = cho_solve(
+            (self._factor, True), seen.values - _agreed(self._advice), check_finite=False
+        )
 
     def _between(self, points: Floats, times: Floats, advice: Floats) -> Floats:
         h = self._h
         r = np.sqrt(5 * np.tensordot(np.exp(-2 * h.lengths), self._seen.apart(points), 1))
-        kernel = (1 + r + r * r / 3) * np.exp(h.variance - r - _gaps(self._seen.times, times) * np.exp(-h.time))
+        kernel = (1 + r + r * r / 3) * np.exp(
+            h.variance - r - _gaps(self._seen.times, times) * np.exp(-h.time)
+        )
         return np.asarray(kernel + _LEVEL + _weighing(self._advice, advice))
 
     def at_the_end(self, points: Floats) -> tuple[Floats, Floats]:
-        """Mean and standard deviation at the last step, without noise, of points (m, d)."""
+        """Return mean and standard deviation at the last step, without noise, of points (m, d)."""
         advice = self._seen.advice(points)
         cross = self._between(points, np.ones(len(points)), advice)
         mean = cross.T @ self._weights + _agreed(advice)
         solved = solve_triangular(self._factor, cross, lower=True, check_finite=False)
-        own = np.exp(self._h.variance) + _LEVEL + np.square(advice).sum(axis=1) * _TRUST**2 / max(advice.shape[1], 1) ** 2
+        own = (
+            np.exp(self._h.variance)
+            + _LEVEL
+            + np.square(advice).sum(axis=1) * _TRUST**2 / max(advice.shape[1], 1) ** 2
+        )
         return mean, np.sqrt(np.maximum(own - np.square(solved).sum(axis=0), 1e-12))
 
     def believing(self, points: Floats) -> Process:
-        """The process once points (m, d) have ended as it expects (the "kriging believer" of Ginsbourger et al., 2010)."""
+        """Return the process as if points (m, d) had ended as it expects (the "kriging believer" of
+        Ginsbourger et al., 2010).
+        """
         mean, _ = self.at_the_end(points)
         seen = self._seen
         more = Observations(
-            points=np.vstack([seen.points, points]), times=np.append(seen.times, np.ones(len(points))),
-            values=np.append(seen.values, mean), choice=seen.choice, beforehand=seen.beforehand,
+            points=np.vstack([seen.points, points]),
+            times=np.append(seen.times, np.ones(len(points))),
+            values=np.append(seen.values, mean),
+            choice=seen.choice,
+            beforehand=seen.beforehand,
         )
         return Process(more, self._h)

@@ -1,37 +1,53 @@
-"""The study behind `define_by_run.py`: each trial has the parameters, and their distributions, that it asked for."""
+"""The study behind `define_by_run.py`. Each trial has the parameters, and their distributions, that
+it asked for.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution, json_to_distribution
+from optuna.distributions import (
+    BaseDistribution,
+    FloatDistribution,
+    IntDistribution,
+    check_distribution_compatibility,
+    json_to_distribution,
+)
 from optuna.pruners import NopPruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from regrow.search.bounds import MOST
 from regrow.search.samplers.base import Result
 from regrow.search.samplers.optuna_private import contains
 from regrow.search.samplers.optuna_study_model import STUDY, StudyModel, frozen, quiet
 from regrow.search.space.domains import Json
 
 CONSTRAINTS = "optuna:constraints"
-"""The attribute in which a trial notes by how much it breaks each of its constraints, by their names."""
+"""Attribute in which a trial records by how much it breaks each of its constraints, by the
+constraints' names.
+"""
 _RELATIVE = "relative"
 
 
 class DefinedModel(StudyModel):
-    """The told history, and values to suggest from it."""
+    """The results so far, and values suggested from them."""
 
     def begin(self, number: int, seed: int) -> dict[str, Json]:
-        """The state of a new trial: what the sampler draws together, and what it notes."""
+        """Return the state of a new trial: the values that the sampler draws together, and the
+        attributes that it sets.
+        """
         with self.trial(number, seed) as trial:
             together = {name: _plain(value) for name, value in trial.together.items()}
             return {**trial.state, **({_RELATIVE: together} if together else {})}
 
-    def suggest(self, name: str, distribution: Mapping[str, Json], trial: Result, seed: int) -> Json:
-        """The value of one parameter."""
+    def suggest(
+        self, name: str, distribution: Mapping[str, Json], trial: Result, seed: int
+    ) -> Json:
+        """Return the value of one parameter."""
         made = json_to_distribution(json.dumps(distribution))
         if made.single():
             return _plain(made.to_external_repr(_only(made)))
@@ -54,28 +70,84 @@ class DefinedModel(StudyModel):
 
     def _frozen(self, result: Result, place: int) -> FrozenTrial:
         state, values = self._end(result)
-        distributions = {name: json_to_distribution(json.dumps(one)) for name, one in result.distributions.items()}
-        tried = {name: one for name, one in distributions.items() if contains(one, result.config[name])}
+        distributions = {
+            name: json_to_distribution(json.dumps(one))
+            for name, one in result.distributions.items()
+        }
+        tried = {
+            name: one for name, one in distributions.items() if contains(one, result.config[name])
+        }
         if state is TrialState.FAIL:
             tried = {}
         noted: Any = result.state.get("trial", {})
         one = len(self.modes) == 1
         made = frozen(
-            place, state, values=values, params={name: result.config[name] for name in tried}, distributions=tried,
-            system_attrs=dict(noted), intermediate_values=dict(result.intermediate) if one else {},
+            place,
+            state,
+            values=values,
+            params={name: result.config[name] for name in tried},
+            distributions=tried,
+            system_attrs=dict(noted),
+            intermediate_values=dict(result.intermediate) if one else {},
         )
         broken: Any = result.attributes.get(CONSTRAINTS, {})
-        for name, violation in broken.items():
-            made.set_constraint(name, violation)
+        # the trainable may have recorded anything there
+        for name, violation in broken.items() if isinstance(broken, dict) else ():
+            if isinstance(violation, int | float):
+                made.set_constraint(name, violation)
         return made
 
 
+def clash(name: str, first: Mapping[str, Any], distribution: Mapping[str, Any]) -> str:
+    """Return why a parameter that was first asked from the distribution `first` cannot be asked
+    from another one, "" if it can.
+
+    This is Optuna's rule: choices, kind of number and `log` are the same in all trials, bounds may
+    differ.
+    """
+    try:
+        check_distribution_compatibility(
+            *(json_to_distribution(json.dumps(one)) for one in (first, distribution))
+        )
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        change = f"It was {_written(first)} before and is {_written(distribution)}"
+        return f"{name!r}: {error} {change}; give the other one another name"
+    return ""
+
+
+def unusable(name: str, distribution: Mapping[str, Any]) -> str:
+    """Return why no sampler can draw from a distribution that Optuna accepts, "" if it can."""
+    made = json_to_distribution(json.dumps(distribution))
+    if not isinstance(made, FloatDistribution | IntDistribution):
+        return ""
+    numbers = [made.low, made.high, made.high - made.low, made.step or 0]
+    exact = isinstance(made, FloatDistribution) or max(map(abs, numbers)) <= MOST
+    if exact and all(math.isfinite(number) for number in numbers):
+        return ""
+    limit = (
+        f"an integer lies between -{MOST:,} and {MOST:,}"
+        if isinstance(made, IntDistribution)
+        else "a bound is finite"
+    )
+    return f"{name!r}: nothing can be drawn from {_written(distribution)}; {limit}"
+
+
+def _written(distribution: Mapping[str, Any]) -> str:
+    attributes: Any = distribution.get("attributes", {})
+    told = ", ".join(f"{key}={value!r}" for key, value in attributes.items())
+    return f"{distribution.get('name')}({told})"
+
+
 def _only(distribution: BaseDistribution) -> float:
-    """The internal form of the one value of a distribution."""
-    return float(distribution.low) if isinstance(distribution, FloatDistribution | IntDistribution) else 0.0
+    """Return the internal form of the single value of a distribution."""
+    return (
+        float(distribution.low)
+        if isinstance(distribution, FloatDistribution | IntDistribution)
+        else 0.0
+    )
 
 
 def _plain(value: Any) -> Json:
-    """As the log has it: numbers of numpy as Python's."""
+    """Return a value as it is logged, with Python's numbers for numpy's."""
     found: Json = value.item() if hasattr(value, "item") else value
     return found

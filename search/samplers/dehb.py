@@ -1,7 +1,7 @@
 """DEHB: HyperBand's brackets, in which differential evolution proposes the configurations.
 
-Awad, Mallik and Hutter, "DEHB: Evolutionary HyperBand for Scalable, Robust and Efficient Hyperparameter Optimization",
-IJCAI 2021, arXiv:2105.09821, section 4 and algorithm 1.
+Awad, Mallik and Hutter, "DEHB: Evolutionary HyperBand for Scalable, Robust and Efficient
+Hyperparameter Optimization", IJCAI 2021, arXiv:2105.09821, section 4 and algorithm 1.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from regrow.search.space.domains import Constant, Grid, Json
 from regrow.search.space.setting import Setting
 
 Vector: TypeAlias = Mapping[str, float]
-"""A point of the unit cube: each parameter's place in its prior, also where it isn't active."""
+"""A point of the unit cube: each parameter's place in its prior, also if it isn't active."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Individual:
-    """An evaluated vector. Of two with equal cost the later is the better one (DE's selection takes u if f(u) <= f(x))."""
+    """An evaluated vector. Of two with equal cost the later one is better (DE's selection takes u
+    if f(u) <= f(x)).
+    """
 
     cost: float
     number: int
@@ -38,7 +40,7 @@ class _Individual:
 
 @dataclass(slots=True)
 class _Rung:
-    """What has come of a rung of a bracket so far."""
+    """Progress of a rung of a bracket."""
 
     begun: int = 0
     over: int = 0
@@ -46,20 +48,23 @@ class _Rung:
 
 
 class Dehb:
-    """Each evaluation is a trial of its own, of state["budget"] steps: to be used with `schedule: dehb`, which ends it there.
+    """Each evaluation is a separate trial of state["budget"] steps, to be used with `schedule:
+    dehb`, which ends it there.
 
-    Brackets are HyperBand's, with budgets from `min_budget` steps to max_steps, a factor of `eta` apart. The first bracket is
-    successive halving of random configurations: the best n_i of a rung are evaluated again at the next budget. After that
-    each budget has a subpopulation, as large as its largest rung, whose members are the targets in turn: a mutant (rand/1,
-    `mutation_factor`) is crossed with the target (binomial, `crossover_probability`), and takes its place if it is no
-    worse. Parents of the mutant are drawn from the subpopulation itself in a bracket's first rung, and from the best n_i of
-    the budget below in the others. A bracket's rung begins when the one below is over; until then the next bracket
-    begins, so that no slot is idle.
+    Brackets are HyperBand's, with budgets from `min_budget` steps to max_steps, a factor of `eta`
+    apart. The first bracket is successive halving of random configurations: the best n_i of a rung
+    are evaluated again at the next budget. After that each budget has a subpopulation, as large as
+    its largest rung, whose members are the targets in turn: a mutant (rand/1, `mutation_factor`) is
+    crossed with the target (binomial, `crossover_probability`), and replaces it if it is no worse.
+    Parents of the mutant are drawn from the subpopulation itself in a bracket's first rung, and
+    from the best n_i of the budget below in the others. A bracket's rung begins when the one below
+    is over; until then the next bracket begins, so that no slot is idle.
 
-    Where the paper is silent: targets that have not been evaluated are random configurations; parents are filled up with
-    the members of the other subpopulations, then with random vectors; a coordinate that leaves the unit interval is drawn
-    anew; a trial that failed, or never reached its budget, has an infinite cost and takes no place; results without a
-    state (the user's points, a warm start) don't take part. Parameters under `grid` take their cells in turn.
+    Where the paper is silent: targets that have not been evaluated are random configurations;
+    parents are filled up with the members of the other subpopulations, then with random vectors; a
+    coordinate that leaves the unit interval is drawn again; a trial that failed, or never reached
+    its budget, has an infinite cost and does not become a member; results without a state (the
+    user's points, a warm start) are ignored. Parameters under `grid` take their cells in turn.
     """
 
     gives_budgets = True
@@ -79,16 +84,30 @@ class Dehb:
         if eta < 2:
             raise SpecError("search.dehb.eta", eta, "is below 2", "3 is usual")
         if not 1 <= min_budget <= most:
-            raise SpecError("search.dehb.min_budget", min_budget, f"is not between 1 and max_steps ({most})", "1 is usual")
+            raise SpecError(
+                "search.dehb.min_budget",
+                min_budget,
+                f"is not between 1 and max_steps ({most})",
+                "1 is usual",
+            )
         if not 0 < mutation_factor <= 1:
-            raise SpecError("search.dehb.mutation_factor", mutation_factor, "is not above 0, up to 1", "0.5 is usual")
+            raise SpecError(
+                "search.dehb.mutation_factor",
+                mutation_factor,
+                "is not above 0, up to 1",
+                "0.5 is usual",
+            )
         if not 0 <= crossover_probability <= 1:
             problem = "is not between 0 and 1"
-            raise SpecError("search.dehb.crossover_probability", crossover_probability, problem, "0.5 is usual")
+            raise SpecError(
+                "search.dehb.crossover_probability", crossover_probability, problem, "0.5 is usual"
+            )
         self._setting = setting
         self._factor, self._crossover = mutation_factor, crossover_probability
         self._cells = Cells(setting.space, Grid)
-        self._names = [p.name for p in setting.space.flat if not isinstance(p.domain, (Constant, Grid))]
+        self._names = [
+            p.name for p in setting.space.flat if not isinstance(p.domain, (Constant, Grid))
+        ]
         self._plans = brackets(most, eta, min_budget)
         self._sizes: dict[int, int] = {}
         for plan in self._plans:
@@ -97,12 +116,12 @@ class Dehb:
         self._results: dict[int, Result] = {}
 
     def tell(self, result: Result) -> None:
-        """Only the newest word on a trial counts."""
+        """See Sampler. The latest result of a trial counts."""
         if "budget" in result.state:
             self._results[result.number] = result
 
     def ask(self, number: int, seed: int) -> Proposal:
-        """Never None."""
+        """See Sampler; never None."""
         rungs, members = self._fold()
         bracket, rung = self._next(rungs)
         n, budget = self._plans[bracket % len(self._plans)][rung]
@@ -118,13 +137,21 @@ class Dehb:
             vector = self._random(seed)
         else:
             vector = self._trial_vector(seed, own, self._pool(members, bracket, rung, target, seed))
-        state = {"bracket": bracket, "rung": rung, "budget": budget, "target": target, "vector": vector}
+        state = {
+            "bracket": bracket,
+            "rung": rung,
+            "budget": budget,
+            "target": target,
+            "vector": vector,
+        }
         return Proposal(config=self._config(number, vector), state=state)
 
-    # ---- what has come of it so far ------------------------------------------------------------------------------
+    # ---- results so far
 
     def _fold(self) -> tuple[dict[tuple[int, int, int], _Rung], dict[int, dict[int, _Individual]]]:
-        """The rungs by (bracket, rung, budget), and the members of the subpopulations by budget and target."""
+        """Return the rungs by (bracket, rung, budget), and the members of the subpopulations by
+        budget and target.
+        """
         rungs: dict[tuple[int, int, int], _Rung] = {}
         members: dict[int, dict[int, _Individual]] = {}
         for number in sorted(self._results):
@@ -135,7 +162,14 @@ class Dehb:
             if result.status == "running":
                 continue
             rung.over += 1
-            cost = next((self._setting.sign * value for step, value in result.intermediate if step == budget), math.inf)
+            cost = next(
+                (
+                    self._setting.sign * value
+                    for step, value in result.intermediate
+                    if step == budget
+                ),
+                math.inf,
+            )
             if result.status == "failed" or not math.isfinite(cost):
                 continue
             individual = _Individual(cost, number, state["vector"])
@@ -146,7 +180,9 @@ class Dehb:
         return rungs, members
 
     def _next(self, rungs: Mapping[tuple[int, int, int], _Rung]) -> tuple[int, int]:
-        """Bracket and rung of the next evaluation: of the oldest bracket that has one to hand out."""
+        """Return bracket and rung of the next evaluation: the oldest bracket that has one
+        available.
+        """
         bracket = 0
         while True:
             plan = self._plans[bracket % len(self._plans)]
@@ -158,31 +194,47 @@ class Dehb:
                     break
             bracket += 1
 
-    # ---- differential evolution ----------------------------------------------------------------------------------
+    # ---- differential evolution
 
     def _pool(
-        self, members: Mapping[int, Mapping[int, _Individual]], bracket: int, rung: int, target: int, seed: int
+        self,
+        members: Mapping[int, Mapping[int, _Individual]],
+        bracket: int,
+        rung: int,
+        target: int,
+        seed: int,
     ) -> list[Vector]:
-        """At least three vectors from which a mutant is made."""
+        """Return at least three vectors from which a mutant is made."""
         plan = self._plans[bracket % len(self._plans)]
         n, budget = plan[rung]
         if rung == 0:
-            found = [individual.vector for slot, individual in sorted(members[budget].items()) if slot != target]
+            found = [
+                individual.vector
+                for slot, individual in sorted(members[budget].items())
+                if slot != target
+            ]
         else:
-            best = sorted(members.get(plan[rung - 1][1], {}).values(), key=lambda individual: individual.order)
+            best = sorted(
+                members.get(plan[rung - 1][1], {}).values(), key=lambda individual: individual.order
+            )
             found = [individual.vector for individual in best[:n]]
         if len(found) < 3:
             source = plan[rung - 1][1] if rung else budget
             others = [i for of in sorted(members) if of != source for i in members[of].values()]
-            found += [i.vector for i in sorted(others, key=lambda individual: individual.order)[: 3 - len(found)]]
+            found += [
+                i.vector
+                for i in sorted(others, key=lambda individual: individual.order)[: 3 - len(found)]
+            ]
         while len(found) < 3:
             found.append(self._random(seed, f"filler:{len(found)}:"))
         return found
 
     def _trial_vector(self, seed: int, target: _Individual, pool: list[Vector]) -> dict[str, float]:
-        """rand/1/bin."""
+        """Cross the target with a mutant (rand/1/bin)."""
         places = list(range(len(pool)))
-        a, b, c = (pool[places.pop(int(uniform_draw(seed, f"parent:{k}") * len(places)))] for k in range(3))
+        a, b, c = (
+            pool[places.pop(int(uniform_draw(seed, f"parent:{k}") * len(places)))] for k in range(3)
+        )
         sure = int(uniform_draw(seed, "sure") * len(self._names))
         vector = {}
         for place, name in enumerate(self._names):
@@ -198,4 +250,3 @@ class Dehb:
 
     def _config(self, number: int, vector: Vector) -> dict[str, Json]:
         return self._cells.config(number, lambda p: p.domain.quantile(vector.get(p.name, 0.5)))
-

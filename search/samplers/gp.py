@@ -13,20 +13,23 @@ if TYPE_CHECKING:
 
 
 class Gp(StudySampler):
-    """Optuna's GPSampler: a Gaussian process with a Matern 5/2 kernel, and log expected improvement (Ament et al.,
-    NeurIPS 2023), also of the hypervolume for several metrics and under constraints. It keeps away from running
-    trials.
+    """Optuna's GPSampler: a Gaussian process with a Matern 5/2 kernel, and log expected improvement
+    (Ament et al., NeurIPS 2023), also of the hypervolume for several metrics and under constraints.
+    It avoids the configurations of running trials.
 
-    Random until `n_startup_trials` are done. `deterministic_objective`: the metric has no noise. Learns from trials
-    that are done, not from stopped ones. A proposal costs the cube of their number: for some hundreds. Parameters that
-    not every trial has are drawn at random.
+    Proposals are random until `n_startup_trials` are done. `deterministic_objective`: the metric
+    has no noise. It learns from trials that are done, not from stopped ones. The time of a proposal
+    grows with the cube of their number: suited for some hundreds. Parameters that not every trial
+    has are drawn at random.
     """
 
     def __init__(
         self, setting: Setting, *, n_startup_trials: int = 10, deterministic_objective: bool = False
     ) -> None:
         if n_startup_trials < 1:
-            raise SpecError("search.gp.n_startup_trials", n_startup_trials, "is below 1", "write 10")
+            raise SpecError(
+                "search.gp.n_startup_trials", n_startup_trials, "is below 1", "write 10"
+            )
         self._startup, self._deterministic = n_startup_trials, deterministic_objective
         super().__init__(setting, self._made)
 

@@ -1,5 +1,6 @@
-"""Grids: the cells of a product of parameters, by number, and the sampler that takes them one after the
-other."""
+"""Grids: the cells of a product of parameters, by number, and the sampler that takes them one after
+the other.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +13,18 @@ from regrow.search.space.domains import Choice, Constant, Domain, Float, Grid, I
 from regrow.search.space.setting import Setting
 
 LARGEST = 1000
-"""Values of an int or quniform in a grid at most: beyond, somebody forgot the step."""
+"""Most values of an int or quniform parameter in a grid. A larger number means that the step was
+probably forgotten.
+"""
 
 
 class Cells:
-    """The product of those parameters of a space whose domain is of a type in `kinds`, first one slowest.
+    """The product of those parameters of a space whose domain is of a type in `kinds`. The first
+    one changes slowest.
 
-    A parameter adds cells only where it is active. If that depends on a parameter outside of the product, it
-    adds them always. Nothing is enumerated: counting and finding a cell cost about one step a value.
+    A parameter adds cells only if it is active. If that depends on a parameter outside of the
+    product, it always adds them. Nothing is enumerated: counting and finding a cell take about one
+    step for each value.
     """
 
     def __init__(self, space: Space, *kinds: type[Domain]) -> None:
@@ -27,33 +32,48 @@ class Cells:
         self._product = [p for p in space.flat if isinstance(p.domain, (*kinds, Constant))]
         self._sizes = [p.domain.cells or 0 for p in self._product]
         inside = {p.name for p in self._product}
-        # What the cells from parameter i on depend on: the earlier parameters that their conditions name.
+        # For each i, the earlier parameters that are named in the conditions of parameters from i
+        # on: the number of cells from i on depends only on them.
         self._relevant: list[list[str]] = []
         for position in range(len(self._product) + 1):
             named = {c.parameter for p in self._product[position:] for c in p.when}
-            self._relevant.append([p.name for p in self._product[:position] if p.name in named & inside])
+            self._relevant.append(
+                [p.name for p in self._product[:position] if p.name in named & inside]
+            )
         self._inside = inside
         self._counts: dict[tuple[int, Hashable], int] = {}
         self.count = self._count(0, {})
 
     @classmethod
     def of_all(cls, space: Space, *, problem: str, hint: str, continuous: str = "") -> Cells:
-        """The product of all parameters. Raises SpecError for one with too many values, or a continuum of them.
+        """Return the product of all parameters. Raises SpecError for a parameter with too many
+        values, or a continuous one.
 
-        `problem` is what follows from that, `hint` what to write; `continuous` is added to it where there is no step to give.
+        Args:
+            space: the space.
+            problem: the consequence, for the error.
+            hint: what to write instead.
+            continuous: added to the hint if a step is no alternative.
+
         """
         for parameter in space.flat:
             cells = parameter.domain.cells
             if cells is None or (cells > LARGEST and not isinstance(parameter.domain, Choice)):
                 many = "is continuous" if cells is None else f"has {cells} values"
                 also = ", or a step" if cells else continuous
-                raise SpecError(f"space.{parameter.name}", parameter.domain.to_json(), f"{many}, so {problem}", hint + also)
+                raise SpecError(
+                    f"space.{parameter.name}",
+                    parameter.domain.to_json(),
+                    f"{many}, so {problem}",
+                    hint + also,
+                )
         return cls(space, Choice, Grid, Int, Float)
 
     def config(self, number: int, draw: Callable[[Parameter], Json]) -> dict[str, Json]:
-        """The flat configuration of trial `number`: cells are taken in turn, what is in none of them comes from `draw`.
+        """Return the flat configuration of trial `number`: the next cell, and other parameters from
+        `draw`.
 
-        `draw` is asked for active parameters only, in the order of `Space.flat`.
+        `draw` is called only for active parameters, in the order of `Space.flat`.
         """
         fixed = self.at(number % self.count)
         config: dict[str, Json] = {}
@@ -64,7 +84,7 @@ class Cells:
         return config
 
     def at(self, index: int) -> dict[str, Json]:
-        """The values of cell `index`, 0 <= index < count; parameters that are not active are absent."""
+        """Return the values of cell `index`, 0 <= index < count, without inactive parameters."""
         config: dict[str, Json] = {}
         for position, parameter in enumerate(self._product):
             if not self._active(parameter, config):
@@ -81,10 +101,14 @@ class Cells:
         return all(c.holds(config) for c in parameter.when if c.parameter in self._inside)
 
     def _count(self, position: int, config: dict[str, Json]) -> int:
-        """Cells of the parameters from `position` on, given the values of those before it."""
+        """Return the number of cells of the parameters from `position` on, given the values of
+        those before it.
+        """
         if position == len(self._product):
             return 1
-        known = tuple((name, value_key(config[name])) for name in self._relevant[position] if name in config)
+        known = tuple(
+            (name, value_key(config[name])) for name in self._relevant[position] if name in config
+        )
         key = (position, known)
         if key not in self._counts:
             self._counts[key] = self._count_once(position, config)
@@ -98,25 +122,30 @@ class Cells:
         if parameter.name not in self._relevant[position + 1]:
             return cells * self._count(position + 1, config)
         name = parameter.name
-        return sum(self._count(position + 1, {**config, name: parameter.domain.cell(number)}) for number in range(cells))
+        return sum(
+            self._count(position + 1, {**config, name: parameter.domain.cell(number)})
+            for number in range(cells)
+        )
 
 
 class GridSearch:
     """Trial n is cell n of the product of all parameters; there are `size` trials.
 
-    The first parameter changes slowest; one that is written before the parameter it depends on comes after
-    it. Raises SpecError for a parameter with too many values (or a continuum of them).
+    The first parameter changes slowest; one that is written before the parameter it depends on
+    comes after it. Raises SpecError for a parameter with too many values, or a continuous one.
     """
 
     several = True
 
     def __init__(self, setting: Setting) -> None:
-        self._cells = Cells.of_all(setting.space, problem="it has no grid", hint="use grid: [...] with the values to try")
+        self._cells = Cells.of_all(
+            setting.space, problem="it has no grid", hint="use grid: [...] with the values to try"
+        )
         self.size = self._cells.count
 
     def ask(self, number: int, seed: int) -> Proposal | None:
-        """Cell `number`; None beyond the last one. The seed plays no part."""
+        """Return cell `number`, None after the last one. The seed is not used."""
         return Proposal(config=self._cells.at(number)) if number < self.size else None
 
     def tell(self, result: Result) -> None:
-        """Nothing is learnt."""
+        """Ignore the result."""

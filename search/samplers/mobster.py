@@ -1,4 +1,5 @@
-"""The sampler "mobster": the port's side of it. Which results it sees, as curves over points of the unit cube.
+"""The sampler "mobster", which implements the port. It chooses the results that the model gets, as
+curves over points of the unit cube.
 
 numpy and scipy are imported at the first proposal of its model.
 """
@@ -24,53 +25,72 @@ if TYPE_CHECKING:
     from regrow.search.samplers.mobster_model import Curve, Model
 
 LEAST_ADVICE: Final = 4
-"""Trials that another experiment must have, to be asked."""
+"""Fewest trials with a curve of another experiment that is used for advice."""
 
 
 class Mobster:
-    """A Gaussian process over configuration and step, which learns from curves that were cut off: the sampler of model-based
-    asynchronous successive halving (MOBSTER; Klein, Tiao, Lienart, Archambeau and Seeger, 2020, arXiv:2003.10865), with a kernel
-    over steps of our own (`curve_process.py`) and with values by their rank (Salinas, Shen and Perrone, ICML 2020, section 4).
+    """A Gaussian process over configuration and step, which learns from curves that were cut off:
+    the sampler of model-based asynchronous successive halving (MOBSTER; Klein, Tiao, Lienart,
+    Archambeau and Seeger, 2020, arXiv:2003.10865), with our kernel over steps (`curve_process.py`)
+    and with values by their rank (Salinas, Shen and Perrone, ICML 2020, section 4).
 
-    Until `n_startup_trials` have reported (None: one more than there are parameters, at least 4), and for `random_fraction` of
-    the proposals after that, a random configuration. Otherwise the point of the largest expected improvement at `max_steps`, over
-    the best trial as the process expects it there; running trials count as if they ended as it expects. It goes with every
-    scheduler, and learns from trials that still run. Without `max_steps` a trial is one value. Results of earlier experiments
-    count like others where they fit the space; parameters under `grid` are not modelled. Values of failed
-    trials count for nothing, but around them less is expected, if they have anything in common (`outcomes.py`). A proposal costs
-    10 ms, at 1,000 curves 40 ms.
+    Proposals are random until `n_startup_trials` have reported (None: one more than there are
+    parameters, at least 4), and for `random_fraction` of the proposals after that. Otherwise a
+    proposal is the point of the largest expected improvement at `max_steps`, over the best trial as
+    the process expects it there; running trials count as if they ended as expected. It works with
+    every scheduler, and learns from trials that still run. Without `max_steps` a trial is one
+    value. Results of earlier experiments count like others if they fit the space; parameters under
+    `grid` are not modelled. Values of failed trials are ignored, but less is expected around them
+    if they have anything in common (`outcomes.py`). A proposal takes 10 ms, with 1,000 curves 40
+    ms.
 
-    Of experiments on other tasks (`learn_from`) each has a process of its own. What these expect at the end there, in scores by
-    rank, is the mean to begin with, and how much each of them is worth is inferred (an ensemble as that of Feurer, Letham and
-    Bakshy, 2018, arXiv:1802.02219, with weights by regression, not by ranks). Two trials that have reported are enough to begin.
+    Each experiment on another task (`learn_from`) has its own process. The mean at the beginning is
+    what these expect at the end, in scores by rank, with inferred weights (an ensemble as that of
+    Feurer, Letham and Bakshy, 2018, arXiv:1802.02219, with weights by regression, not by ranks).
+    Then two trials that have reported are enough to begin.
     """
 
-    def __init__(self, setting: Setting, *, n_startup_trials: int | None = None, random_fraction: float = 0.1) -> None:
+    def __init__(
+        self, setting: Setting, *, n_startup_trials: int | None = None, random_fraction: float = 0.1
+    ) -> None:
         if not isinstance(n_startup_trials, int | None) or isinstance(n_startup_trials, bool):
-            raise SpecError("search.mobster.n_startup_trials", n_startup_trials, "is not a whole number", "write 10")
+            raise SpecError(
+                "search.mobster.n_startup_trials",
+                n_startup_trials,
+                "is not a whole number",
+                "write 10",
+            )
         if n_startup_trials is not None and n_startup_trials < 2:
-            raise SpecError("search.mobster.n_startup_trials", n_startup_trials, "is below 2", "write 2 or more")
+            raise SpecError(
+                "search.mobster.n_startup_trials", n_startup_trials, "is below 2", "write 2 or more"
+            )
         if not 0 <= random_fraction <= 1:
-            raise SpecError("search.mobster.random_fraction", random_fraction, "is not a fraction", "write 0.1")
+            raise SpecError(
+                "search.mobster.random_fraction", random_fraction, "is not a fraction", "write 0.1"
+            )
         self._setting = setting
         self._parameters = modelled(setting.space)
         self._cells = Cells(setting.space, Grid)
-        self._startup = max(len(self._parameters) + 1, 4) if n_startup_trials is None else n_startup_trials
+        self._startup = (
+            max(len(self._parameters) + 1, 4) if n_startup_trials is None else n_startup_trials
+        )
         self._random = random_fraction
         self._results: dict[int, Result] = {}
         self._points: dict[int, list[float]] = {}
-        """Where each trial lies whose configuration fits the space; the middle stands for what is inactive."""
+        """The point of each trial whose configuration fits the space, with MIDDLE for inactive
+        parameters.
+        """
         self._curves: dict[int, Curve] = {}
-        """Of those that have one, and did not fail."""
+        """Curves of the trials that have one and did not fail."""
         self._running: dict[int, Curve] = {}
         self._model: Model | None = None
         self._process: Process | None = None
-        """Of `expected`, once it was asked for."""
+        """The process of `expected`, once it was needed."""
         self._others: list[Mobster] = []
 
     @classmethod
     def told(cls, setting: Setting, results: Iterable[Result]) -> Self:
-        """One that knows the results of a whole experiment."""
+        """Return a sampler that has the results of a whole experiment."""
         made = cls(setting)
         for result in results:
             made.tell(result)
@@ -78,39 +98,45 @@ class Mobster:
 
     @property
     def reported(self) -> int:
-        """How many trials it has a curve of, but for those that it watches."""
+        """Number of trials with a curve; running ones that are only watched are not counted."""
         return len(self._curves)
 
     def advise(self, others: Sequence[Sequence[Result]]) -> None:
-        """Has a process for each of the other experiments that have something to say."""
+        """Make a sampler for each of the other experiments that has enough trials."""
         told = (Mobster.told(self._setting, results) for results in others)
         self._others = [other for other in told if other.reported >= LEAST_ADVICE]
         if self._others:
             self._startup = min(self._startup, 2)
 
     def expected(self, points: Floats) -> Floats:
-        """What its results so far make it expect at the last step of points (m, d) of the unit cube, in normal scores: (m,)."""
+        """Return the values that the results so far predict at the last step of points (m, d) of
+        the unit cube, in normal scores: (m,).
+        """
         if self._process is None:
             self._process = self._modelling().process(self._points, self._curves)
         return self._process.at_the_end(points)[0]
 
     def ask(self, number: int, seed: int) -> Proposal:
-        """Never None. `seed` counts modulo 2**32."""
+        """See Sampler; never None. `seed` counts modulo 2**32."""
         curves = {**self._curves, **self._running}
         drawn: list[float] = []
         enough = len(curves) >= self._startup and len(self._parameters) > 0
         if enough and uniform_draw(seed, "mobster: a random configuration") >= self._random:
             failed = {number for number in self._points if self._results[number].status == "failed"}
-            drawn = self._modelling().propose(self._points, curves, self._pending(), failed, seed % 2**32)
+            drawn = self._modelling().propose(
+                self._points, curves, self._pending(), failed, seed % 2**32
+            )
         by_name = dict(zip((p.name for p in self._parameters), drawn, strict=False))
 
         def draw(p: Parameter) -> Json:
-            return p.domain.quantile(inside(by_name[p.name]) if p.name in by_name else uniform_draw(seed, p.name))
+            return p.domain.quantile(
+                inside(by_name[p.name]) if p.name in by_name else uniform_draw(seed, p.name)
+            )
 
         return Proposal(config=self._cells.config(number, draw))
 
     def tell(self, result: Result) -> None:
-        """A "running" one keeps others away from its configuration."""
+        """See Sampler. A "running" result keeps proposals away from its configuration."""
         before = self._results.get(result.number)
         if not supersedes(result, before):
             return
@@ -127,34 +153,53 @@ class Mobster:
             self._curves.pop(result.number, None)
 
     def watch(self, running: Sequence[Result]) -> None:
-        """Takes their curves as they are, in place of all that were watched before."""
-        found = ((result.number, self._curve(result)) for result in running if result.number in self._points)
+        """See Watching. Replaces all curves of the previous call."""
+        found = (
+            (result.number, self._curve(result))
+            for result in running
+            if result.number in self._points
+        )
         self._running = {number: curve for number, curve in found if curve}
 
     def _pending(self) -> Iterable[int]:
-        """Trials that still run."""
-        return (number for number in self._points if self._results[number].status == "running" or number in self._running)
+        """Yield the trials that still run."""
+        return (
+            number
+            for number in self._points
+            if self._results[number].status == "running" or number in self._running
+        )
 
     def _curve(self, result: Result) -> Curve:
         most = self._setting.max_steps or 1
         values = [(step, value) for step, value in result.intermediate if not math.isnan(value)]
         ended = result.status in ("done", "stopped")
-        if ended and result.value is not None and not math.isnan(result.value) and (not values or most == 1):
+        if (
+            ended
+            and result.value is not None
+            and not math.isnan(result.value)
+            and (not values or most == 1)
+        ):
             values = [(most, result.value)]
         if not values or (most == 1 and not ended):
             return ()
         within = [one for one in values if one[0] <= most] or values[:1]
         span = math.log(most) or 1.0
-        found = [(math.log(min(max(step, 1), most)) / span, cost) for step, cost in looks(within, self._setting.sign)]
+        found = [
+            (math.log(min(max(step, 1), most)) / span, cost)
+            for step, cost in looks(within, self._setting.sign)
+        ]
         if result.status == "done" or most == 1:
-            found[-1] = 1.0, found[-1][1]  # it may have returned early: no more will come
+            found[-1] = 1.0, found[-1][1]  # it may have returned early: no later steps will follow
         return found
 
     def point(self, config: Mapping[str, Json]) -> list[float] | None:
-        """Where a configuration lies; None if it does not fit the space."""
+        """Return the point of a configuration, None if it does not fit the space."""
         active = set(self._setting.space.active(config))
         try:
-            return [position(p.domain, config[p.name]) if p.name in active else MIDDLE for p in self._parameters]
+            return [
+                position(p.domain, config[p.name]) if p.name in active else MIDDLE
+                for p in self._parameters
+            ]
         except (KeyError, ValueError):
             return None
 

@@ -1,6 +1,7 @@
-"""From curves to the next point: which observations the process of "mobster" sees, its hyperparameters, what promises most.
+"""From curves to the next point: which observations the process of "mobster" gets, its
+hyperparameters, and the most promising point.
 
-Points are of the unit cube; the less a cost the better.
+Points are in the unit cube. Costs: less is better.
 """
 
 from __future__ import annotations
@@ -16,29 +17,43 @@ from scipy.special import ndtri
 from regrow.search.one_thread import on_one_thread
 from regrow.search.samplers.acquisition import largest_improvement
 from regrow.search.samplers.cube_points import CubePoints
-from regrow.search.samplers.curve_process import Beforehand, Hyperparameters, Observations, Process, fit
+from regrow.search.samplers.curve_process import (
+    Beforehand,
+    Hyperparameters,
+    Observations,
+    Process,
+    fit,
+)
 from regrow.search.samplers.outcomes import Outcomes
 from regrow.search.space.domains import Choice
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 Curve = Sequence[tuple[float, float]]
-"""(time, cost): the least cost until then; time 0 is the first step and 1 is `max_steps`, by its logarithm."""
+"""(time, cost) pairs with the least cost so far. Time is logarithmic: 0 is the first step and 1 is
+`max_steps`.
+"""
 
 MOST_SEEN: Final = 400
-"""Observations that the process is given at most; its cost grows with their cube."""
+"""Most observations that the process gets; its time grows with their cube."""
 MOST_FITTED: Final = 120
-"""Observations that hyperparameters are fitted to at most."""
+"""Most observations that hyperparameters are fitted to."""
 GROWTH: Final = 1.2
-"""Hyperparameters are fitted anew when there are so many times more trials, not at each proposal."""
+"""Hyperparameters are fitted again when the number of trials has grown by this factor, not at each
+proposal.
+"""
 LEADERS: Final = 5
-"""Near so many of the trials that are expected to end best is looked for better ones."""
+"""Number of trials with the best expected end near which better points are searched."""
 
 
 class Model:
-    """Proposes points. It keeps the hyperparameters of the last fit and what they were fitted to, which data alone determine."""
+    """Proposes points. It caches the hyperparameters of the last fit with the data of that fit,
+    which alone determine them.
+    """
 
-    def __init__(self, cube: CubePoints, startup: int, beforehand: Beforehand | None = None) -> None:
+    def __init__(
+        self, cube: CubePoints, startup: int, beforehand: Beforehand | None = None
+    ) -> None:
         self._cube, self._beforehand = cube, beforehand
         self._choice = np.array([isinstance(domain, Choice) for domain in cube.domains])
         self._startup = startup
@@ -47,11 +62,23 @@ class Model:
 
     @on_one_thread
     def propose(
-        self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve], pending: Iterable[int],
-        failed: AbstractSet[int], seed: int,
+        self,
+        points: Mapping[int, Sequence[float]],
+        curves: Mapping[int, Curve],
+        pending: Iterable[int],
+        failed: AbstractSet[int],
+        seed: int,
     ) -> list[float]:
-        """The point of the largest expected improvement at the last step. `points` and `curves` by trial; `pending`: those that
-        run; `failed`: those that did, around which there is less to be expected."""
+        """Return the point of the largest expected improvement at the last step.
+
+        Args:
+            points: by trial.
+            curves: by trial.
+            pending: running trials.
+            failed: failed trials; around them less is expected.
+            seed: of the random candidates.
+
+        """
         process = self.process(points, curves)
         known = np.array([points[number] for number in sorted(curves)])
         expected, _ = process.at_the_end(known)
@@ -59,15 +86,21 @@ class Model:
         running = [points[number] for number in sorted(pending)]
         if running:
             process = process.believing(np.array(running))
-        taken = np.array([*known.tolist(), *running, *(points[number] for number in sorted(failed))])
+        taken = np.array(
+            [*known.tolist(), *running, *(points[number] for number in sorted(failed))]
+        )
         success = None
         if failed:
             success = self._outcomes.log_success(points, failed, curves.keys())
         rng = np.random.default_rng(seed)
-        return largest_improvement(process.at_the_end, float(expected.min()), leaders, taken, self._cube, rng, success)
+        return largest_improvement(
+            process.at_the_end, float(expected.min()), leaders, taken, self._cube, rng, success
+        )
 
-    def process(self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve]) -> Process:
-        """The process given curves, in normal scores of their costs."""
+    def process(
+        self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve]
+    ) -> Process:
+        """Return the process given curves, in normal scores of their costs."""
         numbers = sorted(curves)
         whose = np.array([number for number in numbers for _ in curves[number]])
         times, costs = np.array([look for number in numbers for look in curves[number]]).T
@@ -76,8 +109,12 @@ class Model:
         seen = self._observations(at[rows], times[rows], normal_scores(costs)[rows])
         return Process(seen, self._fit(numbers, whose, at, times, costs))
 
-    def _fit(self, numbers: Sequence[int], whose: Rows, at: Floats, times: Floats, costs: Floats) -> Hyperparameters:
-        """Fitted to the first trials, so many that it changes seldom."""
+    def _fit(
+        self, numbers: Sequence[int], whose: Rows, at: Floats, times: Floats, costs: Floats
+    ) -> Hyperparameters:
+        """Fit to the first trials, with a number that grows in large steps, so that the fit changes
+        seldom.
+        """
         count = self._startup
         while count * GROWTH + 1 <= len(numbers):
             count = int(count * GROWTH + 1)
@@ -85,28 +122,35 @@ class Model:
         rows = first[_chosen(whose[first], times[first], costs[first], MOST_FITTED)]
         data = b"".join(part[rows].tobytes() for part in (at, times, costs))
         if self._fitted is None or self._fitted[0] != data:
-            self._fitted = data, fit(self._observations(at[rows], times[rows], normal_scores(costs[rows])))
+            self._fitted = (
+                data,
+                fit(self._observations(at[rows], times[rows], normal_scores(costs[rows]))),
+            )
         return self._fitted[1]
 
     def _observations(self, at: Floats, times: Floats, values: Floats) -> Observations:
-        return Observations(points=at, times=times, values=values, choice=self._choice, beforehand=self._beforehand)
+        return Observations(
+            points=at, times=times, values=values, choice=self._choice, beforehand=self._beforehand
+        )
 
 
 class Adviser(Protocol):
-    """Who expects something."""
+    """Predicts values at points."""
 
     def expected(self, points: Floats) -> Floats:
-        """Normal scores at the last step of points (m, d): (m,)."""
+        """Return normal scores at the last step of points (m, d): (m,)."""
         ...
 
 
 def advice(advisers: Sequence[Adviser]) -> Beforehand:
-    """What several expect: points (m, d) to (m, k)."""
+    """Return the predictions of several advisers as a function from points (m, d) to (m, k)."""
     return lambda points: np.stack([adviser.expected(points) for adviser in advisers], axis=1)
 
 
 def normal_scores(costs: Floats) -> Floats:
-    """Costs by their rank among all, as quantiles of the standard normal distribution; equal ones are equal, NaN is worst."""
+    """Return costs by their rank, as quantiles of the standard normal distribution. Equal costs
+    have equal scores, NaN is worst.
+    """
     costs = np.where(np.isnan(costs), np.inf, costs)
     _, place, counts = np.unique(costs, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - counts / 2
@@ -114,8 +158,12 @@ def normal_scores(costs: Floats) -> Floats:
 
 
 def _chosen(whose: Rows, times: Floats, costs: Floats, most: int) -> Rows:
-    """Which rows count where there are too many: all of the trials that got best, then those at the last step, the last ones of
-    the others, and the rest; older and newer ones mixed by a hash of their numbers."""
+    """Return the rows to use if there are too many.
+
+    First all rows of the trials with the best ends, then those at the last step, the last ones of
+    other trials, and the rest. Within each class the order is a hash of the trials' numbers, which
+    mixes older and newer ones.
+    """
     count = len(whose)
     if count <= most:
         return np.arange(count)

@@ -1,8 +1,9 @@
-"""The study behind `optuna_study.py`: told results as Optuna's trials.
+"""The study behind `optuna_study.py`: results as Optuna's trials.
 
-An Optuna sampler remembers in three places: its own attributes (gone, since it is made anew), attributes of the trial
-that it proposes, and attributes of the study (NSGA's parents of a generation). The last two come back as the
-proposal's state, so the study before a proposal is a function of the told results.
+An Optuna sampler keeps state in three places: its own attributes (lost, since it is made again),
+attributes of the trial that it proposes, and attributes of the study (NSGA's parents of a
+generation). The last two come back in the proposal's state, so the study before a proposal is a
+function of the results.
 """
 
 from __future__ import annotations
@@ -32,27 +33,34 @@ STUDY = "regrow"
 
 
 class StudyModel:
-    """The told history, and the trials to propose from it."""
+    """The results so far, and the trials to propose from them."""
 
-    def __init__(self, setting: Setting, make: Callable[[int], BaseSampler], *, stopped_count: bool) -> None:
+    def __init__(
+        self, setting: Setting, make: Callable[[int], BaseSampler], *, stopped_count: bool
+    ) -> None:
         self._setting, self.make, self._stopped_count = setting, make, stopped_count
         self.modes = setting.modes
-        self._domains = {p.name: p.domain for p in setting.space.flat if not isinstance(p.domain, (Constant, Grid))}
+        self._domains = {
+            p.name: p.domain
+            for p in setting.space.flat
+            if not isinstance(p.domain, (Constant, Grid))
+        }
         self._axes = {name: axis(domain) for name, domain in self._domains.items()}
         self._results: dict[int, Result] = {}
         self._changed: set[int] = set()
         self._first = 0
         self._noted: dict[int, Mapping[str, Json]] = {}
-        """What proposals noted at the study, by their number."""
+        """Attributes that proposals set on the study, by their number."""
         self._storage = _Storage(setting.modes)
         with quiet():
             made = make(0)
-        # A genetic sampler counts the trials of a generation. Those that it did not propose are of the first.
+        # A genetic sampler counts the trials of a generation. Trials that it did not propose belong
+        # to the first one.
         key = generation_key(made)
         self._attributes = {} if key is None else {key: 0}
 
     def tell(self, result: Result) -> None:
-        """Takes in a result; the one that says most on its trial counts."""
+        """Add a result. The most informative result of a trial counts."""
         number = result.number
         if self._supersedes(result, self._results.get(number)):
             self._results[number] = result
@@ -62,7 +70,7 @@ class StudyModel:
 
     @contextmanager
     def trial(self, number: int, seed: int) -> Iterator[ProposedTrial]:
-        """A trial to suggest parameters for, in the order of `Space.flat`."""
+        """Open a trial to suggest parameters for, in the order of `Space.flat`."""
         with self.opened(number) as storage, quiet():
             before = storage.get_study_system_attrs(0)
             study = optuna.Study(STUDY, storage, self.make(seed), optuna.pruners.NopPruner())
@@ -70,7 +78,9 @@ class StudyModel:
 
     @contextmanager
     def opened(self, number: int) -> Iterator[_Storage]:
-        """The study as it is for a trial, which may take its place there; it is as before after the block."""
+        """Open the study at the place of a trial, which may be put there. The study is restored
+        after the block.
+        """
         self._settle(number)
         attributes: dict[str, Json] = {}
         for other in sorted(self._noted):
@@ -86,8 +96,9 @@ class StudyModel:
         return supersedes(result, before)
 
     def _settle(self, number: int) -> None:
-        """Brings the study's trials up to what was told. Trial n has the place n, after the earlier results; a number that
-        was never told is a failed trial."""
+        """Bring the study's trials up to date with the results. Trial n has the place n, after the
+        earlier results; a number without a result is a failed trial.
+        """
         first = min(0, min(self._changed, default=0))
         if first < self._first:
             self._first = first
@@ -98,26 +109,36 @@ class StudyModel:
         self._changed.clear()
 
     def _frozen(self, result: Result, place: int) -> FrozenTrial:
-        """The result as a trial of Optuna."""
+        """Return the result as a trial of Optuna."""
         state, values = self._end(result)
-        kept = {name: self._axes[name] for name in self._axes if name in result.config} if state is not TrialState.FAIL else {}
+        kept = (
+            {name: self._axes[name] for name in self._axes if name in result.config}
+            if state is not TrialState.FAIL
+            else {}
+        )
         distributions = {name: a.distribution for name, a in kept.items()}
         params = {
-            name: a.distribution.to_external_repr(a.coordinate(result.config[name])) for name, a in kept.items()
+            name: a.distribution.to_external_repr(a.coordinate(result.config[name]))
+            for name, a in kept.items()
         }
         attributes = dict(result.state.get("trial", {})) if result.state else dict(self._attributes)
         one = len(self._setting.modes) == 1
         trial = frozen(
-            place, state, values=values, params=params, distributions=distributions, system_attrs=attributes,
+            place,
+            state,
+            values=values,
+            params=params,
+            distributions=distributions,
+            system_attrs=attributes,
             intermediate_values=dict(result.intermediate) if one else {},
         )
         for i, violation in enumerate(result.violations):
-            if not math.isnan(violation):  # of a failed trial
+            if not math.isnan(violation):  # NaN in a failed trial
                 trial.set_constraint(str(i), violation)
         return trial
 
     def _end(self, result: Result) -> tuple[TrialState, list[float] | None]:
-        """State and values. FAIL for whatever could not be compared with other trials."""
+        """Return state and values. FAIL if it cannot be compared with other trials."""
         nothing = TrialState.FAIL, None
         if result.status == "failed" or not self._fits(result):
             return nothing
@@ -130,108 +151,140 @@ class StudyModel:
             known = result.values is not None and len(result.values) == len(self._setting.modes)
             values = list(result.values or ()) if known else [math.nan]
         else:
-            value = ended_value(replace(result, status="stopped") if result.status == "paused" else result)
+            value = ended_value(
+                replace(result, status="stopped") if result.status == "paused" else result
+            )
             if result.status in ("stopped", "paused") and not self._stopped_count:
                 return TrialState.PRUNED, None if value is None else [value]
             values = [math.nan if value is None else value]
         return nothing if any(map(math.isnan, values)) else (TrialState.COMPLETE, values)
 
     def _fits(self, result: Result) -> bool:
-        """Whether its parameters are those of the space; earlier results may be of another one."""
+        """Return whether its parameters are those of the space. Earlier results may come from
+        another space.
+        """
         config = result.config
         active = [name for name in self._setting.space.active(config) if name in self._domains]
         present = [name for name in self._domains if name in config]
-        return active == present and all(self._domains[name].contains(config[name]) for name in active)
+        return active == present and all(
+            self._domains[name].contains(config[name]) for name in active
+        )
 
 
 class ProposedTrial:
     """One Optuna trial, in terms of our domains."""
 
     def __init__(
-        self, study: optuna.Study, axes: Mapping[str, Axis], storage: _Storage, before: Mapping[str, Json]
+        self,
+        study: optuna.Study,
+        axes: Mapping[str, Axis],
+        storage: _Storage,
+        before: Mapping[str, Json],
     ) -> None:
         self._trial = study.ask()
         self._axes, self._storage, self._before = axes, storage, before
 
     def suggest(self, name: str) -> Json:
-        """The value of a parameter that is not a constant nor under `grid`."""
+        """Return the value of a parameter that is neither a constant nor under `grid`."""
         return self._axes[name].suggest(self._trial, name)
 
     @property
     def together(self) -> dict[str, Any]:
-        """What the sampler draws at once, by parameter."""
+        """The values that the sampler draws at once, by parameter."""
         return self._trial.relative_params
 
     @property
     def state(self) -> dict[str, Json]:
-        """What the sampler noted, at the trial and at the study."""
+        """Attributes that the sampler set on the trial and on the study."""
         study = self._storage.get_study_system_attrs(0)
         noted = {
             "trial": dict(self._storage.opened.system_attrs),
-            "study": {k: v for k, v in study.items() if k not in self._before or self._before[k] != v},
+            "study": {
+                k: v for k, v in study.items() if k not in self._before or self._before[k] != v
+            },
         }
         return {key: attributes for key, attributes in noted.items() if attributes}
 
 
 class _Storage(OneStudy):
-    """A storage of one study whose trials are put at their places, and one that is open at a time, for a proposal.
+    """A storage of one study whose trials are set at their places, and in which one trial at a time
+    is open for a proposal.
 
-    Optuna's own can only append, and never forgets a trial that was asked for.
+    Optuna's own can only append, and never removes a trial that was asked for.
     """
 
     def __init__(self, modes: tuple[Mode, ...]) -> None:
         super().__init__()
         with quiet():
-            self.create_new_study([StudyDirection.MINIMIZE if m == "min" else StudyDirection.MAXIMIZE for m in modes], STUDY)
+            self.create_new_study(
+                [StudyDirection.MINIMIZE if m == "min" else StudyDirection.MAXIMIZE for m in modes],
+                STUDY,
+            )
         self._open = 0
         self._under: FrozenTrial | None = None
 
     def fill(self, count: int) -> None:
-        """Failed trials up to `count` of them, where there are fewer."""
+        """Add failed trials until there are `count` trials."""
         for place in range(len(self.all_trials), count):
             super().put(frozen(place, TrialState.FAIL))
 
     @property
     def opened(self) -> FrozenTrial:
-        """The trial that is open."""
+        """The open trial."""
         return self.all_trials[self._open]
 
     def put(self, trial: FrozenTrial) -> None:
-        """Sets the trial at the place of its number."""
+        """Set the trial at the place of its number."""
         self.fill(trial.number)
         super().put(trial)
 
     def open(self, place: int, attributes: Mapping[str, Json]) -> None:
-        """The next new trial takes this place; the study has these attributes."""
-        self._open, self._under = place, self.all_trials[place] if place < len(self.all_trials) else None
+        """Let the next new trial take this place; set the study's attributes."""
+        self._open, self._under = (
+            place,
+            self.all_trials[place] if place < len(self.all_trials) else None,
+        )
         self.note(attributes)
 
     def close(self) -> None:
-        """Forgets the trial that was opened."""
+        """Remove the trial that was opened."""
         if self._under is not None:
             self.all_trials[self._open] = self._under
         else:
             del self.all_trials[self._open :]
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """At the place that is open."""
+        """Create a trial at the open place."""
         self.put(frozen(self._open, TrialState.RUNNING))
         return self._open
 
 
 def frozen(place: int, state: TrialState, **known: Any) -> FrozenTrial:
-    """A trial of Optuna; its times are nobody's business here."""
-    empty: dict[str, Any] = {"params": {}, "distributions": {}, "system_attrs": {}, "intermediate_values": {}}
+    """Return a trial of Optuna. Its times are not used here."""
+    empty: dict[str, Any] = {
+        "params": {},
+        "distributions": {},
+        "system_attrs": {},
+        "intermediate_values": {},
+    }
     return FrozenTrial(
-        number=place, trial_id=place, state=state, value=None, datetime_start=None, datetime_complete=None, user_attrs={},
+        number=place,
+        trial_id=place,
+        state=state,
+        value=None,
+        datetime_start=None,
+        datetime_complete=None,
+        user_attrs={},
         **(empty | known),
     )
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without Optuna's notes and warnings (of experimental options, of infinite values), which would come with every
-    proposal; their levels are the user's process's."""
+    """Suppress Optuna's messages and warnings (about experimental options, infinite values), which
+    would come with every proposal. The log level itself belongs to the user's process and is
+    restored.
+    """
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

@@ -1,9 +1,10 @@
-"""Where trials fail: how probable it is that one does not, by where its configuration lies in the unit cube.
+"""The probability that a trial does not fail, by the point of its configuration in the unit cube.
 
-A Gaussian process over outcomes, 1 and -1, whose sign is the class, its noise included: without that, a place of which nothing is
-known would seem better than all others wherever most trials fail. The expected improvement is multiplied by this probability
-(Gardner et al., ICML 2014, section 3.1; Gelbart, Snoek and Adams, UAI 2014). Where failures have nothing to do with parameters
-the process takes them for noise, and the probability is about the same everywhere.
+A Gaussian process over outcomes, 1 and -1, whose sign is the class, its noise included: without
+that, an unexplored place would seem better than all others if most trials fail. The expected
+improvement is multiplied by this probability (Gardner et al., ICML 2014, section 3.1; Gelbart,
+Snoek and Adams, UAI 2014). If failures do not depend on parameters, the process takes them for
+noise, and the probability is about the same everywhere.
 """
 
 from __future__ import annotations
@@ -21,24 +22,40 @@ from regrow.search.samplers.curve_process import Hyperparameters, Observations, 
 Floats = npt.NDArray[np.float64]
 
 MOST: Final = 200
-"""Outcomes that count at most: all failures up to half of it, and others; which ones is chance, by a hash of their numbers."""
+"""Most outcomes that are used: failures up to half of it, and others. If there are more, a hash of
+their numbers selects them.
+"""
 MOST_FITTED: Final = 80
-"""Outcomes that hyperparameters are fitted to at most."""
+"""Most outcomes that hyperparameters are fitted to."""
 
 
 class Outcomes:
-    """What has failed and what has not. It keeps the hyperparameters of the last fit, which its data alone determine."""
+    """Which trials failed and which did not. It caches the hyperparameters of the last fit, which
+    its data alone determine.
+    """
 
     def __init__(self, choice: npt.NDArray[np.bool_]) -> None:
         self._choice = choice
         self._fitted: tuple[bytes, Hyperparameters] | None = None
 
     def log_success(
-        self, points: Mapping[int, Sequence[float]], failed: AbstractSet[int], others: AbstractSet[int]
+        self,
+        points: Mapping[int, Sequence[float]],
+        failed: AbstractSet[int],
+        others: AbstractSet[int],
     ) -> Callable[[Floats], Floats]:
-        """Given trials that have failed, at least one, and others: points (m, d) of the unit cube to the logarithm of the
-        probability that a trial there does not fail, (m,)."""
-        bad = sorted(failed, key=_mixed)[: MOST if not others else max(MOST // 2, MOST - len(others))]
+        """Return a function from points (m, d) of the unit cube to the logarithm of the probability
+        that a trial there does not fail, (m,).
+
+        Args:
+            points: by trial.
+            failed: trials that have failed, at least one.
+            others: trials that have not.
+
+        """
+        bad = sorted(failed, key=_mixed)[
+            : MOST if not others else max(MOST // 2, MOST - len(others))
+        ]
         good = sorted(others - failed, key=_mixed)[: MOST - len(bad)]
         numbers = sorted([*bad, *good])
         fitted = sorted(sorted(numbers, key=_mixed)[:MOST_FITTED])
@@ -54,10 +71,17 @@ class Outcomes:
 
         return found
 
-    def _seen(self, numbers: Sequence[int], points: Mapping[int, Sequence[float]], failed: AbstractSet[int]) -> Observations:
+    def _seen(
+        self,
+        numbers: Sequence[int],
+        points: Mapping[int, Sequence[float]],
+        failed: AbstractSet[int],
+    ) -> Observations:
         return Observations(
-            points=np.array([points[number] for number in numbers]), times=np.ones(len(numbers)),
-            values=np.array([-1.0 if number in failed else 1.0 for number in numbers]), choice=self._choice,
+            points=np.array([points[number] for number in numbers]),
+            times=np.ones(len(numbers)),
+            values=np.array([-1.0 if number in failed else 1.0 for number in numbers]),
+            choice=self._choice,
         )
 
 

@@ -14,23 +14,27 @@ from regrow.search.space.setting import Setting
 
 TYPES = {"sobol": "Sobol", "halton": "Halton"}
 BLOCK = 256
-"""Points that are computed at a time. Jumping to a block costs about 1 ms, wherever it is."""
+"""Points that are computed at a time. Jumping to a block takes about 1 ms, wherever it is."""
 
 
 class Qmc:
-    """Trial n takes point n of a low-discrepancy sequence (Bergstra and Bengio, 2012, JMLR 13:281, section 4.3).
+    """Trial n takes point n of a low-discrepancy sequence (Bergstra and Bengio, 2012, JMLR 13:281,
+    section 4.3).
 
-    `qmc_type`: "sobol" (Joe and Kuo, 2008) or "halton"; `scramble`: with Owen's scrambling, drawn from the
-    experiment's seed, so that all trials are of one sequence. Every parameter has a dimension of its own, also one
-    that is conditional: where it is inactive its coordinate is left out. Parameters under `grid` take cell n mod the
-    cells and have no dimension. Sobol's points are balanced after 2**k trials. Learns nothing from results.
+    `qmc_type`: "sobol" (Joe and Kuo, 2008) or "halton"; `scramble`: with Owen's scrambling, drawn
+    from the experiment's seed, so that all trials belong to one sequence. Every parameter has its
+    own dimension, also a conditional one: its coordinate is unused while it is inactive. Parameters
+    under `grid` take cell n mod the cells and have no dimension. Sobol's points are balanced after
+    2**k trials. It learns nothing from results.
     """
 
     several = True
 
     def __init__(self, setting: Setting, *, qmc_type: str = "sobol", scramble: bool = True) -> None:
         if qmc_type not in TYPES:
-            raise SpecError("search.qmc.qmc_type", qmc_type, "is not known", "write sobol or halton")
+            raise SpecError(
+                "search.qmc.qmc_type", qmc_type, "is not known", "write sobol or halton"
+            )
         self._cells = Cells(setting.space, Grid)
         self._dimension = {p.name: d for d, p in enumerate(modelled(setting.space))}
         self._engine, self._scramble, self._seed = TYPES[qmc_type], scramble, setting.seed
@@ -38,30 +42,35 @@ class Qmc:
         self._points: Any = None
 
     def ask(self, number: int, seed: int) -> Proposal:
-        """Never None. `seed` plays no part: the sequence is that of the experiment's seed.
+        """See Sampler; never None. `seed` is not used: the sequence depends on the experiment's
+        seed.
 
         Raises ValueError beyond 2**30 trials, where Sobol's sequence ends.
         """
         point, dimension = self._point(number), self._dimension
 
         def draw(p: Parameter) -> Json:
-            return p.domain.quantile(inside(point[dimension[p.name]]) if p.name in dimension else 0.5)
+            return p.domain.quantile(
+                inside(point[dimension[p.name]]) if p.name in dimension else 0.5
+            )
 
         return Proposal(config=self._cells.config(number, draw))
 
     def tell(self, result: Result) -> None:
-        """Nothing is learnt."""
+        """Ignore the result."""
 
     def _point(self, number: int) -> Any:
-        """Point `number`, one coordinate a dimension, in [0, 1]."""
+        """Return point `number`, one coordinate for each dimension, in [0, 1]."""
         if not self._dimension:
             return ()
         block, row = divmod(number, BLOCK)
         if block != self._block:
             from scipy.stats import qmc
 
-            engine = getattr(qmc, self._engine)(len(self._dimension), scramble=self._scramble, seed=self._seed)
-            if block:  # by nothing, scipy 1.17 fails
+            engine = getattr(qmc, self._engine)(
+                len(self._dimension), scramble=self._scramble, seed=self._seed
+            )
+            if block:  # scipy 1.17 fails for a jump of 0
                 engine.fast_forward(block * BLOCK)
             self._block, self._points = block, engine.random(BLOCK)
         return self._points[row]

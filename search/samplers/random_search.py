@@ -13,17 +13,21 @@ from regrow.search.space.setting import Setting
 
 
 def drawn(space: Space, number: int, seed: int, given: Mapping[str, Json]) -> dict[str, Json]:
-    """What RandomSearch proposes for trial `number`, but for the parameters in `given`, and what becomes active by them."""
+    """Return RandomSearch's proposal for trial `number` with the values in `given` instead of its
+    own, and with parameters that these make active.
+    """
     usual = {**_config(Cells(space, Grid), number, seed), **given}
     config: dict[str, Json] = {}
     for p in space.flat:
         if p.active(config):
-            config[p.name] = usual[p.name] if p.name in usual else p.domain.quantile(uniform_draw(seed, p.name))
+            config[p.name] = (
+                usual[p.name] if p.name in usual else p.domain.quantile(uniform_draw(seed, p.name))
+            )
     return config
 
 
 class RandomSearch:
-    """Random search (Bergstra and Bengio, 2012, JMLR 13:281). Learns nothing from results."""
+    """Random search (Bergstra and Bengio, 2012, JMLR 13:281). It learns nothing from results."""
 
     several = True
 
@@ -31,11 +35,11 @@ class RandomSearch:
         self._cells = Cells(setting.space, Grid)
 
     def ask(self, number: int, seed: int) -> Proposal:
-        """Grids take cell `number` mod their cells; never None."""
+        """See Sampler; never None. Grids take cell `number` mod their cells."""
         return Proposal(config=_config(self._cells, number, seed))
 
     def tell(self, result: Result) -> None:
-        """Nothing is learnt."""
+        """Ignore the result."""
 
 
 def _config(cells: Cells, number: int, seed: int) -> dict[str, Json]:

@@ -1,4 +1,6 @@
-"""What a Result says, for the samplers that learn from more than Optuna's columns: which of two counts, and its value."""
+"""Rules about results for samplers that use more than Optuna's columns: which of two results
+counts, and a result's value.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,17 @@ from typing import Final
 from regrow.search.samplers.base import Result
 
 APART: Final = 3
-"""A curve is looked at from steps 1, 3, 9, ... on, and at its end."""
+"""A curve is sampled from steps 1, 3, 9, ... on, and at its end."""
 _RANK: Final = {"running": 0, "paused": 1, "failed": 2, "stopped": 3, "done": 4}
 
 
 def supersedes(result: Result, before: Result | None) -> bool:
-    """Whether `result` says more on its trial than `before`: an end more than none, a real end more than a failure, a
-    longer curve more than a shorter one, and whatever came of it after it was revived more than what was before. So the
-    order in which a trial's results are told leaves no trace."""
+    """Return whether `result` is more informative about its trial than `before`.
+
+    An end counts more than none, a real end more than a failure, a longer curve more than a shorter
+    one, and everything after a retry more than everything before it. So the order in which a
+    trial's results arrive makes no difference.
+    """
     return before is None or _says(result) > _says(before)
 
 
@@ -25,9 +30,11 @@ def _says(result: Result) -> tuple[int, int, int]:
 
 
 def ended_value(result: Result) -> float | None:
-    """The value by which an ended trial counts as a whole: of a stopped one the last of its curve.
+    """Return the value by which an ended trial counts as a whole; for a stopped one the last of its
+    curve.
 
-    None for one that runs, failed, or has no value (a NaN is none); also for a paused one, whose value may still change.
+    None if the trial runs, failed, or has no value (or NaN); also if it is paused, as its value may
+    still change.
     """
     if result.status not in ("done", "stopped"):
         return None
@@ -38,7 +45,9 @@ def ended_value(result: Result) -> float | None:
 
 
 def looks(curve: Iterable[tuple[int, float]], sign: float) -> list[tuple[int, float]]:
-    """The least cost so far of a curve of values, rising in step: at the first step from each of 1, 3, 9, ... on, and last."""
+    """Return the least cost so far of a curve of values, ordered by step: at the first step from
+    each of 1, 3, 9, ... on, and at the last one.
+    """
     found: list[tuple[int, float]] = []
     cost, due, held = math.inf, 1, False
     for step, value in curve:

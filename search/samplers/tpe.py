@@ -1,7 +1,8 @@
-"""The sampler "tpe": the port's side of it. Optuna and numpy are imported at the first `ask`, not before.
+"""The sampler "tpe", which implements the port. Optuna and numpy are imported only at the first
+`ask`.
 
-A spec is validated by making its sampler, also where nothing is ever asked (the command line, a worker);
-importing Optuna costs half a second there.
+A specification is validated by making its sampler, also in processes that never ask it (the command
+line, a worker), where importing Optuna would take half a second.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ if TYPE_CHECKING:
 
 
 class Tpe:
-    """Optuna's TPESampler (Watanabe, 2023, arXiv:2304.11127), mended for schedulers that end trials early.
+    """Optuna's TPESampler (Watanabe, 2023, arXiv:2304.11127), corrected for schedulers that end
+    trials early.
 
-    As long as no trial was ended early, and always with `like_optuna`, each proposal equals that of a plain Optuna study
-    with the same seed and the same trials: see `tpe_model.py` for what is Optuna's and what is ours. Optuna takes
-    trials that ran to their end for good, whatever they reached; once a scheduler stopped or paused some, here the good ones
-    are the best 15 % at the largest step that at least `n_startup_trials` reached (as in BOHB, Falkner et al., ICML 2018),
-    all others are the bad ones, and `random_fraction` of the proposals are random.
+    As long as no trial was ended early, and always with `like_optuna`, each proposal equals that of
+    a plain Optuna study with the same seed and the same trials: `tpe_model.py` lists what is
+    Optuna's and what is ours. Optuna counts all trials that ran to their end as good, whatever they
+    reached. Here, once a scheduler stopped or paused a trial, the good ones are the best 15 % at
+    the largest step that at least `n_startup_trials` reached (as in BOHB, Falkner et al., ICML
+    2018), all others are the bad ones, and `random_fraction` of the proposals are random.
 
-    Parameters under `grid` are not modelled: trial n takes cell n mod the cells. The other options are Optuna's, with its
-    defaults: random proposals until `n_startup_trials` have ended, `n_ei_candidates` candidates a proposal, `multivariate`
-    (None: Optuna decides, which is yes), `group`ed subspaces for conditional spaces, `constant_liar`, which keeps away
-    from running trials. With several metrics (Ozaki et al., GECCO 2020) or constraints the proposals are those of an
-    Optuna study as it is, which costs more: 0.1 s at 1,000 trials.
+    Parameters under `grid` are not modelled: trial n takes cell n mod the cells. The other options
+    are Optuna's, with its defaults: random proposals until `n_startup_trials` have ended,
+    `n_ei_candidates` candidates for each proposal, `multivariate` (None: Optuna decides, which is
+    yes), `group`ed subspaces for conditional spaces, `constant_liar`, which avoids running trials.
+    With several metrics (Ozaki et al., GECCO 2020) or constraints the proposals are those of an
+    unmodified Optuna study, which is slower: 0.1 s at 1,000 trials.
     """
 
     several = True
@@ -51,15 +55,25 @@ class Tpe:
         like_optuna: bool = False,
     ) -> None:
         if n_startup_trials < 0:
-            raise SpecError("search.tpe.n_startup_trials", n_startup_trials, "is below 0", "write 0 or more")
+            raise SpecError(
+                "search.tpe.n_startup_trials", n_startup_trials, "is below 0", "write 0 or more"
+            )
         if n_ei_candidates < 1:
-            raise SpecError("search.tpe.n_ei_candidates", n_ei_candidates, "is below 1", "write 1 or more")
+            raise SpecError(
+                "search.tpe.n_ei_candidates", n_ei_candidates, "is below 1", "write 1 or more"
+            )
         if not isinstance(multivariate, bool | None):
-            raise SpecError("search.tpe.multivariate", multivariate, "is not a bool", "write true or false")
+            raise SpecError(
+                "search.tpe.multivariate", multivariate, "is not a bool", "write true or false"
+            )
         if group and multivariate is False:
-            raise SpecError("search.tpe.group", group, "needs multivariate", "write multivariate: true")
+            raise SpecError(
+                "search.tpe.group", group, "needs multivariate", "write multivariate: true"
+            )
         if not 0 <= random_fraction <= 1:
-            raise SpecError("search.tpe.random_fraction", random_fraction, "is not a fraction", "write 0.2")
+            raise SpecError(
+                "search.tpe.random_fraction", random_fraction, "is not a fraction", "write 0.2"
+            )
         self._random_fraction = None if like_optuna else random_fraction
         self._options = {
             "n_startup_trials": n_startup_trials,
@@ -68,7 +82,7 @@ class Tpe:
             "group": group,
             "constant_liar": constant_liar,
         }
-        # Several metrics and constraints are Optuna's own business: its study, and not our columns.
+        # Several metrics and constraints are handled by Optuna's study instead of our columns.
         several = len(setting.modes) > 1 or setting.constraints > 0
         self._study = TpeStudy(setting, **self._options) if several else None
         self._space = setting.space
@@ -79,7 +93,7 @@ class Tpe:
         self._model: Model | None = None
 
     def ask(self, number: int, seed: int) -> Proposal:
-        """Never None. `seed` counts modulo 2**32, which is what numpy's generator takes."""
+        """See Sampler; never None. `seed` counts modulo 2**32, the range of numpy's generator."""
         if self._study is not None:
             return self._study.ask(number, seed)
         if self._model is None:
@@ -97,9 +111,12 @@ class Tpe:
             return Proposal(config=config, state=trial.state)
 
     def tell(self, result: Result) -> None:
-        """A "running" one is remembered for `constant_liar`; "done" without a (finite or infinite) value, and
-        "failed", teach nothing. Raises ValueError at the next `ask` if a trial ended in two different
-        ways. Results of earlier experiments are told before the first `ask`."""
+        """See Sampler. Results of earlier experiments must come before the first `ask`.
+
+        A "running" result is kept for `constant_liar`; "failed", and "done" without a (finite or
+        infinite) value, are ignored. Raises ValueError at the next `ask` if a trial ended in two
+        different ways.
+        """
         if self._study is not None:
             self._study.tell(result)
         else:

@@ -1,5 +1,6 @@
-"""How TPE sees a domain: the Optuna distribution that stands for it, and values as coordinates in it and
-back."""
+"""TPE's view of a domain: the Optuna distribution that represents it, and the conversion of values
+to coordinates and back.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +18,24 @@ from optuna.trial import Trial
 
 from regrow.search.space.domains import Choice, Domain, Float, Int, Json, Normal
 
-_TAIL = NormalDist().cdf(-5.0)  # 3 in 10 million: where a normal parameter ends on either side, 5 sd from its mean
+# 3 in 10 million: a normal parameter ends 5 sd from its mean on either side
+_TAIL = NormalDist().cdf(-5.0)
 
 
 class Axis(ABC):
-    """One parameter as TPE sees it."""
+    """One parameter as TPE models it."""
 
     distribution: BaseDistribution
 
     @abstractmethod
     def coordinate(self, value: Json) -> float:
-        """Where `value` lies. Raises ValueError if it can't be a value of the parameter."""
+        """Return the coordinate of `value`. Raises ValueError if it can't be a value of the
+        parameter.
+        """
 
     @abstractmethod
     def suggest(self, trial: Trial, name: str) -> Json:
-        """The value that Optuna suggests."""
+        """Return the value that Optuna suggests."""
 
 
 class _Continuous(Axis):
@@ -47,14 +51,17 @@ class _Continuous(Axis):
 
 
 class _Stepped(Axis):
-    """Optuna's values carry rounding errors (0.30000000000000004), ours don't: coordinates are Optuna's."""
+    """A float in steps. Optuna's values carry rounding errors (0.30000000000000004), ours don't:
+    coordinates are Optuna's.
+    """
 
     def __init__(self, domain: Float) -> None:
         if domain.step is None or domain.cells is None:
             raise TypeError(f"{domain} has no step")
         self._domain = domain
         self._step = domain.step
-        self._high = float(domain.cell(domain.cells - 1))  # Optuna warns unless the steps end at high
+        # Optuna warns unless the steps end at high
+        self._high = float(domain.cell(domain.cells - 1))
         self.distribution = FloatDistribution(domain.low, self._high, step=domain.step)
 
     def coordinate(self, value: Json) -> float:
@@ -79,8 +86,9 @@ class _Whole(Axis):
 
 
 class _Bell(Axis):
-    """A normal parameter by its quantile: Optuna has uniform priors only, and this makes its prior the
-    normal."""
+    """A normal parameter by its quantile: Optuna has only uniform priors, and this makes the prior
+    normal.
+    """
 
     def __init__(self, domain: Normal) -> None:
         self.distribution = FloatDistribution(_TAIL, 1.0 - _TAIL)
@@ -94,7 +102,7 @@ class _Bell(Axis):
 
 
 class _Categories(Axis):
-    """Positions stand for the values: Optuna takes scalars only, and can't tell True from 1."""
+    """A choice by position: Optuna takes scalars only, and can't tell True from 1."""
 
     def __init__(self, domain: Choice) -> None:
         self._domain = domain
@@ -113,7 +121,7 @@ class _Categories(Axis):
 
 
 def axis(domain: Domain) -> Axis:
-    """The axis for a domain. Raises TypeError for one that TPE doesn't model."""
+    """Return the axis for a domain. Raises TypeError for one that TPE doesn't model."""
     match domain:
         case Float(step=None):
             return _Continuous(domain)

@@ -1,8 +1,10 @@
-"""Which trials are good where some are ended early: the best ones at the largest budget that enough trials reached.
+"""Selects the good trials if some are ended early: the best ones at the largest budget that enough
+trials reached.
 
-Optuna takes those that ran to their end for good first, whatever they reached, and under a scheduler that stops most trials
-these are nearly all of the good ones: the model collapses onto the first survivor. Here values are compared at one budget, as in
-BOHB (Falkner, Klein and Hutter, ICML 2018, section 3.2 and algorithm 2). No Optuna here.
+Optuna prefers trials that ran to their end, whatever they reached. Under a scheduler that stops
+most trials these are nearly all of the good ones, and the model collapses onto the first survivor.
+Here values are compared at one budget, as in BOHB (Falkner, Klein and Hutter, ICML 2018, section
+3.2 and algorithm 2). Optuna is not used here.
 """
 
 from __future__ import annotations
@@ -20,25 +22,31 @@ from regrow.search.samplers.tpe_history import DONE, Floats, Rows, TpeHistory, b
 from regrow.search.space.domains import Json
 
 GOOD: Final = 0.15
-"""Of the trials at the budget so many are good, as in BOHB; at most `MOST`, as in Optuna."""
+"""Fraction of the trials at the budget that are good, as in BOHB; at most `MOST`, as in Optuna."""
 MOST: Final = 25
 
 
 class BudgetHistory(TpeHistory):
-    """A budget is a step. A trial's value there is its best up to that step; what is done has its value at every step after its
-    end, and at every step if it came without a curve. `enough`: how many trials make a budget; all where there are fewer."""
+    """A history that compares trials at one budget, which is a step.
 
-    def __init__(self, coordinate: Mapping[str, Callable[[Json], float]], mode: Mode, enough: int) -> None:
+    A trial's value at a budget is its best up to that step. A done trial also has its value at
+    every step after its end, and at every step if it has no curve. `enough`: how many trials make a
+    budget; all if there are fewer.
+    """
+
+    def __init__(
+        self, coordinate: Mapping[str, Callable[[Json], float]], mode: Mode, enough: int
+    ) -> None:
         super().__init__(coordinate, mode)
         self._enough = max(enough, 1)
         self._curve: dict[int, tuple[list[int], list[float]]] = {}
-        """By trial: the steps at which it became better, and its loss since then."""
+        """By trial: the steps at which it improved, and its loss since then."""
         self._budget = math.inf
         self._there: dict[int, float] = {}
-        """By trial: its loss at `_budget`, of those that were asked for."""
+        """By trial: its loss at `_budget`, for trials that were needed so far."""
 
     def tell(self, result: Result, shared: Mapping[str, float]) -> bool:
-        """As `TpeHistory.tell`."""
+        """See `TpeHistory.tell`."""
         counts = super().tell(result, shared)
         if counts:
             steps, losses, least = [], [], math.inf
@@ -52,13 +60,14 @@ class BudgetHistory(TpeHistory):
         return counts
 
     def early(self) -> bool:
-        """Whether a trial was ended early, so that there is more than one budget."""
+        """Return whether a trial was ended early, so that there is more than one budget."""
         return bool((self._rank[self._learnt()] != DONE).any())
 
     def split(self, n_below: int, *, liar: bool, number: int) -> tuple[Rows, Rows]:
-        """The good trials, and all others, also those that did not get as far as the budget; each by number.
+        """Return the good trials, and all others including those that did not reach the budget;
+        each by number.
 
-        Where no trial was ended early it is as in Optuna: the best `n_below`.
+        If no trial was ended early the result is Optuna's: the best `n_below`.
         """
         if not self.early():
             return super().split(n_below, liar=liar, number=number)
@@ -69,10 +78,12 @@ class BudgetHistory(TpeHistory):
         there = learnt[reach >= budget]
         losses = self._losses(there, budget)
         count = min(math.ceil(GOOD * len(there)), MOST)
-        return self._with_others(there[best(np.arange(len(there)), count, losses)], liar=liar, number=number)
+        return self._with_others(
+            there[best(np.arange(len(there)), count, losses)], liar=liar, number=number
+        )
 
     def _losses(self, trials: Rows, budget: float) -> Floats:
-        """The losses at a budget."""
+        """Return the losses at a budget."""
         if budget == math.inf:
             return np.asarray(self._loss[trials])
         if budget != self._budget:

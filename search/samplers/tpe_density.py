@@ -1,8 +1,9 @@
-"""The density of many trials at few candidates, computed fast. Nothing about searching lives here.
+"""The density of many trials at few candidates, computed fast. Knows nothing about searching.
 
-Optuna's `ParzenEstimator` is the same mixture of products; for thousands of trials its `log_pdf` spends
-its time in the tails of discrete parameters, which it computes one at a time in Python (0.1 s of 0.15 s a
-proposal with 10,000 trials), and in building arrays of candidates x trials x parameters.
+Optuna's `ParzenEstimator` is the same mixture of products. For thousands of trials its `log_pdf`
+spends its time in the tails of discrete parameters, which it computes one at a time in Python (0.1
+s of 0.15 s for each proposal with 10,000 trials), and in building arrays of candidates x trials x
+parameters.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 class FastDensity(ParzenEstimator):
-    """A Parzen estimator whose `log_pdf` is Optuna's up to rounding (1e-9 relative, see the tests)."""
+    """A Parzen estimator whose `log_pdf` is Optuna's up to rounding (1e-9 relative, see the
+    tests).
+    """
 
     def log_pdf(self, samples_dict: dict[str, Floats]) -> Floats:
-        """The log density at each sample; -inf where it is 0."""
+        """Return the log density at each sample, -inf where the density is 0."""
         weights = self.weights
         total = np.zeros((len(next(iter(samples_dict.values()))), len(weights)))
         for name, kernels in self.kernels():
             _add_log_pdf(total, kernels, samples_dict[name])
-        total += np.log(weights)  # last, as Optuna does: among categories alone no bit differs
+        total += np.log(weights)  # added last, as Optuna does: with only categories no bit differs
         largest = total.max(axis=1)
         largest[np.isneginf(largest)] = 0.0
         total -= largest[:, None]
@@ -44,7 +47,7 @@ class FastDensity(ParzenEstimator):
 
 
 def _add_log_pdf(total: Floats, kernels: Kernels, x: Floats) -> None:
-    """Adds to `total` (samples x kernels) the log density of one parameter."""
+    """Add to `total` (samples x kernels) the log density of one parameter."""
     if isinstance(kernels, Categorical):
         total += np.log(kernels.weights.T)[x.astype(np.intp)]
         return
@@ -58,7 +61,8 @@ def _add_log_pdf(total: Floats, kernels: Kernels, x: Floats) -> None:
         total -= z
         total[(x < low) | (x > high)] = -np.inf
         return
-    # Discrete: few different values, so each pair of a candidate and a kernel is computed once and looked up.
+    # Discrete: few different values, so each pair of a candidate and a kernel is computed once and
+    # looked up.
     half = kernels.step / 2
     values, of_sample = np.unique(x, return_inverse=True)
     left, right = values - half, values + half
@@ -71,8 +75,11 @@ def _add_log_pdf(total: Floats, kernels: Kernels, x: Floats) -> None:
 
 
 def log_mass(a: Floats, b: Floats) -> Floats:
-    """The log of the standard normal's mass between `a` and `b`, a < b; precise in both tails."""
-    if a.max() <= 0.0 <= b.min() and (b - a).min() >= 1.0:  # much of the mass: nothing cancels, and 3 times faster
+    """Return the log of the standard normal's mass between `a` and `b`, a < b; precise in both
+    tails.
+    """
+    # large masses: nothing cancels, and 3 times faster
+    if a.max() <= 0.0 <= b.min() and (b - a).min() >= 1.0:
         return np.asarray(np.log(ndtr(b) - ndtr(a)))
     mirrored = a > 0
     near, far = np.where(mirrored, -a, b), np.where(mirrored, -b, a)

@@ -1,8 +1,9 @@
-"""What TPE was told, as columns of numbers by trial. No Optuna here, and no decision: only what was, and
-its order.
+"""The results for TPE, as columns of numbers by trial. No Optuna and no decision here: only the
+data and its order.
 
-Row n of each column is trial n, so the order in which results arrived leaves no trace. A proposal reads whole
-columns; as Optuna's trial objects, 10,000 trials cost it 60 ms of attribute look-ups for each proposal.
+Row n of each column is trial n, so the order in which results arrived makes no difference. A
+proposal reads whole columns; with Optuna's trial objects, 10,000 trials take 60 ms of attribute
+look-ups for each proposal.
 """
 
 from __future__ import annotations
@@ -21,16 +22,24 @@ from regrow.search.space.domains import Json
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
-# The order says which of two results for a trial counts: an end over running, a real end over a failure.
+# The order decides which of two results of a trial counts: an end over running, a real end over
+# a failure.
 _UNTOLD, _RUNNING, _PAUSED, _FAILED, _STOPPED, DONE = range(6)
-_RANK: Final = {"running": _RUNNING, "paused": _PAUSED, "failed": _FAILED, "stopped": _STOPPED, "done": DONE}
-_NO_STEP: Final = -1.0  # of a stopped trial without intermediate values: it comes after all that have some
+_RANK: Final = {
+    "running": _RUNNING,
+    "paused": _PAUSED,
+    "failed": _FAILED,
+    "stopped": _STOPPED,
+    "done": DONE,
+}
+_NO_STEP: Final = -1.0  # a stopped trial without intermediate values is ordered after all others
 
 
 class TpeHistory:
     """Results by trial number; memory is proportional to the largest number.
 
-    `coordinate` has, for each modelled parameter, the function from its value to the number that TPE sees.
+    `coordinate` maps each modelled parameter to the function from its value to the number that TPE
+    uses.
     """
 
     def __init__(self, coordinate: Mapping[str, Callable[[Json], float]], mode: Mode) -> None:
@@ -38,27 +47,29 @@ class TpeHistory:
         self._sign = sign_of(mode)
         self._rank = np.zeros(0, dtype=np.int8)
         self._loss = np.zeros(0)  # the value, negated where more is better
-        self._step = np.zeros(0)  # of the value, for stopped trials
-        self._column = {name: np.zeros(0) for name in coordinate}  # NaN where the parameter is not active
+        self._step = np.zeros(0)  # step of the value, for stopped trials
+        # NaN where the parameter is not active
+        self._column = {name: np.zeros(0) for name in coordinate}
         self._revived: dict[int, int] = {}
-        """How often each trial was tried again after it had failed, where it was."""
+        """By trial, how often it was retried after a failure; only trials that were."""
         self._with: dict[frozenset[str], set[int]] = {}
-        """The trials that gave something, by the parameters that were active in them."""
+        """Trials with a usable result, by the parameters that were active in them."""
 
     def tell(self, result: Result, shared: Mapping[str, float]) -> bool:
-        """Takes in a result, and says whether it counts, as one that says more on its trial may have been told before.
+        """Add a result. Returns whether it counts: a more informative result of the trial may have
+        been added before.
 
         `shared` has the coordinates that its proposal drew, also of inactive parameters.
 
-        Raises ValueError for a second, different end of the same trial, unless it was revived between them, and for a value
-        outside of its domain.
+        Raises ValueError for a second, different end of the same trial, unless it was retried
+        between them, and for a value outside of its domain.
         """
         rank, loss, step = self._end(result)
         number = result.number
         self._make_room(number)
         if (fresh := result.revived - self._revived.get(number, 0)) < 0:
             return False
-        if fresh:  # what was said of it before holds no more
+        if fresh:  # a retry invalidates the trial's earlier result
             self._revived[number], self._rank[number] = result.revived, _UNTOLD
             for numbers in self._with.values():
                 numbers.discard(number)
@@ -69,11 +80,15 @@ class TpeHistory:
             return False
         if rank < before or (rank == before == _PAUSED and step < self._step[number]):
             return False
-        row = {name: self._coordinate[name](v) for name, v in result.config.items() if name in self._coordinate}
+        row = {
+            name: self._coordinate[name](v)
+            for name, v in result.config.items()
+            if name in self._coordinate
+        }
         names = frozenset(row)
         if rank >= _STOPPED or rank == _PAUSED:
             self._with.setdefault(names, set()).add(number)
-        elif before == _PAUSED and names in self._with:  # it failed after all
+        elif before == _PAUSED and names in self._with:  # the paused trial has failed since
             self._with[names].discard(number)
         if rank == _RUNNING:
             row = {**shared, **row}
@@ -83,11 +98,13 @@ class TpeHistory:
         return True
 
     def ended(self) -> int:
-        """How many trials gave something to learn from: done, stopped, or paused."""
+        """Return how many trials have a usable result: done, stopped, or paused."""
         return int(np.count_nonzero(self._learnt()))
 
     def activities(self) -> Iterable[frozenset[str]]:
-        """Each set of parameters that was active together in a trial that gave something, by the first such trial."""
+        """Return each set of parameters that was active together in a trial with a usable result,
+        ordered by the first such trial.
+        """
         first = {names: min(numbers) for names, numbers in self._with.items() if numbers}
         return sorted(first, key=lambda names: first[names])
 
@@ -96,12 +113,12 @@ class TpeHistory:
         return learnt
 
     def split(self, n_below: int, *, liar: bool, number: int) -> tuple[Rows, Rows]:
-        """The best `n_below` of the trials that ended, and all others; each by number.
+        """Return the best `n_below` of the trials that ended, and all others; each by number.
 
-        The better of two done trials has the smaller loss, of two stopped ones the larger step and then the
-        smaller loss; done is better than stopped; ties go to the smaller number (Optuna's `_split_trials`). A paused
-        trial counts as a stopped one, for as long as it is paused.
-        With `liar` the running trials, except for `number`, are among the others.
+        The better of two done trials has the smaller loss, of two stopped ones the larger step and
+        then the smaller loss; done is better than stopped; ties go to the smaller number (Optuna's
+        `_split_trials`). A paused trial counts as a stopped one while it is paused. With `liar` the
+        running trials, except for `number`, are among the others.
         """
         below = best(np.flatnonzero(self._rank == DONE), n_below, self._loss)
         if len(below) < n_below:
@@ -119,7 +136,9 @@ class TpeHistory:
         return np.sort(below), np.flatnonzero(others)
 
     def observed(self, names: Iterable[str], rows: Rows) -> dict[str, Floats]:
-        """The coordinates of the parameters in those of `rows` where all of them are known."""
+        """Return the coordinates of the parameters, for those of `rows` in which all of them are
+        known.
+        """
         columns = {name: self._column[name][rows] for name in names}
         known = np.ones(len(rows), dtype=bool)
         for column in columns.values():
@@ -127,7 +146,7 @@ class TpeHistory:
         return {name: column[known] for name, column in columns.items()}
 
     def _end(self, result: Result) -> tuple[int, float, float]:
-        """Rank, loss and step as they are stored."""
+        """Return rank, loss and step as they are stored."""
         rank = _RANK[result.status]
         if rank == DONE:
             value = math.nan if result.value is None else float(result.value)
@@ -142,7 +161,8 @@ class TpeHistory:
     def _make_room(self, number: int) -> None:
         missing = number + 1 - len(self._rank)
         if missing > 0:
-            missing = max(missing, len(self._rank), 64)  # doubling: an append costs the same at any size
+            # doubling: an append costs the same at any size
+            missing = max(missing, len(self._rank), 64)
             self._rank = np.concatenate([self._rank, np.full(missing, _UNTOLD, dtype=np.int8)])
             self._loss = np.concatenate([self._loss, np.zeros(missing)])
             self._step = np.concatenate([self._step, np.zeros(missing)])
@@ -151,7 +171,9 @@ class TpeHistory:
 
 
 def best(rows: Rows, count: int, loss: Floats) -> Rows:
-    """The `count` of `rows` with the smallest loss, ties to the first; without sorting all of them."""
+    """Return the `count` of `rows` with the smallest loss, ties to the first; without sorting all
+    of them.
+    """
     if 0 < count < len(rows):
         limit = np.partition(loss[rows], count - 1)[count - 1]
         rows = rows[loss[rows] <= limit]

@@ -1,4 +1,6 @@
-"""Schedulers: which trials go on. The registry; to add one, write a file beside this and name it here, and nowhere else."""
+"""Schedulers: which trials continue. The registry; to add a scheduler, write a file beside this one
+and name it here, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,30 @@ from regrow.search.schedulers.base import (
 from regrow.search.space.setting import Setting
 
 __all__ = [
-    "DEFAULT", "FINAL", "REGISTRY", "Action", "Candidate", "Decision", "Drop", "End", "Final", "Foreseeing", "News", "Opening",
-    "Revival", "Scheduler", "SchedulerPort", "Start", "Verdict", "Widening", "kind", "make", "most_steps", "named", "replaying",
+    "DEFAULT",
+    "FINAL",
+    "REGISTRY",
+    "Action",
+    "Candidate",
+    "Decision",
+    "Drop",
+    "End",
+    "Final",
+    "Foreseeing",
+    "News",
+    "Opening",
+    "Revival",
+    "Scheduler",
+    "SchedulerPort",
+    "Start",
+    "Verdict",
+    "Widening",
+    "check_acts",
+    "kind",
+    "make",
+    "most_steps",
+    "named",
+    "replaying",
 ]
 
 REGISTRY: Mapping[str, tuple[str, str]] = {
@@ -60,44 +84,102 @@ ELSEWHERE: Mapping[str, str] = {
     "pbt_replay": "populationbasedtrainingreplay",
     "pb2": "populationbasedbandits",
 }
-"""Their names in other tools, without case and underscores: for hints."""
+"""Names in other tools, without case and underscores: for hints."""
 DEFAULT = "fifo"
-"""The one of a specification that names none: every trial runs to its end."""
+"""The schedule of a specification that names none: every trial runs to its end."""
+PROBED = 100
+"""Number of trials with which `check_acts` tests whether a scheduler would ever decide. Several,
+because brackets are drawn at random.
+"""
+FIRST_DECISION = ("grace_period", "perturbation_interval", "interval")
+"""Options that set when the first decision on a trial is due."""
 _PORT = ("apply", "first", "decide", "promote", "surplus")
 
 
 def make(schedule: object, setting: Setting) -> SchedulerPort:
-    """The scheduler that `schedule` (a name, or {name: options}) asks for, made for `setting`.
+    """Return the scheduler that `schedule` (a name, or {name: options}) specifies, made for
+    `setting`.
 
-    A name is one of the registry, or the import path of a scheduler's class. Raises SpecError for a name, an option or a
-    setting that it cannot use.
+    A name is one of the registry, or the import path of a scheduler's class. Raises SpecError for a
+    name, an option or a setting that it cannot use.
     """
     name, options = split(schedule, key="schedule", known=REGISTRY, elsewhere=ELSEWHERE)
     make_it: Any = imported(name, key="schedule") if is_path(name) else load(*REGISTRY[name])
     if len(setting.modes) > 1 and not getattr(make_it, "several", False):
-        raise SpecError("schedule", name, "decides by one metric, and there are several", f"write schedule: {DEFAULT}")
-    if not (isinstance(make_it, type) and all(callable(getattr(make_it, method, None)) for method in _PORT)):
-        raise SpecError("schedule", name, "is no scheduler", "derive it from regrow.testing.Scheduler")
+        raise SpecError(
+            "schedule",
+            name,
+            "decides by one metric, and there are several",
+            f"write schedule: {DEFAULT}",
+        )
+    if not (
+        isinstance(make_it, type)
+        and all(callable(getattr(make_it, method, None)) for method in _PORT)
+    ):
+        raise SpecError(
+            "schedule", name, "is no scheduler", "derive it from regrow.testing.Scheduler"
+        )
     if getattr(make_it, "needs_max_steps", True) and setting.max_steps is None:
-        raise SpecError(key="max_steps", value=None, problem=f"is missing, {name} needs it", hint="write max_steps: 27")
+        raise SpecError(
+            key="max_steps",
+            value=None,
+            problem=f"is missing, {name} needs it",
+            hint="write max_steps: 27",
+        )
     return cast("SchedulerPort", build(make_it, options, key=f"schedule.{name}", setting=setting))
 
 
 def kind(schedule: object) -> type[Scheduler]:
-    """The class of a registered scheduler; of a user's own, which is not imported here, nothing is known but the port."""
+    """Return the class of a registered scheduler. A user's scheduler is not imported here; for it
+    the base class is returned.
+    """
     place = REGISTRY.get(chosen(schedule))
     return Scheduler if place is None else cast("type[Scheduler]", load(*place))
 
 
 def named(schedule: object) -> list[str]:
-    """The name of a schedule, and those of the ones inside of it."""
+    """Return the name of a schedule, and those of the schedules inside of it."""
     options = next(iter(schedule.values()), None) if isinstance(schedule, dict) else None
-    inside = named(options["schedule"]) if isinstance(options, dict) and "schedule" in options else []
+    inside = (
+        named(options["schedule"]) if isinstance(options, dict) and "schedule" in options else []
+    )
     return [chosen(schedule), *inside]
 
 
+def check_acts(schedule: object, setting: Setting, trials: int) -> None:
+    """Raise SpecError for a registered scheduler that would never decide anything, whatever trials
+    report and however many follow.
+    """
+    name, scheduler = chosen(schedule), make(schedule, setting)
+    if (
+        not trials
+        or not isinstance(scheduler, Scheduler)
+        or not scheduler.decides
+        or scheduler.takes_budgets
+    ):
+        return
+    for number in range(PROBED):
+        scheduler.apply(Candidate(trial=number, config={}, state={}))
+    if all(scheduler.first(number, 0) is None for number in range(PROBED)):
+        options = split(schedule, key="schedule", known=REGISTRY, elsewhere=ELSEWHERE)[1]
+        key = next((key for key in FIRST_DECISION if key in options), None)
+        hint = f"write {f'a smaller {key}' if key else 'more steps'}, or schedule: {DEFAULT}"
+        problem = (
+            "decides nothing: no trial is looked at before its last step, max_steps"
+            f" ({setting.max_steps})"
+        )
+        raise SpecError(
+            f"schedule.{name}" + (f".{key}" if key else ""),
+            options[key] if key else name,
+            problem,
+            hint,
+        )
+
+
 def most_steps(schedule: object, setting: Setting, trials: int) -> int | None:
-    """Steps that so many trials may do at most, None where nothing limits them. A user's own scheduler is not asked."""
+    """Return the most steps that this number of trials may do, None if nothing limits them. A
+    user's scheduler is not asked.
+    """
     scheduler = None if any(is_path(name) for name in named(schedule)) else make(schedule, setting)
     if isinstance(scheduler, Foreseeing):
         return scheduler.most_steps(trials)
@@ -105,5 +187,7 @@ def most_steps(schedule: object, setting: Setting, trials: int) -> int | None:
 
 
 def replaying(policy: Sequence[Sequence[Any]]) -> str | dict[str, dict[str, Any]]:
-    """The schedule by which one trial follows a policy: [step, configuration], rising."""
+    """Return the schedule by which one trial follows a policy: [step, configuration] pairs with
+    rising steps.
+    """
     return {"pbt_replay": {"policy": policy}} if policy else DEFAULT

@@ -1,9 +1,10 @@
 """ASHA: asynchronous successive halving, which never waits for a rung to fill.
 
-Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3 and algorithm 2 (`type:
-promotion`, where trials pause at a rung and the best go on later); the stopping variant (a trial is stopped instead of
-paused, so that none is ever promoted later) is the one of its section 4.2 and of Ray Tune. Rungs are at grace_period *
-reduction_factor**k steps, below max_steps.
+Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3 and
+algorithm 2 (`type: promotion`, where trials pause at a rung and the best continue later). The
+stopping variant (a trial is stopped instead of paused, so that it can never be promoted later) is
+that of its section 4.2 and of Ray Tune. Rungs are at grace_period * reduction_factor**k steps,
+below max_steps.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from regrow.search.space.setting import Setting
 
 
 class Stopping(Bracket):
-    """A trial goes on at a rung if it is among the best max(1, n // eta) of the n that have reached it, itself included; a tie
-    with the worst of these goes on."""
+    """A bracket that stops trials. A trial continues at a rung if it is among the best max(1, n //
+    eta) of the n that have reached it, itself included; a tie with the worst of these continues.
+    """
 
     def decide(self, trial: int, step: int, cost: float) -> Verdict:
         rung = self.rungs[step]
@@ -34,19 +36,23 @@ class Stopping(Bracket):
         self.rungs[step].enter((cost, trial, trial), waits=False)
 
     def started(self, trial: int) -> None:
-        """None is ever paused."""
+        """Do nothing: no trial is ever paused."""
 
     def gone(self, trial: int) -> None:
-        """It stays in the rungs that it reached."""
+        """Do nothing: the trial stays in the rungs that it reached."""
 
     def job(self, *, complete: bool) -> tuple[int, int] | None:
-        """None is ever paused."""
+        """Return None: no trial is ever paused."""
         return None
 
 
 class Promotion(Bracket):
-    """A trial pauses at a rung. The next job is the best paused trial of the highest rung in which it is among the best
-    n // eta of the n that have reached it (algorithm 2, get_job). Of equal values the one that came first is better."""
+    """A bracket that pauses trials at each rung.
+
+    The next job is the best paused trial of the highest rung in which it is among the best n // eta
+    of the n that have reached it (algorithm 2, get_job). Of equal values the one that came first is
+    better.
+    """
 
     def __init__(self, steps: Sequence[int], eta: int) -> None:
         super().__init__(steps, eta)
@@ -80,7 +86,9 @@ class Promotion(Bracket):
             rung.leave(trial)
 
     def job(self, *, complete: bool) -> tuple[int, int] | None:
-        """Rung and number of the trial to promote next; with `complete`, a rung promotes at least its best."""
+        """Return rung and number of the trial to promote next, None for none. With `complete`, a
+        rung promotes at least its best trial.
+        """
         return self._next(self.open, complete=complete)
 
     def _next(self, steps: Sequence[int], *, complete: bool) -> tuple[int, int] | None:
@@ -95,15 +103,21 @@ class Promotion(Bracket):
 class Asha(Bracketed):
     """Stops (or pauses) a trial at a rung unless it is among the best 1/reduction_factor there.
 
-    `grace_period`: steps before the first decision. `reduction_factor`: an integer from 2. `type`: "stopping" or
-    "promotion". A decision is one bisection in the rung's sorted values. Where the paper is silent: see the two brackets; with
-    "promotion" a trial that would itself be the next job of the slot that it frees goes on without a pause, which is what
-    algorithm 2 does with it; and when no new trials come, the best of a rung goes on even if the rung is smaller than
-    reduction_factor, so that one trial reaches max_steps.
+    `grace_period`: steps before the first decision. `reduction_factor`: an integer from 2. `type`:
+    "stopping" or "promotion". A decision is one bisection in the rung's sorted values.
+
+    Where the paper is silent: see the two brackets. With "promotion" a trial that would itself be
+    the next job of the slot that it frees continues without a pause, which is equivalent to
+    algorithm 2. When no new trials come, the best trial of a rung continues even if the rung is
+    smaller than reduction_factor, so that one trial reaches max_steps.
     """
 
     def __init__(
-        self, setting: Setting, *, grace_period: int = 1, reduction_factor: int = 3,
+        self,
+        setting: Setting,
+        *,
+        grace_period: int = 1,
+        reduction_factor: int = 3,
         type: str = "stopping",  # noqa: A002  # the option's name
     ) -> None:
         super().__init__(setting)
@@ -114,13 +128,15 @@ class Asha(Bracketed):
         return self._brackets[0]
 
     def promote(self, *, complete: bool) -> int | None:
-        """The one at the most steps that may be promoted."""
-        jobs = [job for bracket in self._brackets if (job := bracket.job(complete=complete)) is not None]
+        """Return the promotable trial with the most steps."""
+        jobs = [
+            job for bracket in self._brackets if (job := bracket.job(complete=complete)) is not None
+        ]
         return max(jobs, key=lambda job: job[0])[1] if jobs else None
 
 
 def made(kind: str, steps: Sequence[int], eta: int) -> Stopping | Promotion:
-    """A bracket of a `kind`. Raises SpecError for another kind, naming the option."""
+    """Return a bracket of a `kind`. Raises SpecError for an unknown kind, naming the option."""
     if kind not in ("stopping", "promotion"):
         raise SpecError("type", kind, "is not known", "write stopping or promotion")
     return Stopping(steps, eta) if kind == "stopping" else Promotion(steps, eta)

@@ -1,6 +1,7 @@
-"""The port between the planner and a scheduler: one fold, four questions, and the records that pass through them.
+"""The port between the planner and a scheduler: one fold, four questions, and the records that are
+passed through them.
 
-One file beside this one is one scheduler; it is named in `__init__.py`.
+Each scheduler is one file beside this one, and is named in `__init__.py`.
 """
 
 from __future__ import annotations
@@ -14,24 +15,38 @@ from regrow.search.space.domains import Json
 from regrow.search.space.setting import Setting
 
 Action: TypeAlias = Literal["continue", "stop", "pause", "restart"]
-"""What becomes of a trial at a decision. `pause`: it saves a checkpoint and frees its slot until the scheduler promotes it;
-`restart`: it ends and goes on at once, in another way (another configuration, another trial's weights, more resources)."""
+"""What a decision does to a trial.
+
+- pause: it saves a checkpoint and frees its slot until the scheduler promotes it.
+- restart: it ends and continues at once with a change (another configuration, another trial's
+  weights, more resources).
+"""
 Final: TypeAlias = Literal["done", "stopped", "failed"]
 Layout: TypeAlias = Literal["none", "rungs", "brackets", "population"]
-"""As what people see a scheduler's decisions. "none": as those that stopped or paused a trial, by step."""
+"""How a scheduler's decisions are shown. "none": list those that stopped or paused a trial, by
+step.
+"""
 FINAL: dict[TrialState, Final] = {
-    TrialState.DONE: "done", TrialState.STOPPED: "stopped", TrialState.FAILED: "failed"
+    TrialState.DONE: "done",
+    TrialState.STOPPED: "stopped",
+    TrialState.FAILED: "failed",
 }
-"""How a trial in a final state ended, as schedulers and samplers are told."""
+"""How a trial in a final state ended, as reported to schedulers and samplers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """A decision on one trial.
 
-    `until`: with "continue", the step of the next decision, None for none before the trial's end. `why` is for people.
-    With "pause" and "restart": `source` is the trial whose newest checkpoint it goes on from, None for its own; `config`
-    is the flat configuration with which it goes on, None for the one that it has.
+    Attributes:
+        action: see Action.
+        until: with "continue", the step of the next decision, None for none before the trial's end.
+        why: the reason, for people.
+        source: with "pause" and "restart", the trial whose newest checkpoint this one continues
+            from, None for its own.
+        config: with "pause" and "restart", the flat configuration with which it continues, None for
+            the current one.
+
     """
 
     action: Action = "continue"
@@ -43,7 +58,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A trial as it was proposed: `config` is flat, `state` what its sampler noted."""
+    """A trial as it was proposed: `config` is flat, `state` is data of its sampler."""
 
     trial: int
     config: Mapping[str, Json]
@@ -54,8 +69,11 @@ class Candidate:
 class Opening:
     """A session began, or the cluster has become larger or smaller.
 
-    `slots`: attempts of width 1, or workers of groups, that may run at a time, 0 while there is room for none; `widest`: those
-    that fit on one node, or that one group may have.
+    Attributes:
+        slots: attempts of width 1, or workers of groups, that may run at a time; 0 while there is
+            room for none.
+        widest: slots that fit on one node, or that one group may have.
+
     """
 
     slots: int
@@ -64,7 +82,9 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """An attempt of a trial was started; for one that was paused this is its promotion. `width`: the slots that it has."""
+    """An attempt of a trial was started; for a paused trial this is its promotion. `width`: the
+    slots that it has.
+    """
 
     trial: int
     width: int = 1
@@ -72,7 +92,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A decision was taken, and by the planner's leave `verdict` is what came of it. `values`: as `decide` was shown them."""
+    """The planner took a decision and wrote it to the log.
+
+    Attributes:
+        trial: the trial.
+        values: the objective by step, as passed to `decide`.
+        verdict: what was written. It may differ from the one that `decide` returned.
+
+    """
 
     trial: int
     values: Sequence[float]
@@ -81,14 +108,16 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """A trial that was paused is given up."""
+    """A paused trial was retired."""
 
     trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A trial ended for good: "failed" also where it never reported; "stopped" also where it was given up."""
+    """A trial reached a final state. `how` is "failed" also if it never reported, and "stopped"
+    also if it was retired.
+    """
 
     trial: int
     how: Final
@@ -96,9 +125,13 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revival:
-    """A trial that had ended as failed is tried again, by the user's wish: it goes on as if it had not ended.
+    """A failed trial is retried at the user's request, as if it had not ended.
 
-    `held`: it was to pause when it failed, and is paused again; else its next attempt starts without a promotion.
+    Attributes:
+        trial: the trial.
+        held: it was to pause when it failed, and is paused again. If not, its next attempt starts
+            without a promotion.
+
     """
 
     trial: int
@@ -106,89 +139,104 @@ class Revival:
 
 
 News: TypeAlias = Opening | Candidate | Start | Decision | Drop | End | Revival
-"""What a scheduler is told; a Candidate: it was proposed."""
+"""What `apply` receives. A Candidate means that the trial was proposed."""
 
 
 @runtime_checkable
 class SchedulerPort(Protocol):
-    """Decides at certain steps what becomes of a trial, and which paused trial goes on.
+    """Decides at certain steps whether a trial continues, and which paused trial is promoted.
 
-    What it knows is a fold over what `apply` is told, so that it is rebuilt by replaying the log. The other methods are
-    questions: they change nothing and depend on nothing but what was told (no clock, no chance but from `setting.seed`).
-    `values` are the objective by step: `values[s - 1]` at step s, the last one at the decision's step; never NaN. They belong
-    to the planner and must not be kept or changed.
+    Its state is a fold over what `apply` receives, so that it is rebuilt by replaying the log. The
+    other methods are questions: they change nothing and depend only on that state (no clock, no
+    randomness but from `setting.seed`). `values` are the objective by step: `values[s - 1]` at step
+    s, the last one at the decision's step; never NaN. They belong to the planner and must not be
+    kept or changed.
     """
 
     def apply(self, news: News) -> None:
-        """Something happened."""
+        """Fold in an event."""
         ...
 
     def first(self, trial: int, after: int) -> int | None:
-        """The first step after `after` at which a decision on the trial is due; None for none before its end."""
+        """Return the first step after `after` at which a decision on the trial is due, None for
+        none before its end.
+        """
         ...
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
-        """What becomes of a trial at step len(values), where a decision is due."""
+        """Decide on a trial at step len(values), where a decision is due."""
         ...
 
     def promote(self, *, complete: bool) -> int | None:
-        """The paused trial that goes on next in a free slot, None for none: then a new one is proposed.
+        """Return the paused trial that gets the next free slot, None for none: then a new one is
+        proposed.
 
-        `complete`: no new trial will ever come, so waiting for one is in vain.
+        `complete`: no new trial will be proposed, so a scheduler must not wait for one.
         """
         ...
 
     def surplus(self, *, complete: bool) -> tuple[int, str] | None:
-        """A paused trial that will never be promoted, and why; asked until it has none. Those that are paused when nothing
-        runs, nothing is promoted and nothing new comes are given up by the planner itself.
+        """Return a paused trial that will never be promoted, and why; called until it returns None.
+
+        The planner itself retires trials that are still paused when nothing runs, nothing is
+        promoted and no new trial comes.
         """
         ...
 
 
 @runtime_checkable
 class Widening(Protocol):
-    """Of a scheduler, where it has a say in that: what an attempt gets."""
+    """Optional part of a scheduler that sets how many slots an attempt gets."""
 
     def width(self, trial: int) -> int:
-        """How many slots' worth of resources the trial's next attempt gets; 1 where a scheduler does not say."""
+        """Return how many slots of resources the trial's next attempt gets. Without this method it
+        is 1.
+        """
         ...
 
 
 @runtime_checkable
 class Foreseeing(Protocol):
-    """Of a scheduler that knows beforehand how much will be done, for people to see how much is left."""
+    """Optional part of a scheduler that knows beforehand how much work there is, so that the rest
+    can be shown.
+    """
 
     def most_steps(self, trials: int) -> int | None:
-        """Steps that so many trials may do at most; None where nothing limits them."""
+        """Return the most steps that this number of trials may do, None if nothing limits them."""
         ...
 
 
 class Scheduler:
-    """A scheduler to derive from. By default every trial runs to its end: write what yours does otherwise.
+    """Base class of schedulers. By default every trial runs to its end; override what differs.
 
-    It hands what `apply` is told to a method for each kind of news, of which a scheduler writes those that it cares about. Made
-    with a Setting; its options are the keyword-only parameters of its class, and a SpecError at the name of one of them is told
-    as one of the specification. What else there is to know of it stands in the attributes of its class.
+    `apply` calls one method for each kind of event; a scheduler overrides those it needs. It is
+    constructed with a Setting. Its options are the keyword-only parameters of its class; a
+    SpecError that names one of them is reported as an error of the specification. The class
+    attributes describe what the scheduler needs and does.
     """
 
     needs_max_steps = True
-    """Whether it can do nothing without `max_steps`."""
+    """Whether it requires `max_steps`."""
     several = False
-    """Whether it may be used where there are several metrics; `values` are those of the first."""
+    """Whether it may be used with several metrics; `values` are then those of the first."""
     decides = True
-    """Whether it ever decides anything."""
+    """Whether it ever takes a decision."""
     exact = False
-    """Whether each trial does all the steps that it may do, unless it is over before."""
+    """Whether each trial does all the steps that it may do, unless it ends before."""
     takes_budgets = False
     """Whether it needs a sampler whose proposals come with a budget."""
+    changes_configurations = False
+    """Whether the configurations of running trials change: then several trials may begin with the
+    same one.
+    """
     layout: Layout = "none"
-    """As what its decisions are shown."""
+    """How its decisions are shown."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
 
     def apply(self, news: News) -> None:
-        """Calls the method for this kind of news."""
+        """Call the method for this kind of event."""
         match news:
             case Decision():
                 self.tell(news.trial, news.values, news.verdict)
@@ -205,7 +253,7 @@ class Scheduler:
             case Opening():
                 self.opened(news.slots, news.widest)
 
-    # ---- what it is told: see the records above --------------------------------------------------------------------
+    # ---- events: see the records above
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
         """See Decision."""
@@ -228,20 +276,20 @@ class Scheduler:
     def opened(self, slots: int, widest: int) -> None:
         """See Opening."""
 
-    # ---- what it is asked: see SchedulerPort -----------------------------------------------------------------------
+    # ---- questions: see SchedulerPort
 
     def first(self, trial: int, after: int) -> int | None:
-        """At no step."""
+        """Return None: no decision is due."""
         return None
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
-        """It goes on to its end."""
+        """Let the trial continue to its end."""
         return Verdict()
 
     def promote(self, *, complete: bool) -> int | None:
-        """None is paused."""
+        """Return None: no trial is paused."""
         return None
 
     def surplus(self, *, complete: bool) -> tuple[int, str] | None:
-        """None is paused."""
+        """Return None: no trial is paused."""
         return None

@@ -9,7 +9,9 @@ from regrow.search.space.setting import Setting
 
 
 class Dehb(Scheduler):
-    """Stops a trial when it has done the steps that its sampler gave it, state["budget"]; without a budget it runs to its end."""
+    """Stops a trial when it has done the steps that its sampler gave it, state["budget"]; without a
+    budget it runs to its end.
+    """
 
     needs_max_steps = False
     takes_budgets = True
@@ -19,23 +21,23 @@ class Dehb(Scheduler):
         self._budgets: dict[int, int] = {}
 
     def added(self, candidate: Candidate) -> None:
-        """Notes its budget."""
+        """Store the trial's budget."""
         budget = candidate.state.get("budget")
         if isinstance(budget, int):
             self._budgets[candidate.trial] = budget
 
     def ended(self, trial: int, how: Final) -> None:
-        """Forgets it, unless it may be tried again."""
+        """Remove the trial, unless it may be retried."""
         if how != "failed":
             self._budgets.pop(trial, None)
 
     def first(self, trial: int, after: int) -> int | None:
-        """The end of its budget, if that is below max_steps."""
+        """Return the end of the trial's budget, if that is below max_steps."""
         budget = self._budgets.get(trial)
         if budget is None or budget <= after or budget == self.setting.max_steps:
             return None
         return budget
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
-        """It stops."""
+        """Stop the trial."""
         return Verdict(action="stop", why=f"its budget of {len(values)} steps is used")

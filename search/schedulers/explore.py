@@ -13,7 +13,7 @@ FACTORS = (1.2, 0.8)
 
 
 def mutable(space: Space) -> list[str]:
-    """The parameters that are explored if none are named: all but constants and grids."""
+    """Return the parameters that are explored if none are named: all but constants and grids."""
     return [p.name for p in space.flat if not isinstance(p.domain, (Constant, Grid))]
 
 
@@ -26,12 +26,13 @@ def explore(
     resample_probability: float,
     factors: Sequence[float],
 ) -> dict[str, Json]:
-    """`config` with each parameter in `names` resampled from its domain, or else perturbed.
+    """Return `config` with each parameter in `names` resampled from its domain, or else perturbed.
 
-    Numbers are multiplied by one of `factors`, then clipped to their bounds and brought to their steps; a whole number that
-    this leaves as it is moves by one step in that direction. A choice becomes its left or right neighbour, at the ends maybe
-    itself. Parameters become active or inactive as their conditions say; new ones are sampled. `draw` gives a number in
-    (0, 1) by name: "NAME:resample" decides, "NAME:perturb" says how and "NAME:value" gives a new value.
+    Numbers are multiplied by one of `factors`, then clipped to their bounds and rounded to their
+    steps; a whole number that this does not change moves by one step in that direction. A choice
+    becomes its left or right neighbour, or at the ends possibly itself. Parameters become active or
+    inactive by their conditions; new ones are sampled. `draw` gives a number in (0, 1) by name:
+    "NAME:resample" decides, "NAME:perturb" selects the change and "NAME:value" gives a new value.
     """
     found: dict[str, Json] = {}
     for parameter in space.flat:
@@ -55,7 +56,11 @@ def _perturbed(domain: Domain, value: Json, u: float, factors: Sequence[float]) 
         return domain.cell(min(max(index, 0), domain.cells - 1))
     factor = factors[int(u * len(factors))]
     if isinstance(domain, Float):
-        return _in_steps(domain, value, value * factor) if domain.step else min(max(value * factor, domain.low), domain.high)
+        return (
+            _in_steps(domain, value, value * factor)
+            if domain.step
+            else min(max(value * factor, domain.low), domain.high)
+        )
     if isinstance(domain, Int):
         return _in_steps(domain, value, value * factor)
     return value * factor if isinstance(domain, Normal) and math.isfinite(value * factor) else value

@@ -6,7 +6,7 @@ from regrow.search.schedulers.base import Scheduler
 
 
 class Fifo(Scheduler):
-    """No trial is stopped early. This is what the port does by itself."""
+    """No trial is stopped early. The default behaviour of the base class."""
 
     needs_max_steps = False
     several = True

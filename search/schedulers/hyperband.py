@@ -1,6 +1,8 @@
-"""HyperBand: brackets of successive halving that trade the number of trials for the steps that each gets at least.
+"""HyperBand: brackets of successive halving that trade the number of trials for the minimum of
+steps of each.
 
-Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization", JMLR 18(185), 2018, algorithm 1.
+Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization", JMLR 18(185),
+2018, algorithm 1.
 """
 
 from __future__ import annotations
@@ -13,14 +15,18 @@ from regrow.search.space.setting import Setting
 
 
 class Hyperband(SuccessiveHalving):
-    """The brackets of the paper one after the other, and again from the first as long as trials come.
+    """The brackets of the paper one after the other, starting again with the first as long as
+    trials come.
 
-    `reduction_factor` is the paper's eta. `brackets`: only so many, those that start with the most trials; None for all.
+    `reduction_factor` is the paper's eta. `brackets`: use only this many, those that start with the
+    most trials; None for all.
     """
 
     layout: Layout = "brackets"
 
-    def __init__(self, setting: Setting, *, reduction_factor: int = 3, brackets: int | None = None) -> None:
+    def __init__(
+        self, setting: Setting, *, reduction_factor: int = 3, brackets: int | None = None
+    ) -> None:
         check_factor(reduction_factor)
         super().__init__(setting, reduction_factor=reduction_factor)
         planned = hyperband_plan.brackets(setting.max_steps or 1, reduction_factor)

@@ -1,7 +1,8 @@
 """PASHA: ASHA that allows more steps only as long as more steps change the ranking of the trials.
 
-Bohdal, Balles, Wistuba, Ermis, Archambeau, Zappella, "PASHA: Efficient HPO and NAS with Progressive Resource Allocation", ICLR
-2023, algorithm 1 and section 4 (soft ranking; epsilon from the noise of the learning curves).
+Bohdal, Balles, Wistuba, Ermis, Archambeau, Zappella, "PASHA: Efficient HPO and NAS with Progressive
+Resource Allocation", ICLR 2023, algorithm 1 and section 4 (soft ranking; epsilon from the noise of
+the learning curves).
 """
 
 from __future__ import annotations
@@ -15,24 +16,29 @@ from regrow.search.schedulers.rungs import Bracketed, rung_steps
 from regrow.search.space.setting import Setting
 
 PERCENTILE = 90
-"""Of the distances between noisy pairs: epsilon (section 4.2)."""
+"""Percentile of the distances between noisy pairs that is epsilon (section 4.2)."""
 
 
 class Pasha(Bracketed):
     """ASHA of promotion type (see asha.py) up to a highest rung: the second one at first.
 
-    When a trial arrives at the highest rung and the trials there are ranked otherwise than at the rung below, the next rung
-    is opened, in the end max_steps. The ranking is soft: place k of the highest rung may be taken by any trial whose value at
-    the rung below differs by at most epsilon from that of the trial in place k there. Epsilon is the 90th percentile (linear
-    between order statistics) of the distances, at the highest rung, of all pairs of trials there whose curves criss-cross: one
-    is ahead at that rung, was behind earlier and ahead before that. Without such a pair it stays as it was, 0 at first.
+    When a trial arrives at the highest rung and the trials there are ranked differently than at the
+    rung below, the next rung is opened, finally max_steps. The ranking is soft: place k of the
+    highest rung may be taken by any trial whose value at the rung below differs by at most epsilon
+    from that of the trial in place k there. Epsilon is the 90th percentile (linear between order
+    statistics) of the distances, at the highest rung, of all pairs of trials there whose curves
+    criss-cross: one is ahead at that rung, was behind earlier and ahead before that. Without such a
+    pair it does not change; it is 0 at first.
 
-    Where the paper is silent: epsilon counts the trials that have reached the highest rung; an arrival opens one rung at
-    most; of equal values the one that came first is better. No trial may reach max_steps: the best one is then
-    known from fewer steps, which is the point. `grace_period` and `reduction_factor` are those of "asha".
+    Where the paper is silent: epsilon counts the trials that have reached the highest rung; an
+    arrival opens at most one rung; of equal values the one that came first is better. Possibly no
+    trial reaches max_steps: the best one is then known from fewer steps, which is the purpose.
+    `grace_period` and `reduction_factor` are those of "asha".
     """
 
-    def __init__(self, setting: Setting, *, grace_period: int = 1, reduction_factor: int = 3) -> None:
+    def __init__(
+        self, setting: Setting, *, grace_period: int = 1, reduction_factor: int = 3
+    ) -> None:
         super().__init__(setting)
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
         self._bracket = Promotion(steps, reduction_factor)
@@ -41,11 +47,11 @@ class Pasha(Bracketed):
         """In the objective's unit."""
         self._curves: dict[int, tuple[float, ...]] = {}
         self._distances: list[float] = []
-        """Of the noisy pairs of the highest rung."""
+        """Distances of the noisy pairs at the highest rung."""
 
     @property
     def highest(self) -> int:
-        """Steps that a trial may do at present."""
+        """Most steps that a trial may do at present."""
         steps, opened = self._bracket.steps, len(self._bracket.open)
         return steps[opened] if opened < len(steps) else self.setting.max_steps or 0
 
@@ -53,12 +59,12 @@ class Pasha(Bracketed):
         return self._bracket
 
     def promote(self, *, complete: bool) -> int | None:
-        """As ASHA, below the highest rung."""
+        """Promote as ASHA does, below the highest rung."""
         job = self._bracket.job(complete=complete)
         return None if job is None else job[1]
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
-        """Enters the value into its rung, and opens the next one if the ranking has changed."""
+        """Enter the value into its rung, and open the next one if the ranking has changed."""
         super().tell(trial, values, verdict)
         if len(values) != self.highest:
             return
@@ -75,11 +81,15 @@ class Pasha(Bracketed):
             self._distances.clear()
 
     def _stable(self) -> bool:
-        """Whether the two highest rungs rank the trials of the highest one alike."""
+        """Return whether the two highest rungs rank the trials of the highest one alike."""
         at = self._bracket.steps.index(self.highest)
         top = self._bracket.rungs[self.highest].reached
         here = {key[-1] for key in top}
-        below = [key for key in self._bracket.rungs[self._bracket.steps[at - 1]].reached if key[-1] in here]
+        below = [
+            key
+            for key in self._bracket.rungs[self._bracket.steps[at - 1]].reached
+            if key[-1] in here
+        ]
         costs = {key[-1]: key[0] for key in below}
         return all(
             abs(costs[mine[-1]] - theirs[0]) <= self.epsilon or mine[-1] == theirs[-1]
@@ -88,7 +98,9 @@ class Pasha(Bracketed):
 
 
 def crosses(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether the order of two curves at their last step was the opposite one earlier and the same before that."""
+    """Return whether the order of two curves at their last step was the opposite one earlier and
+    the same before that.
+    """
     now = one[-1] > other[-1]
     opposite = False
     for a, b in zip(reversed(one[:-1]), reversed(other[:-1]), strict=True):
@@ -100,7 +112,7 @@ def crosses(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """As numpy has it: linear between the order statistics."""
+    """Return a percentile as numpy computes it: linear between the order statistics."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * q / 100
     low = math.floor(place)

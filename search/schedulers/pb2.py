@@ -1,7 +1,7 @@
-"""PB2: population based training whose explore step is a bandit instead of chance.
+"""PB2: population based training in which a bandit, not chance, chooses the explore step.
 
-Parker-Holder, Nguyen and Roberts, "Provably Efficient Online Hyperparameter Optimization with Population-Based Bandits",
-NeurIPS 2020, arXiv:2002.02518, section 4.
+Parker-Holder, Nguyen and Roberts, "Provably Efficient Online Hyperparameter Optimization with
+Population-Based Bandits", NeurIPS 2020, arXiv:2002.02518, section 4.
 """
 
 from __future__ import annotations
@@ -20,12 +20,20 @@ from regrow.search.space.domains import Float, Json
 from regrow.search.space.setting import Setting
 
 ENOUGH = 3
-"""Observations from which on there is a model."""
+"""Fewest observations for a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """What a trial did between two decisions: from `step`, with `config`, from `cost` on, it improved by `gain` per step."""
+    """A trial's progress between two decisions.
+
+    Attributes:
+        step: where it begins.
+        cost: at the beginning.
+        config: the flat configuration.
+        gain: improvement for each step.
+
+    """
 
     step: int
     cost: float
@@ -34,15 +42,17 @@ class _Stretch:
 
 
 class Pb2(Pbt):
-    """As "pbt", but the continuous parameters (uniform and loguniform) of a trial that exploits another are those with the
-    highest upper confidence bound on the improvement per step, given the step and the source's score.
+    """Like "pbt", but the continuous parameters (uniform and loguniform) of a trial that exploits
+    another are those with the highest upper confidence bound on the improvement for each step,
+    given the step and the source's score.
 
-    The model is a Gaussian process with a squared exponential kernel over score and parameters (a loguniform one in its
-    logarithm) times (1 - epsilon) ** (|t - t'| / 2) in time, t in intervals; its length, epsilon and noise are those of a small
-    grid with the highest marginal likelihood. What the other trials are trying at present reduces the variance, so that they
-    differ. The bound is maximised over 256 random points and four rounds of 32 near the best. With fewer than 3
-    observations, and for other parameters, the explore step is that of "pbt". A stretch whose score is not finite is no
-    observation; the newest 100 count. The options are those of "pbt".
+    The model is a Gaussian process with a squared exponential kernel over score and parameters (a
+    loguniform one in its logarithm) times (1 - epsilon) ** (|t - t'| / 2) in time, t in intervals.
+    Its length, epsilon and noise are those of a small grid with the highest marginal likelihood.
+    The parameters that other trials are trying reduce the variance, so that trials differ. The
+    bound is maximised over 256 random points and four rounds of 32 near the best. With fewer than 3
+    observations, and for other parameters, the explore step is that of "pbt". A stretch whose score
+    is not finite is no observation; the newest 100 count. The options are those of "pbt".
     """
 
     chance = "pb2"
@@ -51,39 +61,54 @@ class Pb2(Pbt):
         super().__init__(setting, **options)
         domains = {p.name: p.domain for p in setting.space.flat}
         self._continuous = {
-            name: domain for name in self._mutate if isinstance(domain := domains[name], Float) and domain.step is None
+            name: domain
+            for name in self._mutate
+            if isinstance(domain := domains[name], Float) and domain.step is None
         }
         if not self._continuous:
             problem = "has no continuous parameter to explore"
-            raise SpecError("mutate", self._mutate, problem, "give it a uniform or loguniform one, or take another schedule")
+            raise SpecError(
+                "mutate",
+                self._mutate,
+                problem,
+                "give it a uniform or loguniform one, or take another schedule",
+            )
         self._stretches: list[_Stretch] = []
         self._begun: dict[int, tuple[int, float]] = {}
-        """Step and cost from which a trial's present stretch goes."""
+        """By trial, step and cost at the beginning of its current stretch."""
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
-        """Notes how much the trial improved since the last decision."""
+        """Store how much the trial improved since the last decision."""
         step, cost = len(values), self.setting.sign * values[-1]
         if trial in self._begun:
             before, from_cost = self._begun[trial]
             gain = (from_cost - cost) / (step - before)
             if math.isfinite(gain):
-                self._stretches.append(_Stretch(before, from_cost, self._members[trial].config, gain))
+                self._stretches.append(
+                    _Stretch(before, from_cost, self._members[trial].config, gain)
+                )
         source = self._members.get(verdict.source) if verdict.source is not None else None
         cloned = source.cost if source is not None and verdict.action != "continue" else None
         self._begun[trial] = (step, cost if cloned is None else cloned)
         super().tell(trial, values, verdict)
 
     def explored(self, trial: int, step: int, source: int) -> dict[str, Json]:
-        """The bandit's choice for what is continuous, and PBT's for the rest."""
+        """Return the bandit's choice for continuous parameters, and PBT's for the others."""
         chosen = self._members[source]
         modelled = len(self._stretches) >= ENOUGH and math.isfinite(chosen.cost or 0.0)
         names = [name for name in self._mutate if not modelled or name not in self._continuous]
         config = explore(
-            self.setting.space, chosen.config, names, lambda name: self._draw(trial, step, name),
-            resample_probability=self._resample, factors=self._factors,
+            self.setting.space,
+            chosen.config,
+            names,
+            lambda name: self._draw(trial, step, name),
+            resample_probability=self._resample,
+            factors=self._factors,
         )
         if modelled:
-            for name, u in zip(self._continuous, self._suggest(trial, step, chosen.cost or 0.0), strict=True):
+            for name, u in zip(
+                self._continuous, self._suggest(trial, step, chosen.cost or 0.0), strict=True
+            ):
                 if name in config:
                     config[name] = self._continuous[name].quantile(u)
         return config
@@ -99,7 +124,11 @@ class Pb2(Pbt):
         spread = max(stretch.cost for stretch in known) - least or 1.0
 
         def row(at: int, before: float, config: Mapping[str, Json]) -> list[float]:
-            return [at / self._interval, (before - least) / spread, *(self._unit(name, config) for name in self._continuous)]
+            return [
+                at / self._interval,
+                (before - least) / spread,
+                *(self._unit(name, config) for name in self._continuous),
+            ]
 
         x = np.array([row(stretch.step, stretch.cost, stretch.config) for stretch in known])
         others = [
@@ -113,10 +142,12 @@ class Pb2(Pbt):
         return bandit.best(fixed, len(self._continuous), lambda name: self._draw(trial, step, name))
 
     def _unit(self, name: str, config: Mapping[str, Json]) -> float:
-        """A parameter's place in its range; the middle where it isn't active."""
+        """Return a parameter's place in its range, the middle if it isn't active."""
         if name not in config:
             return 0.5
         domain, value = self._continuous[name], config[name]
         if domain.log:
-            return (math.log(value) - math.log(domain.low)) / (math.log(domain.high) - math.log(domain.low))
+            return (math.log(value) - math.log(domain.low)) / (
+                math.log(domain.high) - math.log(domain.low)
+            )
         return float((value - domain.low) / (domain.high - domain.low))

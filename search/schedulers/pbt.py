@@ -1,7 +1,9 @@
-"""Population based training: the worst trials go on with weights and configuration of the best, slightly changed.
+"""Population based training: the worst trials continue with weights and configuration of the best,
+slightly changed.
 
-Jaderberg et al., "Population Based Training of Neural Networks", 2017, arXiv:1711.09846, section 3 and appendix A.1 (truncation
-selection, perturbation); details where the paper is silent are those of Ray Tune's PopulationBasedTraining.
+Jaderberg et al., "Population Based Training of Neural Networks", 2017, arXiv:1711.09846, section 3
+and appendix A.1 (truncation selection, perturbation); details where the paper is silent are those
+of Ray Tune's PopulationBasedTraining.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from regrow.search.space.setting import Setting
 
 @dataclass(slots=True)
 class Member:
-    """A trial of the population that is not over. `step` and `cost` are those of its last decision."""
+    """A trial of the population that is not over. `step` and `cost` are those of its last
+    decision.
+    """
 
     config: Mapping[str, Json]
     step: int = 0
@@ -31,26 +35,33 @@ class Member:
 
 
 class Pbt(Scheduler):
-    """Decides every `perturbation_interval` steps of a trial; the population is all trials that are not over.
+    """Decides every `perturbation_interval` steps of a trial; the population is all trials that are
+    not over.
 
-    A trial in the worst `quantile_fraction` by last score (the objective at its last decision) exploits a random one of the best
-    `quantile_fraction`: it takes its newest checkpoint and its configuration, and explores: each parameter in `mutate` (names;
-    None: all but constants and grids) is resampled with `resample_probability`, else perturbed (see explore.py), numbers by
-    one of `perturbation_factors` (None: 1.2 and 0.8). A quantile is ceil(n * quantile_fraction) of the n trials with a score,
-    at most half of them; of equal scores the trial with the lower number is worse. No trial exploits one with an equal score.
-    One that is over (done or failed) is no source and takes no place in a quantile; a failed one that is tried again has its
-    place again. Where the source has no checkpoint, the
-    trial goes on as it is. A trial's steps are its own: they go on after an exploit.
+    A trial in the worst `quantile_fraction` by last score (the objective at its last decision)
+    exploits a random one of the best `quantile_fraction`. It takes that trial's newest checkpoint
+    and configuration, and explores: each parameter in `mutate` (names; None: all but constants and
+    grids) is resampled with `resample_probability`, else perturbed (see explore.py), numbers by one
+    of `perturbation_factors` (None: 1.2 and 0.8). A quantile is ceil(n * quantile_fraction) of the
+    n trials with a score, at most half of them; of equal scores the trial with the lower number is
+    worse. No trial exploits one with an equal score. A trial that is over (done or failed) is no
+    source and takes no place in a quantile; a failed one that is retried gets its place back. If
+    the source has no checkpoint, the trial continues unchanged. A trial's steps are its own: they
+    continue after an exploit.
 
-    With more trials than slots, a trial pauses at its decision if one that waits, or is still to be proposed, has fewer steps;
-    of those that wait the one with the fewest goes on. If the experiment has no number of trials, none pauses.
+    With more trials than slots, a trial pauses at its decision if a waiting trial, or one that is
+    still to be proposed, has fewer steps; of those that wait, the one with the fewest steps
+    continues. If the experiment has no number of trials, none pauses.
     """
 
     needs_max_steps = False
+    changes_configurations = True
     exact = True
     layout: Layout = "population"
     chance = "pbt"
-    """The name under which it draws: a log is recomputed with it, so it never changes."""
+    """Name in the seeds of its random draws. A log is recomputed with it, so it must never
+    change.
+    """
 
     def __init__(
         self,
@@ -64,11 +75,20 @@ class Pbt(Scheduler):
     ) -> None:
         super().__init__(setting)
         if perturbation_interval < 1:
-            raise SpecError("perturbation_interval", perturbation_interval, "is below 1", "it is in steps")
+            raise SpecError(
+                "perturbation_interval", perturbation_interval, "is below 1", "it is in steps"
+            )
         if not 0 <= quantile_fraction <= 0.5:
-            raise SpecError("quantile_fraction", quantile_fraction, "is not between 0 and 0.5", "0.25 is usual")
+            raise SpecError(
+                "quantile_fraction", quantile_fraction, "is not between 0 and 0.5", "0.25 is usual"
+            )
         if not 0 <= resample_probability <= 1:
-            raise SpecError("resample_probability", resample_probability, "is not between 0 and 1", "0.25 is usual")
+            raise SpecError(
+                "resample_probability",
+                resample_probability,
+                "is not between 0 and 1",
+                "0.25 is usual",
+            )
         self._interval = perturbation_interval
         self._fraction = quantile_fraction
         self._resample = resample_probability
@@ -78,15 +98,15 @@ class Pbt(Scheduler):
         self._members: dict[int, Member] = {}
         self._failed: dict[int, Member] = {}
 
-    # ---- the fold ------------------------------------------------------------------------------------------------
+    # ---- the fold
 
     def added(self, candidate: Candidate) -> None:
-        """One more in the population."""
+        """Add a trial to the population."""
         self._added += 1
         self._members[candidate.trial] = Member(dict(candidate.config))
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
-        """Notes its score, and its configuration if that changed."""
+        """Store the trial's score, and its configuration if that changed."""
         member = self._members[trial]
         member.step, member.cost = len(values), self.setting.sign * values[-1]
         member.paused = verdict.action == "pause"
@@ -94,29 +114,31 @@ class Pbt(Scheduler):
             member.config = dict(verdict.config)
 
     def started(self, trial: int) -> None:
-        """It had its turn to wait."""
+        """Note that the trial no longer waits."""
         self._members[trial].paused = False
 
     def ended(self, trial: int, how: Final) -> None:
-        """One less."""
+        """Remove the trial from the population; a failed one may come back."""
         member = self._members.pop(trial, None)
         if member is not None and how == "failed":
             self._failed[trial] = member
 
     def revived(self, trial: int, *, held: bool) -> None:
-        """It joins the population again, with its last score."""
+        """Return the trial to the population, with its last score."""
         self._members[trial] = self._failed.pop(trial)
         self._members[trial].paused = held
 
-    # ---- queries -------------------------------------------------------------------------------------------------
+    # ---- queries
 
     def first(self, trial: int, after: int) -> int | None:
-        """The next multiple of the interval, below max_steps."""
+        """Return the next multiple of the interval, below max_steps."""
         step = (after // self._interval + 1) * self._interval
         return step if self.setting.max_steps is None or step < self.setting.max_steps else None
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
-        """Whether it exploits another, and whether others have their turn first."""
+        """Decide whether the trial exploits another, and whether it pauses for trials with fewer
+        steps.
+        """
         step, cost = len(values), self.setting.sign * values[-1]
         until = self.first(trial, step)
         turn = self._waiting_before(trial, step)
@@ -127,25 +149,35 @@ class Pbt(Scheduler):
         score = self.setting.sign * (chosen.cost or 0.0)
         config = self.explored(trial, step, source)
         why = f"exploits trial {source} ({score:g} at step {chosen.step})"
-        return Verdict(action="restart" if turn is None else "pause", why=why, source=source, config=config)
+        return Verdict(
+            action="restart" if turn is None else "pause", why=why, source=source, config=config
+        )
 
     def promote(self, *, complete: bool) -> int | None:
-        """The one with the fewest steps, once all have been proposed."""
+        """Return the waiting trial with the fewest steps, once all have been proposed."""
         if not complete and not self._all_proposed:
             return None
         waiting = [(member.step, trial) for trial, member in self._members.items() if member.paused]
         return min(waiting)[1] if waiting else None
 
     def explored(self, trial: int, step: int, source: int) -> dict[str, Json]:
-        """The configuration with which a trial goes on from `source`."""
+        """Return the configuration with which a trial continues from `source`."""
         return explore(
-            self.setting.space, self._members[source].config, self._mutate, lambda name: self._draw(trial, step, name),
-            resample_probability=self._resample, factors=self._factors,
+            self.setting.space,
+            self._members[source].config,
+            self._mutate,
+            lambda name: self._draw(trial, step, name),
+            resample_probability=self._resample,
+            factors=self._factors,
         )
 
     def quantiles(self, trial: int, cost: float) -> tuple[list[int], list[int]]:
-        """The worst and the best of the population, worst first, with `cost` as the score of `trial`."""
-        costs = {other: member.cost for other, member in self._members.items() if member.cost is not None}
+        """Return the worst and the best of the population, worst first, with `cost` as the score of
+        `trial`.
+        """
+        costs = {
+            other: member.cost for other, member in self._members.items() if member.cost is not None
+        }
         costs[trial] = cost
         order = sorted(costs, key=lambda other: (-costs[other], other))
         n = min(math.ceil(len(order) * self._fraction), len(order) // 2)
@@ -164,10 +196,14 @@ class Pbt(Scheduler):
         return self.setting.trials is None or self._added >= self.setting.trials
 
     def _waiting_before(self, trial: int, step: int) -> str | None:
-        """Whose turn it is; None if `trial` just goes on."""
+        """Return which trial has its turn before `trial`, None if `trial` continues."""
         if not self._all_proposed:
             return "a new trial has its turn"
-        waiting = [(m.step, other) for other, m in self._members.items() if m.paused and other != trial and m.step < step]
+        waiting = [
+            (m.step, other)
+            for other, m in self._members.items()
+            if m.paused and other != trial and m.step < step
+        ]
         return f"trial {min(waiting)[1]} has its turn" if waiting else None
 
     def _draw(self, trial: int, step: int, name: str) -> float:
@@ -177,8 +213,13 @@ class Pbt(Scheduler):
 def _factors(key: str, given: Any) -> tuple[float, ...]:
     if given is None:
         return FACTORS
-    fine = isinstance(given, (list, tuple)) and given and all(
-        isinstance(f, (int, float)) and not isinstance(f, bool) and 0 < f < math.inf for f in given
+    fine = (
+        isinstance(given, (list, tuple))
+        and given
+        and all(
+            isinstance(f, (int, float)) and not isinstance(f, bool) and 0 < f < math.inf
+            for f in given
+        )
     )
     if not fine:
         raise SpecError(key, given, "is not a list of positive numbers", "write [1.2, 0.8]")

@@ -1,4 +1,6 @@
-"""What schedulers with rungs have in common: the steps of the rungs, the checks of the options that give them, and a rung."""
+"""Shared parts of schedulers with rungs: the steps of the rungs, the checks of the options that
+define them, and a rung.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ from regrow.search.errors import SpecError
 from regrow.search.schedulers.base import Final, Layout, Scheduler, Verdict
 
 Key: TypeAlias = tuple[float, int, int]
-"""A trial's place in the order of a rung: its cost, what decides between equal costs, its number."""
+"""Sort key of a trial in a rung: its cost, the tie-breaker, its number."""
 
 
 def rung_steps(max_steps: int, grace_period: int, reduction_factor: int) -> list[int]:
-    """The steps grace_period * reduction_factor**k below `max_steps`. Raises SpecError, naming the option."""
+    """Return the steps grace_period * reduction_factor**k below `max_steps`. Raises SpecError,
+    naming the option.
+    """
     check_factor(reduction_factor)
     if not 1 <= grace_period <= max_steps:
         raise SpecError(
@@ -31,13 +35,17 @@ def rung_steps(max_steps: int, grace_period: int, reduction_factor: int) -> list
 
 
 def check_factor(reduction_factor: int) -> None:
-    """Raises SpecError for a reduction factor below 2."""
+    """Raise SpecError for a reduction factor below 2."""
     if reduction_factor < 2:
-        raise SpecError(key="reduction_factor", value=reduction_factor, problem="is below 2", hint="3 is usual")
+        raise SpecError(
+            key="reduction_factor", value=reduction_factor, problem="is below 2", hint="3 is usual"
+        )
 
 
 def check_brackets(brackets: int | None, most: int) -> None:
-    """Raises SpecError for a number of brackets that isn't a whole one from 1 to `most`; None is for all."""
+    """Raise SpecError for a number of brackets that isn't a whole number from 1 to `most`; None
+    means all.
+    """
     whole = isinstance(brackets, int) and not isinstance(brackets, bool)
     if brackets is not None and not (whole and 1 <= brackets <= most):
         problem = f"is not a whole number from 1 to {most}"
@@ -45,7 +53,9 @@ def check_brackets(brackets: int | None, most: int) -> None:
 
 
 class Rung:
-    """The trials that reached a step, best first, and those of them that wait there to be promoted."""
+    """The trials that reached a step, best first, and those of them that wait there to be
+    promoted.
+    """
 
     def __init__(self) -> None:
         self.reached: list[Key] = []
@@ -53,18 +63,20 @@ class Rung:
         self._keys: dict[int, Key] = {}
 
     def place(self, key: Key) -> int:
-        """How many are better than `key`, which need not have been entered."""
+        """Return how many are better than `key`, which need not have been entered."""
         return bisect_left(self.reached, key)
 
     def enter(self, key: Key, *, waits: bool) -> None:
-        """Takes a trial in, for good; `waits`: it is paused here."""
+        """Add a trial permanently; `waits`: it is paused here."""
         insort(self.reached, key)
         if waits:
             insort(self.waiting, key)
             self._keys[key[-1]] = key
 
     def leave(self, trial: int) -> bool:
-        """Whether the trial waited here, which it no longer does. It stays among those that reached the rung."""
+        """Stop a trial from waiting here; return whether it did. It stays among those that reached
+        the rung.
+        """
         key = self._keys.pop(trial, None)
         if key is None:
             return False
@@ -72,7 +84,7 @@ class Rung:
         return True
 
     def rejoin(self, trial: int) -> bool:
-        """Makes a trial wait here once more; False if it never reached the rung."""
+        """Let a trial wait here once more; return False if it never reached the rung."""
         key = next((key for key in self.reached if key[-1] == trial), None)
         if key is not None:
             insort(self.waiting, key)
@@ -81,46 +93,46 @@ class Rung:
 
 
 class Bracketed(Scheduler):
-    """A scheduler whose trials are each in one bracket, which is asked and told in its place."""
+    """A scheduler whose trials each belong to one bracket, which decides for it."""
 
     layout: Layout = "rungs"
 
     def bracket_of(self, trial: int) -> Bracket:
-        """The bracket of a trial."""
+        """Return the bracket of a trial."""
         raise NotImplementedError
 
     def first(self, trial: int, after: int) -> int | None:
-        """The next rung above `after`."""
+        """Return the next rung above `after`."""
         return self.bracket_of(trial).following(after)
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
-        """Compares with the others of its bracket at this rung."""
+        """Compare the trial with the others of its bracket at this rung."""
         return self.bracket_of(trial).decide(trial, len(values), self.setting.sign * values[-1])
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
-        """Enters the value into its rung."""
+        """Enter the value into its rung."""
         cost = self.setting.sign * values[-1]
         self.bracket_of(trial).enter(trial, len(values), cost, verdict)
 
     def started(self, trial: int) -> None:
-        """A paused one is promoted."""
+        """Note that a trial runs; a paused one is promoted."""
         self.bracket_of(trial).started(trial)
 
     def dropped(self, trial: int) -> None:
-        """It waits no more."""
+        """Note that the trial no longer waits."""
         self.bracket_of(trial).gone(trial)
 
     def ended(self, trial: int, how: Final) -> None:
-        """Nobody waits for it any more."""
+        """Note that no other trial needs to wait for this one."""
         self.bracket_of(trial).gone(trial)
 
     def revived(self, trial: int, *, held: bool) -> None:
-        """It is on its way again, or waits."""
+        """Note that the trial continues towards its next rung, or waits."""
         self.bracket_of(trial).back(trial, held=held)
 
 
 class Bracket:
-    """Rungs at `steps` that trials climb; the best 1/`eta` of a rung go on to the next."""
+    """Rungs at `steps` that trials climb; the best 1/`eta` of a rung continue to the next."""
 
     def __init__(self, steps: Sequence[int], eta: int) -> None:
         self.steps = list(steps)
@@ -128,26 +140,28 @@ class Bracket:
         self.rungs = {step: Rung() for step in steps}
 
     def following(self, after: int) -> int | None:
-        """The first rung above step `after`."""
+        """Return the first rung above step `after`."""
         return next((step for step in self.steps if step > after), None)
 
     def decide(self, trial: int, step: int, cost: float) -> Verdict:
-        """What becomes of a trial at a rung."""
+        """Decide on a trial at a rung."""
         raise NotImplementedError
 
     def enter(self, trial: int, step: int, cost: float, verdict: Verdict) -> None:
-        """What became of a trial at a rung."""
+        """Enter a trial and the decision on it into a rung."""
         raise NotImplementedError
 
     def started(self, trial: int) -> None:
-        """An attempt of the trial began; a promotion if it was paused."""
+        """Note that an attempt of the trial started; a promotion if the trial was paused."""
         raise NotImplementedError
 
     def gone(self, trial: int) -> None:
-        """The trial ended or was given up."""
+        """Note that the trial ended or was retired."""
         raise NotImplementedError
 
     def back(self, trial: int, *, held: bool) -> None:
-        """The trial, which had failed, is tried again: it waits at the last rung that it reached, or goes for the one after."""
+        """Note that a failed trial is retried. It waits at the last rung that it reached if `held`,
+        else it continues to the next one.
+        """
         if held:
             any(self.rungs[step].rejoin(trial) for step in reversed(self.steps))

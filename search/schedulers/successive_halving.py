@@ -1,7 +1,9 @@
-"""Synchronous successive halving: a rung is decided when all of its trials are known.
+"""Synchronous successive halving: the outcome of a rung is that of waiting until all of its trials
+are known.
 
-Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016, algorithm 1;
-it is the inner loop of HyperBand (Li et al., JMLR 2018, algorithm 1, lines 3 to 8).
+Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization",
+AISTATS 2016, algorithm 1; it is the inner loop of HyperBand (Li et al., JMLR 2018, algorithm 1,
+lines 3 to 8).
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from regrow.search.space.setting import Setting
 
 
 class Halving(Bracket):
-    """`size` trials; of them max(1, size // eta**i) reach rung i, counted from 0.
+    """A bracket of `size` trials, of which max(1, size // eta**i) reach rung i, counted from 0.
 
-    A trial goes on or is given up as soon as that is certain, whatever the others, that are still to come, will report:
-    the outcome is that of waiting for all. One that ends before a rung counts as the worst there, and its place is not
-    filled again if it was promoted. One that failed and is tried again is on its way again: it is compared with all that
-    have reached the rung, and those that went on without waiting for it keep their places. Of equal values the one of
-    the trial with the lower number is better.
+    A trial continues or is retired as soon as its place is certain, whatever the others report that
+    are still to come: the outcome is that of waiting for all. A trial that ends before a rung
+    counts as the worst there, and its place is not filled again if it was promoted. A failed trial
+    that is retried is compared with all that have reached the rung; trials that continued without
+    waiting for it keep their places. Of equal values the one of the trial with the lower number is
+    better.
     """
 
     def __init__(self, size: int, steps: Sequence[int], eta: int) -> None:
@@ -29,25 +32,28 @@ class Halving(Bracket):
         self.size = size
         self.members = 0
         self.waiting = 0
-        """How many are paused: a bracket without any is passed over."""
+        """How many trials are paused. A bracket without any is skipped."""
         self._heading: list[set[int]] = [set() for _ in range(len(steps) + 1)]
-        """Who is on the way to rung i."""
+        """The trials on the way to rung i."""
         self._went = [0] * len(steps)
-        """How many went on from rung i."""
+        """How many trials continued from rung i."""
 
     @property
     def full(self) -> bool:
         return self.members == self.size
 
     def add(self, trial: int) -> None:
-        """Takes in one more trial."""
+        """Add a trial."""
         self.members += 1
         self._heading[0].add(trial)
 
     def decide(self, trial: int, step: int, cost: float) -> Verdict:
         i = self.steps.index(step)
         rung, best = self.rungs[step], self._places(i, complete=False)
-        place, others = rung.place((cost, trial, trial)), self._outstanding(i, complete=False) - (trial in self._heading[i])
+        place, others = (
+            rung.place((cost, trial, trial)),
+            self._outstanding(i, complete=False) - (trial in self._heading[i]),
+        )
         why = f"place {place + 1} of {len(rung.reached) + 1} at rung {step}, {best} go on"
         if place >= best:
             return Verdict(action="stop", why=why)
@@ -80,25 +86,31 @@ class Halving(Bracket):
         super().back(trial, held=held)
         self.waiting += held
         if not held:
-            self._heading[sum(any(key[-1] == trial for key in rung.reached) for rung in self.rungs.values())].add(trial)
+            self._heading[
+                sum(any(key[-1] == trial for key in rung.reached) for rung in self.rungs.values())
+            ].add(trial)
 
     def promotable(self, *, complete: bool) -> int | None:
-        """The trial to promote, from the highest rung that has one."""
+        """Return the trial to promote, from the highest rung that has one."""
         for i, step in reversed(list(enumerate(self.steps))):
             rung = self.rungs[step]
             if rung.waiting:
                 best: Key = rung.waiting[0]
-                if rung.place(best) + self._outstanding(i, complete=complete) < self._places(i, complete=complete):
+                if rung.place(best) + self._outstanding(i, complete=complete) < self._places(
+                    i, complete=complete
+                ):
                     return best[-1]
         return None
 
     def surplus(self, *, complete: bool) -> tuple[int, str] | None:
-        """A paused trial that is certainly not among those that go on."""
+        """Return a paused trial that certainly will not continue, and why."""
         for i, step in enumerate(self.steps):
             rung, places = self.rungs[step], self._places(i, complete=complete)
             if rung.waiting and rung.place(rung.waiting[-1]) >= places:
                 place = rung.place(rung.waiting[-1]) + 1
-                return rung.waiting[-1][-1], f"place {place} of {len(rung.reached)} at rung {step}, {places} go on"
+                return rung.waiting[-1][
+                    -1
+                ], f"place {place} of {len(rung.reached)} at rung {step}, {places} go on"
         return None
 
     def _promoted(self, i: int, trial: int) -> None:
@@ -106,15 +118,17 @@ class Halving(Bracket):
         self._heading[i + 1].add(trial)
 
     def _places(self, i: int, *, complete: bool) -> int:
-        """How many go on from rung i."""
+        """Return how many trials continue from rung i."""
         trials = self.members if complete else self.size
         return int(max(1, trials // self.eta ** (i + 1)))
 
     def _outstanding(self, i: int, *, complete: bool) -> int:
-        """How many may still reach rung i."""
+        """Return how many trials may still reach rung i."""
         if i == 0:
             return len(self._heading[0]) + (0 if complete else self.size - self.members)
-        below = len(self.rungs[self.steps[i - 1]].waiting) + self._outstanding(i - 1, complete=complete)
+        below = len(self.rungs[self.steps[i - 1]].waiting) + self._outstanding(
+            i - 1, complete=complete
+        )
         left = max(0, self._places(i - 1, complete=complete) - self._went[i - 1])
         return len(self._heading[i]) + min(left, below)
 
@@ -122,16 +136,22 @@ class Halving(Bracket):
 class SuccessiveHalving(Bracketed):
     """Brackets of `n` trials, one after the other as long as trials come.
 
-    Rungs are at grace_period * reduction_factor**i steps, below max_steps. The best n_i // reduction_factor (at least one) of
-    the n_i trials of a rung go on when the others are known. `n` None: reduction_factor**k for k rungs, so that one trial
-    gets max_steps. While a bracket waits, slots go to the trials of the next one. When no more trials come, a last
-    bracket that isn't full is treated as one of as many trials as it has.
+    Rungs are at grace_period * reduction_factor**i steps, below max_steps. The best n_i //
+    reduction_factor (at least one) of the n_i trials of a rung continue when the others are known.
+    `n` None: reduction_factor**k for k rungs, so that one trial gets max_steps. While a bracket
+    waits, slots go to the trials of the next one. When no more trials come, a last bracket that
+    isn't full is treated as one of as many trials as it has.
     """
 
     exact = True
 
     def __init__(
-        self, setting: Setting, *, n: int | None = None, grace_period: int = 1, reduction_factor: int = 3
+        self,
+        setting: Setting,
+        *,
+        n: int | None = None,
+        grace_period: int = 1,
+        reduction_factor: int = 3,
     ) -> None:
         super().__init__(setting)
         self._eta = reduction_factor
@@ -143,7 +163,7 @@ class SuccessiveHalving(Bracketed):
         self._of: dict[int, Halving] = {}
 
     def added(self, candidate: Candidate) -> None:
-        """It joins the bracket that is being filled."""
+        """Add the trial to the bracket that is being filled."""
         if not self._brackets or self._brackets[-1].full:
             size, steps = self._plans[len(self._brackets) % len(self._plans)]
             self._brackets.append(Halving(size, steps, self._eta))
@@ -154,7 +174,7 @@ class SuccessiveHalving(Bracketed):
         return self._of[trial]
 
     def most_steps(self, trials: int) -> int | None:
-        """Exactly those of its brackets, unless trials fail."""
+        """Return the steps of its brackets; exact unless trials fail."""
         total, turn = 0, 0
         while trials > 0:
             size, steps = self._plans[turn % len(self._plans)]
@@ -166,11 +186,15 @@ class SuccessiveHalving(Bracketed):
         return total
 
     def promote(self, *, complete: bool) -> int | None:
-        """Of the oldest bracket that has one to promote."""
-        found = (bracket.promotable(complete=complete) for bracket in self._brackets if bracket.waiting)
+        """Return the trial to promote, from the oldest bracket that has one."""
+        found = (
+            bracket.promotable(complete=complete) for bracket in self._brackets if bracket.waiting
+        )
         return next((trial for trial in found if trial is not None), None)
 
     def surplus(self, *, complete: bool) -> tuple[int, str] | None:
-        """One whose place is certainly too low."""
-        found = (bracket.surplus(complete=complete) for bracket in self._brackets if bracket.waiting)
+        """Return a trial whose place is certainly too low, and why."""
+        found = (
+            bracket.surplus(complete=complete) for bracket in self._brackets if bracket.waiting
+        )
         return next((pair for pair in found if pair is not None), None)

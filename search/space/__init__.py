@@ -1,4 +1,6 @@
-"""The search space: parameters, their domains and conditions, how they are written. Nothing is proposed here."""
+"""The search space: parameters, their domains and conditions, and how they are written. Samplers
+are elsewhere.
+"""
 
 from regrow.search.space.space import (
     Choice,
@@ -25,6 +27,25 @@ from regrow.search.space.space import (
 )
 
 __all__ = [
-    "Choice", "Condition", "Constant", "Domain", "Float", "Grid", "Int", "Json", "Normal", "Parameter", "Space", "choice",
-    "constant", "grid", "integer", "logint", "loguniform", "normal", "quniform", "randint", "uniform",
+    "Choice",
+    "Condition",
+    "Constant",
+    "Domain",
+    "Float",
+    "Grid",
+    "Int",
+    "Json",
+    "Normal",
+    "Parameter",
+    "Space",
+    "choice",
+    "constant",
+    "grid",
+    "integer",
+    "logint",
+    "loguniform",
+    "normal",
+    "quniform",
+    "randint",
+    "uniform",
 ]

@@ -1,8 +1,9 @@
-"""The domains that a parameter can have: ranges, choices, constants. Frozen values, checked when they are
-made.
+"""The domains that a parameter can have: ranges, choices, constants. Frozen values, checked when
+they are made.
 
-A domain knows its own values and nothing else: no names, no conditions between parameters (see space.py), no
-sampler. Sampling is one pure function, `quantile`: the value at a point of [0, 1) under the domain's prior.
+A domain knows only its own values: no names, no conditions between parameters (see space.py), no
+sampler. Sampling is one pure function, `quantile`: the value at a point of [0, 1) under the
+domain's prior.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from regrow.search.space.scalars import check_json, check_number, check_whole
 
 Json: TypeAlias = Any  # None, bool, int, float, str, or lists and string-keyed maps of these
 
-When: TypeAlias = Mapping[str, Any] | None  # as the user wrote it: {"optimizer": "sgd"} or {"optimizer": ["sgd", "adam"]}
+_ROUNDING = Decimal("1e-9")
+"""Fraction of a step by which a computed number may differ from the value that is meant."""
+# as the user wrote it: {"optimizer": "sgd"} or {"optimizer": ["sgd", "adam"]}
+When: TypeAlias = Mapping[str, Any] | None
 
 
 def value_key(value: Json) -> Hashable:
-    """What tells two JSON values apart: 1 and 1.0 are the same (a JSON writer may change one into the other),
-    1, true and "1" are not."""
+    """Return a key that is equal for equal JSON values. 1 and 1.0 are the same (a JSON writer may
+    change one into the other); 1, true and "1" are not.
+    """
     if value is None or isinstance(value, (bool, str)):
         return (type(value).__name__, value)
     if isinstance(value, (int, float)):
@@ -37,16 +42,18 @@ def value_key(value: Json) -> Hashable:
 
 
 def fresh(value: Json) -> Json:
-    """The value, copied if it is a container: a trainable that changes its config must not change the
-    space."""
+    """Return the value, copied if it is a container: a trainable that changes its config must not
+    change the space.
+    """
     return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain(ABC):
-    """The values that a parameter may take, and how likely each is before anything was tried.
+    """The values that a parameter may take, and the prior probability of each.
 
-    `when` is the condition as written, carried until `Space.parse` has found the parameters that it names.
+    `when` is the condition as written. It is kept until `Space.parse` has found the parameters that
+    it names.
     """
 
     when: When = None
@@ -59,28 +66,49 @@ class Domain(ABC):
     @property
     @abstractmethod
     def cells(self) -> int | None:
-        """How many different values there are; None for a continuous domain."""
+        """Number of different values, None for a continuous domain."""
 
     @abstractmethod
     def cell(self, index: int) -> Json:
-        """The value number `index`, 0 <= index < cells. Raises TypeError for a continuous domain."""
+        """Return the value number `index`, 0 <= index < cells. Raises TypeError for a continuous
+        domain.
+        """
 
     @abstractmethod
     def quantile(self, u: float) -> Json:
-        """The value at `u` (0 < u < 1) of the prior: uniform `u` give values as the domain asks."""
+        """Return the value at `u` (0 < u < 1) of the prior: uniform `u` give values distributed as
+        the prior.
+        """
 
     @abstractmethod
     def contains(self, value: Json) -> bool:
-        """Whether the parameter can ever be `value`."""
+        """Return whether the parameter can ever be `value`."""
+
+    @abstractmethod
+    def own(self, value: Json) -> Json:
+        """Return a contained value in the domain's own form: 3 for 3.0 where numbers are whole, 1.0
+        for 1 where they are real, the exact cell for a value that differs by rounding. Raises
+        ValueError for a value that the domain does not contain.
+        """
+
+    def _contained(self, value: Json) -> Json:
+        """Return `value`. Raises ValueError if the domain does not contain it."""
+        try:
+            contained = self.contains(value)
+        except TypeError:  # not JSON
+            contained = False
+        if not contained:
+            raise ValueError(f"{value!r} is not a value of {self.to_json()}")
+        return value
 
     @abstractmethod
     def to_json(self) -> Json:
-        """The written form without `when`; `Space.parse` makes an equal domain of it."""
+        """Return the written form without `when`; `Space.parse` makes an equal domain of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Range(Domain):
-    """What Float and Int share: `cells` values from `low` in steps, or a continuum."""
+    """Base of Float and Int: `cells` values from `low` in steps, or a continuum."""
 
     @property
     def _step(self) -> int | float | None:
@@ -95,16 +123,21 @@ class _Range(Domain):
         if self._step is None:
             return None
         # Decimal, as the numbers were written: (0.3 - 0.0) / 0.1 is 2.9999999999999996 in floats.
-        return int((Decimal(str(high)) - Decimal(str(low))) / Decimal(str(self._step))) + 1
+        # Computed bounds carry rounding, such as 1 - 0.9 as the upper bound of steps of 0.05.
+        return (
+            int((Decimal(str(high)) - Decimal(str(low))) / Decimal(str(self._step)) + _ROUNDING) + 1
+        )
 
     def cell(self, index: int) -> Json:
-        low, _ = self._bounds()
+        low, high = self._bounds()
         if self._step is None:
             raise TypeError(f"a {self.kind} domain is continuous: it has no cell {index}")
-        return type(low)(Decimal(str(low)) + index * Decimal(str(self._step)))
+        step = Decimal(str(self._step))
+        value = Decimal(str(low)) + index * step
+        return high if value > Decimal(str(high)) - _ROUNDING * step else type(low)(value)
 
     def nearest(self, value: float) -> int:
-        """The index of the cell nearest to `value`."""
+        """Return the index of the cell nearest to `value`."""
         low, _ = self._bounds()
         cells = self.cells
         if self._step is None or cells is None:
@@ -117,13 +150,18 @@ class _Range(Domain):
         low, high = self._bounds()
         if self._step is None or not low <= value <= high:
             return bool(low <= value <= high)
-        return bool(abs(self.cell(self.nearest(value)) - value) <= 1e-9 * self._step)
+        return bool(abs(self.cell(self.nearest(value)) - value) <= float(_ROUNDING) * self._step)
+
+    def own(self, value: Json) -> Json:
+        value = self._contained(value)
+        return float(value) if self._step is None else self.cell(self.nearest(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float(_Range):
-    """A real number in [low, high]; uniform, or uniform in its logarithm, or in steps of `step` from
-    `low`."""
+    """A real number in [low, high]: uniform, uniform in its logarithm, or in steps of `step` from
+    `low`.
+    """
 
     low: float
     high: float
@@ -138,7 +176,9 @@ class Float(_Range):
         object.__setattr__(self, "high", high)
         if self.step is not None:
             step = check_number(self.kind, written, self.step)
-            object.__setattr__(self, "step", _check_step(self.kind, written, step, high - low, log=self.log))
+            object.__setattr__(
+                self, "step", _check_step(self.kind, written, step, high - low, log=self.log)
+            )
 
     @property
     def kind(self) -> str:
@@ -160,15 +200,22 @@ class Float(_Range):
             value = math.exp(low + (high - low) * u)
         else:
             value = self.low + (self.high - self.low) * u
-        return min(max(value, self.low), self.high)  # exp(log(x)) may miss x by one unit in the last place
+        # exp(log(x)) may miss x by one unit in the last place
+        return min(max(value, self.low), self.high)
 
     def to_json(self) -> Json:
-        return {self.kind: [self.low, self.high] if self.step is None else [self.low, self.high, self.step]}
+        return {
+            self.kind: [self.low, self.high]
+            if self.step is None
+            else [self.low, self.high, self.step]
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int(_Range):
-    """A whole number from `low` to `high`, both included, in steps of `step`; or uniform in its logarithm."""
+    """A whole number from `low` to `high`, both included: in steps of `step`, or uniform in its
+    logarithm.
+    """
 
     low: int
     high: int
@@ -195,6 +242,10 @@ class Int(_Range):
 
     def _bounds(self) -> tuple[int, int]:
         return self.low, self.high
+
+    def contains(self, value: Json) -> bool:
+        # Whole numbers are compared exactly: 3.0000000001 is not 3.
+        return _Range.contains(self, value) and self.cell(self.nearest(value)) == value
 
     @property
     def cells(self) -> int:
@@ -225,7 +276,9 @@ class Normal(Domain):
         for name in ("mean", "sd"):
             object.__setattr__(self, name, check_number(self.kind, written, getattr(self, name)))
         if self.sd <= 0:
-            raise SpecError(self.kind, written, "the standard deviation must be above 0", "write [mean, sd]")
+            raise SpecError(
+                self.kind, written, "the standard deviation must be above 0", "write [mean, sd]"
+            )
 
     @property
     def kind(self) -> str:
@@ -242,7 +295,15 @@ class Normal(Domain):
         return NormalDist(self.mean, self.sd).inv_cdf(u)
 
     def contains(self, value: Json) -> bool:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        try:
+            return math.isfinite(value)
+        except OverflowError:  # a whole number too large for a float
+            return False
+
+    def own(self, value: Json) -> float:
+        return float(self._contained(value))
 
     def to_json(self) -> Json:
         return {self.kind: [self.mean, self.sd]}
@@ -250,7 +311,7 @@ class Normal(Domain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice(Domain):
-    """One of `values` (JSON scalars, lists or maps), each as likely as the others."""
+    """One of `values` (JSON scalars, lists or maps), all equally likely."""
 
     values: tuple[Json, ...]
     _index: dict[Hashable, int] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -259,10 +320,14 @@ class Choice(Domain):
     def __post_init__(self) -> None:
         written = self.values
         if isinstance(written, (str, Mapping)) or not hasattr(written, "__iter__"):
-            raise SpecError(self.kind, written, "is not a list of values", f"write {self.kind}: [first, second]")
+            raise SpecError(
+                self.kind, written, "is not a list of values", f"write {self.kind}: [first, second]"
+            )
         object.__setattr__(self, "values", tuple(check_json(self.kind, value) for value in written))
         if not self.values:
-            raise SpecError(self.kind, [], "there is nothing to choose from", "give at least one value")
+            raise SpecError(
+                self.kind, [], "there is nothing to choose from", "give at least one value"
+            )
         for position, value in enumerate(self.values):
             if self._index.setdefault(value_key(value), position) != position:
                 problem = f"the value {quoted(value)} is there twice"
@@ -280,7 +345,9 @@ class Choice(Domain):
         return fresh(self.values[index])
 
     def index(self, value: Json) -> int:
-        """The position of `value` among the values. Raises KeyError when it is none of them."""
+        """Return the position of `value` among the values. Raises KeyError if it is none of
+        them.
+        """
         return self._index[value_key(value)]
 
     def quantile(self, u: float) -> Json:
@@ -289,14 +356,18 @@ class Choice(Domain):
     def contains(self, value: Json) -> bool:
         return value_key(value) in self._index
 
+    def own(self, value: Json) -> Json:
+        return self.cell(self.index(self._contained(value)))
+
     def to_json(self) -> Json:
         return {self.kind: [fresh(value) for value in self.values]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid(Choice):
-    """Each of `values` in turn, whichever sampler is used: trial n takes cell n of the product of all
-    grids."""
+    """Each of `values` in turn, with any sampler: trial n takes cell n of the product of all
+    grids.
+    """
 
     _kind: ClassVar[str] = "grid"
 
@@ -327,6 +398,10 @@ class Constant(Domain):
     def contains(self, value: Json) -> bool:
         return value_key(value) == value_key(self.value)
 
+    def own(self, value: Json) -> Json:
+        self._contained(value)
+        return fresh(self.value)
+
     def to_json(self) -> Json:
         return {self.kind: fresh(self.value)}
 
@@ -337,16 +412,25 @@ def _check_bounds(kind: str, written: Any, low: float, high: float, *, log: bool
     if low == high:
         raise SpecError(kind, written, "bounds are equal", f"write the constant {low} instead")
     if log and low <= 0:
-        raise SpecError(kind, written, "a logarithm needs bounds above 0", "raise low, or drop the log")
+        raise SpecError(
+            kind, written, "a logarithm needs bounds above 0", "raise low, or drop the log"
+        )
     if math.isinf(high - low):
         raise SpecError(kind, written, "the range is too wide for a float", "write narrower bounds")
 
 
 def _check_step(kind: str, written: Any, step: float, width: float, *, log: bool) -> float:
     if log:
-        raise SpecError(kind, written, "a logarithmic range has no step", "use choice or grid: [...]")
+        raise SpecError(
+            kind, written, "a logarithmic range has no step", "use choice or grid: [...]"
+        )
     if step <= 0:
         raise SpecError(kind, written, f"the step {step} is not above 0", "write a positive step")
     if step > width:
-        raise SpecError(kind, written, f"the step {step} is bigger than the range {width}", "write a smaller step")
+        raise SpecError(
+            kind,
+            written,
+            f"the step {step} is bigger than the range {width}",
+            "write a smaller step",
+        )
     return step

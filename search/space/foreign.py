@@ -1,8 +1,10 @@
-"""How other tools write a range or a choice, as the domain that it is here. Only what their words mean lives here.
+"""Translates ranges and choices in the form of other tools into our domains. Only the meaning of
+their terms lives here.
 
-W&B's `{min: 0.0, max: 0.1}`, Ray Tune's `tune.loguniform(1e-4, 1e-1)` and their like are plain YAML: without this they would be
-taken for constants, and the search would search nothing. What is found is shown in an error and never taken silently,
-since the same words mean other things elsewhere (a range's upper end may be part of it or not).
+W&B's `{min: 0.0, max: 0.1}`, Ray Tune's `tune.loguniform(1e-4, 1e-1)` and similar are plain YAML:
+without this they would be taken for constants, and nothing would be searched. A translation is
+shown in an error and never used silently, because the same terms differ between tools (a range's
+upper end may be included or not).
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ _KINDS: Mapping[str, str] = {
     }.items()
     for word in words.split()
 }
-"""What a distribution is called elsewhere, without case and underscores: what it is here."""
+"""Our keyword for the name of a distribution in other tools, without case and underscores."""
 _OPEN = ("randint", "lograndint", "range")
-"""Those that end below their upper bound."""
+"""Distributions that exclude their upper bound."""
 
 NAMING = ("type", "distribution", "dist", "kind", "prior", "sampler", "space")
 """Keys whose value names a distribution."""
@@ -47,15 +49,24 @@ _REST = ("value", "val", "scale", "base", "count", "default", "default_value")
 WORDS = frozenset((*NAMING, *_LOW, *_HIGH, *_BOUNDS, *_VALUES, *_STEP, *_MEAN, *_SD, *_LOG, *_REST))
 """The keys of such maps. A map with any other key is a group of parameters."""
 BOUNDS = (_LOW, _HIGH)
-"""What the lower and the upper end of a range are called."""
-DISTRIBUTIONS = (*_KINDS, "int_uniform", "q_uniform", "log_uniform", "log_uniform_values", "q_log_uniform_values")
+"""Names of the lower and the upper end of a range."""
+DISTRIBUTIONS = (
+    *_KINDS,
+    "int_uniform",
+    "q_uniform",
+    "log_uniform",
+    "log_uniform_values",
+    "q_log_uniform_values",
+)
 """Names of distributions as they are usually written."""
 _CALL = re.compile(r"\s*[A-Za-z_][\w.]*\(.*\)\s*", re.DOTALL)
 _PLAIN = re.compile(r"(?!(?:true|false|yes|no|on|off|null)$)[A-Za-z_][\w./-]*", re.IGNORECASE)
 
 
 def kind_of(word: object, *, near: bool = False) -> str | None:
-    """The keyword for a distribution's name, None for none; `near`: also for one that is misspelt."""
+    """Return the keyword for a distribution's name, None for none. `near`: also for a misspelt
+    name.
+    """
     known = _normal(word)
     if known not in _KINDS and near:
         known = next(iter(difflib.get_close_matches(known, _KINDS, n=1, cutoff=0.75)), known)
@@ -63,12 +74,15 @@ def kind_of(word: object, *, near: bool = False) -> str | None:
 
 
 def meant(value: Mapping[Any, Any], *, word: object = None) -> dict[str, Any] | None:
-    """The domain that a map of another tool's describes, in its written form; None for a map that describes none.
+    """Return the domain that another tool's map describes, in its written form; None if it
+    describes none.
 
-    `word`: the distribution's name, where it stands outside of the map.
+    `word`: the distribution's name, if it is outside of the map.
     """
     given = {str(name).lower().lstrip("_"): item for name, item in value.items() if name != "when"}
-    leaves = not any(isinstance(item, Mapping) or hasattr(item, "to_json") for item in given.values())
+    leaves = not any(
+        isinstance(item, Mapping) or hasattr(item, "to_json") for item in given.values()
+    )
     if not (leaves and given and given.keys() <= WORDS):
         return None
     named = word if word is not None else _first(given, NAMING)
@@ -78,23 +92,35 @@ def meant(value: Mapping[Any, Any], *, word: object = None) -> dict[str, Any] | 
     values = _first(given, (*_VALUES, "value") if kind not in (None, "constant") else _VALUES)
     if isinstance(values, (list, tuple)):
         return _of_list(kind or "choice", list(values), named, given)
-    if (kind == "constant" or (kind is None and len(given) == 1)) and ("value" in given or "val" in given):
+    if (kind == "constant" or (kind is None and len(given) == 1)) and (
+        "value" in given or "val" in given
+    ):
         return {"constant": given.get("value", given.get("val"))}
     if kind == "normal":
         return _of_list(kind, [_first(given, _MEAN), _first(given, _SD)], named, given)
     bounds = _first(given, _BOUNDS)
-    ends = list(bounds) if isinstance(bounds, (list, tuple)) else [_first(given, _LOW), _first(given, _HIGH)]
+    ends = (
+        list(bounds)
+        if isinstance(bounds, (list, tuple))
+        else [_first(given, _LOW), _first(given, _HIGH)]
+    )
     return _of_list(kind, ends, named, given)
 
 
-def of_list(word: object, values: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The domain of `{word: [...]}` with `options` beside it; None where the word, or a list of this length, says nothing."""
+def of_list(
+    word: object, values: Sequence[Any], options: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the domain of `{word: [...]}` with `options` beside it; None if the word is unknown or
+    does not take a list of this length.
+    """
     kind = kind_of(word, near=True)
     return None if kind is None else _of_list(kind, list(values), word, options)
 
 
 def meant_by_text(text: str) -> dict[str, Any] | None:
-    """The domain that a call written as text describes, `tune.uniform(0, 1)` or Hydra's `interval(0, 1)`; None for none."""
+    """Return the domain that a call written as text describes, `tune.uniform(0, 1)` or Hydra's
+    `interval(0, 1)`; None for none.
+    """
     if _CALL.fullmatch(text) is None:
         return None
     try:
@@ -105,7 +131,7 @@ def meant_by_text(text: str) -> dict[str, Any] | None:
 
 
 def flow(form: Any) -> str:
-    """A value as one writes it in YAML on one line."""
+    """Return a value as it is written in YAML on one line."""
     if isinstance(form, Mapping):
         return "{" + ", ".join(f"{flow(name)}: {flow(item)}" for name, item in form.items()) + "}"
     if isinstance(form, (list, tuple)):
@@ -116,14 +142,23 @@ def flow(form: Any) -> str:
 
 
 def _normal(word: object) -> str:
-    return str(word).rpartition(".")[2].lower().replace("_", "").replace("-", "").removeprefix("suggest")
+    return (
+        str(word)
+        .rpartition(".")[2]
+        .lower()
+        .replace("_", "")
+        .replace("-", "")
+        .removeprefix("suggest")
+    )
 
 
 def _first(given: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((given[name] for name in names if name in given), None)
 
 
-def _of_list(kind: str | None, values: list[Any], word: object, options: Mapping[str, Any]) -> dict[str, Any] | None:
+def _of_list(
+    kind: str | None, values: list[Any], word: object, options: Mapping[str, Any]
+) -> dict[str, Any] | None:
     if kind in ("choice", "grid"):
         return {kind: values}
     numbers = [_number(item) for item in values]
@@ -135,13 +170,20 @@ def _of_list(kind: str | None, values: list[Any], word: object, options: Mapping
     low, high = (number for number in numbers if number is not None)
     if kind == "normal":
         return {"normal": [low, high]}
-    low, high = min(low, high), max(low, high)  # what is advised is not refused in its turn
+    low, high = min(low, high), max(low, high)  # so that the suggested form is accepted
     whole = isinstance(low, int) and isinstance(high, int)
     if kind is None or (kind in ("int", "logint") and not whole):
-        kind = "int" if whole and not isinstance(step, float) else "loguniform" if kind == "logint" else "uniform"
+        kind = (
+            "int"
+            if whole and not isinstance(step, float)
+            else "loguniform"
+            if kind == "logint"
+            else "uniform"
+        )
     if options.get("log_scale", options.get("log")) is True or options.get("scale") == "log":
         kind = {"uniform": "loguniform", "int": "logint"}.get(kind, kind)
-    if kind == "loguniform" and (low <= 0 or "base" in options):  # W&B and hyperopt give powers of e, Determined of a base
+    # W&B and hyperopt give powers of e, Determined of a base
+    if kind == "loguniform" and (low <= 0 or "base" in options):
         base = _number(options.get("base")) or math.e
         low, high = (float(f"{base**number:.3g}") for number in (low, high))
     if _normal(word) in _OPEN and whole:
@@ -152,28 +194,41 @@ def _of_list(kind: str | None, values: list[Any], word: object, options: Mapping
 
 
 def _number(value: Any) -> int | float | None:
-    """A number, also one in quotes (Katib's)."""
+    """Return a number, also one in quotes (Katib's), else None."""
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
             return None
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
+    return (
+        value
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        else None
+    )
 
 
 def _of_call(call: ast.Call) -> dict[str, Any] | None:
     name = ast.unparse(call.func)
-    if _normal(name) == "tag" and call.args and isinstance(call.args[-1], ast.Call):  # Hydra's tag(log, interval(1, 2))
+    # Hydra's tag(log, interval(1, 2))
+    if _normal(name) == "tag" and call.args and isinstance(call.args[-1], ast.Call):
         inner = _of_call(call.args[-1])
         log = any(isinstance(one, ast.Name) and one.id == "log" for one in call.args)
-        return {"loguniform": inner["uniform"]} if log and inner is not None and "uniform" in inner else inner
+        return (
+            {"loguniform": inner["uniform"]}
+            if log and inner is not None and "uniform" in inner
+            else inner
+        )
     kind = kind_of(name)
     arguments = [_literal(one) for one in call.args]
     options = {one.arg: _literal(one.value) for one in call.keywords if one.arg}
     if kind is None:
         return None
     listed = kind in ("choice", "grid")
-    if len(arguments) > (1 if listed else 2) and isinstance(arguments[0], str) and (not listed or isinstance(arguments[1], list)):
+    if (
+        len(arguments) > (1 if listed else 2)
+        and isinstance(arguments[0], str)
+        and (not listed or isinstance(arguments[1], list))
+    ):
         del arguments[0]  # Optuna's and hyperopt's name of the parameter
     if not arguments or (listed and not isinstance(arguments[0], list) and options):
         return meant(options, word=name) if options else None

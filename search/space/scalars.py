@@ -1,8 +1,8 @@
-"""Checks of single values that a user wrote: a number is a number, a JSON value is JSON. No domain is known
-here.
+"""Checks of single values that a user wrote: a number is a number, a JSON value is JSON. Domains
+are not known here.
 
-Text that looks like a number ("1e-3" in quotes, or from a reader of YAML 1.1, which takes 1e-3 for text) is refused: it would
-reach the training code as a string.
+Text that looks like a number ("1e-3" in quotes, or from a reader of YAML 1.1, which takes 1e-3 for
+text) is refused: it would reach the training code as a string.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ WHOLE_LIMIT = 2**53  # beyond it a double skips whole numbers, and samplers comp
 
 
 def as_yaml_number(text: str) -> str | None:
-    """The number that `text` was meant to be, in the form that every reader of YAML takes for one ("1e-3" -> "1.0e-3");
-    None if it isn't one."""
+    """Return the number that `text` was meant to be, in the form that every reader of YAML takes
+    for one ("1e-3" -> "1.0e-3"); None if it isn't one.
+    """
     match = _EXPONENT.fullmatch(text.strip())
     if match is None or not (match[2] or len(match[3] or "") > 1):
         return None
@@ -29,9 +30,10 @@ def as_yaml_number(text: str) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """`value` with Python's own numbers and text where it has numpy's, also inside of lists, tuples and maps.
+    """Return `value` with Python's numbers and text instead of numpy's, also inside of lists,
+    tuples and maps.
 
-    An array becomes a list. Known by its `dtype`, so that nothing imports numpy.
+    An array becomes a list. Recognized by `dtype`, so that numpy is not imported.
     """
     if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
         return value.tolist()
@@ -43,7 +45,7 @@ def plain(value: Any) -> Any:
 
 
 def check_number(key: str, written: Any, value: Any) -> float:
-    """`value` as a finite float; `written` is what the message shows."""
+    """Return `value` as a finite float. `written` is shown in the message. Raises SpecError."""
     value = plain(value)
     _refuse_text_and_bool(key, written, value)
     if not isinstance(value, (int, float)):
@@ -58,26 +60,59 @@ def check_number(key: str, written: Any, value: Any) -> float:
 
 
 def check_whole(key: str, written: Any, value: Any) -> int:
-    """`value` as an int of at most 2**53 either way; `written` is what the message shows."""
+    """Return `value` as an int between -2**53 and 2**53. `written` is shown in the message. Raises
+    SpecError.
+    """
     value = plain(value)
     if isinstance(value, float) and math.isfinite(value):
-        hint = f"write {int(value)}" if value.is_integer() else "use uniform or quniform for real numbers"
+        hint = (
+            f"write {int(value)}"
+            if value.is_integer()
+            else "use uniform or quniform for real numbers"
+        )
         raise SpecError(key, written, f"{value} is not a whole number", hint)
     check_number(key, written, value)
     if abs(value) > WHOLE_LIMIT:
-        raise SpecError(key, written, f"{value} is beyond 2**53", "use smaller bounds, or logarithms of them")
+        raise SpecError(
+            key, written, f"{value} is beyond 2**53", "use smaller bounds, or logarithms of them"
+        )
     return int(value)
 
 
+def check_letters(key: str, value: Any) -> None:
+    """Raise SpecError for text, also in lists and maps, with half of a surrogate pair, which cannot
+    be stored.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            problem = "has half of a surrogate pair, which is no letter"
+            raise SpecError(
+                key, value, problem, "write the whole one, and bytes as base64"
+            ) from None
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            check_letters(key, name)
+            check_letters(f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            check_letters(key, inner)
+
+
 def check_json(key: str, value: Any) -> Any:
-    """A copy of `value` if it is JSON: None, bool, finite number, text, or lists (tuples) and maps of
-    these; numpy's scalars count as Python's."""
+    """Return a copy of `value` if it is JSON: None, bool, finite number, text, or lists (tuples)
+    and maps of these; numpy's scalars count as Python's. Raises SpecError.
+    """
     value = plain(value)
+    check_letters(key, value)
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)) and type(value) in (int, float):
         if not math.isfinite(value):
-            raise SpecError(key, value, "is not a finite number: JSON has none such", "use null or a text")
+            raise SpecError(
+                key, value, "is not a finite number: JSON has none such", "use null or a text"
+            )
         return value
     if isinstance(value, (list, tuple)):
         return [check_json(key, item) for item in value]
@@ -87,14 +122,22 @@ def check_json(key: str, value: Any) -> Any:
                 raise SpecError(key, name, "a map's key must be text", "put quotes around it")
         return {name: check_json(key, item) for name, item in value.items()}
     problem = f"a {type(value).__name__} is not a JSON value, so it can't be stored in the log"
-    raise SpecError(key, value, problem, "give a name or a number and look the object up in the training code")
+    raise SpecError(
+        key, value, problem, "give a name or a number and look the object up in the training code"
+    )
 
 
 def _refuse_text_and_bool(key: str, written: Any, value: Any) -> None:
     if isinstance(value, bool):
-        raise SpecError(key, written, f"{str(value).lower()} is not a number", "write 0 or 1 if that is meant")
+        raise SpecError(
+            key, written, f"{str(value).lower()} is not a number", "write 0 or 1 if that is meant"
+        )
     if isinstance(value, str):
         number = as_yaml_number(value)
         if number is not None:
-            raise SpecError(key, written, f'"{value}" is text, not a number', f"write {number}, without quotes")
-        raise SpecError(key, written, f'"{value}" is text, not a number', "write it as a number, without quotes")
+            raise SpecError(
+                key, written, f'"{value}" is text, not a number', f"write {number}, without quotes"
+            )
+        raise SpecError(
+            key, written, f'"{value}" is text, not a number', "write it as a number, without quotes"
+        )

@@ -1,4 +1,4 @@
-"""What a sampler and a scheduler are made for, besides their own options."""
+"""The input from which a sampler or a scheduler is made, besides its own options."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from regrow.search.space.space import Space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """An experiment as its search sees it.
+    """The parts of an experiment that its search needs.
 
-    `modes` has one entry a metric, the objective first. `max_steps`: steps of a trial at most, None where the trainable
-    ends by itself. `trials`: how many there are to be by the specification, None for as many as the sampler has; a later
-    session may want more. `seed` is the experiment's. `constraints`: how many conditions on metrics a trial should meet.
+    Attributes:
+        space: the search space.
+        modes: one for each metric, the objective first.
+        max_steps: most steps of a trial, None if the trainable ends by itself.
+        trials: total number by the specification, None for as many as the sampler has. A later
+            session may raise it.
+        seed: the experiment's.
+        constraints: number of conditions on metrics.
+
     """
 
     space: Space
@@ -31,5 +37,5 @@ class Setting:
 
     @property
     def sign(self) -> float:
-        """What makes the objective a cost, of which less is better, by multiplication."""
+        """The factor that makes the objective a cost, of which less is better."""
         return sign_of(self.mode)

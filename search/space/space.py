@@ -1,8 +1,9 @@
-"""The search space: named parameters, the conditions between them, and the functions that make domains in
-Python.
+"""The search space: named parameters, the conditions between them, and the functions that make
+domains in Python.
 
-`Space.parse` is the only way in, from YAML and from Python alike. Configurations are flat inside of regrow
-(`{"model.layers": 2}`) and nested where a trainable sees them (`Space.nest`). No sampler lives here.
+`Space.parse` is the only way to make one, from YAML and from Python alike. Configurations are flat
+inside of regrow (`{"model.layers": 2}`) and nested for a trainable (`Space.nest`). No sampler lives
+here.
 """
 
 from __future__ import annotations
@@ -30,15 +31,33 @@ from regrow.search.space.scalars import plain
 from regrow.search.space.written import Written, read, refuse_foreign, write, write_group
 
 __all__ = [
-    "Choice", "Condition", "Constant", "Domain", "Float", "Grid", "Int", "Json", "Normal",
-    "Parameter", "Space", "choice", "constant", "grid", "integer", "logint", "loguniform", "normal",
-    "quniform", "randint", "uniform",
+    "Choice",
+    "Condition",
+    "Constant",
+    "Domain",
+    "Float",
+    "Grid",
+    "Int",
+    "Json",
+    "Normal",
+    "Parameter",
+    "Space",
+    "choice",
+    "constant",
+    "grid",
+    "integer",
+    "logint",
+    "loguniform",
+    "normal",
+    "quniform",
+    "randint",
+    "uniform",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """That the parameter `parameter` (its dotted name) has one of `values`."""
+    """The condition that the parameter `parameter` (its dotted name) has one of `values`."""
 
     parameter: str
     values: tuple[Json, ...]
@@ -48,20 +67,26 @@ class Condition:
         object.__setattr__(self, "_keys", frozenset(map(value_key, self.values)))
 
     def holds(self, config: Mapping[str, Json]) -> bool:
-        """Whether it holds in a flat configuration; an absent parameter has no value."""
+        """Return whether the condition holds in a flat configuration. It does not if the parameter
+        is absent.
+        """
         return self.parameter in config and value_key(config[self.parameter]) in self._keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A domain under its dotted name; part of a configuration only where all conditions in `when` hold."""
+    """A domain under its dotted name. It is part of a configuration only if all conditions in
+    `when` hold.
+    """
 
     name: str
     domain: Domain
     when: tuple[Condition, ...] = ()
 
     def active(self, config: Mapping[str, Json]) -> bool:
-        """Whether it takes part, given the flat configuration of at least the parameters it depends on."""
+        """Return whether the parameter is part of a flat configuration, which has at least the
+        parameters that its conditions name.
+        """
         return all(condition.holds(config) for condition in self.when)
 
 
@@ -69,8 +94,8 @@ class Parameter:
 class Space:
     """Parameters in the order in which they were written.
 
-    `flat` has them in the order in which they are decided: a parameter after those that its conditions name,
-    otherwise as written.
+    `flat` has them in the order in which they are decided: a parameter after those that its
+    conditions name, otherwise as written.
     """
 
     parameters: tuple[Parameter, ...]
@@ -80,13 +105,20 @@ class Space:
         object.__setattr__(self, "flat", tuple(_ordered(self.parameters)))
 
     @classmethod
-    def parse(cls, mapping: Mapping[str, Any] | Space, key: str = "space", *, recorded: bool = False) -> Space:
-        """The space that `mapping` describes; `key` is the mapping's own path, for messages.
+    def parse(
+        cls, mapping: Mapping[str, Any] | Space, key: str = "space", *, recorded: bool = False
+    ) -> Space:
+        """Return the space that `mapping` describes.
 
-        `recorded`: it stands in a log, where constants in the form of another tool's range were constants.
+        Args:
+            mapping: domains made by the functions below, their written form such as `{uniform: [0,
+                1]}`, constants, or maps of the same.
+            key: the mapping's own path, for messages.
+            recorded: it comes from a log. Then a constant that looks like another tool's range is
+                taken as a constant, as older versions did.
 
-        Values are domains made by the functions below, their written form such as `{uniform: [0, 1]}`,
-        constants, or maps of the same. Raises SpecError naming key, value and what to do.
+        Raises SpecError naming key, value and what to do.
+
         """
         if isinstance(mapping, Space):
             return mapping
@@ -96,13 +128,16 @@ class Space:
         parameters = []
         for entry in written.values():
             when = tuple(_conditions(entry, written))
-            parameters.append(Parameter(name=entry.name, domain=replace(entry.domain, when=None), when=when))
+            parameters.append(
+                Parameter(name=entry.name, domain=replace(entry.domain, when=None), when=when)
+            )
         _refuse_cycle(parameters, {entry.name: entry.key for entry in written.values()})
         return cls(parameters=tuple(parameters))
 
     def to_json(self) -> dict[str, Json]:
-        """The canonical written form: `Space.parse` makes an equal space of it. The order of its keys
-        matters."""
+        """Return the canonical written form: `Space.parse` makes an equal space of it. The order of
+        its keys matters.
+        """
         names = {parameter.name for parameter in self.parameters}
         forms: dict[str, Json] = {}
         for parameter in self.parameters:
@@ -116,17 +151,30 @@ class Space:
         return {name: one if name in names else write_group(one) for name, one in nested.items()}
 
     def nest(self, config: Mapping[str, Json]) -> dict[str, Json]:
-        """The configuration as the trainable sees it: "model.layers" becomes {"model": {"layers": ...}}.
+        """Return the configuration as the trainable sees it: "model.layers" becomes {"model":
+        {"layers": ...}}.
 
-        Lists and maps in it are copies. A group none of whose parameters is active is absent.
+        Lists and maps in it are copies. A group without an active parameter is absent.
         """
         return _nested({name: fresh(value) for name, value in config.items()})
 
-    def point(self, written: Mapping[str, Any], key: str) -> dict[str, Json]:
-        """The flat configuration that a user wrote, nested or with dotted names, in order of `flat`.
+    def point(
+        self, written: Mapping[str, Any], key: str, *, rounded: bool = True
+    ) -> dict[str, Json]:
+        """Return the flat configuration that a user wrote, nested or with dotted names, in the
+        order of `flat`.
 
-        Constants may be left out. Raises SpecError below `key` for a name that is not there or not active, a value
-        outside of its domain, and a parameter that is missing.
+        Constants may be left out. Values become the domain's own (`Domain.own`).
+
+        Args:
+            written: what the user wrote.
+            key: its path, for messages.
+            rounded: whether a value that equals one of the domain but for rounding becomes that
+                one. False keeps it, as older logs have it.
+
+        Raises SpecError below `key` for a name that is unknown or not active, a value outside of
+        its domain, and a missing parameter.
+
         """
         names = {parameter.name for parameter in self.flat}
         given = dict(_leaves(plain(written), names))
@@ -140,20 +188,52 @@ class Space:
                 continue
             if name not in given and not isinstance(domain, Constant):
                 raise SpecError(f"{key}.{name}", None, "is missing", f"give one of {write(domain)}")
-            config[name] = given.get(name, domain.cell(0) if isinstance(domain, Constant) else None)
-            if not domain.contains(config[name]):
-                raise SpecError(f"{key}.{name}", config[name], "is outside of its domain", f"it is one of {write(domain)}")
+            value = given.get(name, domain.cell(0) if isinstance(domain, Constant) else None)
+            try:
+                own = domain.own(value)
+            except ValueError:
+                raise SpecError(
+                    f"{key}.{name}",
+                    value,
+                    "is outside of its domain",
+                    f"it is one of {write(domain)}",
+                ) from None
+            config[name] = own if rounded or own == value else value
         if unknown := [name for name in given if name not in names]:
-            raise SpecError(f"{key}.{unknown[0]}", given[unknown[0]], "is no parameter", nearest(unknown[0], names))
+            raise SpecError(
+                f"{key}.{unknown[0]}",
+                given[unknown[0]],
+                "is no parameter",
+                nearest(unknown[0], names),
+            )
         return config
 
+    def converted(self, written: Mapping[str, Any], key: str) -> dict[str, Any]:
+        """Return `written` in the form in which it is written, with the domains' own values. Raises
+        as `point` does.
+        """
+        config = self.point(written, key)
+
+        def own(part: Mapping[str, Any], group: str) -> dict[str, Any]:
+            return {
+                word: config[name]
+                if (name := f"{group}{word}") in config
+                else own(value, f"{name}.")
+                for word, value in part.items()
+            }
+
+        return own(written, "")
+
     def active(self, config: Mapping[str, Json]) -> tuple[str, ...]:
-        """Names of the parameters whose conditions hold in a (partial) flat configuration, in order of
-        `flat`."""
+        """Return the names of the parameters whose conditions hold in a (partial) flat
+        configuration, in the order of `flat`.
+        """
         return tuple(parameter.name for parameter in self.flat if parameter.active(config))
 
 
-def _leaves(written: Mapping[str, Any], names: Collection[str], group: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(
+    written: Mapping[str, Any], names: Collection[str], group: str = ""
+) -> Iterator[tuple[str, Any]]:
     for word, value in written.items():
         name = f"{group}{word}"
         if isinstance(value, Mapping) and name not in names:
@@ -174,12 +254,16 @@ def _nested(flat: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _conditions(entry: Written, written: Mapping[str, Written]) -> Iterable[Condition]:
-    """The conditions on a parameter, its own and those of the groups it is in; each of its parents once."""
+    """Return the conditions on a parameter, its own and those of its groups, merged to one for each
+    parent.
+    """
     key = f"{entry.key}.when"
     merged: dict[str, Condition] = {}
     for group, form in entry.conditions:
         if not isinstance(form, Mapping) or not form:
-            raise SpecError(key, form, "is not a map of conditions", "write when: {parameter: value}")
+            raise SpecError(
+                key, form, "is not a map of conditions", "write when: {parameter: value}"
+            )
         for name, values in plain(form).items():
             parent = _resolve(name, group, written)
             if parent is None:
@@ -199,11 +283,14 @@ def _conditions(entry: Written, written: Mapping[str, Written]) -> Iterable[Cond
 
 
 def _resolve(name: object, group: str, written: Mapping[str, Written]) -> str | None:
-    """The dotted name that a condition means: a sibling in `group`, else from the top; ".name" is from the
-    top."""
+    """Return the dotted name of the parameter that a condition names: a sibling in `group`, else
+    from the top; ".name" is from the top.
+    """
     if not isinstance(name, str):
         return None
-    candidates = [name[1:]] if name.startswith(".") else [f"{group}.{name}", name] if group else [name]
+    candidates = (
+        [name[1:]] if name.startswith(".") else [f"{group}.{name}", name] if group else [name]
+    )
     return next((candidate for candidate in candidates if candidate in written), None)
 
 
@@ -213,7 +300,9 @@ def _check_condition(key: str, form: Any, parent: str, domain: Domain) -> None:
         raise SpecError(key, form, "there is no value in the list", "give at least one value")
     if domain.cells is None:
         problem = f"{parent} is continuous, so it hardly ever has exactly this value"
-        raise SpecError(key, form, problem, "let the condition refer to a choice, int, grid or quniform")
+        raise SpecError(
+            key, form, problem, "let the condition refer to a choice, int, grid or quniform"
+        )
     for position, value in enumerate(values):
         try:
             possible = domain.contains(value)
@@ -225,7 +314,9 @@ def _check_condition(key: str, form: Any, parent: str, domain: Domain) -> None:
                 hint = f"write [{form}] to mean the list"
             raise SpecError(key, form, f"{parent} can never be {value!r}", hint)
         if value_key(value) in map(value_key, values[:position]):
-            raise SpecError(key, form, f"the value {value!r} is there twice", "remove the duplicate")
+            raise SpecError(
+                key, form, f"the value {value!r} is there twice", "remove the duplicate"
+            )
 
 
 def _refuse_cycle(parameters: Sequence[Parameter], keys: Mapping[str, str]) -> None:
@@ -235,7 +326,9 @@ def _refuse_cycle(parameters: Sequence[Parameter], keys: Mapping[str, str]) -> N
     def visit(name: str, path: list[str]) -> None:
         if state.get(name) is False:
             loop = " -> ".join([*path[path.index(name) :], name])
-            raise SpecError(f"{keys[name]}.when", loop, "conditions are cyclic", "remove one of them")
+            raise SpecError(
+                f"{keys[name]}.when", loop, "conditions are cyclic", "remove one of them"
+            )
         if name not in state:
             state[name] = False
             for parent in parents[name]:
@@ -247,7 +340,7 @@ def _refuse_cycle(parameters: Sequence[Parameter], keys: Mapping[str, str]) -> N
 
 
 def _ordered(parameters: Sequence[Parameter]) -> Iterable[Parameter]:
-    """Parents before children, otherwise in the given order."""
+    """Order parents before children, otherwise keep the given order."""
     by_name = {parameter.name: parameter for parameter in parameters}
     done: dict[str, Parameter] = {}
 
@@ -273,22 +366,27 @@ def _written_when(parameter: Parameter, names: set[str]) -> dict[str, Json]:
 
 
 def uniform(low: float, high: float, *, when: When = None) -> Float:
-    """A real number in [low, high]. `when`, here and below: {"optimizer": "sgd"} or a list of values."""
+    """Return a domain of real numbers in [low, high].
+
+    `when`, here and below, is the condition: {"optimizer": "sgd"}, or a list of values.
+    """
     return Float(low=low, high=high, when=when)
 
 
 def loguniform(low: float, high: float, *, when: When = None) -> Float:
-    """A real number in [low, high], uniform in its logarithm; low > 0."""
+    """Return a domain of real numbers in [low, high], uniform in the logarithm; low > 0."""
     return Float(low=low, high=high, log=True, when=when)
 
 
 def quniform(low: float, high: float, step: float, *, when: When = None) -> Float:
-    """One of low, low + step, ... up to high, each as likely as the others."""
+    """Return a domain of low, low + step, ... up to high, all equally likely."""
     return Float(low=low, high=high, step=step, when=when)
 
 
 def randint(low: int, high: int, step: int = 1, *, when: When = None) -> Int:
-    """A whole number from low to high, BOTH included (unlike Ray Tune's), in steps of `step`."""
+    """Return a domain of whole numbers from low to high, BOTH included (unlike Ray Tune's), in
+    steps of `step`.
+    """
     return Int(low=low, high=high, step=step, when=when)
 
 
@@ -296,25 +394,29 @@ integer = randint  # published as `rg.int`; `int` would hide the built-in one in
 
 
 def logint(low: int, high: int, *, when: When = None) -> Int:
-    """A whole number from low to high, both included, uniform in its logarithm; low >= 1."""
+    """Return a domain of whole numbers from low to high, both included, uniform in the logarithm;
+    low >= 1.
+    """
     return Int(low=low, high=high, log=True, when=when)
 
 
 def normal(mean: float, sd: float, *, when: When = None) -> Normal:
-    """A real number from a normal distribution with standard deviation `sd`."""
+    """Return a domain of real numbers from a normal distribution with standard deviation `sd`."""
     return Normal(mean=mean, sd=sd, when=when)
 
 
 def choice(values: Sequence[Json], *, when: When = None) -> Choice:
-    """One of `values`: JSON scalars, lists or maps."""
+    """Return a domain of `values`: JSON scalars, lists or maps."""
     return Choice(values=values, when=when)  # type: ignore[arg-type]  # made a tuple there, or refused
 
 
 def grid(values: Sequence[Json], *, when: When = None) -> Grid:
-    """Each of `values` in turn, also when the sampler is not "grid"."""
+    """Return a domain whose `values` are used in turn, also if the sampler is not "grid"."""
     return Grid(values=values, when=when)  # type: ignore[arg-type]  # made a tuple there, or refused
 
 
 def constant(value: Json, *, when: When = None) -> Constant:
-    """Always `value` (JSON); a plain value in the mapping says the same, except for a list or map."""
+    """Return a domain that is always `value` (JSON). A plain value in the mapping means the same,
+    except for a list or map.
+    """
     return Constant(value=value, when=when)

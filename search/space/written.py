@@ -1,9 +1,10 @@
-"""Reading the written form of a search space (a YAML file's, or Python's): nested maps into named domains.
+"""Reads the written form of a search space (from a YAML file or from Python): nested maps into
+named domains.
 
-What a map means is decided here alone. A map is a domain when it has a domain's keyword with a list beside it
-(`{uniform: [0, 1]}`); any other map is a group of parameters. A bare list is refused, because it could be a
-choice or a constant and the wrong guess would train the wrong thing. Conditions stay as written (see
-space.py).
+Only this module decides what a map means. A map is a domain if it has a domain's keyword with a
+list as its value (`{uniform: [0, 1]}`); any other map is a group of parameters. A bare list is
+refused, because it could be a choice or a constant and the wrong guess would train the wrong thing.
+Conditions stay as written (see space.py).
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ _WITH_STEP = 3  # numbers in [low, high, step]
 
 
 class Written(NamedTuple):
-    """One parameter: its dotted name, the key to name in errors, its domain, and the conditions on it.
+    """One parameter as written.
 
-    A condition is a pair of the group that it was written in ("" at the top) and its map.
+    Attributes:
+        name: its dotted name.
+        key: its path in the specification, for errors.
+        domain: its domain.
+        conditions: pairs of the group that a condition was written in ("" at the top) and its map.
+
     """
 
     name: str
@@ -34,54 +40,111 @@ class Written(NamedTuple):
 
 
 def read(space: Mapping[str, Any], key: str) -> Iterator[Written]:
-    """The parameters of `space` in the order in which they are written; `key` is its own path in the spec."""
+    """Yield the parameters of `space` in the order in which they are written. `key` is the path of
+    `space` in the specification.
+    """
     yield from _group(space, key, "", ())
 
 
 def refuse_foreign(space: Mapping[str, Any], key: str) -> None:
-    """Raises SpecError for constants that are a range or a choice in the words of another tool, with the domain to write.
+    """Raise SpecError for a constant that is a range or a choice in another tool's form. The error
+    names the domain to write.
 
-    Apart from `read`, which goes on reading what older logs hold.
+    Not part of `read`, which must still accept what older logs hold.
     """
     for name, value in space.items():
         here = f"{key}.{name}"
         if isinstance(value, str) and (form := meant_by_text(value)) is not None:
-            raise SpecError(here, value, "is text, which searches nothing", f"write {name}: {flow(form)}")
+            raise SpecError(
+                here, value, "is text, which searches nothing", f"write {name}: {flow(form)}"
+            )
+        if isinstance(value, Choice):
+            _refuse_domains(list(value.values), f"{here}.{value.kind}")
         if not isinstance(value, Mapping) or _is_domain(value):
+            for word in ("choice", "grid"):
+                if isinstance(value, Mapping) and word in value:
+                    _refuse_domains(value[word], f"{here}.{word}")
             continue
         if (form := meant(value)) is not None:
             raise _searches_nothing(str(name), value, form, here)
         for word, inner in value.items():
             near = kind_of(word, near=True)
-            if near is not None and isinstance(inner, Mapping) and (form := meant(inner, word=word)) is not None:
-                raise SpecError(f"{here}.{word}", dict(inner), "is a map, not a list", f"write {name}: {flow(form)}")
+            if (
+                near is not None
+                and isinstance(inner, Mapping)
+                and (form := meant(inner, word=word)) is not None
+            ):
+                raise SpecError(
+                    f"{here}.{word}",
+                    dict(inner),
+                    "is a map, not a list",
+                    f"write {name}: {flow(form)}",
+                )
         refuse_foreign({n: v for n, v in value.items() if n != "when"}, here)
+
+
+def _refuse_domains(value: Any, key: str) -> None:
+    """Raise SpecError for a domain among the values of a choice. It would reach the trainable as a
+    map.
+    """
+    if isinstance(value, Domain) or (isinstance(value, Mapping) and _is_domain(value)):
+        form = write(value) if isinstance(value, Domain) else dict(value)
+        hint = "make it a parameter of its own, with `when` for the choice that it belongs to"
+        raise SpecError(key, form, "is a domain inside a choice, which would not be searched", hint)
+    for inner in (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, (list, tuple))
+        else ()
+    ):
+        _refuse_domains(inner, key)
 
 
 def _is_domain(value: Mapping[Any, Any]) -> bool:
     others = [name for name in value if name not in ("when", "step", "text")]
-    return any(name in _KINDS and _is_argument(name, value[name], len(others) == 1) for name in others)
+    return any(
+        name in _KINDS and _is_argument(name, value[name], len(others) == 1) for name in others
+    )
 
 
-def _searches_nothing(name: str, value: Mapping[Any, Any], form: Mapping[str, Any], key: str) -> SpecError:
+def _searches_nothing(
+    name: str, value: Mapping[Any, Any], form: Mapping[str, Any], key: str
+) -> SpecError:
     members = {n: v for n, v in value.items() if n != "when"}
     constants = not any(isinstance(v, (list, tuple)) for v in members.values())
     plain = form.get("constant")
-    hint = f"write {name}: {flow(form if plain is None or isinstance(plain, (list, Mapping)) else plain)}"
+    hint = (
+        f"write {name}:"
+        f" {flow(form if plain is None or isinstance(plain, (list, Mapping)) else plain)}"
+    )
     if not constants:
         return SpecError(key, dict(value), "is no domain in this form", hint)
     *most, last = [f"{name}.{member}" for member in members]
-    would = f"two constants, {most[0]} and {last}" if len(most) == 1 else f"constants, {', '.join([*most, last])}"
+    would = (
+        f"two constants, {most[0]} and {last}"
+        if len(most) == 1
+        else f"constants, {', '.join([*most, last])}"
+    )
     problem = f"searches nothing: it would be {would if most else f'the constant {last}'}"
-    return SpecError(key, dict(value), problem, f"{hint}, or {name}: {flow({'constant': members})} if constants are meant")
+    return SpecError(
+        key,
+        dict(value),
+        problem,
+        f"{hint}, or {name}: {flow({'constant': members})} if constants are meant",
+    )
 
 
-def _group(group: Any, key: str, prefix: str, outer: tuple[tuple[str, Any], ...]) -> Iterator[Written]:
+def _group(
+    group: Any, key: str, prefix: str, outer: tuple[tuple[str, Any], ...]
+) -> Iterator[Written]:
     if not isinstance(group, Mapping):
         raise SpecError(key, group, "is not a map of parameters", "write name: domain, one a line")
     for name in group:
         if isinstance(name, bool):
-            problem = "is not a name: some readers of YAML take on, off, yes and no for true and false"
+            problem = (
+                "is not a name: some readers of YAML take on, off, yes and no for true and false"
+            )
             raise SpecError(key, name, problem, "put quotes around the name")
         if not isinstance(name, str):
             raise SpecError(key, name, "is not a name", "put quotes around it")
@@ -92,12 +155,16 @@ def _group(group: Any, key: str, prefix: str, outer: tuple[tuple[str, Any], ...]
         outer = (*outer, (prefix.rpartition(".")[0], group["when"]))
     members = {name: value for name, value in group.items() if not (name == "when" and prefix)}
     if prefix and not members:
-        raise SpecError(key, dict(group), "is an empty map", "write {constant: {}} if the empty map is meant")
+        raise SpecError(
+            key, dict(group), "is an empty map", "write {constant: {}} if the empty map is meant"
+        )
     for name, value in members.items():
         yield from _entry(value, f"{key}.{name}", f"{prefix}.{name}" if prefix else name, outer)
 
 
-def _entry(value: Any, key: str, name: str, outer: tuple[tuple[str, Any], ...]) -> Iterator[Written]:
+def _entry(
+    value: Any, key: str, name: str, outer: tuple[tuple[str, Any], ...]
+) -> Iterator[Written]:
     group = name.rpartition(".")[0]
     if hasattr(value, "to_json") and not isinstance(value, Domain):
         value = value.to_json()  # a Space inside of a space
@@ -115,16 +182,22 @@ def _entry(value: Any, key: str, name: str, outer: tuple[tuple[str, Any], ...]) 
         hint = "write {choice: [...]} to try each, {constant: [...]} to pass it whole"
         raise SpecError(key, value, "a bare list could be a choice or a constant", hint)
     else:
-        yield Written(name, key, _made(lambda: Constant(value=value), key, "", values=[value]), outer)
+        yield Written(
+            name, key, _made(lambda: Constant(value=value), key, "", values=[value]), outer
+        )
 
 
 def _keyword(value: Mapping[Any, Any], key: str) -> str | None:
-    """The keyword that makes `value` a domain; None for a group. Raises SpecError for a misspelt one."""
+    """Return the keyword that makes `value` a domain, None for a group. Raises SpecError for a
+    misspelt one.
+    """
     others = [name for name in value if name not in ("when", "step", "text")]
     alone = len(others) == 1
     found = [name for name in others if name in _KINDS and _is_argument(name, value[name], alone)]
     if len(found) > 1:
-        raise SpecError(key, dict(value), f"has two domains, {found[0]} and {found[1]}", "keep one of them")
+        raise SpecError(
+            key, dict(value), f"has two domains, {found[0]} and {found[1]}", "keep one of them"
+        )
     if found:
         for name in value:
             if name not in (found[0], "when", *_KINDS[found[0]][1]):
@@ -142,7 +215,9 @@ def _keyword(value: Mapping[Any, Any], key: str) -> str | None:
 
 
 def _is_argument(keyword: str, value: Any, alone: bool) -> bool:
-    """Whether `value` beside `keyword` makes a domain rather than a group with a parameter of that name."""
+    """Return whether `value` beside `keyword` makes a domain, rather than a group with a parameter
+    of that name.
+    """
     if isinstance(value, (list, tuple)):
         return True
     return alone and (keyword == "constant" or not isinstance(value, (Mapping, Domain)))
@@ -162,9 +237,9 @@ def _domain(value: Mapping[str, Any], keyword: str, key: str) -> Domain:
 
 
 def _made(make: Callable[[], Domain], key: str, keyword: str, values: Any = ()) -> Domain:
-    """What `make` returns, its errors with the parameter's key.
+    """Return what `make` returns; its errors get the parameter's key.
 
-    Texts among `values` must not look like numbers.
+    Raises SpecError if a text among `values` looks like a number.
     """
     try:
         for item in values if isinstance(values, (list, tuple)) else ():
@@ -172,7 +247,8 @@ def _made(make: Callable[[], Domain], key: str, keyword: str, values: Any = ()) 
                 _refuse_number_as_text(keyword, item, values)
         return make()
     except SpecError as error:
-        if not keyword and isinstance(values, list):  # a plain constant: the key is the parameter's own
+        # a plain constant: the error is at the parameter's own key
+        if not keyword and isinstance(values, list):
             raise SpecError(key, error.value, error.problem, error.hint) from None
         raise error.within(key) from None
 
@@ -182,19 +258,24 @@ def _refuse_number_as_text(keyword: str, item: str, values: Any) -> None:
     if number is None:
         return
     problem = f'"{item}" is text, not a number'
-    hint = f"write {number}, without quotes, or {{{keyword or 'constant'}: ..., text: true}} if the text is meant"
+    hint = (
+        f"write {number}, without quotes, or {{{keyword or 'constant'}: ..., text: true}} if the"
+        " text is meant"
+    )
     raise SpecError(keyword, list(values) if keyword in ("choice", "grid") else item, problem, hint)
 
 
 def _pair(keyword: str, written: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The two or three numbers of a range. Raises SpecError for another count."""
+    """Return the two or three numbers of a range. Raises SpecError for another count."""
     given = len(written) if isinstance(written, (list, tuple)) else None
     form = {"normal": "[mean, sd]", "quniform": "[low, high, step]"}.get(keyword, "[low, high]")
     stepped = {"uniform": "{quniform: [low, high, step]}", "int": "{int: [low, high], step: 2}"}
     if given == (2 if options else len(form.split(","))):
         return tuple(written)
     if given == _WITH_STEP and keyword in stepped:
-        raise SpecError(keyword, written, f"{keyword} has two bounds", f"for steps write {stepped[keyword]}")
+        raise SpecError(
+            keyword, written, f"{keyword} has two bounds", f"for steps write {stepped[keyword]}"
+        )
     raise SpecError(keyword, written, f"{keyword} needs {form}", f"write {{{keyword}: {form}}}")
 
 
@@ -203,7 +284,7 @@ def _quniform(bounds: tuple[Any, ...], step: Any = None) -> Domain:
     return Float(low=low, high=high, step=rest[0] if rest else math.nan if step is None else step)
 
 
-# keyword: how to make the domain of its argument, and the options that may stand beside it
+# keyword: how to make the domain from its argument, and the options allowed beside it
 _KINDS: Mapping[str, tuple[Callable[..., Domain], tuple[str, ...]]] = {
     "uniform": (lambda b: Float(low=b[0], high=b[1]), ()),
     "loguniform": (lambda b: Float(low=b[0], high=b[1], log=True), ()),
@@ -218,15 +299,24 @@ _KINDS: Mapping[str, tuple[Callable[..., Domain], tuple[str, ...]]] = {
 
 
 def write_group(group: dict[str, Json]) -> dict[str, Json]:
-    """A map of written forms, with its constants spelt out where they would be refused as another tool's range."""
-    whole = {name: write_group(one) if isinstance(one, dict) and not _is_domain(one) else one for name, one in group.items()}
+    """Return a map of written forms in which constants are spelt out if they would be refused as
+    another tool's range.
+    """
+    whole = {
+        name: write_group(one) if isinstance(one, dict) and not _is_domain(one) else one
+        for name, one in group.items()
+    }
     if meant(whole) is None:
         return whole
-    return {name: one if isinstance(one, dict) else {"constant": one} for name, one in whole.items()}
+    return {
+        name: one if isinstance(one, dict) else {"constant": one} for name, one in whole.items()
+    }
 
 
 def write(domain: Domain) -> Json:
-    """The written form of `domain` without conditions: a plain scalar where that says it, else a map."""
+    """Return the written form of `domain` without conditions: a plain scalar if that is sufficient,
+    else a map.
+    """
     form = domain.to_json()
     values = getattr(domain, "values", [getattr(domain, "value", None)])
     if any(isinstance(value, str) and as_yaml_number(value) for value in values):

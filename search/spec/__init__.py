@@ -1,4 +1,6 @@
-"""The specification of an experiment: its keys, what may stand there, and what is said of what may not. No file is read here."""
+"""The specification of an experiment: its keys, their allowed values, and the errors for others.
+Files are not read here.
+"""
 
 from regrow.search.spec.checks import COMMAND
 from regrow.search.spec.rllib import RLlib

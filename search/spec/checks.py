@@ -1,4 +1,6 @@
-"""What has to fit together in a specification, beyond what each of its keys may be. Asked once, when it is made."""
+"""Checks of a specification as a whole, beyond the form of each of its keys. Run once, when it is
+made.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ if TYPE_CHECKING:
     from regrow.search.spec.spec import Spec
 
 COMMAND = "command"
-"""What stands as the trainable where a command does."""
+"""The value of `trainable` if a command is given instead."""
 _RAY_OWN = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": None}
-"""Names that Ray refuses as custom resources, and what they are called here."""
+"""Names that Ray refuses as custom resources, and their keys in a specification."""
 
 
 def check(spec: Spec, *, recorded: bool) -> None:
-    """Raises SpecError for the first that does not fit. `recorded`: it stands in a log: what was taken when that was written
-    is taken.
+    """Raise SpecError for the first conflict. `recorded`: the specification comes from a log;
+    checks that later versions added are skipped.
     """
     _metrics(spec)
     for place, text in enumerate(spec.constraints):
@@ -34,6 +36,8 @@ def check(spec: Spec, *, recorded: bool) -> None:
     spec = spec.resolved
     if not spec.own_scheduler:
         schedulers.make(spec.schedule, spec.setting)
+        if not recorded:
+            schedulers.check_acts(spec.schedule, spec.setting, spec.total)
     _steps(spec)
     _suggests(spec)
     _halves(spec)
@@ -41,7 +45,10 @@ def check(spec: Spec, *, recorded: bool) -> None:
     _trainable(spec)
     _resources(spec)
     if spec.when is not None and spec.when.each == "continue" and spec.trials is None:
-        problem, hint = "has nothing to raise: the grid's cells are all trials there are", "write each: new, or give trials"
+        problem, hint = (
+            "has nothing to raise: the grid's cells are all trials there are",
+            "write each: new, or give trials",
+        )
         raise SpecError("when.each", "continue", problem, hint)
     if not recorded:
         _something_differs(spec)
@@ -50,69 +57,125 @@ def check(spec: Spec, *, recorded: bool) -> None:
 def _metrics(spec: Spec) -> None:
     if isinstance(spec.metric, str):
         if spec.mode is None:
-            raise SpecError(key="mode", value=None, problem="is missing", hint="write mode: max or mode: min")
+            raise SpecError(
+                key="mode", value=None, problem="is missing", hint="write mode: max or mode: min"
+            )
     elif not spec.metric:
         raise SpecError(key="metric", value=[], problem="is empty", hint="name at least one metric")
     elif len({metric.name for metric in spec.metric}) < len(spec.metric):
         names = [metric.name for metric in spec.metric]
-        raise SpecError(key="metric", value=names, problem="names a metric twice", hint="give each name once")
+        raise SpecError(
+            key="metric", value=names, problem="names a metric twice", hint="give each name once"
+        )
     elif spec.mode is not None:
-        raise SpecError(key="mode", value=spec.mode, problem="belongs to each metric here", hint="give each its mode")
+        raise SpecError(
+            key="mode",
+            value=spec.mode,
+            problem="belongs to each metric here",
+            hint="give each its mode",
+        )
 
 
 def _steps(spec: Spec) -> None:
-    """Raises SpecError for a step metric where steps have to be one a report."""
+    """Raise SpecError for a step metric if each report must be one step."""
     if spec.step_metric is None:
         return
     if spec.step_metric.name in {metric.name for metric in spec.metrics}:
         problem = "is to become better, it cannot count steps"
-        raise SpecError("step_metric", spec.step_metric.name, problem, "name another metric, or leave step_metric out")
-    populations = [name for name in schedulers.named(spec.schedule) if schedulers.kind(name).layout == "population"]
+        raise SpecError(
+            "step_metric",
+            spec.step_metric.name,
+            problem,
+            "name another metric, or leave step_metric out",
+        )
+    populations = [
+        name
+        for name in schedulers.named(spec.schedule)
+        if schedulers.kind(name).layout == "population"
+    ]
     if populations:
-        problem, hint = f"does not go with {populations[0]}, which copies trials at their reports", "leave step_metric out"
+        problem, hint = (
+            f"does not go with {populations[0]}, which copies trials at their reports",
+            "leave step_metric out",
+        )
         raise SpecError("step_metric", spec.step_metric.name, problem, hint)
 
 
 def _suggests(spec: Spec) -> None:
-    """Raises SpecError for what does not go with trials that say what they need while they run, or only with these."""
+    """Raise SpecError for keys that do not go with define-by-run trials, or only with these."""
     if not samplers.suggests(spec.search):
         if spec.enqueue:
-            raise SpecError("enqueue", list(spec.enqueue), "is for search: define_by_run", "write points: in its place")
+            raise SpecError(
+                "enqueue",
+                list(spec.enqueue),
+                "is for search: define_by_run",
+                "write points: in its place",
+            )
         return
-    given = {"points": spec.points, "warm_start": spec.warm_start, "learn_from": spec.learn_from, "command": spec.command}
+    given = {
+        "points": spec.points,
+        "warm_start": spec.warm_start,
+        "learn_from": spec.learn_from,
+        "command": spec.command,
+    }
     for key, value in given.items():
         if value:
-            raise SpecError(key, len(value), "does not go with search: define_by_run", "leave it out")
+            raise SpecError(
+                key, len(value), "does not go with search: define_by_run", "leave it out"
+            )
     if spec.repeats > 1:
-        raise SpecError("repeats", spec.repeats, "does not go with search: define_by_run", "leave it out")
+        raise SpecError(
+            "repeats", spec.repeats, "does not go with search: define_by_run", "leave it out"
+        )
     if spec.resources.ranked:
         problem = "does not go with search: define_by_run, whose trials are one process each"
         raise SpecError("resources.workers", spec.resources.widths[1], problem, "leave it out")
 
 
 def _halves(spec: Spec) -> None:
-    """A sampler whose proposals come with a budget belongs to a scheduler that keeps to that."""
+    """Raise SpecError unless a sampler that gives budgets has a scheduler that keeps them, and vice
+    versa.
+    """
     takes = any(schedulers.kind(name).takes_budgets for name in schedulers.named(spec.schedule))
     if samplers.gives_budgets(spec.search) != takes:
         search = next(name for name in samplers.NAMES if samplers.gives_budgets(name))
         schedule = next(name for name in schedulers.NAMES if schedulers.kind(name).takes_budgets)
-        problem, hint = "is half of an algorithm", f"write both search: {search} and schedule: {schedule}"
+        problem, hint = (
+            "is half of an algorithm",
+            f"write both search: {search} and schedule: {schedule}",
+        )
         raise SpecError(key="search", value=chosen(spec.search), problem=problem, hint=hint)
 
 
 def _trials(spec: Spec, cells: int | None) -> None:
-    """Raises SpecError for a number of trials that does not go with `cells`, those that the sampler has to offer."""
+    """Raise SpecError for a number of trials that does not fit `cells`, the number that the sampler
+    can propose.
+    """
     if spec.trials is None and cells is None:
-        raise SpecError(key="trials", value=None, problem="is missing", hint="write the total number of trials")
+        raise SpecError(
+            key="trials", value=None, problem="is missing", hint="write the total number of trials"
+        )
     if spec.trials is not None and cells is not None and spec.trials > cells:
-        raise SpecError(key="trials", value=spec.trials, problem=f"the grid has only {cells} cells", hint=f"write {cells}")
+        raise SpecError(
+            key="trials",
+            value=spec.trials,
+            problem=f"the grid has only {cells} cells",
+            hint=f"write {cells}",
+        )
     if spec.trials is not None and spec.trials % spec.repeats:
         hint = f"write {spec.trials - spec.trials % spec.repeats + spec.repeats}"
-        raise SpecError(key="trials", value=spec.trials, problem=f"is no multiple of repeats ({spec.repeats})", hint=hint)
+        raise SpecError(
+            key="trials",
+            value=spec.trials,
+            problem=f"is no multiple of repeats ({spec.repeats})",
+            hint=hint,
+        )
 
 
 def _search(spec: Spec) -> int | None:
-    """The number of trials that the sampler has to offer, None for any number."""
+    """Return the number of trials that the sampler can propose, None for any number. Raises
+    SpecError.
+    """
     cells = None if spec.own_sampler else samplers.size(spec.search, spec.setting)
     if spec.learn_from != "auto" and len({*spec.learn_from}) < len(spec.learn_from):
         raise SpecError("learn_from", list(spec.learn_from), "names one twice", "name each once")
@@ -126,33 +189,60 @@ def _search(spec: Spec) -> int | None:
             raise SpecError(key=key, value=point.config, problem=problem, hint="leave points out")
         spec.space.point(point.config, key)
         needed = [spec.objective.name, *(limit.metric for limit in spec.limits)]
-        if point.metrics is not None and (lacking := [name for name in needed if name not in point.metrics]):
+        if point.metrics is not None and (
+            lacking := [name for name in needed if name not in point.metrics]
+        ):
             hint = f"give {lacking[0]}, or leave metrics out"
-            what = "the objective" if lacking[0] == spec.objective.name else "a metric of the constraints"
-            raise SpecError(key=f"{key}.metrics", value=point.metrics, problem=f"lacks {what}", hint=hint)
+            what = (
+                "the objective"
+                if lacking[0] == spec.objective.name
+                else "a metric of the constraints"
+            )
+            raise SpecError(
+                key=f"{key}.metrics", value=point.metrics, problem=f"lacks {what}", hint=hint
+            )
     return None if cells is None else cells * spec.repeats
 
 
 def _trainable(spec: Spec) -> None:
     if spec.rllib is not None:
-        for key, value in (("trainable", spec.trainable if spec.trainable != COMMAND else ""), ("command", spec.command)):
+        for key, value in (
+            ("trainable", spec.trainable if spec.trainable != COMMAND else ""),
+            ("command", spec.command),
+        ):
             if value:
-                raise SpecError(key=key, value=value, problem="stands beside rllib", hint="keep one of them")
+                raise SpecError(
+                    key=key, value=value, problem="stands beside rllib", hint="keep one of them"
+                )
         check_rllib(spec.rllib, spec.space, workers=spec.resources.widths[1])
     elif spec.command:
         if spec.trainable != COMMAND:
             hint = "keep one of them"
-            raise SpecError(key="trainable", value=spec.trainable, problem="stands beside a command", hint=hint)
+            raise SpecError(
+                key="trainable", value=spec.trainable, problem="stands beside a command", hint=hint
+            )
         if spec.checkpoint.every_steps is not None:
-            problem, hint = "is the command's own business", "leave it out: what it saved is kept at its next report"
-            raise SpecError(key="checkpoint.every_steps", value=spec.checkpoint.every_steps, problem=problem, hint=hint)
-        check_command(spec.command, spec.space, max_steps=spec.max_steps, file=spec.report.file, env=spec.env)
+            problem, hint = (
+                "is the command's own business",
+                "leave it out: what it saved is kept at its next report",
+            )
+            raise SpecError(
+                key="checkpoint.every_steps",
+                value=spec.checkpoint.every_steps,
+                problem=problem,
+                hint=hint,
+            )
+        check_command(
+            spec.command, spec.space, max_steps=spec.max_steps, file=spec.report.file, env=spec.env
+        )
     elif spec.trainable == COMMAND:
         hint = "write trainable: file.py:function, or command: [python, file.py, ...]"
         raise SpecError(key="trainable", value=None, problem="is missing", hint=hint)
     elif spec.trainable != "pickled" and not IMPORT_PATH.fullmatch(spec.trainable):
         hint = "write file.py:function or package.module:Class"
-        raise SpecError(key="trainable", value=spec.trainable, problem="names no function or class", hint=hint)
+        raise SpecError(
+            key="trainable", value=spec.trainable, problem="names no function or class", hint=hint
+        )
     if spec.report.file is not None and not spec.command:
         problem, hint = "is for a command", "leave it out; a trainable calls trial.report"
         raise SpecError(key="report.file", value=spec.report.file, problem=problem, hint=hint)
@@ -166,7 +256,12 @@ def _resources(spec: Spec) -> None:
     if not wanted.grouped:
         if not wanted.bundle and spec.concurrency is None:
             problem = "a trial that needs nothing fits any number of times"
-            raise SpecError(key="resources.cpu", value=wanted.cpu, problem=problem, hint="give cpu, or concurrency")
+            raise SpecError(
+                key="resources.cpu",
+                value=wanted.cpu,
+                problem=problem,
+                hint="give cpu, or concurrency",
+            )
     else:
         _group(spec)
 
@@ -176,24 +271,44 @@ def _custom(part: Bundled, key: str, form: str) -> None:
         if name in part.custom:
             problem = "is no custom resource" if ours else "is no resource of a trial"
             hint = f"write {form.format(ours)}" if ours else "leave it out"
-            raise SpecError(key=f"{key}.custom.{name}", value=part.custom[name], problem=problem, hint=hint)
+            raise SpecError(
+                key=f"{key}.custom.{name}", value=part.custom[name], problem=problem, hint=hint
+            )
 
 
 def _group(spec: Spec) -> None:
-    """Raises SpecError for a group of workers, or a trial with children, that cannot be."""
+    """Raise SpecError for an impossible group of workers, or trial with children."""
     wanted, children = spec.resources, spec.resources.children
     if children is not None and not children.bundle:
         problem, hint = "asks for nothing", "give cpu, gpu, memory or custom, or leave children out"
-        raise SpecError(key="resources.children.cpu", value=children.cpu, problem=problem, hint=hint)
+        raise SpecError(
+            key="resources.children.cpu", value=children.cpu, problem=problem, hint=hint
+        )
     if not wanted.bundle:
-        problem = "a worker needs something" if wanted.ranked else "a trial with children needs something of its own"
-        raise SpecError(key="resources.cpu", value=wanted.cpu, problem=problem, hint="give cpu, gpu, memory or custom")
+        problem = (
+            "a worker needs something"
+            if wanted.ranked
+            else "a trial with children needs something of its own"
+        )
+        raise SpecError(
+            key="resources.cpu",
+            value=wanted.cpu,
+            problem=problem,
+            hint="give cpu, gpu, memory or custom",
+        )
     key = "workers" if wanted.ranked else "children"
     value = wanted.model_dump(mode="json", exclude_defaults=True)[key]
     if spec.command:
-        problem, hint = "is for a trainable", "leave it out; a command is one process, and may start others by itself"
+        problem, hint = (
+            "is for a trainable",
+            "leave it out; a command is one process, and may start others by itself",
+        )
         raise SpecError(key=f"resources.{key}", value=value, problem=problem, hint=hint)
-    widening = [name for name in schedulers.named(spec.schedule) if issubclass(schedulers.kind(name), schedulers.Widening)]
+    widening = [
+        name
+        for name in schedulers.named(spec.schedule)
+        if issubclass(schedulers.kind(name), schedulers.Widening)
+    ]
     if wanted.widths[0] == wanted.widths[1] and widening:
         hint = f"write workers: [1, {max(4, wanted.widths[1])}], or another schedule"
         problem = f"leaves the schedule {widening[0]} nothing to change"
@@ -201,11 +316,20 @@ def _group(spec: Spec) -> None:
 
 
 def _something_differs(spec: Spec) -> None:
-    """Raises SpecError if all trials would be the same, unless that is asked for."""
+    """Raise SpecError if all trials would be the same, unless the user asks for that."""
     domains = [p for p in spec.space.parameters if not isinstance(p.domain, Constant)]
-    if domains or spec.points or spec.own_sampler or samplers.suggests(spec.search) or spec.total <= spec.repeats:
+    if (
+        domains
+        or spec.points
+        or spec.own_sampler
+        or samplers.suggests(spec.search)
+        or spec.total <= spec.repeats
+    ):
         return
     problem = f"searches nothing: all {spec.total} trials would be the same"
     first = next((p.name for p in spec.space.parameters if "." not in p.name), "lr")
-    hint = f"give a range, {first}: {{uniform: [0, 1]}}; or write trials: 1, or repeats: {spec.total} for as many seeds"
+    hint = (
+        f"give a range, {first}: {{uniform: [0, 1]}}; or write trials: 1, or repeats: {spec.total}"
+        " for as many seeds"
+    )
     raise SpecError("space", spec.space.to_json(), problem, hint)

@@ -1,7 +1,8 @@
-"""The command that stands in a trainable's place: its placeholders, and the arguments that they become.
+"""The command that is used instead of a trainable: its placeholders, and the arguments that they
+become.
 
-Pure text: nothing is run here, and no shell is ever meant. `check` is asked when a specification is read, `arguments` by
-each attempt.
+Pure text: nothing is run here, and no shell is used. `check` is called when a specification is
+read, `arguments` by each attempt.
 """
 
 from __future__ import annotations
@@ -16,45 +17,85 @@ from regrow.search.options import nearest
 from regrow.search.space import Space
 
 OURS = {
-    "trial": "the trial's number, from 0", "attempt": "the attempt's number, from 1", "seed": "the trial's seed",
-    "name": "the experiment's name", "max_steps": "as specified", "step": "steps done so far, 0 at first",
-    "checkpoint": "the folder to save into", "restored": "the folder to go on from; empty at first",
-    "scratch": "a folder of the attempt's own, gone afterwards", "report": "the file of `report: {file: ...}`",
+    "trial": "the trial's number, from 0",
+    "attempt": "the attempt's number, from 1",
+    "seed": "the trial's seed",
+    "name": "the experiment's name",
+    "max_steps": "as specified",
+    "step": "steps done so far, 0 at first",
+    "checkpoint": "the folder to save into",
+    "restored": "the folder to go on from; empty at first",
+    "scratch": "a folder of the attempt's own, gone afterwards",
+    "report": "the file of `report: {file: ...}`",
 }
-"""Placeholders that are no parameters."""
-_PREFIXES = {"args:wandb": "--", "args:no_hyphens": "", "args:append_hydra": "+", "args:override_hydra": "++"}
+"""Placeholders other than parameters."""
+_PREFIXES = {
+    "args:wandb": "--",
+    "args:no_hyphens": "",
+    "args:append_hydra": "+",
+    "args:override_hydra": "++",
+}
 ALL = ("args", "args:hydra", *_PREFIXES, "args:no_boolean_flags", "args:no_equals", "args:json")
-"""Placeholders of all parameters at once, each an argument: `--lr=0.1`, `lr=0.1` as Hydra reads it, and as W&B's agent writes
-them: `--x=True`, `x=True`, `+x=True`, `++x=True`, `--x` or nothing, `--x` and `True`, and one argument of JSON."""
+"""Placeholders for all parameters at once, each as one argument: `--lr=0.1`, `lr=0.1` in Hydra's
+form, and in the forms of W&B's agent: `--x=True`, `x=True`, `+x=True`, `++x=True`, `--x` or
+nothing, `--x` and `True`, and one argument of JSON.
+"""
 ENV = "env:"
-"""Before the name of an environment variable, which the trial's worker fills in: its value is not stored."""
+"""Prefix of the name of an environment variable. The trial's worker fills in its value, which is
+not stored.
+"""
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _PLAIN = re.compile(r"[\w./:@%+-]+")
-"""Text that Hydra reads as it is."""
+"""Text that Hydra reads without quotes."""
 
 
 def as_command(value: Any) -> Any:
-    """The command as a user may write it: numbers and truth values among the arguments are text. Raises SpecError."""
+    """Return the command with numbers and truth values among the arguments as text. Raises
+    SpecError.
+    """
     if isinstance(value, str):
         hint = 'write a list, [python, train.py, --lr, "{lr}"]; no shell reads it'
         raise SpecError("command", value, "is not a list of arguments", hint)
-    return [_written(argument, place) for place, argument in enumerate(value)] if isinstance(value, (list, tuple)) else value
+    return (
+        [_written(argument, place) for place, argument in enumerate(value)]
+        if isinstance(value, (list, tuple))
+        else value
+    )
 
 
 def _written(argument: Any, place: int) -> str:
     if isinstance(argument, dict) and len(argument) == 1 and next(iter(argument.values())) is None:
         name = next(iter(argument))
-        raise SpecError(f"command.{place}", argument, "is a map of YAML's", f'put quotes around it: "{{{name}}}"')
+        raise SpecError(
+            f"command.{place}",
+            argument,
+            "is a map of YAML's",
+            f'put quotes around it: "{{{name}}}"',
+        )
     if isinstance(argument, (str, int, float)):
         return as_text(argument)
-    raise SpecError(f"command.{place}", argument, "is no argument of a command", "write text, in quotes")
+    raise SpecError(
+        f"command.{place}", argument, "is no argument of a command", "write text, in quotes"
+    )
 
 
 def check(
-    command: tuple[str, ...], space: Space, *, max_steps: int | None, file: str | None, env: Collection[str] = ()
+    command: tuple[str, ...],
+    space: Space,
+    *,
+    max_steps: int | None,
+    file: str | None,
+    env: Collection[str] = (),
 ) -> None:
-    """Raises SpecError for a placeholder that nothing can fill. `file` is that of the reports, None for none; `env` are the
-    names of variables that the workers have.
+    """Raise SpecError for a placeholder that cannot be filled.
+
+    Args:
+        command: the command.
+        space: its parameters may be placeholders.
+        max_steps: by the specification, None for none.
+        file: the file of the reports, None for none.
+        env: names of the variables that the workers have.
+
     """
     parameters = {parameter.name: bool(parameter.when) for parameter in space.parameters}
     for name, conditional in parameters.items():
@@ -62,30 +103,57 @@ def check(
             problem = f"has the name of the placeholder {{{name}}}, and may be absent"
             raise SpecError(f"space.{name}", None, problem, "call it otherwise")
     if not command[0].strip():
-        raise SpecError("command.0", command[0], "is no program", "write the program's name, then its arguments")
+        raise SpecError(
+            "command.0", command[0], "is no program", "write the program's name, then its arguments"
+        )
     for place, argument in enumerate(command):
         key = f"command.{place}"
         for token in _TOKEN.finditer(argument):
             name = token[1]
             if name is None:
                 if len(token[0]) == 1:
-                    raise SpecError(key, argument, f"has a lone {token[0]!r}", f"write {token[0] * 2!r} for a brace")
+                    raise SpecError(
+                        key,
+                        argument,
+                        f"has a lone {token[0]!r}",
+                        f"write {token[0] * 2!r} for a brace",
+                    )
                 continue
             if name in ALL and name not in parameters:
                 if argument != token[0]:
-                    raise SpecError(key, argument, f"{{{name}}} is several arguments", "let it stand alone")
+                    raise SpecError(
+                        key, argument, f"{{{name}}} is several arguments", "let it stand alone"
+                    )
             elif name.startswith(ENV) and name not in parameters:
                 _check_forwarded(name.removeprefix(ENV), env, key, argument)
             elif name not in parameters and name not in OURS:
-                hint = f"{nearest(name, [*parameters, *OURS, *ALL])}; for braces write {{{{ and }}}}"
+                hint = (
+                    f"{nearest(name, [*parameters, *OURS, *ALL])}; for braces write {{{{ and }}}}"
+                )
                 raise SpecError(key, argument, f"there is no parameter {name!r}", hint)
             elif name == "max_steps" and max_steps is None and name not in parameters:
-                raise SpecError(key, argument, "max_steps is not given", "add max_steps: to the specification")
+                raise SpecError(
+                    key, argument, "max_steps is not given", "add max_steps: to the specification"
+                )
             elif name == "report" and file is None and name not in parameters:
-                raise SpecError(key, argument, "no file is given", "add report: {file: metrics.jsonl}")
-            elif argument == token[0] and place and _is_flag(command[place - 1]) and parameters.get(name, name == "restored"):
-                hint = f'write one argument, "{command[place - 1]}={argument}", which is then left out'
-                raise SpecError(key, argument, f"{name} may be absent, and {command[place - 1]} would stay", hint)
+                raise SpecError(
+                    key, argument, "no file is given", "add report: {file: metrics.jsonl}"
+                )
+            elif (
+                argument == token[0]
+                and place
+                and _is_flag(command[place - 1])
+                and parameters.get(name, name == "restored")
+            ):
+                hint = (
+                    f'write one argument, "{command[place - 1]}={argument}", which is then left out'
+                )
+                raise SpecError(
+                    key,
+                    argument,
+                    f"{name} may be absent, and {command[place - 1]} would stay",
+                    hint,
+                )
 
 
 def _check_forwarded(variable: str, env: Collection[str], key: str, argument: str) -> None:
@@ -98,21 +166,34 @@ def _is_flag(argument: str) -> bool:
     return argument.startswith("-") and "=" not in argument and "{" not in argument
 
 
-def arguments(command: tuple[str, ...], config: Mapping[str, Any], ours: Mapping[str, str]) -> list[str]:
-    """The command with its placeholders filled. `config` is nested; `ours` has a text for each name of OURS and `env:NAME`.
+def arguments(
+    command: tuple[str, ...], config: Mapping[str, Any], ours: Mapping[str, str]
+) -> list[str]:
+    """Return the command with its placeholders filled. `config` is nested; `ours` has a text for
+    each name of OURS and `env:NAME`.
 
-    An argument with a parameter that does not take part, or with an empty `{restored}`, is left out.
+    An argument with an inactive parameter, or with an empty `{restored}`, is left out.
     """
     return [text for argument in command for text in _filled(argument, config, ours)]
 
 
 def _filled(argument: str, config: Mapping[str, Any], ours: Mapping[str, str]) -> Iterator[str]:
-    if argument[1:-1] in ALL and argument == f"{{{argument[1:-1]}}}" and argument[1:-1] not in config:
+    if (
+        argument[1:-1] in ALL
+        and argument == f"{{{argument[1:-1]}}}"
+        and argument[1:-1] not in config
+    ):
         yield from _all(argument[1:-1], config)
         return
-    values = {token[1]: _value(token[1], config, ours) for token in _TOKEN.finditer(argument) if token[1] is not None}
+    values = {
+        token[1]: _value(token[1], config, ours)
+        for token in _TOKEN.finditer(argument)
+        if token[1] is not None
+    }
     if None not in values.values():
-        yield _TOKEN.sub(lambda token: token[0][0] if token[1] is None else str(values[token[1]]), argument)
+        yield _TOKEN.sub(
+            lambda token: token[0][0] if token[1] is None else str(values[token[1]]), argument
+        )
 
 
 def _all(form: str, config: Mapping[str, Any]) -> Iterator[str]:
@@ -131,7 +212,9 @@ def _all(form: str, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(name: str, config: Mapping[str, Any], ours: Mapping[str, str]) -> str | None:
-    """A parameter goes before a name of ours. None: it is absent."""
+    """Return the value of a placeholder, None if it is absent. A parameter takes precedence over a
+    name in `ours`.
+    """
     found: Any = config
     for word in name.split("."):
         if not isinstance(found, Mapping) or word not in found:
@@ -149,12 +232,12 @@ def _leaves(config: Mapping[str, Any], group: str) -> Iterator[tuple[str, Any]]:
 
 
 def as_text(value: Any) -> str:
-    """A value as an argument: text as it is, all else as JSON has it."""
+    """Return a value as an argument: text unchanged, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _hydra(value: Any) -> str:
-    """As Hydra's grammar of overrides reads it."""
+    """Return a value in the grammar of Hydra's overrides."""
     if isinstance(value, str) and not _PLAIN.fullmatch(value):
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     if isinstance(value, list):

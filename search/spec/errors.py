@@ -1,4 +1,4 @@
-"""What pydantic finds wrong in a specification, in our words."""
+"""Translates pydantic's validation errors into our own wording."""
 
 from __future__ import annotations
 
@@ -33,23 +33,36 @@ _FORMS = {
     "env": "write NAME: value, one a line",
     "serve.canary": "write 10%, or 10% for 5min",
 }
-"""What to write where a value of more than one form may stand."""
+"""Hints for values that may have more than one form."""
 _BELOW = {"trial": "write it below stop: `stop: {trial: {hours: 2}}`"}
-"""Keys that belong elsewhere."""
+"""Hints for keys that belong elsewhere."""
 
 
 def explain(
-    error: ValidationError, data: dict[str, Any], whole: type[BaseModel], parts: Mapping[str, type[BaseModel]],
+    error: ValidationError,
+    data: dict[str, Any],
+    whole: type[BaseModel],
+    parts: Mapping[str, type[BaseModel]],
     forms: Mapping[str, str] = _FORMS,
 ) -> SpecError:
-    """One of pydantic's complaints, in our words: the key as the user wrote it, the value, what to do.
+    """Return one of pydantic's errors in our words: the key as the user wrote it, the value, what
+    to do.
 
-    `whole` is the file's model, `parts` are those of what stands below its keys, by key, `forms` what to write where a value of
-    more than one form may stand.
-    A misspelt key comes first, for it explains a missing one; of the forms that a value may have, the one that fits most.
+    A misspelt key comes first, because it explains a missing one. Of the forms that a value may
+    have, the best fitting one is explained.
+
+    Args:
+        error: pydantic's errors.
+        data: what the user wrote.
+        whole: the file's model.
+        parts: the models of the values below its keys, by key.
+        forms: hints for values that may have more than one form.
+
     """
     errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
-    first = max((e for e in errors if e["loc"][:1] == errors[0]["loc"][:1]), key=lambda e: len(e["loc"]))
+    first = max(
+        (e for e in errors if e["loc"][:1] == errors[0]["loc"][:1]), key=lambda e: len(e["loc"])
+    )
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
         return cause
@@ -57,10 +70,15 @@ def explain(
     key, value = ".".join(path), first["input"]
     problem, hint = _wording(first["type"], first.get("ctx", {}), value)
     if path[0] == "env" or (path[0] == "notify" and path[-1] in CHANNELS) or is_secret(path[-1]):
-        value = "***"  # it may be a secret, and messages are kept
+        value = "***"  # it may be a secret, and messages are stored
     if path[0] == "notify" and path[-1] in CHANNELS and first["type"] == "string_pattern_mismatch":
         hint = f"write the name of the variable that has it, ${path[-1].upper()}_URL"
-        return SpecError(key=key, value=value, problem="is no variable; an address is a secret, which would be stored", hint=hint)
+        return SpecError(
+            key=key,
+            value=value,
+            problem="is no variable; an address is a secret, which would be stored",
+            hint=hint,
+        )
     if first["type"] == "extra_forbidden":
         part = parts.get(".".join(path[:-1])) or parts.get(path[0], whole)
         hint = _BELOW.get(key) or nearest(path[-1], part.model_fields)
@@ -70,16 +88,24 @@ def explain(
     if path[0] in parts and first["type"] in ("model_type", "model_attributes_type"):
         hint = f"its keys are: {', '.join((parts.get(key) or parts[path[0]]).model_fields)}"
     elif first["type"].endswith("_type") and not (hint == _QUOTES and path[0] in ("metric", "env")):
-        near = (form for at, form in forms.items() if f"{key}.".startswith(f"{at}.") and len(path) <= at.count(".") + 2)
+        near = (
+            form
+            for at, form in forms.items()
+            if f"{key}.".startswith(f"{at}.") and len(path) <= at.count(".") + 2
+        )
         hint = next(near, hint)
     return SpecError(key=key, value=value, problem=problem, hint=hint)
 
 
 def _path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> list[str]:
-    """The keys and positions of `loc` that `data` has; pydantic puts names of types between them."""
+    """Return the keys and positions of `loc` that `data` has; pydantic puts names of types between
+    them.
+    """
     path: list[str] = []
     for place, name in enumerate(loc):
-        here = (isinstance(data, dict) and name in data) or (isinstance(data, (list, tuple)) and isinstance(name, int))
+        here = (isinstance(data, dict) and name in data) or (
+            isinstance(data, (list, tuple)) and isinstance(name, int)
+        )
         if here:
             data = data[name]
         if here or (missing and place == len(loc) - 1):
@@ -95,15 +121,23 @@ _WORDINGS: Mapping[str, tuple[str, str]] = {
     "float_type": ("is not a number", "write a number"),
     "bool_type": ("is neither true nor false", "write true or false"),
     "finite_number": ("is not a finite number", "write a finite number"),
-    "string_pattern_mismatch": ("is no name", "write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"),
-    "string_too_short": ("is empty", "write a name"), "too_short": ("is empty", "write at least one"),
-    "tuple_type": _LIST, "list_type": _LIST, "dict_type": _MAP, "model_type": _MAP, "model_attributes_type": _MAP,
+    "string_pattern_mismatch": (
+        "is no name",
+        "write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit",
+    ),
+    "string_too_short": ("is empty", "write a name"),
+    "too_short": ("is empty", "write at least one"),
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+    "dict_type": _MAP,
+    "model_type": _MAP,
+    "model_attributes_type": _MAP,
 }
-"""Those that are the same whatever stands there."""
+"""Problem and hint of errors that do not depend on the value."""
 
 
 def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
-    """Problem and hint for one kind of pydantic's errors."""
+    """Return problem and hint for one kind of pydantic's errors."""
     if isinstance(value, str) and kind.startswith(("int_", "float_")) and _numeric(value):
         whole = float(value).is_integer() and kind.startswith("int_")
         number = int(float(value)) if whole else as_yaml_number(value) or value
@@ -113,14 +147,18 @@ def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
     if kind in _WORDINGS:
         return _WORDINGS[kind]
     match kind:
-        case "value_error" if "; " in (told := str(ctx.get("error", ""))):  # a validator's own problem and hint
+        # a validator's own problem and hint
+        case "value_error" if "; " in (told := str(ctx.get("error", ""))):
             problem, _, hint = told.partition("; ")
             return problem, hint
         case "string_type":
             return "is not text", _QUOTES if isinstance(value, int | float) else "write text"
         case "int_type" | "int_from_float":
             whole = isinstance(value, float) and value.is_integer()
-            return "is not a whole number", f"write {int(value)}" if whole else "write a whole number"
+            return (
+                "is not a whole number",
+                f"write {int(value)}" if whole else "write a whole number",
+            )
         case "greater_than_equal":
             return f"is below {ctx['ge']:g}", f"write {ctx['ge']:g} or more"
         case "greater_than":
@@ -130,11 +168,13 @@ def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
         case "string_too_long":
             return f"is longer than {ctx['max_length']} characters", "write a shorter name"
         case "literal_error":
-            return f"is not {ctx['expected']}", nearest(as_mode(value) or value, re.findall(r"'(.*?)'", ctx["expected"]))
-        case _ if kind in _WORDINGS:
-            return _WORDINGS[kind]
+            return f"is not {ctx['expected']}", nearest(
+                as_mode(value) or value, re.findall(r"'(.*?)'", ctx["expected"])
+            )
         case _:
-            return str(ctx.get("error", kind.replace("_", " "))), "see `regrow schema` for what may stand here"
+            return str(
+                ctx.get("error", kind.replace("_", " "))
+            ), "see `regrow schema` for what may stand here"
 
 
 def _numeric(text: str) -> bool:

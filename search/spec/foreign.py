@@ -1,7 +1,8 @@
-"""What the keys and names of other tools' files are called here. Shown in errors, with the user's own values.
+"""Translates keys and names of other tools' files into ours. Shown in errors, with the user's own
+values.
 
-Nothing is translated silently: what a word does elsewhere (whether trials count up on a resume, what a rung waits for) differs
-in more than its name.
+Nothing is translated silently: a term may differ in more than its name (for example whether trials
+are added on a resume, or what a rung waits for).
 """
 
 from __future__ import annotations
@@ -13,60 +14,86 @@ from regrow.search import samplers, schedulers
 from regrow.search.errors import SpecError
 from regrow.search.options import named_here
 from regrow.search.space.foreign import flow, meant, meant_by_text
+from regrow.search.space.scalars import check_letters
 
 _SHOWN = 300  # characters of a translated value: a space may have hundreds of parameters
 
-_MODES = {word: word[:3] for word in ("min", "max", "minimize", "minimise", "minimum", "maximize", "maximise", "maximum")}
+_MODES = {
+    word: word[:3]
+    for word in ("min", "max", "minimize", "minimise", "minimum", "maximize", "maximise", "maximum")
+}
 
 
 def algorithm(key: str, name: object) -> str | None:
-    """What a sampler or scheduler is called under `key` (search or schedule), None for a name that no tool has."""
+    """Return our name of a sampler or scheduler under `key` (search or schedule), None for a name
+    that no tool has.
+    """
     registry = {"search": samplers, "schedule": schedulers}.get(key)
     return None if registry is None else named_here(name, registry.ELSEWHERE)
 
 
 def as_mode(word: object) -> str | None:
-    """`min` or `max` for a word that means it, else None."""
+    """Return `min` or `max` for a word that means it, else None."""
     return _MODES.get(str(word).lower())
 
 
 def check_keys(data: Mapping[Any, Any], own: Collection[str]) -> None:
-    """Raises SpecError for what can be said of a specification's keys at once, before each is looked at by itself.
+    """Raise SpecError for errors that concern a specification's keys as a whole, before each key is
+    checked.
 
-    That is keys of other tools (all of them in one message), parameters that stand beside an empty `space:`, and the form of
-    other tools for a metric, a sampler, a scheduler. `own`: the keys that a specification has.
+    These are keys of other tools (all of them in one message), parameters beside an empty `space:`,
+    other tools' forms of a metric, a sampler or a scheduler, and text that cannot be stored. `own`:
+    the keys that a specification has.
     """
+    check_letters("", data)
     wrong = _foreign(data, own) or _beside(data, own)
     wrong = wrong or named("search", data.get("search")) or named("schedule", data.get("schedule"))
-    if wrong is None and isinstance(data.get("metric"), Mapping) and (metric := _metric(data["metric"])):
+    if (
+        wrong is None
+        and isinstance(data.get("metric"), Mapping)
+        and (metric := _metric(data["metric"]))
+    ):
         wrong = SpecError("metric", data["metric"], "is a map", f"write {metric}")
     if wrong is not None:
         raise wrong
 
 
 def _beside(data: Mapping[Any, Any], own: Collection[str]) -> SpecError | None:
-    """The error for parameters that are not indented below `space:`."""
+    """Return the error for parameters that are not indented below `space:`, else None."""
     stray = [key for key in data if key not in own]
     if "space" not in data or data["space"] is not None or not stray:
         return None
-    what = f"{', '.join(map(str, stray))} {'stands' if len(stray) == 1 else 'stand'} beside it instead of below"
+    what = (
+        f"{', '.join(map(str, stray))} {'stands' if len(stray) == 1 else 'stand'} beside it instead"
+        " of below"
+    )
     return SpecError("space", None, f"is empty: {what}", "indent what belongs to it by two spaces")
 
 
 def _foreign(data: Mapping[Any, Any], own: Collection[str]) -> SpecError | None:
-    found = [(key, *answer) for key, value in data.items() if key not in own and (answer := _answer(key, value)) is not None]
+    found = [
+        (key, *answer)
+        for key, value in data.items()
+        if key not in own and (answer := _answer(key, value)) is not None
+    ]
     if not found:
         return None
     if isinstance(data.get("metric"), Mapping) and (metric := _metric(data["metric"])):
         found.append(("metric", found[0][1], metric))
     first, tool, text = found[0]
     rest = "".join(f"; `{key}`: {text}" for key, _, text in found[1:])
-    more = f"; the documentation has both side by side, under Coming from {tool}" if rest and tool in _PAGES else ""
+    more = (
+        f"; the documentation has both side by side, under Coming from {tool}"
+        if rest and tool in _PAGES
+        else ""
+    )
     return SpecError(first, data[first], f"is a key of {tool}", f"here it is {text}{rest}{more}")
 
 
 def named(key: str, choice: Any) -> SpecError | None:
-    """The error for a sampler or scheduler with its name among its options, `{name: asha, grace_period: 1}`; else None."""
+    """Return the error for a sampler or scheduler with its name among its options, `{name: asha,
+    grace_period: 1}`; else None.
+    """
     if not isinstance(choice, Mapping):
         return None
     word = next((n for n in ("name", "type", "_target_") if isinstance(choice.get(n), str)), None)
@@ -79,7 +106,7 @@ def named(key: str, choice: Any) -> SpecError | None:
 
 
 def _answer(key: object, value: Any) -> tuple[str, str] | None:
-    """The tool that has the key, and what to write for it."""
+    """Return the tool that has the key, and what to write instead; None for an unknown key."""
     if not isinstance(key, str) or key not in _KEYS:
         return None
     tool, say = _KEYS[key]
@@ -99,10 +126,14 @@ def _cut(text: str) -> str:
 
 
 def _named(key: str) -> Callable[[Any], str]:
-    """A sampler or scheduler, by the name that it has here."""
+    """Return a function that names our sampler or scheduler for a value."""
 
     def say(value: Any) -> str:
-        word = next((value[n] for n in ("type", "name", "_target_") if n in value), None) if isinstance(value, Mapping) else value
+        word = (
+            next((value[n] for n in ("type", "name", "_target_") if n in value), None)
+            if isinstance(value, Mapping)
+            else value
+        )
         name = str(word).partition("(")[0]
         return f"`{key}: {algorithm(key, name) or (name if name.islower() else 'NAME')}`"
 
@@ -117,7 +148,10 @@ def _metric(value: Mapping[Any, Any]) -> str | None:
     if "name" not in value:
         return None
     said = value.get("goal", value.get("mode", value.get("direction")))
-    return f"`metric: {_short(value['name'])}` and `mode: {as_mode(said) or said or 'min'}`{'' if said else ' (or max)'}"
+    return (
+        f"`metric: {_short(value['name'])}` and `mode:"
+        f" {as_mode(said) or said or 'min'}`{'' if said else ' (or max)'}"
+    )
 
 
 def _hours(value: Any) -> str:
@@ -132,7 +166,9 @@ def _space(value: Any) -> str:
 
 
 def _translated(value: Any) -> Any:
-    """A parameter of another tool's, or a group of them, as far as its words are known."""
+    """Return another tool's parameter, or group of them, in our form as far as its terms are
+    known.
+    """
     if isinstance(value, str):
         return meant_by_text(value) or value
     if not isinstance(value, Mapping):
@@ -147,35 +183,51 @@ def _translated(value: Any) -> Any:
 
 def _resources(value: Any) -> str:
     given = value if isinstance(value, Mapping) else {}
-    ours = {"gpu" if str(k).lower() == "gpu" else "cpu" if str(k).lower() == "cpu" else str(k): v for k, v in given.items()}
+    ours = {
+        "gpu" if str(k).lower() == "gpu" else "cpu" if str(k).lower() == "cpu" else str(k): v
+        for k, v in given.items()
+    }
     return f"`resources: {_short(ours or {'cpu': 1})}`"
 
 
 def _early(value: Any) -> str:
     given = value if isinstance(value, Mapping) else {}
     least, factor = given.get("min_iter", 1), given.get("eta", 3)
-    steps = f" and `max_steps: {given['max_iter']}`" if "max_iter" in given else ", with `max_steps:`"
+    steps = (
+        f" and `max_steps: {given['max_iter']}`" if "max_iter" in given else ", with `max_steps:`"
+    )
     return f"`schedule: {{asha: {{grace_period: {least}, reduction_factor: {factor}}}}}`{steps}"
 
 
 def _jobs(value: Any) -> str:
-    return f"`concurrency: {value}`" if isinstance(value, int) and value > 0 else "`concurrency:`; without it, as many as fit"
+    return (
+        f"`concurrency: {value}`"
+        if isinstance(value, int) and value > 0
+        else "`concurrency:`; without it, as many as fit"
+    )
 
 
 def _inner(*keep: str) -> Callable[[Any], str]:
-    """A map whose keys stand at the top here."""
+    """Return a function for a map whose keys are top-level keys here."""
 
     def say(value: Any) -> str:
         given = value if isinstance(value, Mapping) else {}
         parts = [answer[1] for k, v in given.items() if (answer := _answer(k, v)) is not None]
         parts += [f"`{k}: {_short(v)}`" for k, v in given.items() if k in keep]
-        return f"no key; at the top: {', '.join(parts)}" if parts else "no key; its entries stand at the top"
+        return (
+            f"no key; at the top: {', '.join(parts)}"
+            if parts
+            else "no key; its entries stand at the top"
+        )
 
     return say
 
 
 def _program(value: Any) -> str:
-    return f"`trainable: {value if isinstance(value, str) and value.endswith('.py') else 'file.py'}:FUNCTION`"
+    return (
+        "`trainable:"
+        f" {value if isinstance(value, str) and value.endswith('.py') else 'file.py'}:FUNCTION`"
+    )
 
 
 def _searcher(value: Any) -> str:
@@ -200,7 +252,7 @@ _NOTHING = "nothing: leave it out"
 _WANDB, _TUNE, _OPTUNA, _HYDRA = "W&B sweeps", "Ray Tune", "Optuna", "Hydra"
 _DETERMINED, _SYNE = "Determined", "Syne Tune"
 _PAGES = (_WANDB, _TUNE, _OPTUNA, _HYDRA)
-"""Those that have a page in the documentation."""
+"""Tools that have a page in the documentation."""
 _KEYS: Mapping[str, tuple[str, str | Callable[[Any], str]]] = {
     "program": (_WANDB, _program),
     "method": (_WANDB, _named("search")),
@@ -223,7 +275,10 @@ _KEYS: Mapping[str, tuple[str, str | Callable[[Any], str]]] = {
     "search_alg": (_TUNE, _named("search")),
     "storage_path": (_TUNE, _renamed("state")),
     "local_dir": (_TUNE, _renamed("state")),
-    "max_failures": (_TUNE, lambda value: f"`retries: {{error: {'unlimited' if value == -1 else _short(value)}}}`"),
+    "max_failures": (
+        _TUNE,
+        lambda value: f"`retries: {{error: {'unlimited' if value == -1 else _short(value)}}}`",
+    ),
     "checkpoint_freq": (_TUNE, lambda value: f"`checkpoint: {{every_steps: {_short(value)}}}`"),
     "keep_checkpoints_num": (_TUNE, lambda value: f"`checkpoint: {{keep_last: {_short(value)}}}`"),
     "n_trials": (_OPTUNA, _renamed("trials")),
@@ -236,14 +291,23 @@ _KEYS: Mapping[str, tuple[str, str | Callable[[Any], str]]] = {
     "storage": (_OPTUNA, "`state:`, a folder or a bucket"),
     "study_name": (_OPTUNA, _renamed("name")),
     "load_if_exists": (_OPTUNA, "nothing: a run always goes on with the experiment that is there"),
-    "n_startup_trials": (_OPTUNA, lambda value: f"`search: {{tpe: {{n_startup_trials: {_short(value)}}}}}`"),
+    "n_startup_trials": (
+        _OPTUNA,
+        lambda value: f"`search: {{tpe: {{n_startup_trials: {_short(value)}}}}}`",
+    ),
     "defaults": (_HYDRA, "nothing: one file is the whole specification"),
-    "hydra": (_HYDRA, lambda value: _inner()(value.get("sweeper") if isinstance(value, Mapping) else None)),
+    "hydra": (
+        _HYDRA,
+        lambda value: _inner()(value.get("sweeper") if isinstance(value, Mapping) else None),
+    ),
     "sweeper": (_HYDRA, _inner()),
     "params": (_HYDRA, _space),
     "searcher": (_DETERMINED, _searcher),
     "hyperparameters": (_DETERMINED, _space),
-    "entrypoint": (_DETERMINED, lambda value: f"`trainable: {_short(value) if ':' in str(value) else 'file.py:FUNCTION'}`"),
+    "entrypoint": (
+        _DETERMINED,
+        lambda value: f"`trainable: {_short(value) if ':' in str(value) else 'file.py:FUNCTION'}`",
+    ),
     "max_length": (_DETERMINED, _length),
     "max_trials": (_DETERMINED, _renamed("trials")),
     "smaller_is_better": (_DETERMINED, lambda value: f"`mode: {'min' if value else 'max'}`"),

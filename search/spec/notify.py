@@ -1,4 +1,6 @@
-"""Whom to tell what becomes of an experiment. Addresses are secrets, so they are named by variables and never stand here."""
+"""Whom to notify about an experiment. Addresses are secrets, so they are given by the names of
+variables and are never in a specification.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,17 @@ from regrow.search.spec.parts import Part
 
 VARIABLE = r"^\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})$"
 Variable = Annotated[str, Field(pattern=VARIABLE)]
-Told = Literal["started", "finished", "stopped", "interrupted", "failed", "best", "stalled", "budget"]
+Told = Literal[
+    "started", "finished", "stopped", "interrupted", "failed", "best", "stalled", "budget"
+]
 CHANNELS = ("slack", "teams", "discord", "email", "webhook")
 """Keys that name an address."""
 
 
 class Notify(Part):
-    """Whom to tell; by Prefect, so with a station or a Prefect server of your own."""
+    """Whom to notify. Prefect sends the messages, so this needs a station or your own Prefect
+    server.
+    """
 
     slack: Variable | None = None
     """The variable with the URL of a Slack webhook: `$SLACK_WEBHOOK`."""
@@ -26,19 +32,24 @@ class Notify(Part):
     discord: Variable | None = None
     """The variable with the URL of a Discord webhook."""
     email: Variable | None = None
-    """The variable with mail server and recipient, `mailtos://user:password@smtp.example.org?to=me@example.org`."""
+    """The variable with mail server and recipient,
+    `mailtos://user:password@smtp.example.org?to=me@example.org`.
+    """
     webhook: Variable | None = None
     """The variable with a URL to which `{"subject": ..., "body": ...}` is posted."""
     block: Annotated[str, Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+$")] | None = None
-    """A notification block of your own in Prefect, by type and name: `pager-duty-webhook/on-call`."""
+    """Your own notification block in Prefect, by type and name: `pager-duty-webhook/on-call`."""
     events: tuple[Told, ...] = ("finished", "failed")
-    """Of what: the experiment's `started`, `finished`, `stopped`, `interrupted`, `failed`; a new `best` value; a trial that
-    `stalled`; `budget`, when `stop: {hours: ...}` ended it."""
+    """About what: the experiment's `started`, `finished`, `stopped`, `interrupted`, `failed`; a new
+    `best` value; a trial that `stalled`; `budget`, when `stop: {hours: ...}` ended it.
+    """
 
     @model_validator(mode="after")
     def _names_somebody(self) -> Self:
         if not (self.addresses or self.block):
-            raise SpecError("notify", None, "names nobody", "add slack, teams, discord, email, webhook or block")
+            raise SpecError(
+                "notify", None, "names nobody", "add slack, teams, discord, email, webhook or block"
+            )
         if not self.events:
             raise SpecError("notify.events", [], "is empty", "add `finished`, or leave it out")
         return self

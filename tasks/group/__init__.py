@@ -1,5 +1,6 @@
-"""How the ranks of one trial speak to each other: over sockets of their own, whose every connection proves that it knows the key.
+"""Communication between the ranks of one trial, over sockets that the ranks open themselves. Each
+connection must prove that it knows the key.
 
-Rank 0 (`leader.py`) opens the door (`door.py`) and hears the others (`circle.py`), which come in (`member.py`); what they say is
-in `wire.py`. No torch is needed for any of it.
+Rank 0 (`leader.py`) listens (`rendezvous.py`) and receives from the other ranks (`peers.py`), which
+connect to it (`member.py`). The messages are in `wire.py`. None of this needs torch.
 """

@@ -1,4 +1,6 @@
-"""Rank 0 of a group: waits for the others at each report, and says what all do. How they are heard is in `circle.py`."""
+"""Rank 0 of a group: waits for the other ranks at each report, and gives the orders. Receiving is
+in `peers.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,77 +14,123 @@ from pathlib import Path
 
 from regrow.search.durations import in_words
 from regrow.search.events import Place
+from regrow.tasks.attempt.stall_watchdog import stacks
 from regrow.tasks.errors import UserError
-from regrow.tasks.group.circle import Circle, Other, node_of
+from regrow.tasks.group.peers import Other, PeerTable, node_of
 from regrow.tasks.group.wire import Begin, Forget, Go, Hello, Ordered, Stacks, Upload
 from regrow.tasks.group.world import welcomes
-from regrow.tasks.manifests import Part
-from regrow.tasks.overdue import stacks
-from regrow.tasks.ranks import Fault, GroupBroken, Leave, Metrics, Order, PartMissing, RankFailed, World
+from regrow.tasks.ports.ranks import (
+    Fault,
+    GroupBroken,
+    Leave,
+    Metrics,
+    PartMissing,
+    RankCommand,
+    RankFailed,
+    World,
+)
+from regrow.tasks.ports.uploads import Part
 
 FORM_SECONDS = 300.0
-"""How long all ranks may take to come in: their processes start, and import the training's libraries."""
+"""Seconds for all ranks to connect: their processes start, and import the training's libraries."""
 ANNOUNCE_SECONDS = 5.0
-"""Between two times that rank 0 says where it is, until all have come."""
+"""Seconds between two announcements of rank 0's address, until all ranks have connected."""
 PATIENCE_SECONDS = 600.0
-"""How long all others wait for the last rank's report, where the specification has no `stall`."""
+"""Seconds that all other ranks wait for the last rank's report, if the specification has no
+`stall`.
+"""
 LEAVE_SECONDS = 5.0
-"""How long the training may take to notice that the attempt is over: it may hang in a call that waits for a rank that is gone."""
+"""Seconds for the training to notice that the attempt is over: it may hang in a call that waits for
+a lost rank.
+"""
 SILENT_SECONDS = 1.0
-"""The same where a rank fell silent: nobody else knows of it, and all have waited for it for a whole lease."""
+"""The same after a rank fell silent: all ranks have already waited for it for a whole lease."""
 LAST_SECONDS = 30.0
-"""How long the parts of a checkpoint may take to come that were due when a rank failed."""
+"""Seconds to wait for the parts of a checkpoint that was due when a rank failed."""
 STACKS_SECONDS = 1.0
-"""How long the others are given to write what they are doing into the log, before all end."""
+"""Seconds for the other ranks to log their stacks before all end."""
 
 _LOG = logging.getLogger("regrow.trial")
 
 
 class Leader:
-    """The group of rank 0. `address`: of this node, for the others; `lease`: seconds of silence after which a rank counts as
-    gone; `stall`: see Job, None for PATIENCE_SECONDS and an error; `mean`: whether a step's metrics are those of all ranks.
-    """
+    """Group of rank 0."""
 
     def __init__(
-        self, size: int, key: bytes, *, place: Place, address: str, run: str, lease: float, stall: float | None, mean: bool,
+        self,
+        size: int,
+        key: bytes,
+        *,
+        place: Place,
+        address: str,
+        run: str,
+        lease: float,
+        stall: float | None,
+        mean: bool,
         devices: str = "",
     ) -> None:
+        """Create the group; `form` waits for the other ranks.
+
+        Args:
+            size: number of ranks.
+            key: secret that each rank must know.
+            place: place of this rank.
+            address: address of this node, for the other ranks.
+            run: name of the attempt.
+            lease: seconds of silence after which a rank counts as gone.
+            stall: see Job; None for PATIENCE_SECONDS, after which the attempt fails with an error.
+            mean: whether a step's metrics are the means over all ranks.
+            devices: this rank's GPUs, in the form of CUDA_VISIBLE_DEVICES.
+
+        """
         own = Hello(rank=0, place=place, devices=devices)
-        self._circle = Circle(size, key, own=own, address=address, lease=lease)
+        self._circle = PeerTable(size, key, own=own, address=address, lease=lease)
         self._changed = self._circle.changed
         self._address, self._run, self._stall, self._mean = address, run, stall, mean
         self._taken = threading.Event()
-        """The training has been told what is wrong."""
+        """Set once the training knows what ended the attempt."""
         self._given_up = False
         self.world = World(size=size)
         self.variables: dict[str, str] = {}
-        """torchrun's, for this rank."""
+        """torchrun's variables for this rank."""
         self._silent: Callable[[], float | None] = lambda: None
         self._training: int | None = None
-        """The thread that trains, once it does."""
+        """Identifier of the training thread, once it trains."""
 
-    # ---- how it forms, and begins ----------------------------------------------------------------------------------
+    # ---- forming the group, and beginning
 
     @property
     def port(self) -> int:
-        """Where the others come in."""
+        """Port at which the other ranks connect."""
         return self._circle.door.port
 
     def form(self, announce: Callable[[], object]) -> None:
-        """Waits until all are there. Raises GroupBroken. `announce` tells the others where this one is; it is called now and
-        then, as what was told may be lost with who was told it.
+        """Wait until all ranks have connected. Raises GroupBroken.
+
+        `announce` tells the other ranks this one's address. It is called repeatedly, as an
+        announcement is lost if its receiver is restarted.
         """
         circle, deadline = self._circle, time.monotonic() + FORM_SECONDS
         circle.open()
-        while circle.wrong is None and (missing := set(range(1, circle.size)) - {other.rank for other in circle.all()}):
+        while circle.wrong is None and (
+            missing := set(range(1, circle.size)) - {other.rank for other in circle.all()}
+        ):
             if time.monotonic() > deadline:
-                raise GroupBroken(min(missing), f"rank {min(missing)} did not come within {in_words(FORM_SECONDS)}")
+                raise GroupBroken(
+                    min(missing),
+                    f"rank {min(missing)} did not come within {in_words(FORM_SECONDS)}",
+                )
             announce()
             with self._changed:
-                self._changed.wait_for(lambda: circle.wrong is not None or len(circle.all()) == circle.size - 1, ANNOUNCE_SECONDS)
+                self._changed.wait_for(
+                    lambda: circle.wrong is not None or len(circle.all()) == circle.size - 1,
+                    ANNOUNCE_SECONDS,
+                )
         self._check()
         others = circle.all()
-        own, *welcome = welcomes([circle.own, *(other.hello for other in others)], address=self._address, run=self._run)
+        own, *welcome = welcomes(
+            [circle.own, *(other.hello for other in others)], address=self._address, run=self._run
+        )
         self.world, self.variables = own.world, own.variables
         for other, told in zip(others, welcome, strict=True):
             circle.say(other, told)
@@ -93,23 +141,25 @@ class Leader:
         return tuple(other.hello.place for other in self._circle.all())
 
     def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:
-        """See Group. On each other node one rank fetches the checkpoint, for all that are there."""
+        """See Group. On each other node one rank fetches the checkpoint, for all ranks there."""
         circle, fetchers = self._circle, dict[str, Other]()
         here, there = node_of(circle.own.place), "" if folder is None else str(folder)
         for other in circle.all():
+            # Ranks on this node use its folder; on each other node, the first rank fetches.
             if other.node == here or manifest is None:
                 circle.say(other, Begin(step=step, manifest=manifest, folder=there))
             elif fetchers.setdefault(other.node, other) is other:
                 circle.say(other, Begin(step=step, manifest=manifest))
         self._until(lambda: all(other.ready is not None for other in fetchers.values()))
         for other in circle.all():
+            # The other ranks of these nodes use the folder that the first one fetched.
             if (fetcher := fetchers.get(other.node, other)) is not other:
                 circle.say(other, Begin(step=step, manifest=manifest, folder=fetcher.ready or ""))
         self._until(lambda: all(other.ready is not None for other in circle.all()))
         self._training = threading.get_ident()
         circle.tell(Go())
 
-    # ---- while all train -------------------------------------------------------------------------------------------
+    # ---- during training
 
     def gather(self, step: int, metrics: Metrics) -> Metrics:
         """See Ranks."""
@@ -117,14 +167,16 @@ class Leader:
         found = [metrics]
         for other in self._circle.all():
             if not other.reports:
-                self._fail(other, f"ended after step {other.done}, where rank 0 reports step {step}")
+                self._fail(
+                    other, f"ended after step {other.done}, where rank 0 reports step {step}"
+                )
             report = other.reports.popleft()
             if report.step != step:
                 self._fail(other, f"reports step {report.step}, where rank 0 reports step {step}")
             found.append(report.metrics)
         return _mean(found) if self._mean else metrics
 
-    def ordered(self, decide: Callable[[], Order]) -> Order:
+    def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
         """See Ranks."""
         order = decide()
         self._circle.tell(Ordered(order))
@@ -135,10 +187,16 @@ class Leader:
         self._wait(f"end after step {step}")
         for other in self._circle.all():
             if other.reports:
-                self._fail(other, f"reports step {other.reports[0].step}, where rank 0 has ended after step {step}")
+                self._fail(
+                    other,
+                    f"reports step {other.reports[0].step}, where rank 0 has ended after step"
+                    f" {step}",
+                )
 
     def _fail(self, other: Other, message: str) -> None:
-        fault = Fault(rank=other.rank, message=f"rank {other.rank} {message}; all ranks report each step")
+        fault = Fault(
+            rank=other.rank, message=f"rank {other.rank} {message}; all ranks report each step"
+        )
         self._circle.blame(RankFailed(fault))
         self._check()
 
@@ -150,7 +208,9 @@ class Leader:
 
     def ended_before(self, step: int) -> str:
         """See Group."""
-        gone = [other for other in self._circle.all() if other.done is not None and other.done < step]
+        gone = [
+            other for other in self._circle.all() if other.done is not None and other.done < step
+        ]
         return "; ".join(f"rank {other.rank} had ended after step {other.done}" for other in gone)
 
     def stuck(self, message: str) -> str:
@@ -166,11 +226,15 @@ class Leader:
         return f"{message}: {_ranks(waiting)} came to the next report, {_ranks(training)} did not"
 
     @contextmanager
-    def watched(self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]) -> Iterator[None]:
+    def watched(
+        self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]
+    ) -> Iterator[None]:
         """See Group."""
         self._silent, self._circle.on_beat = silent, self._look
         self._circle.on_notice(notice)
-        threading.Thread(target=self._watch, args=(leave,), name="regrow-watch", daemon=True).start()
+        threading.Thread(
+            target=self._watch, args=(leave,), name="regrow-watch", daemon=True
+        ).start()
         try:
             yield
         finally:
@@ -181,15 +245,17 @@ class Leader:
         with self._changed:
             self._changed.wait_for(lambda: circle.wrong is not None or circle.over.is_set())
         wrong = circle.wrong
-        seconds = SILENT_SECONDS if isinstance(wrong, GroupBroken) and wrong.silent else LEAVE_SECONDS
+        seconds = (
+            SILENT_SECONDS if isinstance(wrong, GroupBroken) and wrong.silent else LEAVE_SECONDS
+        )
         if wrong is not None and not self._taken.wait(seconds) and not circle.over.is_set():
             leave(wrong)
 
     def close(self) -> None:
-        """All is said and saved: the others may end."""
+        """End the group: all is sent and saved, and the other ranks may end."""
         self._circle.close()
 
-    # ---- the others of the checkpoints' writer ----------------------------------------------------------------------
+    # ---- the Others port of the checkpoint writer
 
     @property
     def others(self) -> Leader | None:
@@ -208,15 +274,23 @@ class Leader:
         """See Others."""
         circle, others = self._circle, self._circle.all()
         with self._changed:
-            self._changed.wait_for(lambda: self._given_up or circle.wrong is not None or _have(others, step))
-            if isinstance(circle.wrong, RankFailed):  # what was done before the fault counts
+            self._changed.wait_for(
+                lambda: self._given_up or circle.wrong is not None or _have(others, step)
+            )
+            if isinstance(circle.wrong, RankFailed):  # work done before the fault counts
                 self._changed.wait_for(lambda: self._given_up or _have(others, step), LAST_SECONDS)
             told = [other.parts.get(step) for other in others]
             wrong = circle.wrong
         found = list[Part]()
         for other, uploaded in zip(others, told, strict=True):
             if uploaded is None:
-                raise GroupBroken(0, "nobody waits for it any longer") if wrong is None else _as_broken(wrong)
+                raise (
+                    GroupBroken(0, "nobody waits for it any longer")
+                    if wrong is None
+                    else _as_broken(wrong)
+                )
+            if uploaded.refused:
+                raise UserError(f"rank {other.rank}: {uploaded.why}")
             if uploaded.part is None:
                 raise PartMissing(f"rank {other.rank} has no part of it: {uploaded.why}")
             found.append(uploaded.part)
@@ -236,7 +310,7 @@ class Leader:
             self._given_up = True
             self._changed.notify_all()
 
-    # ---- who waits for whom ----------------------------------------------------------------------------------------
+    # ---- waiting
 
     def _check(self) -> None:
         if self._circle.wrong is not None:
@@ -244,24 +318,32 @@ class Leader:
             raise self._circle.wrong
 
     def _until(self, holds: Callable[[], bool]) -> None:
-        """Waits while all begin, which may take as long as fetching does. Raises RankFailed and GroupBroken."""
+        """Wait during the beginning, as long as fetching takes. Raises RankFailed and
+        GroupBroken.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._circle.wrong is not None or holds())
         self._check()
 
     def _wait(self, what: str) -> None:
-        """Waits until it is this one's turn, but not for ever. Raises RankFailed and GroupBroken."""
+        """Wait until all other ranks wait for this one, with a time limit. Raises RankFailed and
+        GroupBroken.
+        """
         patience, others = self._stall or PATIENCE_SECONDS, self._circle.all()
         with self._changed:
             while True:
                 there = self._changed.wait_for(
-                    lambda: self._circle.wrong is not None or all(other.waits for other in others), patience
+                    lambda: self._circle.wrong is not None or all(other.waits for other in others),
+                    patience,
                 )
                 late = [other for other in others if not other.waits]
                 if there or not any(other.no_room for other in late):
                     break
         if not there:
-            message = f"{_ranks([other.rank for other in late])} did not {what} within {in_words(patience)} after rank 0"
+            message = (
+                f"{_ranks([other.rank for other in late])} did not {what} within"
+                f" {in_words(patience)} after rank 0"
+            )
             for other in late:
                 self._circle.say(other, Stacks(message))
             time.sleep(STACKS_SECONDS)
@@ -269,8 +351,14 @@ class Leader:
         self._check()
 
     def _look(self) -> None:
-        """Whether all others have been waiting for this rank for too long; not while it waits for an answer, or the store."""
-        patience, silent, others = self._stall or PATIENCE_SECONDS, self._silent(), self._circle.all()
+        """End the attempt if all other ranks have waited for this one too long; not while it waits
+        for an answer or the store.
+        """
+        patience, silent, others = (
+            self._stall or PATIENCE_SECONDS,
+            self._silent(),
+            self._circle.all(),
+        )
         if self._training is None or silent is None or self._circle.wrong is not None:
             return
         with self._changed:
@@ -279,7 +367,10 @@ class Leader:
                 return
             waited = min(silent, time.monotonic() - max(other.since for other in others))
         if waited > patience:
-            message = f"rank 0 did not report step {steps[0]} within {in_words(patience)} after all other ranks"
+            message = (
+                f"rank 0 did not report step {steps[0]} within {in_words(patience)} after all other"
+                " ranks"
+            )
             self._blame_late(0, message, self._training)
 
     def _blame_late(self, rank: int, message: str, training: int) -> None:
@@ -287,7 +378,9 @@ class Leader:
         if self._stall is None:
             self._circle.blame(RankFailed(Fault(rank=rank, message=message)))
         else:
-            self._circle.blame(RankFailed(Fault(rank=rank, message=message, outcome="lost", cause="stalled")))
+            self._circle.blame(
+                RankFailed(Fault(rank=rank, message=message, outcome="lost", cause="stalled"))
+            )
 
 
 def _ranks(numbers: Sequence[int]) -> str:
@@ -299,15 +392,23 @@ def _have(others: Sequence[Other], step: int) -> bool:
 
 
 def _as_broken(wrong: RankFailed | GroupBroken) -> GroupBroken:
-    return wrong if isinstance(wrong, GroupBroken) else GroupBroken(wrong.fault.rank, wrong.fault.message)
+    return (
+        wrong
+        if isinstance(wrong, GroupBroken)
+        else GroupBroken(wrong.fault.rank, wrong.fault.message)
+    )
 
 
 def _mean(found: Sequence[Metrics]) -> Metrics:
-    """Of each metric that rank 0 reports: over the ranks that report it, too. None where one of them is not a finite number."""
+    """Return the mean of each metric that rank 0 reports, over the ranks that report it. None if
+    one of the values is not finite.
+    """
     means: Metrics = {}
     for name in found[0]:
         values = [metrics[name] for metrics in found if name in metrics]
         known = [value for value in values if value is not None]
-        mean = math.fsum(value / len(known) for value in known) if len(known) == len(values) else None
+        mean = (
+            math.fsum(value / len(known) for value in known) if len(known) == len(values) else None
+        )
         means[name] = mean
     return means

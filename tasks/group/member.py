@@ -1,4 +1,4 @@
-"""A rank from 1 on: it comes in at rank 0's door, trains as it is told there, and ends with it."""
+"""A rank from 1 on: connects to rank 0, trains by its orders, and ends with it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from regrow.search.events import Row
-from regrow.tasks import checkpoints, temporary
-from regrow.tasks.attempt import PATIENCE_SECONDS
-from regrow.tasks.group.circle import BEAT_SECONDS
+from regrow.tasks.attempt.attempt import PATIENCE_SECONDS
+from regrow.tasks.attempt.stall_watchdog import stacks
+from regrow.tasks.attempt.training import recorded, train
+from regrow.tasks.checkpoint import saving
+from regrow.tasks.checkpoint.retry import retry_while_unavailable
+from regrow.tasks.errors import UserError
+from regrow.tasks.group.peers import BEAT_SECONDS
 from regrow.tasks.group.wire import (
     Alive,
     Begin,
@@ -39,24 +43,24 @@ from regrow.tasks.group.wire import (
     Welcome,
     Wire,
 )
-from regrow.tasks.messages import Assignment, Host, Job, Records, Reply
-from regrow.tasks.overdue import stacks
-from regrow.tasks.patience import patiently
-from regrow.tasks.ports import Store, StoreError, Unavailable
-from regrow.tasks.ranks import Fault, Metrics, Order, World
-from regrow.tasks.traces import in_a_line, one_line
-from regrow.tasks.training import recorded, train
-from regrow.tasks.trial import Trial, TrialEnd
+from regrow.tasks.output.traces import in_a_line, one_line
+from regrow.tasks.ports.messages import Assignment, Host, Job, Records, Reply
+from regrow.tasks.ports.ranks import Fault, Metrics, RankCommand, World
+from regrow.tasks.ports.store import Store, StoreError, Unavailable
+from regrow.tasks.process import temporary
+from regrow.tasks.trial.trial import Trial, TrialEnd
 
 LEFT_EXIT = 77
 """Exit code of a rank whose rank 0 is gone (EX_NOPERM)."""
 CLOSE_SECONDS = 2.0
-"""How long a part that is on its way may take when nobody waits for it any more."""
+"""Seconds that an upload in progress may take after the parts are no longer needed."""
 _LOG = logging.getLogger("regrow.trial")
 
 
 class Member:
-    """One rank from 1 on, as its Trial sees the group. `leave` ends the process as rank 0 is gone, or silent for `lease` s."""
+    """One rank from 1 on, as its Trial sees the group. `leave` ends the process when rank 0 is
+    gone, or silent for `lease` seconds.
+    """
 
     def __init__(self, wire: Wire, *, lease: float, leave: Callable[[], None]) -> None:
         self._wire, self._lease, self._leave = wire, lease, leave
@@ -66,23 +70,23 @@ class Member:
         self._training = threading.get_ident()
         self.world = World()
         self.reply = Reply()
-        """What rank 0 was told, by its last order."""
+        """Reply to rank 0, as known from its last order."""
         self.on_part: Callable[[Upload | Forget], None] = lambda _: None
 
     def start(self) -> None:
-        """Begins to listen to rank 0, and to give signs of life."""
+        """Start listening to rank 0 and sending signs of life."""
         self._wire.limit(self._lease)
         threading.Thread(target=self._hear, name="regrow-rank", daemon=True).start()
         threading.Thread(target=self._beat, name="regrow-beat", daemon=True).start()
 
-    # ---- for its Trial ---------------------------------------------------------------------------------------------
+    # ---- the Ranks port of its Trial
 
     def gather(self, step: int, metrics: Metrics) -> Metrics:
         """See Ranks."""
         self.say(Reported(step, metrics))
         return metrics
 
-    def ordered(self, decide: Callable[[], Order]) -> Order:
+    def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
         """See Ranks."""
         told = self.next()
         if isinstance(told, Bye):  # rank 0 has ended meanwhile
@@ -91,7 +95,7 @@ class Member:
         self.reply = Reply(reason=told.order.reason)
         return told.order
 
-    # ---- Reports: rank 0 alone has somebody to tell -----------------------------------------------------------------
+    # ---- Reports: only rank 0 reports to the coordinator
 
     def add(self, row: Row) -> None:
         """See Reports: rank 0 adds it."""
@@ -102,24 +106,29 @@ class Member:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """See Reports: rank 0 waits with it."""
+        """See Reports. Nothing to do: rank 0 waits at the same time."""
         yield
 
-    # ---- what they say ---------------------------------------------------------------------------------------------
+    # ---- sending and receiving
 
     def say(self, message: Message) -> None:
-        """To rank 0; if that is gone, who hears it ends this process."""
+        """Send a message to rank 0. If the connection is lost, the receiving thread ends this
+        process.
+        """
         with suppress(OSError):
             self._wire.send(message)
 
     def next(self) -> Message:
-        """What rank 0 says to the one who trains. It is waited for as long as that lives: it knows by itself when it is late."""
+        """Return the next message of rank 0 for the training thread.
+
+        Waits as long as rank 0 lives; rank 0 itself detects when it is late.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._told)
             return self._told.popleft()
 
     def wait(self) -> None:
-        """Until rank 0 has said its last word."""
+        """Wait for rank 0's last message."""
         with self._changed:
             self._changed.wait_for(lambda: self._over)
 
@@ -133,7 +142,12 @@ class Member:
                         self.on_part(message)
                     case Stacks(why=why):
                         told = stacks(self._training)
-                        _LOG.warning("%s. What the threads of rank %d are doing:\n%s", why, self.world.rank, told)
+                        _LOG.warning(
+                            "%s. What the threads of rank %d are doing:\n%s",
+                            why,
+                            self.world.rank,
+                            told,
+                        )
                     case _:
                         with self._changed:
                             self._over = isinstance(message, Bye)
@@ -149,10 +163,16 @@ class Member:
 
 
 class Parts:
-    """The snapshots of one rank from 1 on: each is uploaded when rank 0 says so, and rank 0 commits them."""
+    """Snapshots of one rank from 1 on. Each is uploaded when rank 0 asks for it; rank 0 commits
+    them.
+    """
 
     def __init__(self, member: Member, store: Store, assignment: Assignment) -> None:
-        self._member, self._store, self._lease = member, store, (assignment.trial, assignment.attempt)
+        self._member, self._store, self._lease = (
+            member,
+            store,
+            (assignment.trial, assignment.attempt),
+        )
         self._folders: dict[int, Path] = {}
         self._absent: dict[int, str] = {}
         self._known: dict[str, int] = {}
@@ -164,8 +184,14 @@ class Parts:
         self._thread = threading.Thread(target=self._run, name="regrow-checkpoints", daemon=True)
         self._thread.start()
 
+    @property
+    def refused(self) -> None:
+        """See Snapshots. Always None: rank 0 reports refusals to all ranks."""
+
     def submit(self, folder: Path, step: int) -> None:
-        """See Snapshots. Rank 0, whose orders this one waits for, is the one who waits where they pile up."""
+        """See Snapshots. Queues without blocking: rank 0 applies the back-pressure, and this rank
+        waits for its orders.
+        """
         with self._changed:
             self._folders[step] = folder
             self._changed.notify_all()
@@ -181,13 +207,15 @@ class Parts:
         self._member.say(Trouble(where, why))
 
     def end(self) -> None:
-        """No snapshots come any more."""
+        """Mark that no further snapshots follow."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """What is left is of no use to anybody; what is on its way is given up."""
+        """Delete the remaining snapshots, which are no longer needed, and give up an upload in
+        progress.
+        """
         self._given_up.set()
         self.end()
         self._thread.join(CLOSE_SECONDS)
@@ -211,18 +239,25 @@ class Parts:
                     self._known.pop(blob, None)
                 continue
             self._upload(job.step)
-            for older in self._taken(job.step):  # rank 0 had none then
+            for older in self._taken(job.step):  # rank 0 had no snapshot at those steps
                 shutil.rmtree(older, ignore_errors=True)
 
     def _taken(self, before: float) -> list[Path]:
-        """The folders of the steps before this one, which nobody asks for any more."""
+        """Remove and return the folders of the steps before this one, which rank 0 will not ask
+        for.
+        """
         with self._changed:
             return [self._folders.pop(step) for step in list(self._folders) if step < before]
 
     def _upload(self, step: int) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: step in self._folders or step in self._absent or self._ended)
-            folder, why = self._folders.pop(step, None), self._absent.pop(step, "its training has ended")
+            self._changed.wait_for(
+                lambda: step in self._folders or step in self._absent or self._ended
+            )
+            folder, why = (
+                self._folders.pop(step, None),
+                self._absent.pop(step, "its training has ended"),
+            )
         if folder is None:
             self._member.say(Uploaded(step, why=why))
             return
@@ -230,8 +265,13 @@ class Parts:
 
         def once() -> Uploaded:
             try:
-                part = checkpoints.upload(
-                    self._store, folder, trial=trial, attempt=attempt, rank=self._member.world.rank, known=self._known
+                part = saving.upload(
+                    self._store,
+                    folder,
+                    trial=trial,
+                    attempt=attempt,
+                    rank=self._member.world.rank,
+                    known=self._known,
                 )
             except Unavailable as error:
                 self.troubled("store", error.why)
@@ -239,21 +279,45 @@ class Parts:
             return Uploaded(step, part=part)
 
         try:
-            self._member.say(patiently(once, say=_LOG.info, seconds=math.inf, given_up=self._given_up))
+            self._member.say(
+                retry_while_unavailable(
+                    once, say=_LOG.info, seconds=math.inf, given_up=self._given_up
+                )
+            )
             self.troubled("store", "")
-        except Exception as error:  # noqa: BLE001 - whatever it is: rank 0 knows what to do without the part
+        except UserError as error:
+            self._member.say(
+                Uploaded(step, why=one_line(str(error)).removeprefix("checkpoint: "), refused=True)
+            )
+        except Exception as error:  # noqa: BLE001 - rank 0 handles a missing part, whatever the error
             self._member.say(Uploaded(step, why=in_a_line(error)))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_member(
-    job: Job, assignment: Assignment, store: Store, *, member: Member, host: Host, put: Callable[[Welcome], object],
+    job: Job,
+    assignment: Assignment,
+    store: Store,
+    *,
+    member: Member,
+    host: Host,
+    put: Callable[[Welcome], object],
     records: Records | None = None,
 ) -> None:
-    """Trains as one of the ranks, from its welcome to rank 0's last word. `put` is given torchrun's variables before anything
-    of the user's is imported. What the user's code raises is told to rank 0, which ends the attempt by it. `records`: where what
-    it logs by itself belongs.
+    """Train as one of the ranks, from the Welcome to rank 0's last message.
+
+    An exception of the user's code is sent to rank 0, which ends the attempt with it.
+
+    Args:
+        job: what all attempts of the experiment share.
+        assignment: the attempt.
+        store: holds the checkpoints.
+        member: the connection to rank 0.
+        host: this machine.
+        put: called with torchrun's variables before any of the user's code is imported.
+        records: tracking server for the training's own records; None for none.
+
     """
     member.start()
     welcome = member.next()
@@ -262,18 +326,32 @@ def run_member(
     member.world = welcome.world
     put(welcome)
     with ExitStack() as closing:
-        scratch = Path(tempfile.mkdtemp(prefix=f"{assignment.trial}-", dir=temporary.room()))
+        scratch = Path(
+            tempfile.mkdtemp(prefix=f"{assignment.trial}-", dir=temporary.process_temp_dir())
+        )
         closing.callback(shutil.rmtree, scratch, ignore_errors=True)
         parts = Parts(member, store, assignment)
         closing.callback(parts.close)
         node_id = host.place().node_id
-        closing.enter_context(host.listen(lambda why, node: member.say(Noticed(why, node_id if node else ""))))
+        closing.enter_context(
+            host.listen(lambda why, node: member.say(Noticed(why, node_id if node else "")))
+        )
         try:
             begin = _restored(member, store, scratch / "restored")
             if begin is not None and isinstance(member.next(), Go):
                 restored = None if begin.manifest is None else Path(begin.folder)
-                trial = Trial(job, assignment, member, parts, restored=restored, restored_step=begin.step, ranks=member)
-                said = _trained(job, store, trial, recorded(records, job, assignment, trial, scratch))
+                trial = Trial(
+                    job,
+                    assignment,
+                    member,
+                    parts,
+                    restored=restored,
+                    restored_step=begin.step,
+                    ranks=member,
+                )
+                said = _trained(
+                    job, store, trial, recorded(records, job, assignment, trial, scratch)
+                )
                 parts.end()
                 member.say(said)
         finally:
@@ -282,14 +360,16 @@ def run_member(
 
 
 def _restored(member: Member, store: Store, folder: Path) -> Begin | None:
-    """Where it begins, with the checkpoint on this node; None where rank 0 has ended meanwhile."""
+    """Return where to begin, with the checkpoint restored on this node; None if rank 0 has ended
+    meanwhile.
+    """
     begin = member.next()
     if not isinstance(begin, Begin):
         return None
     if begin.manifest is not None and not begin.folder:
-        fetch = partial(checkpoints.restore, store, [begin.manifest], folder)
+        fetch = partial(saving.restore, store, [begin.manifest], folder)
         try:
-            found = patiently(fetch, say=_LOG.warning, seconds=PATIENCE_SECONDS)
+            found = retry_while_unavailable(fetch, say=_LOG.warning, seconds=PATIENCE_SECONDS)
         except (StoreError, OSError) as error:
             return _unreadable(member, begin, one_line(str(error)))
         if found.manifest is None:
@@ -305,10 +385,14 @@ def _unreadable(member: Member, begin: Begin, why: str) -> Begin:
     return begin
 
 
-def _trained(job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]) -> Done | Failed:
-    """The last word of a rank."""
+def _trained(
+    job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
+) -> Done | Failed:
+    """Train, and return the last message of this rank."""
     failure = train(job, store, trial, own)
     if failure is None:
         return Done(trial.step)
     message = f"rank {trial.world.rank}, at step {trial.at}: {failure.message}"
-    return Failed(Fault(rank=trial.world.rank, message=message, trace=failure.trace, cause=failure.cause))
+    return Failed(
+        Fault(rank=trial.world.rank, message=message, trace=failure.trace, cause=failure.cause)
+    )

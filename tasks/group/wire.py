@@ -1,7 +1,7 @@
-"""What ranks say to each other, and how it travels: frames of MessagePack over a TCP connection.
+"""Messages between ranks, and their transport: frames of MessagePack over a TCP connection.
 
-Whoever connects proves that it knows the attempt's key, and so does who answers (HMAC-SHA-256 over both sides' random
-challenges), before anything that was sent is decoded. Nothing is encrypted, and nothing is ever unpickled.
+Both sides prove that they know the attempt's key (HMAC-SHA-256 over both sides' random challenges)
+before any message is decoded. Nothing is encrypted, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from contextlib import suppress
 import msgspec
 
 from regrow.search.events import Place
-from regrow.tasks.manifests import Part
-from regrow.tasks.ranks import Fault, Metrics, Order, World
+from regrow.tasks.ports.ranks import Fault, Metrics, RankCommand, World
+from regrow.tasks.ports.uploads import Part
 
 MOST_BYTES = 256 << 20
-"""Of a frame: a part of a checkpoint with a million files."""
+"""Size limit of a frame: a part of a checkpoint with a million files."""
 CHALLENGE_BYTES = 32
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The first word of a rank from 1 on. `devices`: its own GPUs, as CUDA_VISIBLE_DEVICES has them."""
+    """First message of a rank from 1 on. `devices`: its own GPUs, in the form of
+    CUDA_VISIBLE_DEVICES.
+    """
 
     rank: int
     place: Place
@@ -34,15 +36,20 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """The answer: who it is, and what torchrun's variables are for it."""
+    """Answer to Hello: the rank's position, and torchrun's variables for it."""
 
     world: World
     variables: dict[str, str]
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """Where all begin: after `step`, from the checkpoint `manifest` (None: from the beginning), which is in `folder` on the
-    node of who is told; "": nowhere there yet.
+    """Where all ranks begin.
+
+    Attributes:
+        step: last step that is done.
+        manifest: the checkpoint; None for the beginning.
+        folder: folder with the checkpoint on the receiver's node; "" if it is not there yet.
+
     """
 
     step: int
@@ -51,100 +58,128 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """A rank has its checkpoint, in `folder`."""
+    """A rank has its checkpoint in `folder`."""
 
     folder: str = ""
 
 
 class Go(msgspec.Struct, frozen=True, tag="go"):
-    """All are ready."""
+    """All ranks are ready."""
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
-    """A rank has done a step."""
+    """A rank's report of a step."""
 
     step: int
     metrics: Metrics
 
 
 class Ordered(msgspec.Struct, frozen=True, tag="ordered"):
-    """What all do now."""
+    """What all ranks do next."""
 
-    order: Order
+    order: RankCommand
 
 
 class Upload(msgspec.Struct, frozen=True, tag="upload"):
-    """A rank is to upload its part of the checkpoint at a step."""
+    """Asks a rank to upload its part of the checkpoint at a step."""
 
     step: int
 
 
 class Uploaded(msgspec.Struct, frozen=True, tag="uploaded"):
-    """It has; or it has no `part`, as `why` says."""
+    """Answer to Upload.
+
+    Attributes:
+        step: step of the checkpoint.
+        part: the upload; None if the rank has no part.
+        why: why it has none.
+        refused: whether such a part can never be saved.
+
+    """
 
     step: int
     part: Part | None = None
     why: str = ""
+    refused: bool = False
 
 
 class Trouble(msgspec.Struct, frozen=True, tag="trouble"):
-    """Why a rank's parts cannot be saved at present; "": they can be again."""
+    """Why a rank's parts cannot be saved at present; "" once they can be again."""
 
     where: str
     why: str
 
 
 class Forget(msgspec.Struct, frozen=True, tag="forget"):
-    """Blobs that are in the store no more; None: any may be gone."""
+    """Blobs that were deleted from the store; None: any blob may have been deleted."""
 
     blobs: list[str] | None
 
 
 class Noticed(msgspec.Struct, frozen=True, tag="noticed"):
-    """A rank's process is about to end, or its whole node `node_id`."""
+    """Preemption notice of a rank: its process ends, or its whole node `node_id` if that is not
+    empty.
+    """
 
     why: str
     node_id: str = ""
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """Nothing new."""
+    """Sign of life."""
 
 
 class Stacks(msgspec.Struct, frozen=True, tag="stacks"):
-    """A rank is to write into its log what its threads are doing, as the group waits for it."""
+    """Asks a rank to log the stacks of its threads, because the group waits for it."""
 
     why: str
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """A rank's trainable has returned, after so many steps."""
+    """A rank's trainable has returned after `step` steps."""
 
     step: int
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """A rank's trainable has not."""
+    """A rank's trainable has failed."""
 
     fault: Fault
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
-    """All is said and saved: the rank may end."""
+    """All is sent and saved: the rank may end."""
 
 
 Message = (
-    Hello | Welcome | Begin | Ready | Go | Reported | Ordered | Upload | Uploaded | Trouble | Forget | Noticed | Alive | Stacks
-    | Done | Failed | Bye
+    Hello
+    | Welcome
+    | Begin
+    | Ready
+    | Go
+    | Reported
+    | Ordered
+    | Upload
+    | Uploaded
+    | Trouble
+    | Forget
+    | Noticed
+    | Alive
+    | Stacks
+    | Done
+    | Failed
+    | Bye
 )
 
 
 class Refused(Exception):
-    """The other side does not know the key, or does not speak as a rank does."""
+    """The other side does not know the key, or violates the protocol."""
 
 
 class Wire:
-    """One connection. Any thread may send, one reads. OSError from either means that the other side is gone."""
+    """One connection. Any thread may send, one thread receives. OSError from either means that the
+    other side is gone.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -154,15 +189,15 @@ class Wire:
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
     def send(self, message: Message) -> None:
-        """Waits only while the other side does not read."""
+        """Send a message. Blocks only while the other side does not read."""
         with self._sending:
             data = self._encoder.encode(message)
             self._connection.sendall(struct.pack("!I", len(data)) + data)
 
-    def receive(self) -> Message:
-        """The next message. Raises Refused for what is none."""
+    def receive(self, most: int = MOST_BYTES) -> Message:
+        """Return the next message, of at most `most` bytes. Raises Refused for an invalid one."""
         (size,) = struct.unpack("!I", self._exactly(4))
-        if size > MOST_BYTES:
+        if size > most:
             raise Refused(f"a frame of {size:,} bytes")
         try:
             return self._decoder.decode(self._exactly(size))
@@ -170,21 +205,25 @@ class Wire:
             raise Refused(str(error)) from None
 
     def greet(self, key: bytes, *, first: bool) -> None:
-        """Each side proves to the other that it knows the key; `first` is who opened the connection. Raises Refused."""
+        """Exchange proofs that both sides know the key; `first`: whether this side opened the
+        connection. Raises Refused.
+        """
         own = secrets.token_bytes(CHALLENGE_BYTES)
         self._connection.sendall(own)
         other = self._exactly(CHALLENGE_BYTES)
         mine, theirs = (b"member", b"leader") if first else (b"leader", b"member")
         self._connection.sendall(_proof(key, mine, own, other))
-        if not hmac.compare_digest(self._exactly(hashlib.sha256().digest_size), _proof(key, theirs, other, own)):
+        if not hmac.compare_digest(
+            self._exactly(hashlib.sha256().digest_size), _proof(key, theirs, other, own)
+        ):
             raise Refused("the key is not this attempt's")
 
     def limit(self, seconds: float | None) -> None:
-        """How long sending and receiving may take; None: for ever."""
+        """Set the timeout of sending and receiving, in seconds; None for no timeout."""
         self._connection.settimeout(seconds)
 
     def close(self) -> None:
-        """The other side's next read ends."""
+        """Close the connection, which ends the other side's next read."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()

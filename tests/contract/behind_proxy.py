@@ -11,14 +11,16 @@ import pytest
 from regrow.infra.local import s3_server
 from regrow.infra.stores.s3 import S3Store
 from regrow.infra.stores.s3_session import Patience, Place
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.store import Store
 from tests.contract.s3_proxy import Proxy
 
 QUICK = Patience(connect=2.0, read=5.0, base=0.02, cap=0.2, total=60.0)
 READER = ("READERKEY", "a-reader-s-secret")
 
 
-def at(proxy: Proxy, patience: Patience = QUICK, *, bucket: str = "regrow", worked: bool = False) -> S3Store:
+def at(
+    proxy: Proxy, patience: Patience = QUICK, *, bucket: str = "regrow", worked: bool = False
+) -> S3Store:
     """A store in a folder of its own behind the proxy."""
     place = Place(bucket=bucket, endpoint=proxy.endpoint, region=s3_server.REGION)
     return S3Store(place, uuid.uuid4().hex, patience=patience, worked=worked)
@@ -33,7 +35,9 @@ OPERATIONS: dict[str, Callable[[Store, Path], object]] = {
     "delete": lambda store, _: store.delete(["k"]),
     "delete-together": lambda store, _: store.delete(["k", "never"], ordered=False),
 }
-small = pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "create-large"])
+small = pytest.mark.parametrize(
+    "operation", [name for name in OPERATIONS if name != "create-large"]
+)
 
 
 def large(folder: Path) -> Path:

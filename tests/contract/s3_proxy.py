@@ -1,4 +1,6 @@
-"""A proxy between a store and its S3 server that does to chosen requests what networks and servers do."""
+"""A proxy between a store and its S3 server that does to chosen requests what networks and servers
+do.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Where(Enum):
 
 @dataclass
 class Fault:
-    """`what`: a harm, or the status and code that is answered. For the next `times` requests of a method."""
+    """`what`: a harm, or the status and code that is answered. For the next `times` requests of a
+    method.
+    """
 
     what: Harm | tuple[int, str]
     times: int
@@ -41,7 +45,9 @@ class Fault:
 
 
 class Hold:
-    """Requests of a method whose paths end with `path`: each that comes is held there until all of them go on, or are dropped."""
+    """Requests of a method whose paths end with `path`: each that comes is held there until all of
+    them go on, or are dropped.
+    """
 
     def __init__(self, method: str, path: str, where: Where) -> None:
         self._method, self._path, self.where = method, path, where
@@ -53,7 +59,11 @@ class Hold:
     def takes(self, request: BaseHTTPRequestHandler) -> bool:
         """Whether this request is one of them."""
         path = request.path.partition("?")[0]
-        return not self._over.is_set() and request.command == self._method and path.endswith(self._path)
+        return (
+            not self._over.is_set()
+            and request.command == self._method
+            and path.endswith(self._path)
+        )
 
     def wait(self) -> bool:
         """Holds one; whether it is to go on."""
@@ -71,7 +81,9 @@ class Hold:
 
 
 class Proxy:
-    """Forwards all requests, but for the faults that are due and those that are held; keeps a list of what was asked."""
+    """Forwards all requests, but for the faults that are due and those that are held; keeps a list
+    of what was asked.
+    """
 
     def __init__(self, port: int) -> None:
         self.server_port = port
@@ -99,9 +111,13 @@ class Proxy:
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        ).start()
 
-    def harm(self, what: Harm | tuple[int, str], times: int = 1, *, method: str = "", query: str = "") -> None:
+    def harm(
+        self, what: Harm | tuple[int, str], times: int = 1, *, method: str = "", query: str = ""
+    ) -> None:
         """Lets the next requests with this method and this in their query (any: "") suffer."""
         self._faults.append(Fault(what, times, method, query))
 
@@ -126,7 +142,11 @@ class Proxy:
             return _reset(request)
         if isinstance(fault, tuple):
             status, code = fault
-            told = b"" if status == 200 else f"<Error><Code>{code}</Code><Message>made up</Message></Error>".encode()
+            told = (
+                b""
+                if status == 200
+                else f"<Error><Code>{code}</Code><Message>made up</Message></Error>".encode()
+            )
             return _answer(request, status, {"Content-Type": "application/xml"}, told)
         hold = next((hold for hold in self._holds if hold.takes(request)), None)
         if hold is not None and hold.where is Where.BEFORE and not hold.wait():
@@ -134,7 +154,9 @@ class Proxy:
         upstream = http.client.HTTPConnection("127.0.0.1", self.server_port, timeout=60)
         try:
             if hold is not None and hold.where is Where.HALF:
-                upstream.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
+                upstream.putrequest(
+                    request.command, request.path, skip_host=True, skip_accept_encoding=True
+                )
                 for name, value in request.headers.items():
                     upstream.putheader(name, value)
                 upstream.endheaders(body[: length // 2])
@@ -147,16 +169,28 @@ class Proxy:
             content = answer.read()
         finally:
             upstream.close()
-        if fault is Harm.LOSE_ANSWER or (hold is not None and hold.where is Where.AFTER and not hold.wait()):
+        if fault is Harm.LOSE_ANSWER or (
+            hold is not None and hold.where is Where.AFTER and not hold.wait()
+        ):
             return _reset(request)
-        _answer(request, answer.status, dict(answer.getheaders()), content, half=fault is Harm.CUT_ANSWER)
+        _answer(
+            request,
+            answer.status,
+            dict(answer.getheaders()),
+            content,
+            half=fault is Harm.CUT_ANSWER,
+        )
         return None
 
     def _due(self, request: BaseHTTPRequestHandler) -> Harm | tuple[int, str] | None:
         with self._lock:
             self.requests.append(f"{request.command} {request.path}")
             for fault in self._faults:
-                if fault.times and fault.method in ("", request.command) and fault.query in request.path:
+                if (
+                    fault.times
+                    and fault.method in ("", request.command)
+                    and fault.query in request.path
+                ):
                     fault.times -= 1
                     return fault.what
         return None
@@ -169,7 +203,14 @@ class Proxy:
         self._http.server_close()
 
 
-def _answer(request: BaseHTTPRequestHandler, status: int, headers: dict[str, str], content: bytes, *, half: bool = False) -> None:
+def _answer(
+    request: BaseHTTPRequestHandler,
+    status: int,
+    headers: dict[str, str],
+    content: bytes,
+    *,
+    half: bool = False,
+) -> None:
     request.send_response_only(status)
     for name, value in headers.items():
         if name.lower() not in ("content-length", "connection", "transfer-encoding"):

@@ -1,4 +1,6 @@
-"""What an attempt relies on when it reports: the CoordinatorClient port, to the actor on Ray and to a coordinator of this process."""
+"""What an attempt relies on when it reports: the CoordinatorClient port, to the actor on Ray and to
+a coordinator of this process.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +18,42 @@ from uuid import uuid4
 import pytest
 import ray
 
-from regrow.infra.coordinator import actor as actors
-from regrow.infra.coordinator.actor import RayCoordinatorClient, start_coordinator
-from regrow.infra.coordinator.claim import Opening
-from regrow.infra.coordinator.relay import Relays
+from regrow.flows.coordinator import actor as actors
+from regrow.flows.coordinator.actor import RayCoordinatorClient, start_coordinator
+from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.relay import Relays
 from regrow.infra.log.reading import read_events
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import AnyEvent, Began, Ended, Place, Reported, Row
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Arrival, CoordinatorClient, CoordinatorGone, Progress
-from regrow.tasks.ports import Store, Unavailable
+from regrow.tasks.ports.messages import Arrival, CoordinatorClient, CoordinatorGone, Progress
+from regrow.tasks.ports.store import Store, Unavailable
 from tests.unit.office import Office
 
-SPEC = Spec.parse({
-    "name": "contract", "trainable": "work.py:train", "metric": "score", "mode": "max", "trials": 1, "max_steps": 9,
-    "space": {"x": {"uniform": [0, 1]}}, "schedule": {"median": {"grace_period": 3}},
-})
-BEGAN = Progress(trial=0, attempt=1, began=Arrival(place=Place("node", "n1", "spot-gpu"), task_run="run-0"))
+SPEC = Spec.parse(
+    {
+        "name": "contract",
+        "trainable": "work.py:train",
+        "metric": "score",
+        "mode": "max",
+        "trials": 1,
+        "max_steps": 9,
+        "space": {"x": {"uniform": [0, 1]}},
+        "schedule": {"median": {"grace_period": 3}},
+    }
+)
+BEGAN = Progress(
+    trial=0, attempt=1, began=Arrival(place=Place("node", "n1", "spot-gpu"), task_run="run-0")
+)
 NEWS = Progress(trial=0, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}), Row(2, 1.0, {"score": 2.0})))
 
 
 @dataclass
 class Line:
-    """A client, with the store of its coordinator's log and what may happen to that. The first attempt was started."""
+    """A client, with the store of its coordinator's log and what may happen to that. The first
+    attempt was started.
+    """
 
     client: CoordinatorClient
     store: Store
@@ -57,7 +71,9 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture(params=["ray", "relay", "here"])
-def line(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+def line(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Line]:
     store = LocalStore(tmp_path)
     if request.param == "here":
         office = Office(store=store, **{k: v for k, v in SPEC.to_json().items() if k != "name"})
@@ -66,7 +82,15 @@ def line(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         office.close()
         return
     request.getfixturevalue("cluster")
-    opening = Opening(id=str(uuid4()), spec=SPEC.to_json(), slots=1, trials=None, flow_run=None, code=None, versions={})
+    opening = Opening(
+        id=str(uuid4()),
+        spec=SPEC.to_json(),
+        slots=1,
+        trials=None,
+        flow_run=None,
+        code=None,
+        versions={},
+    )
     session = uuid4().hex
     monkeypatch.setattr(actors, "driver_name", lambda: session)
     actor, _ = start_coordinator(store, opening, name=f"contract-{session}")
@@ -94,7 +118,12 @@ def test_news_are_durable_when_it_returns(line: Line) -> None:
     line.client.report(BEGAN)
     (began,) = line.events(Began)
     assert isinstance(began, Began)
-    assert (began.node, began.node_id, began.node_type, began.task_run) == ("node", "n1", "spot-gpu", "run-0")
+    assert (began.node, began.node_id, began.node_type, began.task_run) == (
+        "node",
+        "n1",
+        "spot-gpu",
+        "run-0",
+    )
 
     reply = line.client.report(NEWS)
     (reported,) = line.events(Reported)
@@ -122,7 +151,9 @@ def test_the_last_message_ends_the_lease(line: Line) -> None:
     line.client.report(NEWS)
     ended = Ended(t=0.0, trial=0, attempt=1, outcome="done", step=2)
     line.client.report(Progress(trial=0, attempt=1, ended=ended))
-    assert [(event.outcome, event.by) for event in line.events(Ended) if isinstance(event, Ended)] == [("done", "attempt")]
+    assert [
+        (event.outcome, event.by) for event in line.events(Ended) if isinstance(event, Ended)
+    ] == [("done", "attempt")]
     assert line.client.report(NEWS).reason == "fenced"
 
 
@@ -134,7 +165,15 @@ def test_a_coordinator_that_comes_back_answers_as_if_it_had_never_gone(line: Lin
 
 
 def test_one_that_is_gone_for_good_is_said_to_be(cluster: None, tmp_path: Path) -> None:
-    opening = Opening(id=str(uuid4()), spec=SPEC.to_json(), slots=1, trials=None, flow_run=None, code=None, versions={})
+    opening = Opening(
+        id=str(uuid4()),
+        spec=SPEC.to_json(),
+        slots=1,
+        trials=None,
+        flow_run=None,
+        code=None,
+        versions={},
+    )
     actor, _ = start_coordinator(LocalStore(tmp_path), opening, name=f"contract-{uuid4()}")
     client = RayCoordinatorClient(actor)
     ray.get(actor.instructions.remote(5.0))
@@ -145,7 +184,9 @@ def test_one_that_is_gone_for_good_is_said_to_be(cluster: None, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("line", ["relay"], indirect=True)
-def test_an_attempt_whose_relay_dies_speaks_for_itself_and_nothing_is_lost_or_doubled(line: Line) -> None:
+def test_an_attempt_whose_relay_dies_speaks_for_itself_and_nothing_is_lost_or_doubled(
+    line: Line,
+) -> None:
     name = line.client.report(BEGAN).relay
     assert name
     line.client.report(Progress(trial=0, attempt=1))
@@ -171,7 +212,9 @@ def test_an_attempt_whose_relay_dies_speaks_for_itself_and_nothing_is_lost_or_do
 
 
 @pytest.mark.parametrize("line", ["relay"], indirect=True)
-def test_an_attempt_whose_relay_is_stuck_speaks_for_itself(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_whose_relay_is_stuck_speaks_for_itself(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(actors, "SILENT_SECONDS", 0.1)
     relay = ray.get_actor(line.client.report(BEGAN).relay)
     process = ray.get(pid_of(relay))
@@ -201,15 +244,31 @@ class Gated(LocalStore):
         super().create(key, data)
 
 
-def test_however_many_wait_for_a_log_out_of_reach_the_driver_is_answered(cluster: None, tmp_path: Path) -> None:
+def test_however_many_wait_for_a_log_out_of_reach_the_driver_is_answered(
+    cluster: None, tmp_path: Path
+) -> None:
     store, gate = Gated(tmp_path / "store"), tmp_path / "store.gate"
     spec = Spec.parse({**SPEC.to_json(), "name": "contract", "trials": 1_100, "concurrency": 1_100})
-    opening = Opening(id=str(uuid4()), spec=spec.to_json(), slots=1_100, trials=None, flow_run=None, code=None, versions={})
+    opening = Opening(
+        id=str(uuid4()),
+        spec=spec.to_json(),
+        slots=1_100,
+        trials=None,
+        flow_run=None,
+        code=None,
+        versions={},
+    )
     actor, _ = start_coordinator(store, opening, name=f"contract-{uuid4()}")
     submitted = ray.get(actor.instructions.remote(5.0)).submit
     gate.touch()
     began = [
-        actor.report.remote(Progress(trial=one.trial, attempt=1, began=Arrival(place=Place("node", "n1"), task_run=f"run-{one.trial}")))
+        actor.report.remote(
+            Progress(
+                trial=one.trial,
+                attempt=1,
+                began=Arrival(place=Place("node", "n1"), task_run=f"run-{one.trial}"),
+            )
+        )
         for one in submitted
     ]
     assert len(began) == 1_100

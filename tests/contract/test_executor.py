@@ -1,4 +1,6 @@
-"""What the flow relies on in whatever runs attempts: the Executor port, on Ray workers and in threads of this process."""
+"""What the flow relies on in whatever runs attempts: the Executor port, on Ray workers and in
+threads of this process.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ from uuid import uuid4
 import pytest
 import ray
 
-from regrow.infra.coordinator.actor import RayCoordinatorClient, start_coordinator
-from regrow.infra.coordinator.claim import Opening
+from regrow.flows.coordinator.actor import RayCoordinatorClient, start_coordinator
+from regrow.flows.coordinator.claim import Opening
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.ray.executor import RayExecutor, Shared
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.stores.local import LocalStore
 from regrow.search.spec import Spec
-from regrow.tasks.executor import AttemptLost, Carried, Executor
-from regrow.tasks.messages import Assignment, Job
+from regrow.tasks.ports.executor import AttemptLost, ExecutionResult, Executor
+from regrow.tasks.ports.messages import Assignment, Job
 from tests.faults.executor import HereExecutor
 from tests.unit.office import Bench, Office
 
@@ -41,7 +43,9 @@ def train(trial):
 
 @dataclass
 class Place:
-    """An executor with what was submitted to it: the attempts of four trials that a coordinator has started."""
+    """An executor with what was submitted to it: the attempts of four trials that a coordinator has
+    started.
+    """
 
     executor: Executor
     assignments: list[Assignment]
@@ -50,8 +54,8 @@ class Place:
         (assignment,) = [one for one in self.assignments if one.trial == trial]
         return self.executor.submit(assignment, task_run=f"run-{trial}")
 
-    def outcome(self, handle: Any) -> Carried:
-        async def awaited() -> Carried:
+    def outcome(self, handle: Any) -> ExecutionResult:
+        async def awaited() -> ExecutionResult:
             return await self.executor.outcome(handle)
 
         return asyncio.run(asyncio.wait_for(awaited(), 120))
@@ -59,20 +63,34 @@ class Place:
 
 def spec_in(folder: Path) -> Spec:
     (folder / "work.py").write_text(WORK.replace("FOLDER", str(folder)))
-    return Spec.parse({
-        "name": "contract", "trainable": f"{folder}/work.py:train", "metric": "score", "mode": "max", "trials": 4,
-        "concurrency": 4, "max_steps": 3, "search": "random", "retries": {"error": 0}, "space": {"x": {"uniform": [0, 1]}},
-        "resources": {"cpu": 0.5},
-    })
+    return Spec.parse(
+        {
+            "name": "contract",
+            "trainable": f"{folder}/work.py:train",
+            "metric": "score",
+            "mode": "max",
+            "trials": 4,
+            "concurrency": 4,
+            "max_steps": 3,
+            "search": "random",
+            "retries": {"error": 0},
+            "space": {"x": {"uniform": [0, 1]}},
+            "resources": {"cpu": 0.5},
+        }
+    )
 
 
 @pytest.fixture(params=["ray", "here"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
     spec, store = spec_in(tmp_path), LocalStore(tmp_path / "store")
     job = Job.of(spec, folder=str(tmp_path))
     monkeypatch.chdir(tmp_path)
     if request.param == "here":
-        office = Office(slots=4, store=store, **{k: v for k, v in spec.to_json().items() if k != "name"})
+        office = Office(
+            slots=4, store=store, **{k: v for k, v in spec.to_json().items() if k != "name"}
+        )
         with HereExecutor(job, office, store, Bench()) as executor:
             yield Place(executor, list(office.instructions().submit))
             (tmp_path / "go").touch()
@@ -81,13 +99,22 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     connect(cpus=2, env={})
     try:
         opening = Opening(
-            id=str(uuid4()), spec=spec.model_dump(mode="json"), slots=4, trials=None, flow_run=None, code=None, versions={}
+            id=str(uuid4()),
+            spec=spec.model_dump(mode="json"),
+            slots=4,
+            trials=None,
+            flow_run=None,
+            code=None,
+            versions={},
         )
         coordinator, _ = start_coordinator(store, opening, name="contract")
         nodes = Nodes()
         with nodes.watched():
             shared = Shared(job=job, coordinator=RayCoordinatorClient(coordinator), store=store)
-            yield Place(RayExecutor(shared, nodes), list(ray.get(coordinator.instructions.remote(5.0)).submit))
+            yield Place(
+                RayExecutor(shared, nodes),
+                list(ray.get(coordinator.instructions.remote(5.0)).submit),
+            )
     finally:
         (tmp_path / "go").touch()
         disconnect()
@@ -97,7 +124,9 @@ def test_every_attempt_has_an_outcome(place: Place, tmp_path: Path) -> None:
     done, failed, cancelled, last = (place.submit(trial) for trial in range(4))
 
     carried = place.outcome(done)
-    assert [(f.ended.trial, f.ended.outcome, f.ended.step) for f in carried.finished] == [(0, "done", 3)]
+    assert [(f.ended.trial, f.ended.outcome, f.ended.step) for f in carried.finished] == [
+        (0, "done", 3)
+    ]
     assert not carried.fenced
 
     # What the user's code raises is a value, with its traceback.

@@ -1,4 +1,6 @@
-"""What an attempt relies on of its machine: the Host port, in a Ray worker and in a process of the user's own."""
+"""What an attempt relies on of its machine: the Host port, in a Ray worker and in a process of the
+user's own.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from typing import Any
 import pytest
 import ray
 
+from regrow.flows.one_trial import Here
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.ray.host import RayHost
-from regrow.one_trial import Here
 from regrow.search.events import Place
-from regrow.tasks.messages import Host
+from regrow.tasks.ports.messages import Host
 
 FAMILY = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '300']).pid, flush=True); time.sleep(300)"
 
@@ -40,11 +42,16 @@ def on(request: pytest.FixtureRequest) -> Callable[[Callable[[Host], Any]], Any]
     return lambda what: ray.get(ray.remote(num_cpus=0)(lambda: what(RayHost())).remote())
 
 
-def test_it_says_which_node_it_is(on: Callable[[Callable[[Host], Any]], Any], request: pytest.FixtureRequest) -> None:
+def test_it_says_which_node_it_is(
+    on: Callable[[Callable[[Host], Any]], Any], request: pytest.FixtureRequest
+) -> None:
     found: Place = on(lambda host: host.place())
     assert found.node
     if "RayHost" in request.node.name:
-        assert (found.node_id, found.node_type) == (ray.get_runtime_context().get_node_id(), "spot-gpu")
+        assert (found.node_id, found.node_type) == (
+            ray.get_runtime_context().get_node_id(),
+            "spot-gpu",
+        )
     else:
         assert (found.node_id, found.node_type) == ("", "")
 
@@ -74,6 +81,9 @@ def test_children_and_theirs_are_ended(cluster: None) -> None:
         pids = [child.pid, int(child.stdout.readline())]
         RayHost().end_children()
         child.wait(60)
-        return [os.path.exists(f"/proc/{pid}/exe") and os.readlink(f"/proc/{pid}/exe") != "" for pid in pids[1:]]
+        return [
+            os.path.exists(f"/proc/{pid}/exe") and os.readlink(f"/proc/{pid}/exe") != ""
+            for pid in pids[1:]
+        ]
 
     assert ray.get(ray.remote(num_cpus=0)(left).remote()) == [False]

@@ -1,4 +1,6 @@
-"""Removing and noting in a bucket: by few requests, refused while another machine runs it, seen when half done."""
+"""Removing and noting in a bucket: by few requests, refused while another machine runs it, seen
+when half done.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regrow.cli.ls import ls
-from regrow.infra.housekeeping import removal
+from regrow.flows.housekeeping import removal
 from regrow.infra.log.log import Log
 from regrow.infra.state import notes, presence
 from regrow.infra.state.places import TOMBSTONE, Places
@@ -60,7 +62,9 @@ def test_an_experiment_in_a_bucket_is_removed_in_batches_and_shown_as_half_remov
     assert places.experiments() == []
 
 
-def test_one_that_another_machine_runs_is_not_removed(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_another_machine_runs_is_not_removed(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = places.known("kinds")
     monkeypatch.setattr(presence, "_host", lambda: "another")
     with presence.present(store):

@@ -1,4 +1,6 @@
-"""What the S3 store does where permissions, credentials or addresses are wrong, and in other processes."""
+"""What the S3 store does where permissions, credentials or addresses are wrong, and in other
+processes.
+"""
 
 from __future__ import annotations
 
@@ -18,38 +20,50 @@ from regrow.infra.stores import open_store
 from regrow.infra.stores.s3 import S3Store
 from regrow.infra.stores.s3_session import Place
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Unavailable
+from regrow.tasks.ports.store import Unavailable
 from tests.contract.behind_proxy import OPERATIONS, QUICK, READER, at
 from tests.contract.s3_proxy import Proxy, proxied
 
-# ---- whose fault it is ----------------------------------------------------------------------------------------------
+# ---- whose fault it is
 
 
 def test_a_missing_bucket_is_named(proxy: Proxy, tmp_path: Path) -> None:
     for operation in OPERATIONS.values():
-        with pytest.raises(UserError, match=f"bucket 'no-such-bucket' does not exist at {proxy.endpoint}"):
+        with pytest.raises(
+            UserError, match=f"bucket 'no-such-bucket' does not exist at {proxy.endpoint}"
+        ):
             operation(at(proxy, bucket="no-such-bucket"), tmp_path)
 
 
-def test_who_may_only_read_is_told_what_is_needed(proxy: Proxy, environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_who_may_only_read_is_told_what_is_needed(
+    proxy: Proxy, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     allowed = at(proxy)
     allowed.create("k", b"content")
     environment.setenv("AWS_ACCESS_KEY_ID", READER[0])
     environment.setenv("AWS_SECRET_ACCESS_KEY", READER[1])
-    with proxied(proxy.server_port) as fresh:  # another address: a client of its own, which reads the variables
+    # another address: a client of its own, which reads the variables
+    with proxied(proxy.server_port) as fresh:
         place = Place(bucket="regrow", endpoint=fresh.endpoint, region=s3_server.REGION)
         reader = S3Store(place, allowed._prefix, patience=QUICK)
         assert reader.read("k") == b"content"
         for operation in ("create", "create-large", "delete"):
-            with pytest.raises(UserError, match=r"'regrow'.*closed to the credentials.*403 AccessDenied.*s3:PutObject") as caught:
+            with pytest.raises(
+                UserError,
+                match=r"'regrow'.*closed to the credentials.*403 AccessDenied.*s3:PutObject",
+            ) as caught:
                 OPERATIONS[operation](reader, tmp_path)
             assert READER[1] not in str(caught.value)
 
 
-def test_a_wrong_secret_and_none_at_all_are_told_apart(proxy: Proxy, environment: pytest.MonkeyPatch) -> None:
+def test_a_wrong_secret_and_none_at_all_are_told_apart(
+    proxy: Proxy, environment: pytest.MonkeyPatch
+) -> None:
     environment.setenv("AWS_ACCESS_KEY_ID", READER[0])
     environment.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")
-    with pytest.raises(UserError, match=r"does not accept the credentials \(from env\).*AWS_SECRET_ACCESS_KEY") as caught:
+    with pytest.raises(
+        UserError, match=r"does not accept the credentials \(from env\).*AWS_SECRET_ACCESS_KEY"
+    ) as caught:
         at(proxy).list("")
     assert "not-the-secret" not in str(caught.value)
     environment.delenv("AWS_ACCESS_KEY_ID")
@@ -94,7 +108,9 @@ def test_renewed_credentials_are_read_by_the_running_process(
     assert store.read("k") == b"content"
 
 
-def test_an_address_where_nobody_answers_is_wrong_unless_it_was_right_before(environment: pytest.MonkeyPatch) -> None:
+def test_an_address_where_nobody_answers_is_wrong_unless_it_was_right_before(
+    environment: pytest.MonkeyPatch,
+) -> None:
     place = Place(bucket="regrow", endpoint="http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"no S3 at http://127.0.0.1:9.*AWS_ENDPOINT_URL_S3"):
         S3Store(place, patience=QUICK).list("")
@@ -109,7 +125,17 @@ def test_a_server_that_overwrites_is_refused_before_anything_is_trusted_to_it(pr
         at(proxy).prove()
 
 
-@pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://b", "s3://bucket/../x", "s3://bucket/x?y=1", "s3://bucket?endpoint_url=host"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://",
+        "s3:///x",
+        "s3://b",
+        "s3://bucket/../x",
+        "s3://bucket/x?y=1",
+        "s3://bucket?endpoint_url=host",
+    ],
+)
 def test_a_url_that_names_no_place_is_refused(url: str) -> None:
     with pytest.raises(UserError, match=re.escape(url)):
         open_store(url)
@@ -122,21 +148,27 @@ def test_a_url_with_a_secret_is_refused_and_not_repeated() -> None:
         assert "hush" not in str(caught.value)
 
 
-# ---- processes ------------------------------------------------------------------------------------------------------
+# ---- processes
 
 
-def test_a_store_goes_to_other_processes_without_credentials(proxy: Proxy, server: s3_server.S3Server) -> None:
+def test_a_store_goes_to_other_processes_without_credentials(
+    proxy: Proxy, server: s3_server.S3Server
+) -> None:
     store = at(proxy)
     store.create("k", b"content")
     sent = pickle.dumps(store)
     for line in server.credentials.read_text().splitlines()[1:]:
         assert line.partition(" = ")[2].encode() not in sent
     code = "import pickle, sys; store = pickle.loads(sys.stdin.buffer.read()); assert 's3fs' not in sys.modules; print(store.read('k'))"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], input=sent, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], input=sent, capture_output=True, check=False
+    )
     assert (done.stdout, done.stderr) == (b"b'content'\n", b"")
 
 
-def test_what_is_larger_than_memory_streams_both_ways(server: s3_server.S3Server, environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_larger_than_memory_streams_both_ways(
+    server: s3_server.S3Server, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     source, size = tmp_path / "source", 256 << 20
     with source.open("wb") as file:
         for _ in range(size >> 20):
@@ -149,7 +181,12 @@ def test_what_is_larger_than_memory_streams_both_ways(server: s3_server.S3Server
     )
     url = f"s3://regrow/{uuid.uuid4().hex}?endpoint_url={server.endpoint}"
     target = tmp_path / "target"
-    done = subprocess.run([sys.executable, "-c", code, url, source, target], text=True, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, url, source, target],
+        text=True,
+        capture_output=True,
+        check=True,
+    )
     assert int(done.stdout) < 160, "megabytes"
     assert digest(source) == digest(target)
 

@@ -18,17 +18,21 @@ import pytest
 from regrow.infra.local import s3_server
 from regrow.infra.stores.s3 import S3Store
 from regrow.infra.stores.s3_session import Patience, Place
-from regrow.tasks.ports import Exists, Missing, Store, Unavailable
+from regrow.tasks.ports.store import Exists, Missing, Store, Unavailable
 from tests.contract.behind_proxy import OPERATIONS, QUICK, at, large, small
 from tests.contract.s3_proxy import Harm, Proxy
 
 HASTY = Patience(connect=1.0, read=1.0, tries=2, base=0.02, cap=0.2, total=60.0)
 
 
-# ---- what passes ---------------------------------------------------------------------------------------------------
+# ---- what passes
 
 
-@pytest.mark.parametrize("fault", [(503, "SlowDown"), (500, "InternalError"), (429, ""), (502, ""), Harm.LOSE_ANSWER], ids=str)
+@pytest.mark.parametrize(
+    "fault",
+    [(503, "SlowDown"), (500, "InternalError"), (429, ""), (502, ""), Harm.LOSE_ANSWER],
+    ids=str,
+)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_fault_that_passes_is_not_noticed(
     proxy: Proxy, operation: str, fault: Harm | tuple[int, str], tmp_path: Path
@@ -37,7 +41,12 @@ def test_a_fault_that_passes_is_not_noticed(
     store.create("k", b"content")
     proxy.harm(fault, times=3)
     OPERATIONS[operation](store, tmp_path)
-    assert store.list("") == {"create": ["k", "new"], "create-large": ["k", "large"], "delete": [], "delete-together": []}.get(operation, ["k"])
+    assert store.list("") == {
+        "create": ["k", "new"],
+        "create-large": ["k", "large"],
+        "delete": [],
+        "delete-together": [],
+    }.get(operation, ["k"])
     if operation == "create":
         assert store.read("new") == b"content"
     if operation == "create-large":
@@ -47,7 +56,9 @@ def test_a_fault_that_passes_is_not_noticed(
 
 
 @small
-def test_retries_are_bounded_and_then_it_is_the_callers_turn(proxy: Proxy, operation: str, tmp_path: Path) -> None:
+def test_retries_are_bounded_and_then_it_is_the_callers_turn(
+    proxy: Proxy, operation: str, tmp_path: Path
+) -> None:
     store = at(proxy)
     store.create("k", b"content")
     proxy.requests.clear()
@@ -62,8 +73,12 @@ def test_one_request_is_enough_for_a_small_object(proxy: Proxy, tmp_path: Path) 
     store = at(proxy)
     (tmp_path / "file").write_bytes(b"content")
     works: list[Callable[[], object]] = [
-        lambda: store.create("k", b"content"), lambda: store.create("f", tmp_path / "file"), lambda: store.read("k"),
-        lambda: store.fetch("k", tmp_path / "x"), lambda: store.list(""), lambda: store.delete(["k"]),
+        lambda: store.create("k", b"content"),
+        lambda: store.create("f", tmp_path / "file"),
+        lambda: store.read("k"),
+        lambda: store.fetch("k", tmp_path / "x"),
+        lambda: store.list(""),
+        lambda: store.delete(["k"]),
     ]
     for work in works:
         proxy.requests.clear()
@@ -83,8 +98,12 @@ def test_a_thousand_objects_are_deleted_by_one_request(proxy: Proxy) -> None:
     assert store.list("") == []
 
 
-@pytest.mark.parametrize("answer", [(501, "NotImplemented"), (405, "MethodNotAllowed"), (403, "AccessDenied")])
-def test_where_many_cannot_be_deleted_by_one_request_it_is_done_one_by_one(proxy: Proxy, answer: tuple[int, str]) -> None:
+@pytest.mark.parametrize(
+    "answer", [(501, "NotImplemented"), (405, "MethodNotAllowed"), (403, "AccessDenied")]
+)
+def test_where_many_cannot_be_deleted_by_one_request_it_is_done_one_by_one(
+    proxy: Proxy, answer: tuple[int, str]
+) -> None:
     store = at(proxy, Patience())  # one such request takes this server seconds
     for key in ("a", "b", "c"):
         store.create(key, b"x")
@@ -97,7 +116,10 @@ def test_a_reset_in_the_middle_of_a_body_leaves_nothing_torn(proxy: Proxy, tmp_p
     store, data = at(proxy), os.urandom(3 << 20)
     proxy.harm(Harm.CUT_REQUEST, times=2, method="PUT")
     store.create("k", data)
-    reads: list[Callable[[], bytes]] = [lambda: store.read("k"), lambda: fetched(store, "k", tmp_path)]
+    reads: list[Callable[[], bytes]] = [
+        lambda: store.read("k"),
+        lambda: fetched(store, "k", tmp_path),
+    ]
     for read in reads:
         proxy.harm(Harm.CUT_ANSWER, times=2, method="GET")
         assert read() == data
@@ -113,11 +135,13 @@ def fetched(store: Store, key: str, folder: Path) -> bytes:
     return (folder / "fetched").read_bytes()
 
 
-# ---- the answer to a create is lost ---------------------------------------------------------------------------------
+# ---- the answer to a create is lost
 
 
 @pytest.mark.parametrize("operation", ["create", "create-large"])
-def test_a_create_whose_answer_was_lost_is_known_to_be_ones_own(proxy: Proxy, operation: str, tmp_path: Path) -> None:
+def test_a_create_whose_answer_was_lost_is_known_to_be_ones_own(
+    proxy: Proxy, operation: str, tmp_path: Path
+) -> None:
     store = at(proxy)
     final = {"create": ("PUT", ""), "create-large": ("POST", "uploadId")}[operation]
     proxy.harm(Harm.LOSE_ANSWER, times=1, method=final[0], query=final[1])
@@ -132,7 +156,8 @@ def test_a_key_that_another_took_is_not_claimed_though_answers_were_lost(
     proxy: Proxy, operation: str, tmp_path: Path
 ) -> None:
     store = at(proxy)
-    store.create({"create": "new", "create-large": "large"}[operation], b"content")  # the same bytes, for "new"
+    # the same bytes, for "new"
+    store.create({"create": "new", "create-large": "large"}[operation], b"content")
     proxy.harm(Harm.LOSE_ANSWER, times=3)
     with pytest.raises(Exists):
         OPERATIONS[operation](store, tmp_path)
@@ -145,11 +170,13 @@ def test_an_upload_that_vanished_is_begun_anew(proxy: Proxy, tmp_path: Path) -> 
     assert store.read("large") == (tmp_path / "large").read_bytes()
 
 
-# ---- nothing hangs --------------------------------------------------------------------------------------------------
+# ---- nothing hangs
 
 
 @small
-def test_a_server_that_hangs_is_given_up_in_time(proxy: Proxy, operation: str, tmp_path: Path) -> None:
+def test_a_server_that_hangs_is_given_up_in_time(
+    proxy: Proxy, operation: str, tmp_path: Path
+) -> None:
     store = at(proxy, HASTY)
     store.create("k", b"content")
     proxy.harm(Harm.HANG, times=1)
@@ -182,17 +209,23 @@ def test_an_interrupted_call_ends_and_the_store_can_still_be_used(proxy: Proxy) 
     store.create("k", b"")
     proxy.harm(Harm.HANG, times=1, method="GET", query="/k")
     url = f"s3://regrow/{store._prefix}?endpoint_url={proxy.endpoint}"
-    done = subprocess.run([sys.executable, "-c", code, url], text=True, capture_output=True, check=False, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, url], text=True, capture_output=True, check=False, timeout=120
+    )
     assert done.stdout == "interrupted ['k']\n", done.stderr
 
 
-# ---- the server dies -------------------------------------------------------------------------------------------------
+# ---- the server dies
 
 
 def test_a_killed_server_loses_nothing_acknowledged_and_each_key_has_one_winner(
     server: s3_server.S3Server, environment: pytest.MonkeyPatch
 ) -> None:
-    store = S3Store(Place(bucket="regrow", endpoint=server.endpoint, region=s3_server.REGION), uuid.uuid4().hex, patience=QUICK)
+    store = S3Store(
+        Place(bucket="regrow", endpoint=server.endpoint, region=s3_server.REGION),
+        uuid.uuid4().hex,
+        patience=QUICK,
+    )
     store.list("")
     won: dict[str, list[bytes]] = {}
     uncertain: set[str] = set()
@@ -209,7 +242,8 @@ def test_a_killed_server_loses_nothing_acknowledged_and_each_key_has_one_winner(
                         store.create(key, data)
                         won.setdefault(key, []).append(data)
                     except Exists:
-                        # After an error of ours it may be our own; a server that is away is asked again.
+                        # After an error of ours it may be our own; a server that is away is asked
+                        # again.
                         while key in uncertain:
                             with suppress(Unavailable):
                                 if store.read(key) == data:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -9,39 +10,57 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from regrow.infra.stores import open_store
+from regrow.infra.stores.keys import RESERVED
 from regrow.infra.stores.local import STALE_S, LocalStore
 from regrow.infra.stores.memory import MemoryStore
 from regrow.infra.stores.s3 import S3Store
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports import Exists, Missing, Store, StoreError, Unavailable
+from regrow.tasks.ports.store import Exists, Missing, Store, StoreError, Unavailable
 
 ADAPTERS: dict[str, Callable[[str], Store]] = {
     "memory": lambda _: MemoryStore(),
     "local": open_store,
-    "local-without-hard-links": open_store,
+    "local-without-hard-links-or-renames": open_store,
+    "local-over-two-disks": open_store,
     "s3": open_store,
 }
 
 
 @pytest.fixture(params=ADAPTERS)
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    if request.param == "local-without-hard-links":
-        monkeypatch.setattr(os, "link", refuse_links)
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
     root = request.getfixturevalue("s3") if request.param == "s3" else str(tmp_path / "state")
-    return ADAPTERS[request.param](root)
+    if request.param == "local-without-hard-links-or-renames":
+        monkeypatch.setattr(os, "link", refuse_links)
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace())
+    with other_disk() if request.param == "local-over-two-disks" else nullcontext() as disk:
+        if disk is not None:
+            (tmp_path / "state").mkdir()
+            (tmp_path / "state" / RESERVED).symlink_to(disk)
+        yield ADAPTERS[request.param](root)
 
 
 def refuse_links(*_: object) -> None:
     raise OSError(errno.EPERM, "as FAT answers")
+
+
+@contextmanager
+def other_disk() -> Iterator[Path]:
+    """A folder on another file system than that of pytest's folders, which each Linux has."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="regrow-test-") as folder:
+        yield Path(folder)
 
 
 def test_an_object_reads_back_as_it_was_created(store: Store, tmp_path: Path) -> None:
@@ -99,7 +118,9 @@ def test_of_racing_large_objects_exactly_one_wins(store: Store) -> None:
 
 
 def test_a_large_file_created_by_several_at_once_is_whole(store: Store, tmp_path: Path) -> None:
-    """As two blobs of one name are, with one content; of different ones SeaweedFS lets several win."""
+    """As two blobs of one name are, with one content; of different ones SeaweedFS lets several
+    win.
+    """
     source = tmp_path / "source"
     source.write_bytes(os.urandom(40 << 20))
 
@@ -189,7 +210,9 @@ def test_many_are_deleted_in_any_order_where_that_does_not_matter(store: Store) 
         "x/" * 600 + "x",
     ],
 )
-def test_a_key_that_is_no_plain_relative_path_is_refused(store: Store, key: str, tmp_path: Path) -> None:
+def test_a_key_that_is_no_plain_relative_path_is_refused(
+    store: Store, key: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="key"):
         store.create(key, b"")
     with pytest.raises(ValueError, match="key"):
@@ -207,7 +230,8 @@ def test_a_prefix_that_begins_no_key_is_refused(store: Store, prefix: str) -> No
 
 
 def test_of_32_threads_racing_for_a_key_exactly_one_wins(store: Store) -> None:
-    # SeaweedFS lets the losers queue for a lock that they ask for once a second: 12 s for 32 of them.
+    # SeaweedFS lets the losers queue for a lock that they ask for once a second: 12 s for 32 of
+    # them.
     rounds = 1 if isinstance(store, S3Store) else 10
     start = threading.Barrier(32)
     won: list[list[int]] = [[] for _ in range(rounds)]
@@ -251,7 +275,9 @@ while True:
 """
 
 
-def test_a_killed_writer_leaves_no_torn_object_and_loses_no_acknowledged_one(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_no_torn_object_and_loses_no_acknowledged_one(
+    tmp_path: Path,
+) -> None:
     store = LocalStore(tmp_path)
     for turn in range(12):
         command = [sys.executable, "-c", WRITER, str(tmp_path)]
@@ -259,7 +285,8 @@ def test_a_killed_writer_leaves_no_torn_object_and_loses_no_acknowledged_one(tmp
             assert writer.stdout is not None
             assert writer.stdout.readline() == "writing\n"
             with suppress(subprocess.TimeoutExpired):
-                writer.wait(timeout=turn * 0.006)  # so that the kill falls into every phase of a write
+                # so that the kill falls into every phase of a write
+                writer.wait(timeout=turn * 0.006)
             writer.send_signal(signal.SIGKILL)
             acknowledged = {line.strip() for line in writer.stdout if line.startswith("o/")}
         keys = store.list("")
@@ -299,6 +326,24 @@ def test_leftovers_of_dead_writers_are_never_listed_and_go_after_a_day(tmp_path:
     store.create("k", b"")
     assert (old.exists(), young.exists()) == (False, True)
     assert LocalStore(root.parent).list("") == ["experiment/k"]
+
+
+def test_a_folder_on_another_disk_is_listed_and_what_appears_in_it_is_whole(tmp_path: Path) -> None:
+    with other_disk() as disk:
+        (tmp_path / "blobs").mkdir()
+        (tmp_path / "blobs" / "0").symlink_to(disk)
+        (disk / "upwards").symlink_to(tmp_path)
+        store = LocalStore(tmp_path)
+        store.create("blobs/0/1", b"first")
+        os.mkfifo(disk / "source")
+        writer = threading.Thread(target=store.create, args=("blobs/0/2", disk / "source"))
+        writer.start()
+        with (disk / "source").open("wb", buffering=0) as pipe:
+            pipe.write(b"half" * (1 << 20))  # returns when all but a pipe's 64 KB has been taken
+            assert store.list("") == store.list("blobs/0/") == ["blobs/0/1"]
+        writer.join()
+        assert store.read("blobs/0/2") == b"half" * (1 << 20)
+        assert list((disk / RESERVED).iterdir()) == []
 
 
 def test_a_file_in_the_place_of_the_state_folder_is_the_users_error(tmp_path: Path) -> None:

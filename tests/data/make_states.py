@@ -1,10 +1,12 @@
-"""Makes a state root with experiments of every kind of ending, by real runs, and packs it: what later versions must still open.
+"""Makes a state root with experiments of every kind of ending, by real runs, and packs it: what
+later versions must still open.
 
     python -m tests.data.make_states tests/data/states-0.1.0.tar.gz
 
-The archive holds `work/` (specifications and what they run), `state/` (log, checkpoints and output of each experiment; not the
-embedded servers' files, which regrow makes anew) and `said/NAME/` (what the version that made it said of each). Archives are
-never made again: a new one, of another version, goes beside the old ones.
+The archive holds `work/` (specifications and what they run), `state/` (log, checkpoints and output
+of each experiment; not the embedded servers' files, which regrow makes anew) and `said/NAME/` (what
+the version that made it said of each). Archives are never made again: a new one, of another
+version, goes beside the old ones.
 """
 
 from __future__ import annotations
@@ -85,21 +87,38 @@ def finished(desk: Desk, name: str) -> None:
 
 def asha(desk: Desk, name: str) -> None:
     """Stopped trials, values that are not finite, and a log long enough to be compacted."""
-    desk.run("run", spec(desk, name, train=QUICK, schedule={"asha": {"reduction_factor": 3}}, trials=100, max_steps=9))
-    assert list((desk.folder / ".regrow" / name / "log").glob("*-*.jsonl")), "no segments were merged"
+    desk.run(
+        "run",
+        spec(
+            desk,
+            name,
+            train=QUICK,
+            schedule={"asha": {"reduction_factor": 3}},
+            trials=100,
+            max_steps=9,
+        ),
+    )
+    assert list((desk.folder / ".regrow" / name / "log").glob("*-*.jsonl")), (
+        "no segments were merged"
+    )
 
 
 def pbt(desk: Desk, name: str) -> None:
     """Trials that went on as clones of others."""
     schedule = {"pbt": {"perturbation_interval": 2, "quantile_fraction": 0.5}}
     desk.run("run", spec(desk, name, schedule=schedule, max_steps=8, trials=5, concurrency=1))
-    assert any(event.get("verdict") == "restart" and event.get("source") is not None for event in desk.events(name))
+    assert any(
+        event.get("verdict") == "restart" and event.get("source") is not None
+        for event in desk.events(name)
+    )
 
 
 def paused(desk: Desk, name: str) -> None:
     """Interrupted by `regrow stop` while trials were held for their next rung."""
     train = WAITS.replace("DIES", "False").replace("WAITS", "trial.number >= 7")
-    process = desk.start("run", spec(desk, name, train=train, schedule="hyperband", trials=14, max_steps=9))
+    process = desk.start(
+        "run", spec(desk, name, train=train, schedule="hyperband", trials=14, max_steps=9)
+    )
     desk.await_events(name, "decided", 7, process)
     stop = desk.start("stop", name)
     desk.await_events(name, "closing", 1, process)
@@ -117,14 +136,23 @@ def failed(desk: Desk, name: str) -> None:
 
 
 def killed(desk: Desk, name: str) -> None:
-    """A worker was killed, later the driver, with two trials under way whose checkpoints are in the log, which has no end."""
+    """A worker was killed, later the driver, with two trials under way whose checkpoints are in the
+    log, which has no end.
+    """
     train = WAITS.replace("DIES", "(trial.number, trial.attempt, step) == (0, 1, 3)")
     train = train.replace("WAITS", "trial.number >= 3 and step == 3")
-    process = desk.start("run", spec(desk, name, train=train, trials=5, max_steps=4, checkpoint={"every_steps": 1}))
-    count = 16  # four of each of the first three trials, two of each of the others, if none is done again
+    process = desk.start(
+        "run", spec(desk, name, train=train, trials=5, max_steps=4, checkpoint={"every_steps": 1})
+    )
+    # four of each of the first three trials, two of each of the others, if none is done again
+    count = 16
     while True:
         desk.await_events(name, "saved", count, process)
-        saved = [(event["trial"], event["step"]) for event in desk.events(name) if event["event"] == "saved"]
+        saved = [
+            (event["trial"], event["step"])
+            for event in desk.events(name)
+            if event["event"] == "saved"
+        ]
         if {(3, 2), (4, 2)} <= {*saved}:
             break
         count = len(saved) + 1
@@ -140,20 +168,35 @@ def command(desk: Desk, name: str) -> None:
     (desk.folder / "fit.py").write_text(SCRIPT)
     words = ["python", "fit.py", "{lr}", "{max_steps}"]
     space = {"lr": {"loguniform": [0.01, 1.0]}}
-    desk.run("run", spec(desk, name, trainable=None, command=words, space=space, metric="loss", mode="min"))
+    desk.run(
+        "run",
+        spec(desk, name, trainable=None, command=words, space=space, metric="loss", mode="min"),
+    )
 
 
-MAKERS: tuple[Callable[[Desk, str], None], ...] = (finished, asha, pbt, paused, failed, killed, command)
+MAKERS: tuple[Callable[[Desk, str], None], ...] = (
+    finished,
+    asha,
+    pbt,
+    paused,
+    failed,
+    killed,
+    command,
+)
 
 
-def spec(desk: Desk, name: str, *, train: str = TRAIN, seconds: float = 0.02, **changes: Any) -> Path:
+def spec(
+    desk: Desk, name: str, *, train: str = TRAIN, seconds: float = 0.02, **changes: Any
+) -> Path:
     """Writes NAME.yaml and NAME.py, which no other experiment's changes."""
     (desk.folder / f"{name}.py").write_text(train.replace("SECONDS", str(seconds)))
     return desk.write(name, **{"trainable": f"{name}.py:train", **changes})
 
 
 def pack(desk: Desk, archive: Path) -> None:
-    """Files in order, without owners or times, so that the archive is as small as it can be and nobody's."""
+    """Files in order, without owners or times, so that the archive is as small as it can be and
+    nobody's.
+    """
     folders = {"work": desk.folder, "state": desk.folder / ".regrow", "said": desk.folder / "said"}
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
@@ -173,7 +216,10 @@ def main() -> None:
     archive = Path(sys.argv[1]).resolve()
     if archive.exists():
         sys.exit(f"{archive} is there already")
-    with tempfile.TemporaryDirectory(prefix="regrow-states-") as folder, desk_in(Path(folder)) as desk:
+    with (
+        tempfile.TemporaryDirectory(prefix="regrow-states-") as folder,
+        desk_in(Path(folder)) as desk,
+    ):
         for name, make in zip(KINDS, MAKERS, strict=True):
             make(desk, name)
             said = desk.folder / "said" / name

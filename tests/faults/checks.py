@@ -1,21 +1,24 @@
 """What must hold of an experiment that was cut, and of one that was not. No test lives here.
 
-The *normal form* of a log says what was tried, learned and decided, in order. Two logs with the same normal form are
-the same experiment. It is the list of these entries, made by reading the events in order:
+The *normal form* of a log says what was tried, learned and decided, in order. Two logs with the
+same normal form are the same experiment. It is the list of these entries, made by reading the
+events in order:
 
 * `created` with id and specification; `closed` with its status.
 * `proposed` with trial, configuration and the sampler's state.
-* `row` with trial, step and objective; `saved` and `dropped` with trial and step, one for each checkpoint.
+* `row` with trial, step and objective; `saved` and `dropped` with trial and step, one for each
+  checkpoint.
 * `decided` with trial, step, verdict, until, why and the configuration from then on.
 * `retired` and `revived` with trial.
 * `final` with trial, state and the number of its steps, where a trial comes to a final state.
 
-Left out is what a crash must add, and nothing else: `Opened`, `Started`, `Began`, the `Ended` of a lost attempt, the
-numbers of attempts, times. A step that is done again gives the same entries again: of equal `row`, `saved`, `dropped`
-and `closed` entries only the first counts, while one that differs (another value for the same step) is an entry of its
-own, so that it shows. A `proposed`, `decided`, `retired`, `revived` or `final` entry is never done again: each counts. Checkpoints of
-a trial after a decision that ends an attempt of it are left out: one that is lost then need not have made them, and if the trial
-goes on at all they are made later.
+Left out is what a crash must add, and nothing else: `Opened`, `Started`, `Began`, the `Ended` of a
+lost attempt, the numbers of attempts, times. A step that is done again gives the same entries
+again: of equal `row`, `saved`, `dropped` and `closed` entries only the first counts, while one that
+differs (another value for the same step) is an entry of its own, so that it shows. A `proposed`,
+`decided`, `retired`, `revived` or `final` entry is never done again: each counts. Checkpoints of a
+trial after a decision that ends an attempt of it are left out: one that is lost then need not have
+made them, and if the trial goes on at all they are made later.
 """
 
 from __future__ import annotations
@@ -52,9 +55,9 @@ from regrow.search.events import (
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.verify import verify
-from regrow.tasks.manifests import unseal
-from regrow.tasks.messages import Assignment, Progress, Reply
-from regrow.tasks.ports import Store
+from regrow.tasks.checkpoint.manifests import unseal
+from regrow.tasks.ports.messages import Assignment, Progress, Reply
+from regrow.tasks.ports.store import Store
 from tests.faults.session import Session
 from tests.faults.work import START, after
 from tests.faults.world import World
@@ -94,7 +97,11 @@ def normal(events: Iterable[AnyEvent]) -> list[Entry]:
                 told.add(event.trial)
             case Saved():
                 steps[event.manifest] = event.step
-                found = [("saved", event.trial, event.step, event.size)] if event.trial not in told else []
+                found = (
+                    [("saved", event.trial, event.step, event.size)]
+                    if event.trial not in told
+                    else []
+                )
             case Dropped() if event.trial not in told:
                 found = [("dropped", event.trial, steps[manifest]) for manifest in event.manifests]
             case Revived():
@@ -121,7 +128,17 @@ def _by_itself(event: AnyEvent) -> list[Entry]:
         case Reported():
             return [("row", event.trial, row.step, row.metrics[METRIC]) for row in event.rows]
         case Decided():
-            return [("decided", event.trial, event.step, event.verdict, event.until, event.why, event.config)]
+            return [
+                (
+                    "decided",
+                    event.trial,
+                    event.step,
+                    event.verdict,
+                    event.until,
+                    event.why,
+                    event.config,
+                )
+            ]
         case Suggested():
             return [("suggested", event.trial, event.name, event.value)]
         case Retired():
@@ -144,7 +161,9 @@ def must_equal(found: list[Entry], expected: list[Entry]) -> None:
 
 @dataclass(slots=True)
 class Curve:
-    """A trial as an independent reading of the events has it: simple, and not the code under test."""
+    """A trial as an independent reading of the events has it: simple, and not the code under
+    test.
+    """
 
     config: str
     values: list[float] = field(default_factory=list)
@@ -177,19 +196,37 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
         curve = curves[event.trial]
         if isinstance(event, Started):
             must("finished trials stay finished", not curve.over, event)
-            must("one lease a trial", curve.holder is None and event.attempt == curve.attempts + 1, event)
-            must("offered checkpoints are there", event.checkpoints[event.clones :] == _newest_first(curve), event)
-            must("a clone is of the checkpoints that were decided", event.checkpoints[: event.clones] == curve.clones, event)
+            must(
+                "one lease a trial",
+                curve.holder is None and event.attempt == curve.attempts + 1,
+                event,
+            )
+            must(
+                "offered checkpoints are there",
+                event.checkpoints[event.clones :] == _newest_first(curve),
+                event,
+            )
+            must(
+                "a clone is of the checkpoints that were decided",
+                event.checkpoints[: event.clones] == curve.clones,
+                event,
+            )
             curve.attempts = curve.holder = event.attempt
             curve.began = False
             continue
         if isinstance(event, Dropped):
-            must("deletions of what is there", set(event.manifests) <= set(curve.checkpoints), event)
+            must(
+                "deletions of what is there", set(event.manifests) <= set(curve.checkpoints), event
+            )
             for manifest in event.manifests:
                 del curve.checkpoints[manifest]
             continue
         if isinstance(event, Revived):
-            must("only a trial that failed is tried again", curve.holder is None and curve.failed, event)
+            must(
+                "only a trial that failed is tried again",
+                curve.holder is None and curve.failed,
+                event,
+            )
             curve.failed = False
             continue
         if isinstance(event, Suggested):
@@ -207,19 +244,27 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
 
 
 def _take(curve: Curve, event: AnyEvent, saved: dict[str, str]) -> None:
-    """What the holder of a trial's lease says, or what is decided of it. `saved`: states of checkpoints, by manifest."""
+    """What the holder of a trial's lease says, or what is decided of it. `saved`: states of
+    checkpoints, by manifest.
+    """
     match event:
         case Began():
             must("an attempt begins once", not curve.began, event)
             must("goes on from what was done", event.restored <= len(curve.values), event)
             curve.began = True
             curve.repeated += len(curve.values) - event.restored
-            del curve.values[event.restored :], curve.by[event.restored :], curve.states[event.restored :]
+            del (
+                curve.values[event.restored :],
+                curve.by[event.restored :],
+                curve.states[event.restored :],
+            )
             curve.checkpoints = {m: s for m, s in curve.checkpoints.items() if s <= event.restored}
         case Reported():
             for row in event.rows:
                 must("contiguous steps", row.step == len(curve.values) + 1, event)
-                state, value = after(curve.states[-1] if curve.states else START, curve.config, row.step)
+                state, value = after(
+                    curve.states[-1] if curve.states else START, curve.config, row.step
+                )
                 must("exact values", row.metrics[METRIC] == value, event)
                 must("rows of their own attempt", row.metrics["attempt"] == event.attempt, event)
                 curve.values.append(value)
@@ -228,7 +273,11 @@ def _take(curve: Curve, event: AnyEvent, saved: dict[str, str]) -> None:
         case Saved():
             must("checkpoints of what was reported", event.step <= len(curve.values), event)
             if event.source is not None:
-                must("a clone is of the checkpoints that were decided", event.source in curve.clones, event)
+                must(
+                    "a clone is of the checkpoints that were decided",
+                    event.source in curve.clones,
+                    event,
+                )
                 curve.clones, curve.states[event.step - 1] = [], saved[event.source]
             curve.checkpoints[event.manifest] = event.step
             saved[event.manifest] = curve.states[event.step - 1]
@@ -248,7 +297,9 @@ def _take(curve: Curve, event: AnyEvent, saved: dict[str, str]) -> None:
 
 
 def must_have_room(events: Iterable[AnyEvent]) -> None:
-    """No attempt starts where the cluster has no room for it, as far as that was known, and none waits that runs."""
+    """No attempt starts where the cluster has no room for it, as far as that was known, and none
+    waits that runs.
+    """
     slots, widths, begun = 0, dict[int, int](), set[tuple[int, int]]()
     for event in events:
         if isinstance(event, Opened | Capacity):
@@ -269,34 +320,64 @@ def _newest_first(curve: Curve) -> list[str]:
 
 
 def must_be_sound(store: Store, *, trials: int, swept: bool = True) -> list[AnyEvent]:
-    """All that must hold at the end of an experiment, however often it was cut. Returns its events."""
+    """All that must hold at the end of an experiment, however often it was cut. Returns its
+    events.
+    """
     events = read_events(store)
     checked = verify(events)
     must("every decision recomputes", checked.difference is None, checked.difference)
     history = checked.history
-    must("it ends", history.closed is not None and history.closed.status == "finished", history.closed)
+    must(
+        "it ends",
+        history.closed is not None and history.closed.status == "finished",
+        history.closed,
+    )
     must("exact totals", len(history.trials) == history.total == trials, len(history.trials))
     must_have_room(events)
     curves, logged = read(events), Rows.logged(history, store)
     for trial, curve in zip(history.trials, curves, strict=True):
-        must("every trial ends", trial.state in (TrialState.DONE, TrialState.STOPPED) and curve.over, trial)
+        must(
+            "every trial ends",
+            trial.state in (TrialState.DONE, TrialState.STOPPED) and curve.over,
+            trial,
+        )
         must("one value a step", list(trial.values) == curve.values, trial)
         must("lineage", list(trial.curve.lineage()) == curve.by, trial.curve.runs)
         rows = list(logged.of(trial.number))
-        must("one row a step", [row.step for _, row in rows] == list(range(1, len(curve.values) + 1)), trial)
+        must(
+            "one row a step",
+            [row.step for _, row in rows] == list(range(1, len(curve.values) + 1)),
+            trial,
+        )
         must("one row a step", [row.metrics[METRIC] for _, row in rows] == curve.values, trial)
         must("lineage", [attempt for attempt, _ in rows] == curve.by, trial.curve.runs)
-    must("counted losses", history.lost_steps == sum(curve.repeated for curve in curves), history.lost_steps)
+    must(
+        "counted losses",
+        history.lost_steps == sum(curve.repeated for curve in curves),
+        history.lost_steps,
+    )
     live = {c.manifest for trial in history.trials for c in trial.checkpoints.values()}
     must("checkpoints as decided", live == {m for curve in curves for m in curve.checkpoints}, live)
     must_refer(store, live)
     if swept:
-        must("nothing orphaned", set(store.list("manifests/")) == live, set(store.list("manifests/")) ^ live)
+        must(
+            "nothing orphaned",
+            set(store.list("manifests/")) == live,
+            set(store.list("manifests/")) ^ live,
+        )
         referred = {file.key for key in live for file in unseal(key, store.read(key)).files}
-        must("nothing orphaned", set(store.list("blobs/")) == referred, set(store.list("blobs/")) ^ referred)
+        must(
+            "nothing orphaned",
+            set(store.list("blobs/")) == referred,
+            set(store.list("blobs/")) ^ referred,
+        )
     known = extents(store.list(PREFIX))
     chain, hole = cover(known, 0, max(extent.last for extent in known))
-    must("a log whose end is proved", Log.proven(store) == max(extent.last for extent in known), store.list(PREFIX))
+    must(
+        "a log whose end is proved",
+        Log.proven(store) == max(extent.last for extent in known),
+        store.list(PREFIX),
+    )
     must("a log without holes", hole is None and chain, hole)
     return events
 
@@ -315,18 +396,22 @@ def live_manifests(store: Store) -> set[str]:
 
 
 def may_count(store: Store) -> set[str]:
-    """The manifests that the durable log keeps, or may yet hear of: those of attempts that hold their lease."""
+    """The manifests that the durable log keeps, or may yet hear of: those of attempts that hold
+    their lease.
+    """
     curves = read(read_events(store))
     held = tuple(f"manifests/{n}/{c.holder}/" for n, c in enumerate(curves) if c.holder is not None)
     kept = {m for curve in curves for m in curve.checkpoints}
     return kept | {m for m in store.list("manifests/") if m.startswith(held)}
 
 
-# ---- while it runs ---------------------------------------------------------------------------------------------------
+# ---- while it runs
 
 
 def watch(world: World, verb: str, key: str) -> None:
-    """After each effect: a manifest comes after its blobs and goes before them, and after the log said so."""
+    """After each effect: a manifest comes after its blobs and goes before them, and after the log
+    said so.
+    """
     if verb == "create" and key.startswith("manifests/"):
         must_refer(world.store, may_count(world.store) & {key})
     elif verb == "delete" and key.startswith("blobs/"):
@@ -337,7 +422,9 @@ def watch(world: World, verb: str, key: str) -> None:
 
 def on_submit(session: Session, assignment: Assignment) -> None:
     """An attempt is handed out: that it starts is in the log."""
-    started = [(e.trial, e.attempt) for e in read_events(session.world.store) if isinstance(e, Started)]
+    started = [
+        (e.trial, e.attempt) for e in read_events(session.world.store) if isinstance(e, Started)
+    ]
     lease = assignment.trial, assignment.attempt
     must("written before it is acted on", lease in started, f"{lease} was handed out")
 
@@ -352,12 +439,20 @@ def on_answer(session: Session, progress: Progress, reply: Reply) -> None:
     must(law, {row.step for row in progress.rows} <= rows, f"rows of {progress} were acknowledged")
     saved = {e.manifest for e in mine if isinstance(e, Saved)}
     dropped = {m for e in mine if isinstance(e, Dropped) for m in e.manifests}
-    must(law, {s.manifest for s in progress.saved} <= saved, f"checkpoints of {progress} were acknowledged")
+    must(
+        law,
+        {s.manifest for s in progress.saved} <= saved,
+        f"checkpoints of {progress} were acknowledged",
+    )
     must(law, set(reply.drop) <= dropped, f"{reply.drop} are to be deleted")
     decided = [e for e in mine if isinstance(e, Decided)]
     if reply.reason == "stopped":
         closing = any(isinstance(e, Closing) for e in events)
-        must(law, closing or (decided and decided[-1].verdict == "stop"), "an attempt is told to stop")
+        must(
+            law,
+            closing or (decided and decided[-1].verdict == "stop"),
+            "an attempt is told to stop",
+        )
     if progress.ended is not None:
         ends = [e for e in mine if isinstance(e, Ended) and e.attempt == progress.attempt]
         must(law, ends, f"the end of {progress.trial}/{progress.attempt} was acknowledged")

@@ -1,7 +1,8 @@
-"""The ways to cut an experiment in the middle of its run, at a transition of the uninterrupted one. No test lives here.
+"""The ways to cut an experiment in the middle of its run, at a transition of the uninterrupted one.
+No test lives here.
 
-Each raises AssertionError, naming the transition, if the experiment does not grow back as it should. (That everything
-dies at once needs no run: see `scenarios.grown_back`.)
+Each raises AssertionError, naming the transition, if the experiment does not grow back as it
+should. (That everything dies at once needs no run: see `scenarios.grown_back`.)
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def told(what: str) -> Iterator[None]:
 
 
 def _begun(name: str) -> Session:
-    return Session(World(beginning(name), watch=watch, keep_states=False), PLANS[name], seed=SEED, **WATCHED)
+    return Session(
+        World(beginning(name), watch=watch, keep_states=False), PLANS[name], seed=SEED, **WATCHED
+    )
 
 
 def coordinator_dies(name: str, at: Transition) -> None:
@@ -42,7 +45,10 @@ def coordinator_dies(name: str, at: Transition) -> None:
         session.world.on = kill
         session.open().run().finish()
         events = must_have_grown_back(session.world.store, name)
-        must("no attempt is lost with it", not [e for e in events if isinstance(e, Ended) and e.outcome == "lost"])
+        must(
+            "no attempt is lost with it",
+            not [e for e in events if isinstance(e, Ended) and e.outcome == "lost"],
+        )
 
 
 def worker_dies(name: str, at: Transition) -> None:
@@ -59,27 +65,45 @@ def worker_dies(name: str, at: Transition) -> None:
 
 
 def another_rank_dies(name: str, at: Transition) -> bool:
-    """Rank 1 of the worker whose transition it is, or that of its rank 0. False if it has only one."""
+    """Rank 1 of the worker whose transition it is, or that of its rank 0. False if it has only
+    one.
+    """
     with told(f"rank 1 died at {at}"), _begun(name) as session:
         died: list[Process] = []
+        complete: list[str] = []
 
         def kill(here: Transition, process: Process) -> None:
-            for worker in [w for w in session.workers if here.number == at.number and process in w.processes]:
+            for worker in [
+                w for w in session.workers if here.number == at.number and process in w.processes
+            ]:
                 died.extend(worker.processes[1:2])
+                attempt = worker.process.name.removeprefix("worker ")
+                last = f"manifests/{attempt}/{session.job.max_steps:010d}.json"
+                complete.extend(session.world.store.list(last))
                 for other in worker.processes[1:2]:
                     other.killed = True
 
         session.world.on = kill
         session.open().run().finish()
         events = must_have_grown_back(session.world.store, name)
-        lost = [(e.cause, e.message) for e in events if isinstance(e, Ended) and e.outcome == "lost"]
+        lost = [
+            (e.cause, e.message) for e in events if isinstance(e, Ended) and e.outcome == "lost"
+        ]
         known = not died or lost == [("infrastructure", "rank 1: the worker process died")]
-        must("a loss is that of a rank", known or (at.what == "message" and not lost), lost)  # it may have been the last message
+        # At the last message, or once the last checkpoint is whole, there was nothing left for it
+        # to do.
+        must(
+            "a loss is that of a rank",
+            known or (not lost and (at.what == "message" or complete)),
+            lost,
+        )
     return bool(died)
 
 
 def worker_is_cut_off(name: str, at: Transition) -> None:
-    """The worker whose transition it is counts as lost, while it goes on and its messages still arrive."""
+    """The worker whose transition it is counts as lost, while it goes on and its messages still
+    arrive.
+    """
     with told(f"a worker was cut off at {at}"), _begun(name) as session:
 
         def cut(here: Transition, process: Process) -> None:
@@ -91,11 +115,15 @@ def worker_is_cut_off(name: str, at: Transition) -> None:
         session.open().run().finish()
         events = must_have_grown_back(session.world.store, name)
         lost = [e for e in events if isinstance(e, Ended) and e.outcome == "lost"]
-        must("the end of a zombie is no other loss", all(e.cause == "preempted" for e in lost), lost)
+        must(
+            "the end of a zombie is no other loss", all(e.cause == "preempted" for e in lost), lost
+        )
 
 
 def overtaken(name: str, at: Transition) -> bool:
-    """Another driver takes over, while the first with all that it has goes on. False if that had no occasion to."""
+    """Another driver takes over, while the first with all that it has goes on. False if that had no
+    occasion to.
+    """
     with told(f"a driver was overtaken at {at}"), _begun(name) as old:
         old.open().run(until=lambda: len(old.world.tape) > at.number)
         if old.status is not None:
@@ -113,7 +141,9 @@ def overtaken(name: str, at: Transition) -> bool:
 
 
 def overslept(name: str, at: Transition) -> bool:
-    """Another driver takes over and finishes; then the first wakes up. False if that had no occasion to."""
+    """Another driver takes over and finishes; then the first wakes up. False if that had no
+    occasion to.
+    """
     with told(f"a driver slept from {at} on"), _begun(name) as old:
         old.open().run(until=lambda: len(old.world.tape) > at.number)
         if old.status is not None:
@@ -130,6 +160,10 @@ def overslept(name: str, at: Transition) -> bool:
 
 def _must_not_write(zombie: Session, since: int) -> None:
     """It made no part of the log from that transition on. Merging what is there is no harm."""
-    written = [t for t in zombie.world.tape[since:] if t.when == "after" and t.what.startswith("log ") and "deleted" not in t.what]
+    written = [
+        t
+        for t in zombie.world.tape[since:]
+        if t.when == "after" and t.what.startswith("log ") and "deleted" not in t.what
+    ]
     must("a zombie writes nothing", not written, written)
     must("a zombie stops", zombie.status == "superseded", zombie.status)

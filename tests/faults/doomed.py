@@ -1,7 +1,8 @@
 """Processes that run an experiment in a folder and kill themselves. No test lives here.
 
-`python -m tests.faults.doomed SCENARIO FOLDER` reads numbers; for each it forks a process that runs the scenario over a
-store in FOLDER/number and sends itself SIGKILL at the transition of that number, and writes the number once it is dead.
+`python -m tests.faults.doomed SCENARIO FOLDER` reads numbers; for each it forks a process that runs
+the scenario over a store in FOLDER/number and sends itself SIGKILL at the transition of that
+number, and writes the number once it is dead.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ def main(scenario: str, folder: Path) -> None:
             finally:
                 os._exit(1)
         _, status = os.waitpid(child, 0)
-        print(number if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else f"{number} lived", flush=True)
+        print(
+            number
+            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+            else f"{number} lived",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

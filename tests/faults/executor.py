@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
-from regrow.tasks.attempt import run_attempt
-from regrow.tasks.executor import AttemptLost, Carried
-from regrow.tasks.messages import Assignment, CoordinatorClient, Host, Job
-from regrow.tasks.ports import Store
+from regrow.tasks.attempt.attempt import run_attempt
+from regrow.tasks.ports.executor import AttemptLost, ExecutionResult
+from regrow.tasks.ports.messages import Assignment, CoordinatorClient, Host, Job
+from regrow.tasks.ports.store import Store
 
 
 class HereExecutor:
-    """Runs each attempt in a thread. One that is cancelled is lost at once, though its thread goes on, as a zombie would."""
+    """Runs each attempt in a thread. One that is cancelled is lost at once, though its thread goes
+    on, as a zombie would.
+    """
 
     def __init__(self, job: Job, coordinator: CoordinatorClient, store: Store, host: Host) -> None:
         self._job, self._coordinator, self._store, self._host = job, coordinator, store, host
@@ -27,25 +29,33 @@ class HereExecutor:
         """Waits for all threads."""
         self._threads.shutdown()
 
-    def submit(self, assignment: Assignment, *, task_run: str, avoid: Sequence[str] = ()) -> Future[Carried]:
+    def submit(
+        self, assignment: Assignment, *, task_run: str, avoid: Sequence[str] = ()
+    ) -> Future[ExecutionResult]:
         """See Executor."""
-        ended: Future[Carried] = Future()
+        ended: Future[ExecutionResult] = Future()
 
         def run() -> None:
             finished = run_attempt(
-                self._job, assignment, self._coordinator, self._store, host=self._host, task_run=task_run, carry_on=lambda: False,
+                self._job,
+                assignment,
+                self._coordinator,
+                self._store,
+                host=self._host,
+                task_run=task_run,
+                carry_on=lambda: False,
             )
             if not ended.done():
-                ended.set_result(Carried(finished=(finished,)))
+                ended.set_result(ExecutionResult(finished=(finished,)))
 
         self._threads.submit(run)
         return ended
 
-    async def outcome(self, handle: Future[Carried]) -> Carried:
+    async def outcome(self, handle: Future[ExecutionResult]) -> ExecutionResult:
         """See Executor."""
         return await asyncio.shield(asyncio.wrap_future(handle))
 
-    def cancel(self, handle: Future[Carried]) -> None:
+    def cancel(self, handle: Future[ExecutionResult]) -> None:
         """See Executor."""
         if not handle.done():
             handle.set_exception(AttemptLost("infrastructure", "it was cancelled"))

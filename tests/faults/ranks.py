@@ -1,8 +1,9 @@
-"""The ranks from 1 on of a worker in a session that is cut: real members in threads, over real sockets. No test lives here.
+"""The ranks from 1 on of a worker in a session that is cut: real members in threads, over real
+sockets. No test lives here.
 
-One rank of a group has effects at a time, so that runs repeat: rank 0's writer waits where the others upload. Who of them comes
-first depends on the step. A rank that is killed has no effects any more and its connections are closed, which the others have
-noticed before anything else happens.
+One rank of a group has effects at a time, so that runs repeat: rank 0's writer waits where the
+others upload. Who of them comes first depends on the step. A rank that is killed has no effects any
+more and its connections are closed, which the others have noticed before anything else happens.
 """
 
 from __future__ import annotations
@@ -12,19 +13,16 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from regrow.search.events import Cause, Place
 from regrow.tasks.group.leader import Leader
 from regrow.tasks.group.member import Member, run_member
 from regrow.tasks.group.wire import Bye, Hello, Wire
-from regrow.tasks.manifests import Part
-from regrow.tasks.messages import Assignment, Job
-from regrow.tasks.ranks import GroupBroken
+from regrow.tasks.ports.messages import Assignment, Job
+from regrow.tasks.ports.ranks import GroupBroken
+from regrow.tasks.ports.uploads import Part
 from tests.faults.world import WAIT, Process, View, World
-
-if TYPE_CHECKING:
-    from regrow.infra.ray.executor import RayExecutor
 
 KEY = b"k" * 32
 ADDRESS = "127.0.0.1"
@@ -49,7 +47,9 @@ class Here:
 
 
 class StillLeader(Leader):
-    """The real one, but that nothing else happens while the others upload: before rank 0 does, or after it."""
+    """The real one, but that nothing else happens while the others upload: before rank 0 does, or
+    after it.
+    """
 
     def upload(self, step: int) -> None:
         """See Others."""
@@ -67,14 +67,21 @@ class StillLeader(Leader):
         circle = self._circle
         with self._changed:
             assert self._changed.wait_for(
-                lambda: self._given_up or circle.wrong is not None or all(step in other.parts for other in circle.all()), WAIT
+                lambda: (
+                    self._given_up
+                    or circle.wrong is not None
+                    or all(step in other.parts for other in circle.all())
+                ),
+                WAIT,
             ), f"nobody says what became of the parts of step {step}"
 
     def noticed(self) -> bool:
         """Waits until it knows that a rank is gone; False if it does not notice."""
         circle = self._circle
         with self._changed:
-            return self._changed.wait_for(lambda: circle.wrong is not None or circle.over.is_set(), WAIT)
+            return self._changed.wait_for(
+                lambda: circle.wrong is not None or circle.over.is_set(), WAIT
+            )
 
     def hang_up(self) -> None:
         """Its process is gone, as the others see it."""
@@ -86,13 +93,22 @@ class StillLeader(Leader):
 class Rank:
     """A rank from 1 on: its process, and the thread that trains."""
 
-    def __init__(self, number: int, together: Together, job: Job, assignment: Assignment, world: World, turn: Process) -> None:
+    def __init__(
+        self,
+        number: int,
+        together: Together,
+        job: Job,
+        assignment: Assignment,
+        world: World,
+        turn: Process,
+    ) -> None:
         self.number, self.left = number, False
         """Whether it ended as rank 0 was gone."""
         self.process = Process(f"{turn.name}, rank {number}", turn=turn, at_death=self._die)
         self.failure: BaseException | None = None
         self._together = together
-        self._host = Here(f"node-{number}" if assignment.trial % 2 else "node")  # where it fetches its checkpoint, or has rank 0's
+        # where it fetches its checkpoint, or has rank 0's
+        self._host = Here(f"node-{number}" if assignment.trial % 2 else "node")
         self._work = job, assignment, View(world, self.process)
         self._wire: Wire | None = None
         self._member: Member | None = None
@@ -101,7 +117,9 @@ class Rank:
     def _run(self) -> None:
         job, assignment, store = self._work
         try:
-            self._wire = wire = Wire(socket.create_connection((ADDRESS, self._together.leader.port), timeout=WAIT))
+            self._wire = wire = Wire(
+                socket.create_connection((ADDRESS, self._together.leader.port), timeout=WAIT)
+            )
             wire.greet(KEY, first=True)
             wire.send(Hello(rank=self.number, place=self._host.place()))
             self._member = member = Member(wire, lease=WAIT, leave=self._leave)
@@ -137,9 +155,19 @@ class Together:
     def __init__(self, job: Job, assignment: Assignment, world: World, turn: Process) -> None:
         self._turn, self._world = turn, world
         self.leader = StillLeader(
-            assignment.width, KEY, place=Here().place(), address=ADDRESS, run="run", lease=WAIT, stall=job.stall, mean=job.reduce_mean,
+            assignment.width,
+            KEY,
+            place=Here().place(),
+            address=ADDRESS,
+            run="run",
+            lease=WAIT,
+            stall=job.stall,
+            mean=job.reduce_mean,
         )
-        self.ranks = [Rank(number, self, job, assignment, world, turn) for number in range(1, assignment.width)]
+        self.ranks = [
+            Rank(number, self, job, assignment, world, turn)
+            for number in range(1, assignment.width)
+        ]
 
     def form(self) -> StillLeader:
         """All come in."""
@@ -154,7 +182,9 @@ class Together:
             self._world.broken.append(AssertionError(f"{self._turn.name} does not miss a rank"))
 
     def abandon(self) -> None:
-        """Rank 0's process is gone: the others notice, and end. One in the middle of an effect ends as the whole group is removed."""
+        """Rank 0's process is gone: the others notice, and end. One in the middle of an effect ends
+        as the whole group is removed.
+        """
         self.leader.hang_up()
         for rank in self.ranks:
             if rank.process.parked:
@@ -172,7 +202,9 @@ class Together:
             assert not alone, f"{rank.process.name} went on to its end, although rank 0 was gone"
 
     def lost(self, broken: GroupBroken) -> tuple[Cause, str]:
-        """What the driver makes of what rank 0 says at its end, and of what Ray says of the others."""
+        """What the driver makes of what rank 0 says at its end, and of what Ray says of the
+        others.
+        """
         return asyncio.run(_lost(broken, [rank.process.killed for rank in self.ranks]))
 
 
@@ -181,11 +213,13 @@ async def _lost(broken: GroupBroken, killed: Sequence[bool]) -> tuple[Cause, str
 
     from regrow.infra.ray.executor import RayExecutor
     from regrow.infra.ray.groups import Broken, Grouped
-    from regrow.tasks.executor import AttemptLost
+    from regrow.tasks.ports.executor import AttemptLost
 
     loop = asyncio.get_running_loop()
     refs = [loop.create_future() for _ in range(1 + len(killed))]
-    refs[0].set_result(Broken(rank=broken.rank, why=broken.why, elsewhere=False, silent=broken.silent))
+    refs[0].set_result(
+        Broken(rank=broken.rank, why=broken.why, elsewhere=False, silent=broken.silent)
+    )
     for ref, dead in zip(refs[1:], killed, strict=True):
         if dead:
             ref.set_exception(ray.exceptions.WorkerCrashedError())
@@ -193,7 +227,8 @@ async def _lost(broken: GroupBroken, killed: Sequence[bool]) -> tuple[Cause, str
             ref.set_result(None)
     group: Any = None
     try:
-        await RayExecutor.outcome(cast("RayExecutor", None), Grouped(group=group, refs=refs, removed=True))
+        nothing: Any = None
+        await RayExecutor(nothing, nothing).outcome(Grouped(group=group, refs=refs, removed=True))
     except AttemptLost as lost:
         return lost.cause, lost.message
     raise AssertionError(f"nobody misses rank {broken.rank}")

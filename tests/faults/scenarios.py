@@ -1,4 +1,6 @@
-"""The experiments that are cut: small, so that they can be cut everywhere. And how they go on. No test lives here."""
+"""The experiments that are cut: small, so that they can be cut everywhere. And how they go on. No
+test lives here.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import msgspec
 
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.store import Store
 from tests.faults import tally
 from tests.faults.checks import WATCHED, Entry, must_be_sound, must_equal, normal, watch
 from tests.faults.session import Plan, Session
@@ -29,14 +31,18 @@ _SPEC: dict[str, Any] = {
     "checkpoint": {"keep_last": 1, "keep_best": 1},
 }
 _ASHA: dict[str, Any] = {"schedule": {"asha": {"grace_period": 1, "reduction_factor": 2}}}
-_PROMOTES: dict[str, Any] = {"schedule": {"asha": {"type": "promotion", "grace_period": 1, "reduction_factor": 2}}}
+_PROMOTES: dict[str, Any] = {
+    "schedule": {"asha": {"type": "promotion", "grace_period": 1, "reduction_factor": 2}}
+}
 _PBT: dict[str, Any] = {"schedule": {"pbt": {"perturbation_interval": 1, "quantile_fraction": 0.5}}}
 _SPOT: dict[str, Any] = {"market": {"first": "spot", "after": 10, "evictions": 2}, "lease": 1000}
 _WIDER: dict[str, Any] = {"schedule": {"resource_changing": {**_ASHA, "interval": 1}}}
 _GROUP: dict[str, Any] = {"resources": {"workers": 2}}
 _ELASTIC: dict[str, Any] = {"resources": {"workers": [1, 2]}}
 _DEFINED: dict[str, Any] = {
-    "trainable": "tests.faults.work:defined", "space": {}, "enqueue": [{"x": 0.75}],
+    "trainable": "tests.faults.work:defined",
+    "space": {},
+    "enqueue": [{"x": 0.75}],
     "search": {"define_by_run": {"options": {"n_startup_trials": 2}}},
 }
 _GAPS: dict[str, Any] = {"step_metric": {"name": "epoch", "first": 0}, "max_steps": 5, **_ASHA}
@@ -44,15 +50,27 @@ _TPE: dict[str, Any] = {"search": {"tpe": {"n_startup_trials": 2}}}
 
 
 def _plan(
-    slots: int, *, carry_on: bool = False, late: bool = False, rooms: tuple[int, ...] = (), spot: tuple[bool, ...] = (True,),
+    slots: int,
+    *,
+    carry_on: bool = False,
+    late: bool = False,
+    rooms: tuple[int, ...] = (),
+    spot: tuple[bool, ...] = (True,),
     **changes: Any,
 ) -> Plan:
-    return Plan(spec={**_SPEC, **changes}, slots=slots, carry_on=carry_on, late=late, rooms=rooms, spot=spot)
+    return Plan(
+        spec={**_SPEC, **changes}, slots=slots, carry_on=carry_on, late=late, rooms=rooms, spot=spot
+    )
 
 
 def _mended(slots: int, *, trials: int, **changes: Any) -> Plan:
     """All trials had failed; what was wrong is mended, and they are tried again, with one more."""
-    return Plan(spec={**_SPEC, **changes, "trials": trials}, slots=slots, broken="tests.faults.work:broken", trials=trials + 1)
+    return Plan(
+        spec={**_SPEC, **changes, "trials": trials},
+        slots=slots,
+        broken="tests.faults.work:broken",
+        trials=trials + 1,
+    )
 
 
 ONE: dict[str, Plan] = {
@@ -60,14 +78,22 @@ ONE: dict[str, Plan] = {
     "asha, tpe": _plan(1, **_ASHA, **_TPE, trials=4, max_steps=3),
     "steps with gaps, the last one counts": _plan(1, **_GAPS, **_TPE, score="last", trials=4),
     "define by run": _plan(1, **_DEFINED, **_ASHA, trials=4),
-    "short trials in a row": _plan(1, carry_on=True, **_ASHA, max_steps=3, checkpoint={"every_steps": 2, "keep_last": 2}),
+    "short trials in a row": _plan(
+        1, carry_on=True, **_ASHA, max_steps=3, checkpoint={"every_steps": 2, "keep_last": 2}
+    ),
     "late checkpoints": _plan(1, late=True, **_ASHA, trials=2),
     "tried again": _mended(1, trials=2),
-    "a node that comes and goes": _plan(1, rooms=(1, 0, 1, 0, 1), **_ASHA, **_TPE, trials=4, max_steps=3),
+    "a node that comes and goes": _plan(
+        1, rooms=(1, 0, 1, 0, 1), **_ASHA, **_TPE, trials=4, max_steps=3
+    ),
     "two ranks": _plan(2, **_GROUP, **_PROMOTES, **_TPE),
-    "one rank or two": _plan(2, rooms=(1, 2, 2, 1, 2, 0, 2), spot=(True, False), **_ELASTIC, **_PROMOTES, concurrency=1),
+    "one rank or two": _plan(
+        2, rooms=(1, 2, 2, 1, 2, 0, 2), spot=(True, False), **_ELASTIC, **_PROMOTES, concurrency=1
+    ),
     "late checkpoints of two ranks": _plan(2, late=True, **_GROUP, **_ASHA, trials=2),
-    "a population of groups": _plan(2, rooms=(2, 1, 1, 2), **_ELASTIC, **_PBT, trials=2, concurrency=1),
+    "a population of groups": _plan(
+        2, rooms=(2, 1, 1, 2), **_ELASTIC, **_PBT, trials=2, concurrency=1
+    ),
     "spot first": _plan(1, spot=(True, False, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
 }
 """One attempt at a time: nothing happens at the same time."""
@@ -76,18 +102,26 @@ SEVERAL: dict[str, Plan] = {
     "asha, tpe, 3 slots": _plan(3, **_ASHA, **_TPE, trials=4, max_steps=3),
     "late checkpoints, 2 slots": _plan(2, late=True),
     "short trials in a row, 2 slots": _plan(2, carry_on=True, **_ASHA, trials=4, max_steps=3),
-    "a cluster that grows and shrinks": _plan(3, rooms=(1, 3, 0, 2), **_ASHA, **_TPE, trials=4, max_steps=3),
+    "a cluster that grows and shrinks": _plan(
+        3, rooms=(1, 3, 0, 2), **_ASHA, **_TPE, trials=4, max_steps=3
+    ),
     "steps with gaps, only ends count": _plan(2, **_GAPS, **_TPE, score="final", trials=4),
     "define by run, 2 slots": _plan(2, **_DEFINED, **_ASHA, trials=4),
-    "attempts as wide as there is room": _plan(3, rooms=(1, 3, 2, 0, 3), **_WIDER, trials=2, max_steps=4),
+    "attempts as wide as there is room": _plan(
+        3, rooms=(1, 3, 2, 0, 3), **_WIDER, trials=2, max_steps=4
+    ),
     "two ranks, two at a time": _plan(4, **_GROUP, **_ASHA, **_TPE),
     "one rank or two, as there is room": _plan(3, rooms=(2, 3, 0, 3), **_ELASTIC, **_PROMOTES),
     "spot first, 2 slots": _plan(2, spot=(True, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
-    "tried again, 2 slots": _mended(2, trials=2, schedule={"asha": {"grace_period": 2, "reduction_factor": 2}}),
+    "tried again, 2 slots": _mended(
+        2, trials=2, schedule={"asha": {"grace_period": 2, "reduction_factor": 2}}
+    ),
 }
 PLANS = ONE | SEVERAL
 GROUPS = [name for name in PLANS if PLANS[name].widths[1] > 1]
-"""Those whose attempts have several ranks. Each of their runs takes twice as long, so that fewer are made."""
+"""Those whose attempts have several ranks. Each of their runs takes twice as long, so that fewer
+are made.
+"""
 SEED = 7
 """Orders the uninterrupted run; what follows a crash has another one."""
 
@@ -129,7 +163,9 @@ def trials_of(name: str) -> int:
 
 
 def beginning(name: str) -> MemoryStore:
-    """What is there before a scenario: nothing, or an experiment all of whose trials have failed."""
+    """What is there before a scenario: nothing, or an experiment all of whose trials have
+    failed.
+    """
     return restored(_before(name))
 
 
@@ -137,7 +173,9 @@ def beginning(name: str) -> MemoryStore:
 def _before(name: str) -> State:
     plan, world = PLANS[name], World(MemoryStore())
     if plan.broken is not None:
-        with Session(world, replace(plan, broken=None, trials=None), driver="driver-0", seed=SEED) as session:
+        with Session(
+            world, replace(plan, broken=None, trials=None), driver="driver-0", seed=SEED
+        ) as session:
             session.job = msgspec.structs.replace(session.job, trainable=plan.broken)
             assert session.open().run().finish().status == "failed"
     return {key: world.store.read(key) for key in world.store.list("")}
@@ -161,11 +199,15 @@ _outcomes: dict[tuple[str, frozenset[tuple[str, bytes]]], World | AssertionError
 
 
 def grown_back(name: str, state: State, seed: int) -> World:
-    """A new driver goes on from a durable state, to the end, and what must hold holds; once for equal states."""
+    """A new driver goes on from a durable state, to the end, and what must hold holds; once for
+    equal states.
+    """
     key = name, frozenset(state.items())
     if key not in _outcomes:
         try:
-            _outcomes[key] = go_on(name, restored(state), driver=f"driver-{len(_outcomes) + 2}", seed=seed)
+            _outcomes[key] = go_on(
+                name, restored(state), driver=f"driver-{len(_outcomes) + 2}", seed=seed
+            )
         except AssertionError as error:
             _outcomes[key] = error
         tally.resumes(name)

@@ -1,8 +1,10 @@
-"""One session of an experiment in one thread of control: driver, coordinator and workers as virtual processes.
+"""One session of an experiment in one thread of control: driver, coordinator and workers as virtual
+processes.
 
-Coordinator, ledger, log, `run_attempt` and checkpoints are the real ones. What Ray does (messages, restarts of the
-coordinator, sent again what was not answered) and what the flow does (`flows/run.py`: poll, submit, watch, sweep) is
-done here, one action at a time, in an order that depends on a seed alone. No test lives here.
+Coordinator, ledger, log, `run_attempt` and checkpoints are the real ones. What Ray does (messages,
+restarts of the coordinator, sent again what was not answered) and what the flow does
+(`flows/run.py`: poll, submit, watch, sweep) is done here, one action at a time, in an order that
+depends on a seed alone. No test lives here.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from regrow.infra.coordinator.claim import Opening
-from regrow.infra.coordinator.coordinator import Coordinator
-from regrow.infra.coordinator.instructions import Instructions
-from regrow.infra.coordinator.room import Room
+from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.coordinator import Coordinator
+from regrow.flows.coordinator.instructions import Instructions
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.collection import collect
 from regrow.search.events import Cause, Opened
+from regrow.search.needs import ClusterCapacity
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
 from tests.faults.still import Deferred
 from tests.faults.worker import Worker
 from tests.faults.world import Gone, Process, View, World
@@ -33,13 +35,16 @@ MESSAGES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The experiment: its specification, how many attempts at a time, whether short trials share a task run.
+    """The experiment: its specification, how many attempts at a time, whether short trials share a
+    task run.
 
-    `late`: checkpoints take until the next one is asked for. `broken`: the trainable of a session before, in which each trial
-    raised; they are tried again. `trials`: the total from then on, None: as specified. `rooms`: how many attempts the cluster has room
-    for, one after the other; each for three messages, or until nothing goes on any more. Empty: for `slots`, all the time. `spot`:
-    whether there is a spot machine, at once, for each of the attempts that ask for one, in turn; where there is none one may
-    come later. Of groups of several widths: whether there is room for each that has more ranks than it must.
+    `late`: checkpoints take until the next one is asked for. `broken`: the trainable of a session
+    before, in which each trial raised; they are tried again. `trials`: the total from then on,
+    None: as specified. `rooms`: how many attempts the cluster has room for, one after the other;
+    each for three messages, or until nothing goes on any more. Empty: for `slots`, all the time.
+    `spot`: whether there is a spot machine, at once, for each of the attempts that ask for one, in
+    turn; where there is none one may come later. Of groups of several widths: whether there is room
+    for each that has more ranks than it must.
     """
 
     spec: dict[str, Any]
@@ -61,7 +66,8 @@ class Plan:
     def repeats(self) -> bool:
         """Whether it becomes the same experiment, wherever it is cut.
 
-        In a population a trial goes on from the newest checkpoint that another one has: which that is depends on what was lost.
+        In a population a trial goes on from the newest checkpoint that another one has: which that
+        is depends on what was lost.
         """
         return self.single and "pbt" not in self.spec["schedule"]
 
@@ -71,13 +77,17 @@ class Plan:
         workers = self.spec.get("resources", {}).get("workers", 1)
         return (workers[0], workers[1]) if isinstance(workers, list) else (workers, workers)
 
-    def room(self, messages: int) -> Room:
+    def room(self, messages: int) -> ClusterCapacity:
         """What the cluster has room for after so many messages."""
-        slots = self.rooms[min(messages // MESSAGES, len(self.rooms) - 1)] if self.rooms else self.slots
+        slots = (
+            self.rooms[min(messages // MESSAGES, len(self.rooms) - 1)] if self.rooms else self.slots
+        )
         if "resources" not in self.spec:
-            return Room(slots=slots, widest=max(1, slots))
+            return ClusterCapacity(slots=slots, widest=max(1, slots))
         least, most = self.widths
-        return Room(slots=slots if slots >= least else 0, widest=max(least, min(slots, most)))
+        return ClusterCapacity(
+            slots=slots if slots >= least else 0, widest=max(least, min(slots, most))
+        )
 
 
 @dataclass(slots=True)
@@ -132,9 +142,13 @@ class Session:
             self.kill()
 
     def open(self) -> Session:
-        """The driver starts its coordinator, which claims the log. The user wishes only once that what failed is tried again."""
+        """The driver starts its coordinator, which claims the log. The user wishes only once that
+        what failed is tried again.
+        """
         if self.plan.broken is not None:
-            self._wishes = not any(isinstance(e, Opened) and e.retry_failed for e in read_events(self.world.store))
+            self._wishes = not any(
+                isinstance(e, Opened) and e.retry_failed for e in read_events(self.world.store)
+            )
         self._coordinate()
         return self
 
@@ -153,7 +167,8 @@ class Session:
             self.workers.remove(worker)
             self.lost.append(worker)
         actions = self._actions()
-        while not actions and self._messages < MESSAGES * len(self.plan.rooms):  # until there is room again
+        # until there is room again
+        while not actions and self._messages < MESSAGES * len(self.plan.rooms):
             self._messages, self._news = self._messages + 1, True
             actions = self._actions()
         assert actions, f"nothing goes on: {self.driver}, {[w.process.name for w in self.workers]}"
@@ -167,7 +182,9 @@ class Session:
             raise self.world.broken[0]
 
     def finish(self) -> Session:
-        """What the flow does at its end, after a status other than "superseded": collects what nothing refers to."""
+        """What the flow does at its end, after a status other than "superseded": collects what
+        nothing refers to.
+        """
         store = View(self.world, self.process)
         history = replay(store)
         collect(store, history)
@@ -190,17 +207,28 @@ class Session:
         if self.on_answer is not None:
             self.on_answer(self, progress, reply)
 
-    # ---- actions ---------------------------------------------------------------------------------------------------
+    # ---- actions
 
     def _actions(self) -> list[Callable[[], None]]:
         actions: list[Callable[[], None]] = []
         ready = [w for w in self.workers if w.task is not None and w.task.done()]
         if self._loop._ready or any(w.asked and w.task is None for w in self.workers):  # type: ignore[attr-defined]
             actions.append(self._coordinator_works)
-        actions += [lambda place=place: self._store_works(place) for place in range(len(self._io.jobs))]  # type: ignore[misc]
-        if self.lost or (self._poll is not None and self._poll.done()) or (self._poll is None and self._news):
+        actions += [
+            lambda place=place: self._store_works(place)  # type: ignore[misc]
+            for place in range(len(self._io.jobs))
+        ]
+        if (
+            self.lost
+            or (self._poll is not None and self._poll.done())
+            or (self._poll is None and self._news)
+        ):
             actions.append(self._driver_works)
-        actions += [lambda one=one: self._machine_comes(one) for one in self.pending if not self.plan.single]  # type: ignore[misc]
+        actions += [
+            lambda one=one: self._machine_comes(one)  # type: ignore[misc]
+            for one in self.pending
+            if not self.plan.single
+        ]
         if self.pending and (not self.plan.single or not actions):
             actions.append(self._time_passes)
         idle = [w for w in self.workers if w.asked is None]
@@ -278,18 +306,30 @@ class Session:
         self.clock, self._news = self.clock + 12.0, True
 
     def _take_back(self, trial: int, attempt: int) -> None:
-        """The driver waits for an attempt no longer, wherever it is, and the cluster runs it no more."""
-        for assignment in [one for one in self.pending if (one.trial, one.attempt) == (trial, attempt)]:
+        """The driver waits for an attempt no longer, wherever it is, and the cluster runs it no
+        more.
+        """
+        for assignment in [
+            one for one in self.pending if (one.trial, one.attempt) == (trial, attempt)
+        ]:
             self.pending.remove(assignment)
-        for worker in [w for w in self.workers if (w.assignment.trial, w.assignment.attempt) == (trial, attempt)]:
+        for worker in [
+            w
+            for w in self.workers
+            if (w.assignment.trial, w.assignment.attempt) == (trial, attempt)
+        ]:
             worker.process.killed = True
         self._tell(f"run-{trial}", trial, attempt, "preempted", "it was given up")
 
     def _ask(self) -> asyncio.Task[Instructions]:
-        return self._loop.create_task(self._coordinator.instructions(0.0, self.plan.room(self._messages)))
+        return self._loop.create_task(
+            self._coordinator.instructions(0.0, self.plan.room(self._messages))
+        )
 
     def _tell_lost(self, worker: Worker, cause: Cause, message: str) -> None:
-        self._tell(worker.task_run, worker.assignment.trial, worker.assignment.attempt, cause, message)
+        self._tell(
+            worker.task_run, worker.assignment.trial, worker.assignment.attempt, cause, message
+        )
 
     def _tell(self, task_run: str, trial: int, attempt: int, cause: Cause, message: str) -> None:
         args = (task_run, trial, attempt, cause, message)
@@ -297,7 +337,9 @@ class Session:
         self._news = True
 
     def cut_off(self, worker: Worker) -> None:
-        """A partition: the driver takes the worker for lost, while it goes on and its messages still arrive."""
+        """A partition: the driver takes the worker for lost, while it goes on and its messages
+        still arrive.
+        """
         worker.cut_off = True
         self._tell_lost(worker, "preempted", "the node was lost")
 
@@ -332,19 +374,33 @@ class Session:
             self.restarts += 1
         spec, room = Spec.parse(self.plan.spec), self.plan.room(0)
         opening = Opening(
-            id=ID, spec=spec.to_json(), slots=room.slots, widest=room.widest, trials=self.trials or self.plan.trials, flow_run=None, code=None,
-            versions={}, retry_failed=self._wishes,
+            id=ID,
+            spec=spec.to_json(),
+            slots=room.slots,
+            widest=room.widest,
+            trials=self.trials or self.plan.trials,
+            flow_run=None,
+            code=None,
+            versions={},
+            retry_failed=self._wishes,
         )
         self._loop, self._io = asyncio.new_event_loop(), Deferred()
         self._loop.set_default_executor(self._io)
         self.coordinating = Process(f"coordinator {self.driver}")
         try:
-            self._coordinator = Coordinator(View(self.world, self.coordinating), opening, self.driver, monotonic=lambda: self.clock)
+            self._coordinator = Coordinator(
+                View(self.world, self.coordinating),
+                opening,
+                self.driver,
+                monotonic=lambda: self.clock,
+            )
         except Gone:
             return  # killed again; the next step restarts it
         if self._poll is not None:
             self._poll = self._ask()
-        self._calls = [(args, self._loop.create_task(self._coordinator.lost(*args))) for args, _ in self._calls]
+        self._calls = [
+            (args, self._loop.create_task(self._coordinator.lost(*args))) for args, _ in self._calls
+        ]
         self._news = True
 
     def _close(self) -> None:

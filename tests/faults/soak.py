@@ -2,11 +2,12 @@
 
     python -m tests.faults.soak --minutes 10 --seed 1
 
-One experiment with its state in a real S3 server runs on a Ray cluster of a head and three nodes. In seeded order are hit: a
-trial's worker (SIGKILL, SIGTERM), a node (SIGKILL of all its processes; drained with notice; frozen for longer than the lease
-and thawed, as a partition that heals), the coordinator, the recorder, the driver, the Prefect server, the S3 server, and the
-whole cluster. The experiment is resumed whenever its driver is gone. At the end nothing may be missing, doubled or repeated,
-`regrow verify` passes, and MLflow and Prefect say what the log says.
+One experiment with its state in a real S3 server runs on a Ray cluster of a head and three nodes.
+In seeded order are hit: a trial's worker (SIGKILL, SIGTERM), a node (SIGKILL of all its processes;
+drained with notice; frozen for longer than the lease and thawed, as a partition that heals), the
+coordinator, the recorder, the driver, the Prefect server, the S3 server, and the whole cluster. The
+experiment is resumed whenever its driver is gone. At the end nothing may be missing, doubled or
+repeated, `regrow verify` passes, and MLflow and Prefect say what the log says.
 """
 
 from __future__ import annotations
@@ -87,22 +88,43 @@ class Soak:
         self.work.mkdir()
         os.environ |= {MARK: str(folder), "RAY_USAGE_STATS_ENABLED": "0", **self.s3.environment()}
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        self.environment = {**os.environ, "HOME": str(folder / "home"), "RAY_ADDRESS": f"127.0.0.1:{self.port}"}
+        self.environment = {
+            **os.environ,
+            "HOME": str(folder / "home"),
+            "RAY_ADDRESS": f"127.0.0.1:{self.port}",
+        }
         self.state = f"s3://{self.s3.bucket}/soak"
         (self.work / "work.py").write_text(TRAIN.format(steps=str(self.steps)))
         spec = {
-            "name": NAME, "trainable": "work.py:train", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0.1, 1]}},
-            "search": "random", "schedule": {"asha": {"grace_period": 5, "reduction_factor": 3}}, "trials": self.total,
-            "max_steps": STEPS, "concurrency": 3, "lease": LEASE, "state": self.state,
+            "name": NAME,
+            "trainable": "work.py:train",
+            "metric": "score",
+            "mode": "max",
+            "space": {"x": {"uniform": [0.1, 1]}},
+            "search": "random",
+            "schedule": {"asha": {"grace_period": 5, "reduction_factor": 3}},
+            "trials": self.total,
+            "max_steps": STEPS,
+            "concurrency": 3,
+            "lease": LEASE,
+            "state": self.state,
             "retries": {"infrastructure": "unlimited"},
         }
         (self.work / "soak.yaml").write_text(json.dumps(spec))
 
-    # ---- what it stands on -----------------------------------------------------------------------------------------
+    # ---- what it stands on
 
     def start_cluster(self) -> None:
         """A head without CPUs and three nodes of one."""
-        self._ray("start", "--head", self._own_folder(), f"--port={self.port}", "--num-cpus=0", "--node-ip-address=127.0.0.1", "--include-dashboard=false")
+        self._ray(
+            "start",
+            "--head",
+            self._own_folder(),
+            f"--port={self.port}",
+            "--num-cpus=0",
+            "--node-ip-address=127.0.0.1",
+            "--include-dashboard=false",
+        )
         for _ in range(3):
             self.start_node()
 
@@ -111,7 +133,9 @@ class Soak:
         self._ray("start", self._own_folder(), f"--address=127.0.0.1:{self.port}", "--num-cpus=1")
 
     def _own_folder(self) -> str:
-        """As each machine has: two nodes that share one lay the shipped code anew under each other's feet."""
+        """As each machine has: two nodes that share one lay the shipped code anew under each
+        other's feet.
+        """
         self._folders += 1
         return f"--temp-dir={self.folder / f'n{self._folders}'}"
 
@@ -119,22 +143,35 @@ class Soak:
         command = [str(Path(sys.executable).with_name("ray")), *arguments, "--disable-usage-stats"]
         if arguments[0] != "start":
             command.pop()
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
 
     def start_driver(self) -> None:
         """`regrow run`, or `regrow resume` with the total so far."""
         first = self.driver is None
-        arguments = ["run", "soak.yaml"] if first else ["resume", NAME, "--state", self.state, "--trials", str(self.total)]
+        arguments = (
+            ["run", "soak.yaml"]
+            if first
+            else ["resume", NAME, "--state", self.state, "--trials", str(self.total)]
+        )
         with (self.folder / "said.txt").open("ab") as said:
             self.driver = subprocess.Popen(
-                [sys.executable, "-m", "regrow", *arguments], cwd=self.work, env=self.environment, stdout=said, stderr=said,
-                stdin=subprocess.DEVNULL, start_new_session=True,
+                [sys.executable, "-m", "regrow", *arguments],
+                cwd=self.work,
+                env=self.environment,
+                stdout=said,
+                stderr=said,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
 
     def tend(self) -> None:
-        """Raises the total when the experiment is through, and goes on when its driver has ended otherwise."""
+        """Raises the total when the experiment is through, and goes on when its driver has ended
+        otherwise.
+        """
         assert self.driver is not None
         code = self.driver.poll()
         if code is None:
@@ -143,13 +180,15 @@ class Soak:
             self.total += 20
         self.start_driver()
 
-    # ---- looking ---------------------------------------------------------------------------------------------------
+    # ---- looking
 
     def rows(self) -> list[dict[str, Any]]:
         """Every finished step, in the order of time."""
         if not self.steps.exists():
             return []
-        return [json.loads(line) for line in self.steps.read_text().splitlines() if line.endswith("}")]
+        return [
+            json.loads(line) for line in self.steps.read_text().splitlines() if line.endswith("}")
+        ]
 
     def processes(self, title: str) -> list[psutil.Process]:
         """Ours whose command line begins so, or contains it where it begins with a space."""
@@ -180,7 +219,7 @@ class Soak:
                 return psutil.Process(pid)
         return None
 
-    # ---- what is done to it ----------------------------------------------------------------------------------------
+    # ---- what is done to it
 
     def hit(self, kind: str) -> bool:
         """Does one of KINDS; False if there was nothing to hit."""
@@ -208,10 +247,18 @@ class Soak:
         raylet = worker.parent() if worker else None
         if raylet is None or raylet.name() != "raylet":
             return False
-        node_id = next(a.partition("=")[2] for a in raylet.cmdline() if a.startswith(("--node_id=", "--node-id=")))
+        node_id = next(
+            a.partition("=")[2]
+            for a in raylet.cmdline()
+            if a.startswith(("--node_id=", "--node-id="))
+        )
         self._ray(
-            "drain-node", f"--address=127.0.0.1:{self.port}", f"--node-id={node_id}", "--reason=DRAIN_NODE_REASON_PREEMPTION",
-            "--reason-message=spot", "--deadline-remaining-seconds=20",
+            "drain-node",
+            f"--address=127.0.0.1:{self.port}",
+            f"--node-id={node_id}",
+            "--reason=DRAIN_NODE_REASON_PREEMPTION",
+            "--reason-message=spot",
+            "--deadline-remaining-seconds=20",
         )
         self.start_node()
         return True
@@ -256,7 +303,7 @@ class Soak:
         self.start_cluster()
         return True
 
-    # ---- the run ---------------------------------------------------------------------------------------------------
+    # ---- the run
 
     def run(self, seconds: float) -> None:
         """Hits one thing after the other for so long, then lets the experiment end."""
@@ -266,7 +313,9 @@ class Soak:
         end, order = time.time() + seconds, list[str]()
         while time.time() < end:
             self.tend()
-            order = order or self.random.sample(list(WEIGHTS), counts=list(WEIGHTS.values()), k=sum(WEIGHTS.values()))
+            order = order or self.random.sample(
+                list(WEIGHTS), counts=list(WEIGHTS.values()), k=sum(WEIGHTS.values())
+            )
             kind, at = order.pop(), time.time()
             if not self.hit(kind):
                 continue
@@ -281,17 +330,22 @@ class Soak:
             self.await_step(time.time(), or_end=True)
 
     def await_step(self, since: float, *, or_end: bool = False) -> float:
-        """When the first step after `since` was done, by a process that was not hit at that time."""
+        """When the first step after `since` was done, by a process that was not hit at that
+        time.
+        """
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            after = [row["t"] for row in self.rows() if row["t"] > since + 0.2]  # one may have been on its way
+            # one may have been on its way
+            after = [row["t"] for row in self.rows() if row["t"] > since + 0.2]
             if after:
                 return float(min(after))
             if or_end and self.driver is not None and self.driver.poll() is not None:
                 return time.time()
             self.tend()
             time.sleep(0.05)
-        raise SystemExit(f"no step for {PATIENCE:.0f} s\n{(self.folder / 'said.txt').read_text()[-6000:]}")
+        raise SystemExit(
+            f"no step for {PATIENCE:.0f} s\n{(self.folder / 'said.txt').read_text()[-6000:]}"
+        )
 
     def check(self) -> tuple[History, list[str]]:
         """The experiment as it stands at the end, and what is wrong with it."""
@@ -307,43 +361,78 @@ class Soak:
 
 
 KINDS: dict[str, Callable[[Soak], bool]] = {
-    "worker killed": Soak.kill_worker, "worker told to end": Soak.term_worker, "node killed": Soak.kill_node,
-    "node drained": Soak.drain_node, "node frozen and thawed": Soak.freeze_node, "coordinator killed": Soak.kill_coordinator,
-    "recorder killed": Soak.kill_recorder, "driver killed": Soak.kill_driver, "Prefect server killed": Soak.kill_prefect,
-    "S3 server killed": Soak.kill_storage, "cluster killed": Soak.kill_cluster,
+    "worker killed": Soak.kill_worker,
+    "worker told to end": Soak.term_worker,
+    "node killed": Soak.kill_node,
+    "node drained": Soak.drain_node,
+    "node frozen and thawed": Soak.freeze_node,
+    "coordinator killed": Soak.kill_coordinator,
+    "recorder killed": Soak.kill_recorder,
+    "driver killed": Soak.kill_driver,
+    "Prefect server killed": Soak.kill_prefect,
+    "S3 server killed": Soak.kill_storage,
+    "cluster killed": Soak.kill_cluster,
 }
 WEIGHTS = {
-    "worker killed": 6, "worker told to end": 4, "node killed": 2, "node drained": 2, "node frozen and thawed": 1,
-    "coordinator killed": 2, "recorder killed": 2, "driver killed": 2, "Prefect server killed": 1, "S3 server killed": 1,
+    "worker killed": 6,
+    "worker told to end": 4,
+    "node killed": 2,
+    "node drained": 2,
+    "node frozen and thawed": 1,
+    "coordinator killed": 2,
+    "recorder killed": 2,
+    "driver killed": 2,
+    "Prefect server killed": 1,
+    "S3 server killed": 1,
     "cluster killed": 1,
 }
 
 
 def main() -> int:
     """Runs, prints what was killed, what it cost, and what is wrong; exit code 1 if anything is."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True)))
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True)
+            )
+        )
         soak = Soak(folder, options.seed)
         stack.callback(soak.close)
         soak.run(options.minutes * 60)
         history, wrong = soak.check()
     counts = Counter(kind for kind, _ in soak.kills)
-    print(f"\n{len(soak.kills)} hits on {len(history.trials)} trials in {options.minutes:g} minutes, seed {options.seed}")
+    print(
+        f"\n{len(soak.kills)} hits on {len(history.trials)} trials in {options.minutes:g} minutes, seed {options.seed}"
+    )
     for kind, count in counts.most_common():
         times = soak.recovered[kind]
-        seconds = f"next step after {statistics.median(times):.1f} s, at most {max(times):.1f}" if times else ""
+        seconds = (
+            f"next step after {statistics.median(times):.1f} s, at most {max(times):.1f}"
+            if times
+            else ""
+        )
         print(f"  {count:3} x {kind:24} {seconds}")
     for kind, lost in waste.of_all(history).items():
-        print(f"  lost to {kind}: {lost.attempts} attempts, {lost.steps} steps done again, {lost.seconds:.0f} slot-seconds")
+        print(
+            f"  lost to {kind}: {lost.attempts} attempts, {lost.steps} steps done again, {lost.seconds:.0f} slot-seconds"
+        )
     done = sum(t.step for t in history.trials)
-    print(f"  {history.lost_steps} steps done again for {done} that count; {history.sessions} sessions")
+    print(
+        f"  {history.lost_steps} steps done again for {done} that count; {history.sessions} sessions"
+    )
     for line in wrong[:20]:
         print(f"WRONG: {line}")
-    print("nothing missing, nothing doubled, nothing repeated; verify passes" if not wrong else f"{len(wrong)} things are wrong")
+    print(
+        "nothing missing, nothing doubled, nothing repeated; verify passes"
+        if not wrong
+        else f"{len(wrong)} things are wrong"
+    )
     return 1 if wrong else 0
 
 
@@ -359,7 +448,11 @@ def _signal(processes: list[psutil.Process], number: signal.Signals) -> bool:
 def _is_ray(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
         line = " ".join(process.cmdline())
-        return process.name() in ("raylet", "gcs_server") or line.startswith("ray::") or "/ray/" in line
+        return (
+            process.name() in ("raylet", "gcs_server")
+            or line.startswith("ray::")
+            or "/ray/" in line
+        )
     return False
 
 

@@ -1,4 +1,6 @@
-"""What makes runs repeat: within `stillness` nothing depends on time, and threads work when they are told to. No test lives here."""
+"""What makes runs repeat: within `stillness` nothing depends on time, and threads work when they
+are told to. No test lives here.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +11,29 @@ from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
 
-from regrow.infra.coordinator import ledger
+from regrow.flows.coordinator import ledger
 from regrow.infra.log import compaction
 from regrow.infra.log.log import Log
-from regrow.tasks import attempt, checkpoints, reporter
-from regrow.tasks.checkpoint_writer import CheckpointWriter
-from regrow.tasks.group import circle
+from regrow.tasks.attempt import attempt
+from regrow.tasks.checkpoint import saving
+from regrow.tasks.checkpoint.writer import CheckpointWriter
 from regrow.tasks.group import leader as leading
+from regrow.tasks.group import peers
 from regrow.tasks.group.member import Member
-from regrow.tasks.ranks import Others
+from regrow.tasks.ports.ranks import Others
+from regrow.tasks.trial import reporter
 from tests.faults.world import View
 
 MERGE_EVERY, MERGE = 3, 3
-"""Segments between two looks at what can be merged, and how many are: small, so that a short log is merged too."""
+"""Segments between two looks at what can be merged, and how many are: small, so that a short log is
+merged too.
+"""
 
 
 class Prompt(CheckpointWriter):
-    """The real writer with its thread; who asks it for something waits until that is done, so that runs repeat."""
+    """The real writer with its thread; who asks it for something waits until that is done, so that
+    runs repeat.
+    """
 
     def _put(self, job: Any) -> None:
         super()._put(job)
@@ -33,7 +41,9 @@ class Prompt(CheckpointWriter):
 
 
 class Late(Prompt):
-    """The same, a checkpoint behind: each is saved when the next is asked for, so that rows go ahead of checkpoints."""
+    """The same, a checkpoint behind: each is saved when the next is asked for, so that rows go
+    ahead of checkpoints.
+    """
 
     _held: tuple[Path, int] | None = None
 
@@ -82,16 +92,19 @@ class InTurn:
 
 @contextmanager
 def stillness() -> Iterator[None]:
-    """Within the block nothing depends on time: no beats, no parallel uploads, background work waited for."""
+    """Within the block nothing depends on time: no beats, no parallel uploads, background work
+    waited for.
+    """
     merge = Log.compact
     with (
         patch.object(reporter, "FLUSH_SECONDS", 3600.0),
-        patch.object(reporter.Reporter, "hurry", lambda _: None),  # the trainable has its news sent itself
-        patch.object(checkpoints, "ThreadPoolExecutor", InTurn),
+        # the trainable has its news sent itself
+        patch.object(reporter.Reporter, "hurry", lambda _: None),
+        patch.object(saving, "ThreadPoolExecutor", InTurn),
         patch.object(compaction, "ThreadPoolExecutor", InTurn),
         patch.object(attempt, "CheckpointWriter", writer),
-        patch.object(circle, "BEAT_SECONDS", 3600.0),
-        patch.object(circle, "BLAME_SECONDS", 0.0),
+        patch.object(peers, "BEAT_SECONDS", 3600.0),
+        patch.object(peers, "BLAME_SECONDS", 0.0),
         patch.object(leading, "LEAVE_SECONDS", 3600.0),  # whose turn it is not may wait for long
         patch.object(Member, "_beat", lambda _: None),
         patch.object(ledger, "COMPACT_EVERY", MERGE_EVERY),

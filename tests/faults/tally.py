@@ -22,12 +22,16 @@ def resumes(scenario: str) -> None:
     resumed[scenario] += 1
 
 
-def counted() -> tuple[dict[str, set[tuple[str, int, str]]], dict[str, int], dict[str, dict[str, str]]]:
+def counted() -> tuple[
+    dict[str, set[tuple[str, int, str]]], dict[str, int], dict[str, dict[str, str]]
+]:
     """All of it, as one process of several sends it to the one that prints the summary."""
     return crossed, dict(resumed), catches
 
 
-def add(other: tuple[dict[str, set[tuple[str, int, str]]], dict[str, int], dict[str, dict[str, str]]]) -> None:
+def add(
+    other: tuple[dict[str, set[tuple[str, int, str]]], dict[str, int], dict[str, dict[str, str]]],
+) -> None:
     """What another process counted."""
     for what, transitions in other[0].items():
         crossed.setdefault(what, set()).update(transitions)
@@ -41,10 +45,16 @@ def table() -> list[str]:
     if crossed:
         names = list(crossed)
         by_kind = {name: Counter(kind for _, _, kind in crossed[name]) for name in names}
-        kinds = sorted({kind for counts in by_kind.values() for kind in counts}, key=lambda k: (k.split(" ", 1)[1], k))
+        kinds = sorted(
+            {kind for counts in by_kind.values() for kind in counts},
+            key=lambda k: (k.split(" ", 1)[1], k),
+        )
         lines.append("transitions at which something died, by kind")
         lines.append(f"{'':56}" + "".join(f"{name:>14}" for name in names))
-        lines += [f"{kind:56}" + "".join(f"{by_kind[name][kind] or '':>14}" for name in names) for kind in kinds]
+        lines += [
+            f"{kind:56}" + "".join(f"{by_kind[name][kind] or '':>14}" for name in names)
+            for kind in kinds
+        ]
         lines.append(f"{'all':56}" + "".join(f"{len(crossed[name]):>14}" for name in names))
         if resumed:
             lines.append(f"{sum(resumed.values())} runs resumed from different durable states")

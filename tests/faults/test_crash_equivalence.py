@@ -1,4 +1,5 @@
-"""Whatever dies, and wherever: the experiment grows back, and what comes of it is what would have come of it.
+"""Whatever dies, and wherever: the experiment grows back, and what comes of it is what would have
+come of it.
 
 Each test takes one kind of transition (see `world.py`) and crosses all of that kind in a scenario.
 """
@@ -15,7 +16,22 @@ from tests.faults import cuts, tally
 from tests.faults.scenarios import GROUPS, ONE, PLANS, SEED, go_on, grown_back, whole
 from tests.faults.world import Transition
 
-EVENTS = ("created", "opened", "capacity", "proposed", "started", "waited", "began", "reported", "decided", "saved", "dropped", "ended", "revived", "closed")
+EVENTS = (
+    "created",
+    "opened",
+    "capacity",
+    "proposed",
+    "started",
+    "waited",
+    "began",
+    "reported",
+    "decided",
+    "saved",
+    "dropped",
+    "ended",
+    "revived",
+    "closed",
+)
 EFFECTS = (
     "attempt handed out", "message", "blob written", "manifest written", "manifest deleted", "blob deleted",
     "merged log object written", "log segment deleted", "merged log object deleted", "log seal written",
@@ -31,9 +47,15 @@ def is_of(transition: Transition, kind: str) -> bool:
 
 
 def crossings(name: str, kind: str) -> list[Transition]:
-    """The transitions of a kind in the uninterrupted run; there are some, unless the scenario can't have them."""
+    """The transitions of a kind in the uninterrupted run; there are some, unless the scenario can't
+    have them.
+    """
     found = [t for t in whole(name).tape if is_of(t, kind)]
-    assert found or (kind == "log decided" and "asha" not in str(PLANS[name].spec["schedule"])) or _rare(name, kind)
+    assert (
+        found
+        or (kind == "log decided" and "asha" not in str(PLANS[name].spec["schedule"]))
+        or _rare(name, kind)
+    )
     return found
 
 
@@ -42,9 +64,13 @@ def _rare(name: str, kind: str) -> bool:
         return True
     if PLANS[name].broken is None and kind == "log revived":
         return True
-    if (not PLANS[name].rooms and kind == "log capacity") or (all(PLANS[name].spot) and kind == "log waited"):
+    if (not PLANS[name].rooms and kind == "log capacity") or (
+        all(PLANS[name].spot) and kind == "log waited"
+    ):
         return True
-    return "merged" in kind or (name == "short trials in a row" and kind.endswith(("dropped", "deleted")))
+    return "merged" in kind or (
+        name == "short trials in a row" and kind.endswith(("dropped", "deleted"))
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,7 +90,9 @@ def test_it_grows_back_after_it_died_again_and_again_while_growing_back(name: st
     for _ in range(3 if name in GROUPS else 7):
         recovery, died = tape, []
         for generation in ("first", "second", "third"):
-            transition = chance.choice([t for t in recovery if not (died and _torn_again(died[-1], t))])
+            transition = chance.choice(
+                [t for t in recovery if not (died and _torn_again(died[-1], t))]
+            )
             died.append(transition)
             tally.cut(f"{generation} of 3", name, transition.number, transition.kind)
             with cuts.told(f"everything died at {', then at '.join(map(str, died))}"):
@@ -90,7 +118,9 @@ def test_it_grows_back_in_a_folder(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_it_grows_back_after_the_coordinator_died(name: str) -> None:
-    """Ray starts it again, and sends again what was not answered; driver and workers know nothing of it."""
+    """Ray starts it again, and sends again what was not answered; driver and workers know nothing
+    of it.
+    """
     for transition in whole(name).tape[:: 29 if name in GROUPS else 6 if name in ONE else 9]:
         tally.cut("coordinator", name, transition.number, transition.kind)
         cuts.coordinator_dies(name, transition)
@@ -107,7 +137,9 @@ def test_it_grows_back_after_a_worker_died(name: str) -> None:
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_it_grows_back_after_another_rank_died(name: str) -> None:
-    """At each of its own transitions, and at some of rank 0's: always between the upload of all and the commit."""
+    """At each of its own transitions, and at some of rank 0's: always between the upload of all and
+    the commit.
+    """
     own = [t for t in whole(name).tape if "rank" in t.who]
     leaders = {t.who.partition(",")[0] for t in own}
     first = [t for t in whole(name).tape if t.who in leaders]

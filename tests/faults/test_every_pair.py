@@ -1,4 +1,6 @@
-"""Every sampler with every scheduler: killed at any event and resumed, an experiment decides what it decides uninterrupted."""
+"""Every sampler with every scheduler: killed at any event and resumed, an experiment decides what
+it decides uninterrupted.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +11,62 @@ import pytest
 from regrow.search import samplers, schedulers
 from regrow.testing import FunctionObjective, Spec, availability, check_log, check_resumes, simulate
 
-SPACE = {"x": {"uniform": [0.0, 1.0]}, "lr": {"loguniform": [1e-4, 1.0]}, "kind": {"choice": ["a", "b"]}}
+SPACE = {
+    "x": {"uniform": [0.0, 1.0]},
+    "lr": {"loguniform": [1e-4, 1.0]},
+    "kind": {"choice": ["a", "b"]},
+}
 FINITE = {"x": {"grid": [0.1, 0.5, 0.9]}, "lr": {"choice": [0.01, 0.1]}}
 SAMPLERS: dict[str, dict[str, Any]] = {
-    "random": {}, "qmc": {}, "grid": {}, "brute_force": {}, "tpe": {"n_startup_trials": 2}, "cmaes": {"popsize": 4},
-    "bohb": {"min_points_in_model": 4}, "nsga2": {"population_size": 2}, "nsga3": {"population_size": 2},
-    "gp": {"n_startup_trials": 4}, "mobster": {"n_startup_trials": 3}, "optuna": {"sampler": "optuna.samplers:TPESampler", "options": {"n_startup_trials": 2}},
+    "random": {},
+    "qmc": {},
+    "grid": {},
+    "brute_force": {},
+    "tpe": {"n_startup_trials": 2},
+    "cmaes": {"popsize": 4},
+    "bohb": {"min_points_in_model": 4},
+    "nsga2": {"population_size": 2},
+    "nsga3": {"population_size": 2},
+    "gp": {"n_startup_trials": 4},
+    "mobster": {"n_startup_trials": 3},
+    "optuna": {"sampler": "optuna.samplers:TPESampler", "options": {"n_startup_trials": 2}},
 }
-SCHEDULERS: dict[str, dict[str, Any]] = {name: {} for name in {*schedulers.NAMES} - {"dehb", "pbt_replay"}} | {
-    "asha": {"reduction_factor": 2}, "median": {"min_samples_required": 1},
-    "successive_halving": {"n": 4, "reduction_factor": 2}, "hyperband": {"reduction_factor": 2},
-    "async_hyperband": {"reduction_factor": 2}, "pasha": {"reduction_factor": 2}, "pbt": {"perturbation_interval": 1},
-    "pb2": {"perturbation_interval": 1}, "resource_changing": {"schedule": {"asha": {"reduction_factor": 2}}},
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    name: {} for name in {*schedulers.NAMES} - {"dehb", "pbt_replay"}
+} | {
+    "asha": {"reduction_factor": 2},
+    "median": {"min_samples_required": 1},
+    "successive_halving": {"n": 4, "reduction_factor": 2},
+    "hyperband": {"reduction_factor": 2},
+    "async_hyperband": {"reduction_factor": 2},
+    "pasha": {"reduction_factor": 2},
+    "pbt": {"perturbation_interval": 1},
+    "pb2": {"perturbation_interval": 1},
+    "resource_changing": {"schedule": {"asha": {"reduction_factor": 2}}},
 }
-"""All that are registered; with options where the default ones would decide nothing in so small an experiment."""
+"""All that are registered; with options where the default ones would decide nothing in so small an
+experiment.
+"""
 VARIANTS = [*sorted(SCHEDULERS.items()), ("asha", {"type": "promotion", "reduction_factor": 2})]
 AT_NIGHT = ("optuna", "nsga3")
-"""Samplers that meet most schedulers by night: the first asks Optuna as tpe does, at 5 s a pair, the other is nsga2 but for whom it selects."""
+"""Samplers that meet most schedulers by night: the first asks Optuna as tpe does, at 5 s a pair,
+the other is nsga2 but for whom it selects.
+"""
 PAIRS = [
     pytest.param(
-        search, schedule, options, id=f"{search}-{schedule}{'-promotion' if 'type' in options else ''}",
-        marks=[pytest.mark.nightly] if search in AT_NIGHT and schedule not in ("fifo", "asha", "pbt") else [],
+        search,
+        schedule,
+        options,
+        id=f"{search}-{schedule}{'-promotion' if 'type' in options else ''}",
+        marks=[pytest.mark.nightly]
+        if search in AT_NIGHT and schedule not in ("fifo", "asha", "pbt")
+        else [],
     )
-    for search in SAMPLERS for schedule, options in VARIANTS
+    for search in SAMPLERS
+    for schedule, options in VARIANTS
     if (search != "gp" or schedule in ("fifo", "asha"))  # a proposal costs it 0.3 s
-    and (search not in ("grid", "brute_force") or schedule != "pb2")  # which explores what is continuous
+    # which explores what is continuous
+    and (search not in ("grid", "brute_force") or schedule != "pb2")
 ]
 
 
@@ -43,10 +76,14 @@ def test_every_registered_sampler_is_here() -> None:
 
 
 @pytest.mark.parametrize(("search", "schedule", "options"), PAIRS)
-def test_killed_at_every_event_it_decides_the_same(search: str, schedule: str, options: dict[str, Any]) -> None:
+def test_killed_at_every_event_it_decides_the_same(
+    search: str, schedule: str, options: dict[str, Any]
+) -> None:
     if search == "gp":
         # With one thread: several of them that wait for each other on a busy machine take minutes.
-        pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it").set_num_threads(1)
+        pytest.importorskip(
+            "torch", reason="PyTorch is not installed; `make test` installs it"
+        ).set_num_threads(1)
     space = FINITE if search in ("grid", "brute_force") else SPACE
     smaller = {"trials": 5, "max_steps": 2} if search == "gp" else {}
     _check(search={search: SAMPLERS[search]}, schedule={schedule: options}, space=space, **smaller)
@@ -64,7 +101,13 @@ def test_a_found_schedule_that_is_replayed() -> None:
 def _check(**changes: Any) -> None:
     spec = Spec.parse(
         {
-            "name": "pair", "trainable": "a.py:b", "metric": "score", "mode": "max", "space": SPACE, "trials": 6, "max_steps": 4,
+            "name": "pair",
+            "trainable": "a.py:b",
+            "metric": "score",
+            "mode": "max",
+            "space": SPACE,
+            "trials": 6,
+            "max_steps": 4,
             **changes,
         }
     )

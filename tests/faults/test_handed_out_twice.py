@@ -1,7 +1,8 @@
-"""An attempt that went to a worker as its further trial, when the coordinator died before the attempt began.
+"""An attempt that went to a worker as its further trial, when the coordinator died before the
+attempt began.
 
-The coordinator that comes back does not know who has it, and hands it out again. One of the two is fenced; its end must
-not be taken for the end of the other.
+The coordinator that comes back does not know who has it, and hands it out again. One of the two is
+fenced; its end must not be taken for the end of the other.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from regrow.search.events import Ended, Place, Row
-from regrow.tasks.messages import Arrival, Progress
+from regrow.tasks.ports.messages import Arrival, Progress
 from tests.unit.office import Office
 
 
@@ -24,7 +25,13 @@ def office() -> Iterator[Office]:
 
 
 def news(trial: int, run: str, **more: Any) -> Progress:
-    return Progress(trial=trial, attempt=1, began=Arrival(place=Place("n"), task_run=run), rows=(Row(1, 0.0, {"score": 1.0}),), **more)
+    return Progress(
+        trial=trial,
+        attempt=1,
+        began=Arrival(place=Place("n"), task_run=run),
+        rows=(Row(1, 0.0, {"score": 1.0}),),
+        **more,
+    )
 
 
 def test_the_end_of_a_fenced_double_does_not_declare_lost_the_one_that_runs(office: Office) -> None:

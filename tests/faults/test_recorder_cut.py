@@ -1,7 +1,8 @@
 """MLflow after a recorder died anywhere: what is there is what would be there, each point once.
 
-The real fold and the real sink, into sqlite; what `infra/mlflow/recorder.py` does around them (cursor, skip, take, write) is
-done here without its thread. One MLflow experiment for each cut, all in one database.
+The real fold and the real sink, into sqlite; what `flows/recording/recorder.py` does around them
+(cursor, skip, take, write) is done here without its thread. One MLflow experiment for each cut, all
+in one database.
 """
 
 from __future__ import annotations
@@ -37,8 +38,12 @@ class Died(Exception):
 
 
 def batches() -> list[Batch]:
-    """The log of an experiment in which a worker died and a curve was cut back; two segments are recorded at a time."""
-    late = next(t for t in whole(NAME).tape if t.what == "message" and t.when == "before" and t.number > 50)
+    """The log of an experiment in which a worker died and a curve was cut back; two segments are
+    recorded at a time.
+    """
+    late = next(
+        t for t in whole(NAME).tape if t.what == "message" and t.when == "before" and t.number > 50
+    )
 
     def kill(here: Transition, process: Process) -> None:
         if here.number == late.number:
@@ -59,11 +64,15 @@ def reports(log: list[Batch], after: int) -> Iterator[Reported]:
 
 
 def record(uri: str, name: str, log: list[Batch], die: tuple[int, str] | None = None) -> None:
-    """One life of a recorder: from MLflow's cursor to the end of the log, or to its death at a batch and a phase."""
+    """One life of a recorder: from MLflow's cursor to the end of the log, or to its death at a
+    batch and a phase.
+    """
     created = decode(log[0][0][1][0])
     assert isinstance(created, Created)
     runs = Runs(partial(reports, log))
-    with closing(MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id=f"{created.id}-{name}")) as sink:
+    with closing(
+        MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id=f"{created.id}-{name}")
+    ) as sink:
         cursor = sink.load().cursor or 0
         before = cursor
         for place, batch in enumerate(log):
@@ -96,9 +105,15 @@ def held(database: Path, name: str) -> dict[str, tuple[Any, ...]]:
         ).fetchall()
         for run, status, stage in runs:
             tags = dict(db.execute("select key, value from tags where run_uuid = ?", (run,)))
-            points = db.execute("select key, step, value from metrics where run_uuid = ? order by key, step", (run,)).fetchall()
+            points = db.execute(
+                "select key, step, value from metrics where run_uuid = ? order by key, step", (run,)
+            ).fetchall()
             params = dict(db.execute("select key, value from params where run_uuid = ?", (run,)))
-            ours = {k: v for k, v in tags.items() if k not in ("mlflow.parentRunId", "regrow.experiment_id")}
+            ours = {
+                k: v
+                for k, v in tags.items()
+                if k not in ("mlflow.parentRunId", "regrow.experiment_id")
+            }
             assert tags["regrow.key"] not in found, "one run for each key"
             assert len(points) == len({(k, s) for k, s, _ in points}), "one point for each step"
             found[tags["regrow.key"]] = status, stage, params, points, ours

@@ -1,4 +1,6 @@
-"""The same with real processes and real files: a process dies by SIGKILL in the middle, another one goes on."""
+"""The same with real processes and real files: a process dies by SIGKILL in the middle, another one
+goes on.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The suite goes red where regrow is broken: each breakage is made on purpose, and the cuts that must notice it do.
+"""The suite goes red where regrow is broken: each breakage is made on purpose, and the cuts that
+must notice it do.
 
-A cut that notices a breakage raises; one that does not is named in the summary too. The control is regrow as it is.
+A cut that notices a breakage raises; one that does not is named in the summary too. The control is
+regrow as it is.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from regrow.infra.coordinator.ledger import Ledger
+from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Log, Superseded
 from regrow.infra.log.segments import Segment
 from regrow.search.events import Began
 from regrow.search.history import Attempt, History, fold
-from regrow.tasks import checkpoint_writer, checkpoints
+from regrow.tasks.checkpoint import saving, writer
 from regrow.tasks.group.leader import Leader
 from regrow.tasks.group.member import Member
 from regrow.tasks.group.wire import Message, Ordered
-from regrow.tasks.manifests import Part
-from regrow.tasks.ports import Store
-from regrow.tasks.ranks import GroupBroken, Order
+from regrow.tasks.ports.ranks import GroupBroken, RankCommand
+from regrow.tasks.ports.store import Store
+from regrow.tasks.ports.uploads import Part
 from tests.faults import cuts, tally
 from tests.faults.scenarios import SEED, go_on, uncut, whole
 from tests.faults.world import Transition, restored
@@ -37,7 +39,7 @@ Breakage = Callable[[], AbstractContextManager[object]]
 ONE_SLOT, SLOTS, RANKS = "short trials in a row", "fifo, random, 2 slots", "two ranks"
 
 
-# ---- the breakages ---------------------------------------------------------------------------------------------------
+# ---- the breakages
 
 
 def acts_before_it_is_written() -> AbstractContextManager[object]:
@@ -94,13 +96,13 @@ class _ManifestFirst:
 
 def commits_the_manifest_before_the_blobs() -> AbstractContextManager[object]:
     """The commit comes first."""
-    save = checkpoints.save
+    save = saving.save
 
-    def wrongly(store: Store, *args: Any, **kwargs: Any) -> checkpoints.SavedCheckpoint:
+    def wrongly(store: Store, *args: Any, **kwargs: Any) -> saving.SavedCheckpoint:
         wrong: Any = _ManifestFirst(store)
         return save(wrong, *args, **kwargs)
 
-    return patch.object(checkpoint_writer, "save", wrongly)
+    return patch.object(writer, "save", wrongly)
 
 
 def keeps_the_rows_beyond_the_restored_step() -> AbstractContextManager[object]:
@@ -125,7 +127,9 @@ def forgets_where_a_torn_segment_was_cut() -> AbstractContextManager[object]:
 
 
 class _Afterwards:
-    """A store that puts off what it is given until its `late`, the next time that it is asked for anything."""
+    """A store that puts off what it is given until its `late`, the next time that it is asked for
+    anything.
+    """
 
     def __init__(self, store: Store, late: list[tuple[str, bytes]]) -> None:
         self._store, self._late = store, late
@@ -139,7 +143,7 @@ class _Afterwards:
 
 def commits_before_the_part_of_another_rank_is_durable() -> AbstractContextManager[object]:
     """A rank says that it has uploaded its part, and does so with the next one."""
-    upload, late = checkpoints.upload, dict[Store, list[tuple[str, bytes]]]()
+    upload, late = saving.upload, dict[Store, list[tuple[str, bytes]]]()
 
     def wrongly(store: Store, folder: Path, *, rank: int = 0, **kwargs: Any) -> Part:
         if rank == 0:
@@ -150,7 +154,7 @@ def commits_before_the_part_of_another_rank_is_durable() -> AbstractContextManag
         wrong: Any = _Afterwards(store, late[store])
         return upload(wrong, folder, rank=rank, **kwargs)
 
-    return patch.object(checkpoints, "upload", wrongly)
+    return patch.object(saving, "upload", wrongly)
 
 
 def commits_what_is_left_of_a_group() -> AbstractContextManager[object]:
@@ -161,7 +165,11 @@ def commits_what_is_left_of_a_group() -> AbstractContextManager[object]:
         try:
             return parts(self, step)
         except GroupBroken:
-            return [part.part for other in self._circle.all() if (part := other.parts.get(step)) and part.part]
+            return [
+                part.part
+                for other in self._circle.all()
+                if (part := other.parts.get(step)) and part.part
+            ]
 
     return patch.object(Leader, "parts", wrongly)
 
@@ -172,23 +180,25 @@ def trains_on_although_rank_0_is_gone() -> AbstractContextManager[object]:
 
     class Forever(deque[Message]):
         def popleft(self) -> Message:
-            return Ordered(Order())
+            return Ordered(RankCommand())
 
     def wrongly(self: Member) -> None:
         self._leave = lambda: None
         hear(self)
         if not self._over:
             with self._changed:
-                self._over, self._told = True, Forever([Ordered(Order())])
+                self._over, self._told = True, Forever([Ordered(RankCommand())])
                 self._changed.notify_all()
 
     return patch.object(Member, "_hear", wrongly)
 
 
-# ---- the cuts --------------------------------------------------------------------------------------------------------
+# ---- the cuts
 
 
-def _some(name: str, count: int, where: Callable[[Transition], bool] = lambda _: True) -> list[Transition]:
+def _some(
+    name: str, count: int, where: Callable[[Transition], bool] = lambda _: True
+) -> list[Transition]:
     return random.Random(SEED).sample([t for t in whole(name).tape if where(t)], count)
 
 
@@ -268,8 +278,15 @@ def another_rank_dies() -> None:
 CUTS: Sequence[Callable[[], None]] = (
     nothing_dies, everything_dies, the_coordinator_dies, a_worker_dies, a_worker_is_cut_off, a_driver_is_overtaken,
 )  # fmt: skip
-"""Only the first is watched while it runs (`checks.WATCHED`): of the others it is told what they find by their end."""
-CUTS_OF_GROUPS: Sequence[Callable[[], None]] = (nothing_dies_in_groups, a_group_dies, rank_0_dies, another_rank_dies)
+"""Only the first is watched while it runs (`checks.WATCHED`): of the others it is told what they
+find by their end.
+"""
+CUTS_OF_GROUPS: Sequence[Callable[[], None]] = (
+    nothing_dies_in_groups,
+    a_group_dies,
+    rank_0_dies,
+    another_rank_dies,
+)
 """The same for trials of several ranks."""
 
 NOTICED_BY: Mapping[Breakage, set[Callable[[], None]]] = {
@@ -308,7 +325,9 @@ def said(cut: Callable[[], None]) -> str:
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """What broken coordinators raised is told by the collector, at the latest here: not while a later test parses code."""
+    """What broken coordinators raised is told by the collector, at the latest here: not while a
+    later test parses code.
+    """
     yield
     gc.collect()
 
@@ -324,7 +343,9 @@ def test_what_is_broken_in_a_group_is_noticed(breakage: Breakage) -> None:
 
 
 def _must_be_noticed(
-    breakage: Breakage, made: Sequence[Callable[[], None]], by: Mapping[Breakage, set[Callable[[], None]]]
+    breakage: Breakage,
+    made: Sequence[Callable[[], None]],
+    by: Mapping[Breakage, set[Callable[[], None]]],
 ) -> None:
     for name in (ONE_SLOT, SLOTS, RANKS):
         whole(name)  # what is right is known before anything is broken
@@ -333,6 +354,8 @@ def _must_be_noticed(
     if breakage is nullcontext:
         assert not any(heard.values()), f"nothing is broken: {heard}"
         return
-    tally.catches[breakage.__name__.replace("_", " ")] = {cut.__name__.replace("_", " "): heard[cut] for cut in made}
+    tally.catches[breakage.__name__.replace("_", " ")] = {
+        cut.__name__.replace("_", " "): heard[cut] for cut in made
+    }
     for cut in by[breakage]:
         assert heard[cut], f"{cut.__name__} does not notice"

@@ -1,4 +1,6 @@
-"""Two torn writes in a row: a crash tears the last segment, another one the claim of the driver that came back."""
+"""Two torn writes in a row: a crash tears the last segment, another one the claim of the driver
+that came back.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import pytest
 
 from regrow.infra.log.log import Log
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.store import Store
 
 
 def tear(store: Store, key: str, length: int) -> None:
@@ -16,9 +18,14 @@ def tear(store: Store, key: str, length: int) -> None:
     store.create(key, data[:length])
 
 
-@pytest.mark.xfail(strict=True, reason="the claim's head says how much of the segment before counts, and is torn itself")
+@pytest.mark.xfail(
+    strict=True,
+    reason="the claim's head says how much of the segment before counts, and is torn itself",
+)
 @pytest.mark.parametrize("left", [0, 10])
-def test_a_log_whose_last_segment_and_the_claim_after_it_are_torn_is_read_up_to_there(left: int) -> None:
+def test_a_log_whose_last_segment_and_the_claim_after_it_are_torn_is_read_up_to_there(
+    left: int,
+) -> None:
     store = MemoryStore()
     log = Log.open(store)
     log.claim([b'"first"'])
@@ -29,4 +36,8 @@ def test_a_log_whose_last_segment_and_the_claim_after_it_are_torn_is_read_up_to_
     tear(store, claim, left)
     assert [line for _, lines in Log.read(store) for line in lines] == [b'"first"', b'"second"']
     Log.open(store).claim([b'"opened again"'])
-    assert [line for _, lines in Log.read(store) for line in lines] == [b'"first"', b'"second"', b'"opened again"']
+    assert [line for _, lines in Log.read(store) for line in lines] == [
+        b'"first"',
+        b'"second"',
+        b'"opened again"',
+    ]

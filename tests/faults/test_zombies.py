@@ -1,7 +1,8 @@
 """What was taken for dead and goes on: nothing that it does counts.
 
-A *zombie* is a driver with its coordinator and workers while another driver has taken the log over, or a worker whose
-attempt was declared lost. Both go on in turn with those that replaced them, in an order that depends on a seed.
+A *zombie* is a driver with its coordinator and workers while another driver has taken the log over,
+or a worker whose attempt was declared lost. Both go on in turn with those that replaced them, in an
+order that depends on a seed.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def test_a_driver_that_wakes_up_in_its_sweep_deletes_nothing_of_its_successor() 
     listed = store.list
 
     def slow_list(prefix: str) -> list[str]:
-        """The successor runs between the sweep's reading of the log and its look at what is there."""
+        """The successor runs between the sweep's reading of the log and its look at what is
+        there.
+        """
         store.list = listed  # type: ignore[method-assign]
         new.open().run()
         return listed(prefix)

@@ -1,4 +1,5 @@
-"""A worker of a session that is cut: real attempts in a thread, which goes on only when it is its turn. No test lives here.
+"""A worker of a session that is cut: real attempts in a thread, which goes on only when it is its
+turn. No test lives here.
 
 Where a trial has several ranks this is the first of them, with the others beside it (`ranks.py`).
 """
@@ -10,10 +11,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from regrow.search.events import Cause
-from regrow.tasks import attempt
-from regrow.tasks.attempt import Finished
-from regrow.tasks.messages import Assignment, Progress, Reply
-from regrow.tasks.ranks import GroupBroken
+from regrow.tasks.attempt import attempt
+from regrow.tasks.ports.executor import Finished
+from regrow.tasks.ports.messages import Assignment, Progress, Reply
+from regrow.tasks.ports.ranks import GroupBroken
 from tests.faults.ranks import Here, Together
 from tests.faults.world import Gone, Killed, Process, View
 
@@ -49,7 +50,10 @@ class Worker:
     @property
     def processes(self) -> list[Process]:
         """Those of all its ranks."""
-        return [self.process, *(rank.process for rank in (self.together.ranks if self.together is not None else ()))]
+        return [
+            self.process,
+            *(rank.process for rank in (self.together.ranks if self.together is not None else ())),
+        ]
 
     def step(self) -> None:
         """Lets it go on to its next transition."""
@@ -100,7 +104,14 @@ class Worker:
         try:
             group = self.together.form() if self.together is not None else None
             return attempt.run_attempt(
-                session.job, assignment, self, store, host=Here(), task_run=self.task_run, carry_on=lambda: carry_on, group=group,
+                session.job,
+                assignment,
+                self,
+                store,
+                host=Here(),
+                task_run=self.task_run,
+                carry_on=lambda: carry_on,
+                group=group,
             )
         finally:
             if self.together is not None:

@@ -1,9 +1,11 @@
-"""The world in which experiments crash: virtual processes, and a store in which every effect is two transitions.
+"""The world in which experiments crash: virtual processes, and a store in which every effect is two
+transitions.
 
-A *transition* is a point just before or just after something that others can see: an object created or deleted, an
-attempt handed out, a message delivered or answered. (For the log a third lies between: the write was torn.) Each is
-counted, named, and may be where a process dies. With a store in memory the durable state is kept beside it: a crash
-of everything is that state and nothing else. No test lives here.
+A *transition* is a point just before or just after something that others can see: an object created
+or deleted, an attempt handed out, a message delivered or answered. (For the log a third lies
+between: the write was torn.) Each is counted, named, and may be where a process dies. With a store
+in memory the durable state is kept beside it: a crash of everything is that state and nothing else.
+No test lives here.
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ from pathlib import Path
 from regrow.infra.log.segments import Extent, decode, extents
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import decode as event_of
-from regrow.tasks.ports import Store
+from regrow.tasks.errors import Interrupted
+from regrow.tasks.ports.store import Store
 
 WAIT = 60.0
 """Seconds after which a process that does not give control back is taken for hung."""
 State = dict[str, bytes]
 
 
-class Killed(BaseException):
+class Killed(Interrupted):
     """The process is dead: unwinds what is left of it, which does nothing any more."""
 
 
@@ -34,7 +37,9 @@ class Gone(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """`what` happened or was about to, `when` (before, torn, after), to the object or lease `key`, by process `who`."""
+    """`what` happened or was about to, `when` (before, torn, after), to the object or lease `key`,
+    by process `who`.
+    """
 
     number: int
     what: str
@@ -52,14 +57,21 @@ class Transition:
 
 
 class Process:
-    """A virtual process. Where it has threads of its own, one of them runs at a time, and only while the scheduler waits.
+    """A virtual process. Where it has threads of its own, one of them runs at a time, and only
+    while the scheduler waits.
 
-    `yields`: it gives control back at each transition, so that others come in between. `turn`: another process of the same attempt,
-    with which it has its turns: one of both runs at a time. `at_death` is called once, as it is killed.
+    `yields`: it gives control back at each transition, so that others come in between. `turn`:
+    another process of the same attempt, with which it has its turns: one of both runs at a time.
+    `at_death` is called once, as it is killed.
     """
 
     def __init__(
-        self, name: str, *, yields: bool = False, turn: Process | None = None, at_death: Callable[[], None] = lambda: None,
+        self,
+        name: str,
+        *,
+        yields: bool = False,
+        turn: Process | None = None,
+        at_death: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.yields: bool = yields if turn is None else turn.yields
@@ -104,7 +116,9 @@ class Process:
             raise Gone(self.name)
 
     def wait(self) -> None:
-        """Gives control back until the scheduler comes to it again. Raises Gone if it was killed."""
+        """Gives control back until the scheduler comes to it again. Raises Gone if it was
+        killed.
+        """
         if not self.killed:
             self.parked = True
             self._back.release()
@@ -125,18 +139,24 @@ class World:
     on: Callable[[Transition, Process], None] | None = None
     """Called at each transition: may kill."""
     watch: Callable[[World, str, str], None] | None = None
-    """Called after each effect with its verb (create, delete) and key: raises where what holds always does not hold."""
+    """Called after each effect with its verb (create, delete) and key: raises where what holds
+    always does not hold.
+    """
     keep_states: bool = True
     broken: list[BaseException] = field(default_factory=list)
     """What `watch` raised: the code under test may catch it, but it is not forgotten."""
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
-    def pass_by(self, process: Process, what: str, when: str, key: str, torn: bytes | None = None) -> None:
+    def pass_by(
+        self, process: Process, what: str, when: str, key: str, torn: bytes | None = None
+    ) -> None:
         """Counts a transition. Raises Gone if the process is killed at it."""
         if process.killed:
             raise Gone(process.name)
         with self._counting:
-            here = Transition(number=len(self.tape), what=what, when=when, key=key, who=process.name)
+            here = Transition(
+                number=len(self.tape), what=what, when=when, key=key, who=process.name
+            )
             self.tape.append(here)
             if self.keep_states and isinstance(self.store, MemoryStore):
                 state = dict(self.store._objects)
@@ -167,7 +187,8 @@ class View:
         world.pass_by(process, what, "before", key)
         if key.startswith("log/") and isinstance(data, bytes):
             cuts = torn_at(data)
-            for cut in cuts if object_at(key) == "log segment" else cuts[-1:]:  # readers of a merged one want all or nothing
+            # readers of a merged one want all or nothing
+            for cut in cuts if object_at(key) == "log segment" else cuts[-1:]:
                 try:
                     world.pass_by(process, what, "torn", key, torn=data[:cut])
                 except Gone:
@@ -213,7 +234,9 @@ def object_at(key: str) -> str:
 
 
 def describe(key: str, data: bytes | Path) -> str:
-    """What creating an object means; for a segment of the log: which kinds of events it makes durable."""
+    """What creating an object means; for a segment of the log: which kinds of events it makes
+    durable.
+    """
     if object_at(key) == "log segment" and isinstance(data, bytes):
         number = int(re.findall(r"\d+", key)[0])
         (segment,) = decode(data, Extent(number, number))
@@ -223,7 +246,9 @@ def describe(key: str, data: bytes | Path) -> str:
 
 
 def torn_at(data: bytes) -> list[int]:
-    """Where a torn write may leave off: within the head, within the last line, and within the one in the middle."""
+    """Where a torn write may leave off: within the head, within the last line, and within the one
+    in the middle.
+    """
     ends = [match.end() for match in re.finditer(b"\n", data)]
     cuts = {ends[0] // 2, (ends[-2] + ends[-1]) // 2 if len(ends) > 1 else ends[0] - 1}
     if len(ends) > 2:

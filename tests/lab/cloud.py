@@ -1,7 +1,9 @@
-"""A cloud to test with: AWS's interfaces as moto has them, and behind each instance that runs a host of the lab with its address.
+"""A cloud to test with: AWS's interfaces as moto has them, and behind each instance that runs a
+host of the lab with its address.
 
-The laptop is a host beside them; whoever has `environment` there talks to this cloud. Machines have a metadata service, end when
-they are terminated or shut themselves down, and can be taken away with or without a notice.
+The laptop is a host beside them; whoever has `environment` there talks to this cloud. Machines have
+a metadata service, end when they are terminated or shut themselves down, and can be taken away with
+or without a notice.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def why_not() -> str:
 
 
 class Cloud:
-    """The cloud; `hosts` are its machines, the first one the laptop. `machines` by the instance's id."""
+    """The cloud; `hosts` are its machines, the first one the laptop. `machines` by the instance's
+    id.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "cloud"
@@ -51,7 +55,9 @@ class Cloud:
     def environment(self) -> dict[str, str]:
         """By which a process is a client of this cloud."""
         return {
-            "AWS_ENDPOINT_URL": f"http://{LAPTOP}:{PORT}", "AWS_ACCESS_KEY_ID": "lab", "AWS_SECRET_ACCESS_KEY": "lab",
+            "AWS_ENDPOINT_URL": f"http://{LAPTOP}:{PORT}",
+            "AWS_ACCESS_KEY_ID": "lab",
+            "AWS_SECRET_ACCESS_KEY": "lab",
             "AWS_DEFAULT_REGION": REGION,
         }
 
@@ -65,7 +71,13 @@ class Cloud:
         laptop, said = self.hosts.add(LAPTOP), self.folder / "said"
         server = Path(__file__).with_name("cloud_server.py")
         process = self.hosts.begin(
-            laptop, sys.executable, str(server), LAPTOP, str(PORT), str(self.folder), said=said,
+            laptop,
+            sys.executable,
+            str(server),
+            LAPTOP,
+            str(PORT),
+            str(self.folder),
+            said=said,
             environment={"PYTHONPATH": _paths()},
         )
         await_(lambda: "Running on" in said.read_text() or process.poll() is not None, "moto")
@@ -82,11 +94,19 @@ class Cloud:
     def instances(self) -> dict[str, tuple[str, str, str, str]]:
         """Address, state, market and the key that is let in, of all instances that ever were."""
         file = self.folder / "instances"
-        return {name: tuple(found) for name, found in json.loads(file.read_text()).items()} if file.exists() else {}
+        return (
+            {name: tuple(found) for name, found in json.loads(file.read_text()).items()}
+            if file.exists()
+            else {}
+        )
 
     def running(self, market: str | None = None) -> list[str]:
         """The instances that run, of one market or all."""
-        return [name for name, (_, state, kind, _) in self.instances().items() if state == "running" and market in (None, kind)]
+        return [
+            name
+            for name, (_, state, kind, _) in self.instances().items()
+            if state == "running" and market in (None, kind)
+        ]
 
     def spot(self, *, there: bool) -> None:
         """Whether spot machines can be had."""
@@ -125,7 +145,9 @@ class Cloud:
             raise
 
     def _look(self) -> None:
-        """Makes the machines what moto says of them, and tells moto of those that ended by themselves."""
+        """Makes the machines what moto says of them, and tells moto of those that ended by
+        themselves.
+        """
         for name, (address, state, _, key) in self.instances().items():
             if name in self.gone:
                 continue
@@ -142,7 +164,9 @@ class Cloud:
         host = self.hosts.add(address, lets_in=key)
         self.hosts.run(host, "ip", "address", "add", "169.254.169.254/32", "dev", "lo")
         service = Path(__file__).with_name("metadata.py")
-        self.hosts.begin(host, sys.executable, str(service), f"/root/{_NOTICE}", said=host.folder / "metadata")
+        self.hosts.begin(
+            host, sys.executable, str(service), f"/root/{_NOTICE}", said=host.folder / "metadata"
+        )
         self.machines[name] = host
 
     def _ended(self, name: str) -> None:

@@ -1,8 +1,10 @@
-"""EC2, IAM and SSM as moto has them, with a folder beside them by which a cloud's machines are moved.
+"""EC2, IAM and SSM as moto has them, with a folder beside them by which a cloud's machines are
+moved.
 
 `python cloud_server.py ADDRESS PORT FOLDER`. In the folder:
 
-* instances: JSON of all instances, written anew as they change: id to [address, state, market, public key]
+* instances: JSON of all instances, written anew as they change: id to [address, state, market,
+  public key]
 * terminate-ID: made by others: the instance has ended by itself
 * no-spot: there while no spot machine can be had
 * asked: a line for each request for machines
@@ -32,7 +34,9 @@ request.</Message></Error></Errors><RequestID>refused</RequestID></Response>"""
 
 
 class Refusing:
-    """A WSGI application that refuses spot machines while a file is there, and hands on all else."""
+    """A WSGI application that refuses spot machines while a file is there, and hands on all
+    else.
+    """
 
     def __init__(self, app: Any, folder: Path) -> None:
         self._app, self._folder = app, folder
@@ -48,7 +52,10 @@ class Refusing:
                 with (self._folder / "asked").open("a") as asked:
                     asked.write(f"{market} {'refused' if refused else 'granted'}\n")
                 if refused:
-                    start("500 Internal Server Error", [("Content-Type", "text/xml"), ("Content-Length", str(len(_REFUSED)))])
+                    start(
+                        "500 Internal Server Error",
+                        [("Content-Type", "text/xml"), ("Content-Length", str(len(_REFUSED)))],
+                    )
                     return [_REFUSED]
         answer: Iterable[bytes] = self._app(environ, start)
         return answer
@@ -62,7 +69,12 @@ def _watch(folder: Path) -> None:
             for one in list(backend.all_instances()):
                 key = backend.key_pairs.get(str(one.key_name))
                 known.setdefault(one.id, key.public_key if key else "")
-                found[one.id] = [one.private_ip, one._state.name, one.lifecycle or "on-demand", known[one.id]]
+                found[one.id] = [
+                    one.private_ip,
+                    one._state.name,
+                    one.lifecycle or "on-demand",
+                    known[one.id],
+                ]
                 if (folder / f"terminate-{one.id}").exists() and one._state.name != "terminated":
                     backend.terminate_instances([one.id])
         if (text := json.dumps(found)) != shown:

@@ -1,9 +1,12 @@
-"""Machines on one machine: each with an address, an SSH server, processes, home and temporary folders of its own.
+"""Machines on one machine: each with an address, an SSH server, processes, home and temporary
+folders of its own.
 
-A host is a network namespace on a switch of the lab's, and in it mount, process and name (UTS) namespaces with `sshd` as their
-first process. Home, /tmp, /run and /dev/shm are the host's own, and outlive a reboot (`kill`, `boot`); the rest of the file
-system is this machine's. No process of a host sees those of another: Ray's launcher kills every Ray that it sees. There
-is no way out of the lab, and no name is resolved but those of its hosts. Needs root and the right to make namespaces (`why_not`).
+A host is a network namespace on a switch of the lab's, and in it mount, process and name (UTS)
+namespaces with `sshd` as their first process. Home, /tmp, /run and /dev/shm are the host's own, and
+outlive a reboot (`kill`, `boot`); the rest of the file system is this machine's. No process of a
+host sees those of another: Ray's launcher kills every Ray that it sees. There is no way out of the
+lab, and no name is resolved but those of its hosts. Needs root and the right to make namespaces
+(`why_not`).
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from tests.system import hosts as networks
 
 NETWORK = "10.99.7.0/24"
 OFF = ".off"
-"""A file at home that the command `shutdown` of a host leaves: who plays the machine's part is to turn it off."""
+"""A file at home that the command `shutdown` of a host leaves: who plays the machine's part is to
+turn it off.
+"""
 _HOME = Path("/root")
 _OWN = (_HOME, Path("/tmp"))
 """What each host has a folder of its own for."""
@@ -62,18 +67,29 @@ Subsystem sftp internal-sftp
 
 def why_not() -> str:
     """Why hosts cannot be made on this machine; empty if they can."""
-    for program, package in (("sshd", "openssh-server"), ("ssh", "openssh-client"), ("rsync", "rsync"), ("nsenter", "util-linux")):
+    for program, package in (
+        ("sshd", "openssh-server"),
+        ("ssh", "openssh-client"),
+        ("rsync", "rsync"),
+        ("nsenter", "util-linux"),
+    ):
         if _which(program) is None:
             return f"the command `{program}` ({package}) is missing"
     if reason := networks.why_not():
         return reason
-    done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--uts", "--mount-proc", "true"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "--uts", "--mount-proc", "true"],
+        capture_output=True,
+        check=False,
+    )
     return f"no namespaces can be made: {done.stderr.decode().strip()}" if done.returncode else ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Host:
-    """One machine. `namespace` is its network's, `folder` its disk, `init` its first process as seen from outside, if it runs."""
+    """One machine. `namespace` is its network's, `folder` its disk, `init` its first process as
+    seen from outside, if it runs.
+    """
 
     number: int
     name: str
@@ -96,9 +112,11 @@ class Host:
 
 @dataclass(slots=True)
 class Hosts:
-    """The hosts of a lab below `folder`. `visible`: what of /root and /tmp all of them see besides the interpreter, `shared` included.
+    """The hosts of a lab below `folder`. `visible`: what of /root and /tmp all of them see besides
+    the interpreter, `shared` included.
 
-    The private key that all of them let in is `key`; of the hosts only the first (the laptop) has it, as its ~/.ssh/id_ed25519.
+    The private key that all of them let in is `key`; of the hosts only the first (the laptop) has
+    it, as its ~/.ssh/id_ed25519.
     """
 
     folder: Path
@@ -113,7 +131,10 @@ class Hosts:
         for name in ("id_ed25519", "host_key"):
             file = self.folder / name
             if not file.exists():
-                subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", file], check=True)
+                subprocess.run(
+                    ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", file],
+                    check=True,
+                )
         self._hosts_file.write_text("127.0.0.1 localhost\n")
         (self.folder / "resolv.conf").write_text("")
         _ip("netns", "add", self._switch)
@@ -127,7 +148,9 @@ class Hosts:
 
     @property
     def shared(self) -> Path:
-        """A folder that all hosts see at the same path: what a network file system is to machines."""
+        """A folder that all hosts see at the same path: what a network file system is to
+        machines.
+        """
         return self.folder / "shared"
 
     @property
@@ -144,10 +167,15 @@ class Hosts:
         return [self.add(str(network[len(self.all) + 1])) for _ in range(count)]
 
     def add(self, address: str, *, lets_in: str | None = None) -> Host:
-        """One more host, at this address of the network, that answers to SSH. `lets_in`: a public key in place of the lab's."""
+        """One more host, at this address of the network, that answers to SSH. `lets_in`: a public
+        key in place of the lab's.
+        """
         number = len(self.all)
         host = Host(
-            number=number, name=f"node{number}", address=address, namespace=f"{self._mark}-{number}",
+            number=number,
+            name=f"node{number}",
+            address=address,
+            namespace=f"{self._mark}-{number}",
             folder=self.folder / "hosts" / str(number),
         )
         self.all.append(host)
@@ -158,35 +186,81 @@ class Hosts:
         return host
 
     def boot(self, host: Host) -> None:
-        """Starts a host that does not run, with the disk that it has; returns when it answers to SSH."""
+        """Starts a host that does not run, with the disk that it has; returns when it answers to
+        SSH.
+        """
         self._connect(host)
         binds = "\n".join(self._bind(host, path) for path in self._seen())
         script = _INIT.format(
-            name=host.name, folder=shlex.quote(str(host.folder)), binds=binds, sshd=_which("sshd"),
-            hosts=shlex.quote(str(self._hosts_file)), resolver=shlex.quote(str(self.folder / "resolv.conf")),
+            name=host.name,
+            folder=shlex.quote(str(host.folder)),
+            binds=binds,
+            sshd=_which("sshd"),
+            hosts=shlex.quote(str(self._hosts_file)),
+            resolver=shlex.quote(str(self.folder / "resolv.conf")),
         )
-        words = ["ip", "netns", "exec", host.namespace, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--uts"]
+        words = [
+            "ip",
+            "netns",
+            "exec",
+            host.namespace,
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--uts",
+        ]
         with (host.folder / "console").open("wb") as console:
             host.process = subprocess.Popen(
-                [*words, "--mount-proc", "bash", "-c", script], stdin=subprocess.DEVNULL, stdout=console, stderr=console,
+                [*words, "--mount-proc", "bash", "-c", script],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
                 start_new_session=True,
             )
         host.init = networks.await_(lambda: self._first(host), f"first process of {host.name}")
         networks.await_(lambda: self._answers(host), f"SSH server of {host.name}")
 
     def command(self, host: Host, *words: str) -> list[str]:
-        """The command line that runs `words` on a host, as its root; `run` and `begin` give it the environment of a login there."""
-        return ["nsenter", f"--target={host.init}", "--net", "--mount", "--pid", "--uts", "--wd=/root", "--", *words]
+        """The command line that runs `words` on a host, as its root; `run` and `begin` give it the
+        environment of a login there.
+        """
+        return [
+            "nsenter",
+            f"--target={host.init}",
+            "--net",
+            "--mount",
+            "--pid",
+            "--uts",
+            "--wd=/root",
+            "--",
+            *words,
+        ]
 
     def run(
-        self, host: Host, *words: str, environment: Mapping[str, str] | None = None, check: bool = True, seconds: float = 300.0,
+        self,
+        host: Host,
+        *words: str,
+        environment: Mapping[str, str] | None = None,
+        check: bool = True,
+        seconds: float = 300.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command on a host and waits for its end. `check`: a failure is an AssertionError with what it said."""
+        """Runs a command on a host and waits for its end. `check`: a failure is an AssertionError
+        with what it said.
+        """
         done = subprocess.run(
-            self.command(host, *words), env=self.environment(environment), text=True, capture_output=True, check=False,
-            timeout=seconds, stdin=subprocess.DEVNULL,
+            self.command(host, *words),
+            env=self.environment(environment),
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=seconds,
+            stdin=subprocess.DEVNULL,
         )
-        assert not check or done.returncode == 0, f"{host.name}: {shlex.join(words)}: {done.stdout}{done.stderr}"
+        assert not check or done.returncode == 0, (
+            f"{host.name}: {shlex.join(words)}: {done.stdout}{done.stderr}"
+        )
         return done
 
     def begin(
@@ -195,7 +269,11 @@ class Hosts:
         """Starts a command on a host, which writes to the file `said`."""
         with said.open("ab") as file:
             process = subprocess.Popen(
-                self.command(host, *words), env=self.environment(environment), stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                self.command(host, *words),
+                env=self.environment(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
                 start_new_session=True,
             )
         self._begun.append(process)
@@ -211,7 +289,13 @@ class Hosts:
         found = []
         for pid in self._pids(host):
             with suppress(OSError):
-                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                line = (
+                    Path(f"/proc/{pid}/cmdline")
+                    .read_bytes()
+                    .replace(b"\0", b" ")
+                    .decode(errors="replace")
+                    .strip()
+                )
                 if line and "sshd" not in line.split()[0] and "unshare --mount" not in line:
                     found.append(line)
         return found
@@ -225,12 +309,16 @@ class Hosts:
         _ip("-n", self._switch, "link", "set", f"v{host.number}", "master", "switch")
 
     def kill(self, host: Host) -> None:
-        """A host is gone as by a power cut: nobody hears a word of it. Its disk stays for `boot`."""
+        """A host is gone as by a power cut: nobody hears a word of it. Its disk stays for
+        `boot`.
+        """
         if host.process is None:
             return
-        _ip("-n", self._switch, "link", "del", f"v{host.number}", check=False)  # first: else the kernel says goodbye for it
+        # first: else the kernel says goodbye for it
+        _ip("-n", self._switch, "link", "del", f"v{host.number}", check=False)
         with suppress(ProcessLookupError):
-            os.kill(host.init, signal.SIGKILL)  # and with the first process all others of its namespace
+            # and with the first process all others of its namespace
+            os.kill(host.init, signal.SIGKILL)
         host.process.kill()
         host.process.wait()
         self._sweep(host)
@@ -238,7 +326,9 @@ class Hosts:
         host.process, host.init = None, 0
 
     def shut_down(self, host: Host, *, grace: float = 30.0) -> None:
-        """Ends a host in order: SIGTERM to all, and after `grace` seconds, or when nothing is left, it is off."""
+        """Ends a host in order: SIGTERM to all, and after `grace` seconds, or when nothing is left,
+        it is off.
+        """
         for pid in self._pids(host):
             if pid != host.init and (host.process is None or pid != host.process.pid):
                 with suppress(ProcessLookupError):
@@ -249,7 +339,9 @@ class Hosts:
         self.kill(host)
 
     def stop(self) -> None:
-        """All hosts are gone, and the switch with them. What was on their disks stays below `folder`."""
+        """All hosts are gone, and the switch with them. What was on their disks stays below
+        `folder`.
+        """
         for host in self.all:
             self.kill(host)
         for process in self._begun:
@@ -258,15 +350,37 @@ class Hosts:
 
     def _connect(self, host: Host) -> None:
         link, ours = f"v{host.number}", ["-n", host.namespace]
-        hardware = f"02:00:00:00:{host.number >> 8:02x}:{host.number & 255:02x}"  # the same after a reboot, as others remember it
+        # the same after a reboot, as others remember it
+        hardware = f"02:00:00:00:{host.number >> 8:02x}:{host.number & 255:02x}"
         _ip("netns", "add", host.namespace)
         _ip(*ours, "link", "set", "lo", "up")
-        _ip("-n", self._switch, "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+        _ip(
+            "-n",
+            self._switch,
+            "link",
+            "add",
+            link,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            host.namespace,
+        )
         _ip(*ours, "link", "set", "eth0", "address", hardware)
         _ip("-n", self._switch, "link", "set", link, "master", "switch", "up")
-        _ip(*ours, "address", "add", f"{host.address}/{ipaddress.ip_network(self.network).prefixlen}", "dev", "eth0")
+        _ip(
+            *ours,
+            "address",
+            "add",
+            f"{host.address}/{ipaddress.ip_network(self.network).prefixlen}",
+            "dev",
+            "eth0",
+        )
         _ip(*ours, "link", "set", "eth0", "up")
-        _ip(*ours, "route", "add", "default", "dev", "eth0")  # without one Ray takes 127.0.0.1 for the host's address
+        # without one Ray takes 127.0.0.1 for the host's address
+        _ip(*ours, "route", "add", "default", "dev", "eth0")
 
     def _furnish(self, host: Host, lets_in: str | None) -> None:
         ssh = host.home / ".ssh"
@@ -285,31 +399,50 @@ class Hosts:
         off.parent.mkdir()
         off.write_text(f"#!/bin/sh\ntouch {_HOME}/{OFF}\n")
         off.chmod(0o755)
-        templates = host.home / ".cache" / "regrow"  # of databases: without them the first server here takes 15 s longer to start
+        # of databases: without them the first server here takes 15 s longer to start
+        templates = host.home / ".cache" / "regrow"
         templates.mkdir(parents=True)
-        for file in (Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "regrow").glob("*.db"):
+        for file in (
+            Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "regrow"
+        ).glob("*.db"):
             shutil.copy(file, templates)
         for name in (".bashrc", ".profile"):
             (host.home / name).write_text(f"export PATH={self.environment()['PATH']}\n")
 
     def _seen(self) -> list[Path]:
         """What all hosts see although it is where they have folders of their own."""
-        paths = [Path(sys.base_prefix), Path(sys.prefix), *(Path(path) for path in sys.path if path), self.shared, *self.visible]
+        paths = [
+            Path(sys.base_prefix),
+            Path(sys.prefix),
+            *(Path(path) for path in sys.path if path),
+            self.shared,
+            *self.visible,
+        ]
         there = sorted({path.resolve() for path in paths if path.resolve().exists()})
-        hidden = [path for path in there if any(path != own and path.is_relative_to(own) for own in _OWN)]
-        return [path for path in hidden if not any(path != other and path.is_relative_to(other) for other in hidden)]
+        hidden = [
+            path for path in there if any(path != own and path.is_relative_to(own) for own in _OWN)
+        ]
+        return [
+            path
+            for path in hidden
+            if not any(path != other and path.is_relative_to(other) for other in hidden)
+        ]
 
     def _bind(self, host: Host, path: Path) -> str:
         there = host.folder / path.relative_to("/")
-        make = f"mkdir -p {shlex.quote(str(there))}" if path.is_dir() else (
-            f"mkdir -p {shlex.quote(str(there.parent))}; touch {shlex.quote(str(there))}"
+        make = (
+            f"mkdir -p {shlex.quote(str(there))}"
+            if path.is_dir()
+            else (f"mkdir -p {shlex.quote(str(there.parent))}; touch {shlex.quote(str(there))}")
         )
         return f"{make}; mount --bind {shlex.quote(str(path))} {shlex.quote(str(there))}"
 
     def _first(self, host: Host) -> int | None:
         assert host.process is not None
         assert host.process.poll() is None, (host.folder / "console").read_text()
-        children = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
+        )
         return int(children[0]) if children else None
 
     def _answers(self, host: Host) -> bool:
@@ -318,7 +451,9 @@ class Hosts:
         return f"listening on {host.address}" in (host.folder / "console").read_text().lower()
 
     def _pids(self, host: Host) -> list[int]:
-        return [int(pid) for pid in _ip("netns", "pids", host.namespace, check=False).stdout.split()]
+        return [
+            int(pid) for pid in _ip("netns", "pids", host.namespace, check=False).stdout.split()
+        ]
 
     def _sweep(self, host: Host) -> None:
         """What was started from outside and still holds the host's network."""
@@ -332,7 +467,9 @@ class Hosts:
 
 @contextmanager
 def lab(folder: Path, count: int, *, visible: Sequence[Path] = ()) -> Iterator[Hosts]:
-    """A lab of `count` hosts, the first of which is the laptop. After the block nothing of it runs."""
+    """A lab of `count` hosts, the first of which is the laptop. After the block nothing of it
+    runs.
+    """
     hosts = Hosts(folder, visible=visible)
     try:
         hosts.start(count)

@@ -1,4 +1,5 @@
-"""The metadata service of an EC2 machine, on the address that it has there: session tokens, and a notice once FILE is there.
+"""The metadata service of an EC2 machine, on the address that it has there: session tokens, and a
+notice once FILE is there.
 
 `python metadata.py FILE`
 """

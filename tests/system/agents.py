@@ -1,4 +1,6 @@
-"""Experiments of RLlib's as a user writes them, with an environment of the user's own. No test lives here."""
+"""Experiments of RLlib's as a user writes them, with an environment of the user's own. No test
+lives here.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,12 @@ def configure(config: dict) -> PPOConfig:
     made = PPOConfig().environment(Corridor, env_config={"length": config["length"]}).env_runners(num_env_runners=0)
     return made.training(lr=config["lr"], train_batch_size_per_learner=100, minibatch_size=50, num_epochs=1)
 """
-SMALL = {"train_batch_size_per_learner": 200, "minibatch_size": 100, "num_epochs": 2, "model": {"fcnet_hiddens": {"constant": [16]}}}
+SMALL = {
+    "train_batch_size_per_learner": 200,
+    "minibatch_size": 100,
+    "num_epochs": 2,
+    "model": {"fcnet_hiddens": {"constant": [16]}},
+}
 
 MIDDLING = {**SMALL, "train_batch_size_per_learner": 1000, "minibatch_size": 125}
 
@@ -47,7 +54,15 @@ MIDDLING = {**SMALL, "train_batch_size_per_learner": 1000, "minibatch_size": 125
 def experiment(desk: Desk, name: str, **changes: Any) -> Path:
     """Writes the user's files and a specification."""
     (desk.folder / "corridors.py").write_text("LEAST = 1\n")
-    given = {"metric": "return", "mode": "max", "search": "random", "trials": 1, "max_steps": 6, "concurrency": None, **changes}
+    given = {
+        "metric": "return",
+        "mode": "max",
+        "search": "random",
+        "trials": 1,
+        "max_steps": 6,
+        "concurrency": None,
+        **changes,
+    }
     return desk.write(name, train=AGENTS, trainable=None, **given)
 
 

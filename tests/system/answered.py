@@ -13,9 +13,11 @@ import urllib.request
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
+from regrow.apps.serving.messages import TOKEN
 from tests.system.conftest import Desk
 
 CLIENTS = 8
@@ -60,10 +62,16 @@ class Server:
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
     port: int = 0
+    token: str = ""
+    """What it asks for, if it made that itself."""
 
     @classmethod
     def start(cls, desk: Desk, *arguments: object, **environment: str) -> Server:
-        return cls.of(desk.start("serve", "kept", "--model", "serve.py:Model", "--port", 0, *arguments, **environment))
+        return cls.of(
+            desk.start(
+                "serve", "kept", "--model", "serve.py:Model", "--port", 0, *arguments, **environment
+            )
+        )
 
     @classmethod
     def of(cls, process: subprocess.Popen[str]) -> Server:
@@ -71,6 +79,8 @@ class Server:
         server = cls(process)
         threading.Thread(target=server._read, daemon=True).start()
         server.port = int(server.said(r"\S+ at http://[^/]*:(\d+)/predict")[1])
+        where = server.said(r"with the token in (.+)")[1]
+        server.token = "" if where == TOKEN else Path(where).read_text()
         return server
 
     def _read(self) -> None:
@@ -90,9 +100,19 @@ class Server:
             time.sleep(0.02)
         raise AssertionError(f"never said: {pattern}\n" + "\n".join(self.lines))
 
+    @property
+    def given(self) -> dict[str, str]:
+        """The headers of who has the token."""
+        return {
+            "Content-Type": "application/json",
+            **({"Authorization": f"Bearer {self.token}"} if self.token else {}),
+        }
+
     def get(self, path: str, host: str = "127.0.0.1", **headers: str) -> tuple[int, str]:
         """One request on a connection of its own."""
-        request = urllib.request.Request(f"http://{host}:{self.port}{path}", headers=headers)
+        request = urllib.request.Request(
+            f"http://{host}:{self.port}{path}", headers={**self.given, **headers}
+        )
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, answer.read().decode()
@@ -102,15 +122,22 @@ class Server:
     def replicas(self) -> list[int]:
         """The processes that answer."""
         children = psutil.Process(self.process.pid).children()
-        return [child.pid for child in children if "regrow.serving.replica" in child.cmdline()]
+        return [child.pid for child in children if "regrow.apps.serving.replica" in child.cmdline()]
 
     def metrics(self) -> dict[str, float]:
         """By name and labels."""
-        return {name: float(value) for name, value in re.findall(r"^([a-z]\S*) (\S+)$", self.get("/metrics")[1], re.MULTILINE)}
+        return {
+            name: float(value)
+            for name, value in re.findall(
+                r"^([a-z]\S*) (\S+)$", self.get("/metrics")[1], re.MULTILINE
+            )
+        }
 
 
 class Load:
-    """Clients that keep their connections and ask one request after the other, until they are told to end."""
+    """Clients that keep their connections and ask one request after the other, until they are told
+    to end, or nobody listens.
+    """
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -141,11 +168,18 @@ class Load:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
         while not self._stop.is_set():
             try:
-                connection.request("POST", "/predict", b'{"x": 2}')
+                connection.request("POST", "/predict", b'{"x": 2}', self.server.given)
                 answer = connection.getresponse()
                 body, trial = answer.read(), answer.headers.get("Regrow-Trial", "")
-                wrong = answer.status != 200 or json.loads(body) != {"y": 2.0 * (int(trial) + 1), "trial": int(trial)}
+                wrong = answer.status != 200 or json.loads(body) != {
+                    "y": 2.0 * (int(trial) + 1),
+                    "trial": int(trial),
+                }
                 why = f"{answer.status} {body!r}" if wrong else ""
+                if answer.will_close:  # of a server that drains
+                    connection.close()
+            except ConnectionRefusedError:  # it has ended, and says so: nothing was asked of it
+                break
             except (OSError, http.client.HTTPException) as error:
                 why, trial = repr(error), ""
                 connection.close()

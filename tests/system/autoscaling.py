@@ -1,4 +1,5 @@
-"""A Ray cluster that grows by itself: Ray's own autoscaler over its fake provider, whose machines are further raylets here.
+"""A Ray cluster that grows by itself: Ray's own autoscaler over its fake provider, whose machines
+are further raylets here.
 
 `Provider` is loaded by the autoscaler's process.
 """
@@ -24,7 +25,9 @@ TOLD = "launches.jsonl"
 
 
 class Provider(FakeMultiNodeProvider):
-    """Has no machine of a market for which there is a file `refused-MARKET` in the cluster's folder; notes what it is asked for."""
+    """Has no machine of a market for which there is a file `refused-MARKET` in the cluster's
+    folder; notes what it is asked for.
+    """
 
     def create_node_with_resources_and_labels(
         self, node_config: Any, tags: Any, count: int, resources: Any, labels: Mapping[str, str]
@@ -34,36 +37,69 @@ class Provider(FakeMultiNodeProvider):
         with (folder / TOLD).open("a") as file:
             file.write(json.dumps({"market": market, "count": count}) + "\n")
         if (folder / f"refused-{market}").exists():
-            raise NodeLaunchException("InsufficientInstanceCapacity", f"there is no {market} machine", None)
+            raise NodeLaunchException(
+                "InsufficientInstanceCapacity", f"there is no {market} machine", None
+            )
         super().create_node_with_resources_and_labels(node_config, tags, count, resources, labels)  # type: ignore[no-untyped-call]  # ray's
 
 
 def start_head(cluster: RayCluster, *, idle_minutes: float, **most: int) -> None:
-    """The head, which takes no trials, of a cluster that may have so many machines of each market, two slots each; it has none yet.
+    """The head, which takes no trials, of a cluster that may have so many machines of each market,
+    two slots each; it has none yet.
 
     Markets are written with an underscore.
     """
-    types: dict[str, Any] = {"ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}}
+    types: dict[str, Any] = {
+        "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
+    }
     for market, count in most.items():
         name = market.replace("_", "-")
         types[name] = {
-            "min_workers": 0, "max_workers": count, "resources": {"CPU": 2, "object_store_memory": 80_000_000},
-            "labels": {MARKET: name, "regrow.io/price": PRICES[name], "regrow.io/instance-type": f"two-{name}"}, "node_config": {}, "priority": 10 if name == "spot" else 0,
+            "min_workers": 0,
+            "max_workers": count,
+            "resources": {"CPU": 2, "object_store_memory": 80_000_000},
+            "labels": {
+                MARKET: name,
+                "regrow.io/price": PRICES[name],
+                "regrow.io/instance-type": f"two-{name}",
+            },
+            "node_config": {},
+            "priority": 10 if name == "spot" else 0,
         }
     file = cluster.temporary / "autoscaling.json"
 
     def written(address: str) -> list[str]:
         provider = {
-            "type": "external", "module": f"{__name__}.Provider", "head_node_id": HEAD, "gcs_address": address, "launch_multiple": True,
-            "folder": str(cluster.temporary), "disable_node_updaters": True, "disable_launch_config_check": True,
+            "type": "external",
+            "module": f"{__name__}.Provider",
+            "head_node_id": HEAD,
+            "gcs_address": address,
+            "launch_multiple": True,
+            "folder": str(cluster.temporary),
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
             "foreground_node_launch": True,
         }
-        file.write_text(json.dumps({**_REST, "provider": provider, "available_node_types": types, "idle_timeout_minutes": idle_minutes}))
+        file.write_text(
+            json.dumps(
+                {
+                    **_REST,
+                    "provider": provider,
+                    "available_node_types": types,
+                    "idle_timeout_minutes": idle_minutes,
+                }
+            )
+        )
         return [f"--autoscaling-config={file}"]
 
     own = {
-        "PYTHONPATH": str(ROOT), "RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_enable_autoscaler_v2": "1",
-        "RAY_CLOUD_INSTANCE_ID": HEAD, "RAY_NODE_TYPE_NAME": "ray.head.default", "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD,
+        "PYTHONPATH": str(ROOT),
+        "RAY_FAKE_CLUSTER": "1",
+        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+        "RAY_enable_autoscaler_v2": "1",
+        "RAY_CLOUD_INSTANCE_ID": HEAD,
+        "RAY_NODE_TYPE_NAME": "ray.head.default",
+        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD,
     }
     cluster.start("head", address="127.0.0.1", cpus=0, environment=own, options=written)
 
@@ -76,9 +112,18 @@ def launches(cluster: RayCluster) -> list[str]:
 
 
 _REST: dict[str, Any] = {
-    "cluster_name": "grows", "max_workers": 4, "upscaling_speed": 10, "auth": {"ssh_user": "nobody"},
-    "head_node_type": "ray.head.default", "docker": {}, "file_mounts": {}, "file_mounts_sync_continuously": False,
-    **{f"{who}setup_commands": [] for who in ("", "head_", "worker_")}, "initialization_commands": [],
-    **{f"{who}_start_ray_commands": [] for who in ("head", "worker")}, "cluster_synced_files": [], "rsync_exclude": [],
+    "cluster_name": "grows",
+    "max_workers": 4,
+    "upscaling_speed": 10,
+    "auth": {"ssh_user": "nobody"},
+    "head_node_type": "ray.head.default",
+    "docker": {},
+    "file_mounts": {},
+    "file_mounts_sync_continuously": False,
+    **{f"{who}setup_commands": [] for who in ("", "head_", "worker_")},
+    "initialization_commands": [],
+    **{f"{who}_start_ray_commands": [] for who in ("head", "worker")},
+    "cluster_synced_files": [],
+    "rsync_exclude": [],
     "rsync_filter": [],
 }

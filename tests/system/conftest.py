@@ -1,4 +1,6 @@
-"""The command line as a user runs it: a process of its own, an empty home, no environment of the developer's."""
+"""The command line as a user runs it: a process of its own, an empty home, no environment of the
+developer's.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+
+from regrow.infra.prefect.home import read_record
+from regrow.infra.state import passwords
+from regrow.infra.state.passwords import USER, Passwords
+from regrow.infra.state.places import Places
 
 TRAIN = """
 import json, os, time
@@ -55,7 +63,9 @@ class Desk:
     environment: dict[str, str]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def write(self, name: str, *, train: str | None = None, seconds: float = 0.1, **changes: Any) -> Path:
+    def write(
+        self, name: str, *, train: str | None = None, seconds: float = 0.1, **changes: Any
+    ) -> Path:
         """Writes work.py and NAME.yaml; JSON is YAML."""
         (self.folder / "work.py").write_text((train or TRAIN).replace("SECONDS", str(seconds)))
         spec = {"name": name, **SPEC, **changes}
@@ -63,11 +73,19 @@ class Desk:
         file.write_text(json.dumps({k: v for k, v in spec.items() if v is not None}))
         return file
 
-    def run(self, *arguments: object, expect: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: object, expect: int = 0, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Runs `regrow ...` to its end."""
         done = subprocess.run(
-            self._command(arguments), cwd=self.folder, env={**self.environment, **environment}, text=True, capture_output=True,
-            timeout=240, check=False, stdin=subprocess.DEVNULL,
+            self._command(arguments),
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            text=True,
+            capture_output=True,
+            timeout=240,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
         assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
@@ -75,11 +93,36 @@ class Desk:
     def start(self, *arguments: object, **environment: str) -> subprocess.Popen[str]:
         """Starts `regrow ...` in a process group of its own."""
         process = subprocess.Popen(
-            self._command(arguments), cwd=self.folder, env={**self.environment, **environment}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=0,
+            self._command(arguments),
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
         )
         self.started.append(process)
         return process
+
+    @property
+    def places(self) -> Places:
+        """Where its state is."""
+        return Places.at(str(self.folder / ".regrow"))
+
+    @property
+    def passwords(self) -> Passwords:
+        """Those of the servers of the state root."""
+        return passwords.make(self.places.services)
+
+    def prefect(self, method: str, path: str, **given: Any) -> Any:
+        """What the Prefect server of the state root answers to who has its password."""
+        url, auth = (
+            f"{read_record(self.places.prefect_home)['api_url']}/{path}",
+            (USER, self.passwords.prefect),
+        )
+        answer = httpx.request(method, url, auth=auth, timeout=30, **given).raise_for_status()
+        return answer.json() if answer.content else None
 
     def show(self, name: str) -> dict[str, Any]:
         """What `regrow show NAME --json` prints."""
@@ -88,7 +131,10 @@ class Desk:
 
     def points(self, name: str) -> list[dict[str, Any]]:
         """What `regrow trials NAME --history --json` prints."""
-        return [json.loads(line) for line in self.run("trials", name, "--history", "--json").stdout.splitlines()]
+        return [
+            json.loads(line)
+            for line in self.run("trials", name, "--history", "--json").stdout.splitlines()
+        ]
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log as it is on disk."""
@@ -97,15 +143,20 @@ class Desk:
             found += [e for e in map(json.loads, segment.read_text().splitlines()) if "event" in e]
         return found
 
-    def await_events(self, name: str, kind: str, count: int, process: subprocess.Popen[str]) -> None:
+    def await_events(
+        self, name: str, kind: str, count: int, process: subprocess.Popen[str]
+    ) -> None:
         """Returns once the log holds `count` events of a kind, or the process has ended.
 
-        Read again only when it has changed: else a test would take a third of a core from what it waits for.
+        Read again only when it has changed: else a test would take a third of a core from what it
+        waits for.
         """
         folder, seen = self.folder / ".regrow" / name / "log", None
         while process.poll() is None:
             try:
-                there = sorted((segment.name, segment.stat().st_size) for segment in folder.glob("*.jsonl"))
+                there = sorted(
+                    (segment.name, segment.stat().st_size) for segment in folder.glob("*.jsonl")
+                )
                 if there != seen:
                     if sum(e["event"] == kind for e in self.events(name)) >= count:
                         return
@@ -126,15 +177,25 @@ def processes_of(folder: Path) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                if mark in (entry / "environ").read_bytes().split(b"\0") and (entry / "cmdline").read_bytes():
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                if (
+                    mark in (entry / "environ").read_bytes().split(b"\0")
+                    and (entry / "cmdline").read_bytes()
+                ):
+                    found.append(
+                        (entry / "cmdline")
+                        .read_bytes()
+                        .replace(b"\0", b" ")
+                        .decode(errors="replace")
+                    )
             except OSError:
                 continue
     return found
 
 
 def await_no_process(folder: Path, seconds: float = 20.0) -> list[str]:
-    """Waits until nothing that was started from this folder runs any more; returns what still does."""
+    """Waits until nothing that was started from this folder runs any more; returns what still
+    does.
+    """
     deadline = time.monotonic() + seconds
     while left := processes_of(folder):
         if time.monotonic() > deadline:
@@ -157,12 +218,17 @@ def desk_in(folder: Path) -> Iterator[Desk]:
     work = folder / "work"
     work.mkdir()
     environment = {
-        "HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "REGROW_TEST_MARK": str(work), "COLUMNS": "160",
+        "HOME": str(home),
+        "PATH": os.environ["PATH"],
+        "LANG": "C.UTF-8",
+        "REGROW_TEST_MARK": str(work),
+        "COLUMNS": "160",
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
     }
     desk = Desk(folder=work, environment=environment)
     yield desk
-    for process in desk.started:  # of a test that failed: forgotten ones would make the next test fail, too
+    # of a test that failed: forgotten ones would make the next test fail, too
+    for process in desk.started:
         process.kill()
         process.wait()
         if process.stdout is not None:
@@ -170,7 +236,9 @@ def desk_in(folder: Path) -> Iterator[Desk]:
     for line in Path("/proc").iterdir():
         if line.name.isdigit():
             try:
-                if f"REGROW_TEST_MARK={work}".encode() in (line / "environ").read_bytes().split(b"\0"):
+                if f"REGROW_TEST_MARK={work}".encode() in (line / "environ").read_bytes().split(
+                    b"\0"
+                ):
                     os.kill(int(line.name), signal.SIGKILL)
             except OSError:
                 continue

@@ -1,5 +1,5 @@
-"""Experiments whose trials are groups of workers (`shares.py`), as a test drives them: how far they may go, and which process is
-which rank. No test lives here.
+"""Experiments whose trials are groups of workers (`shares.py`), as a test drives them: how far they
+may go, and which process is which rank. No test lives here.
 """
 
 from __future__ import annotations
@@ -22,12 +22,19 @@ END = 1_000_000
 
 
 def write(desk: Desk, name: str, **changes: Any) -> Path:
-    """The specification of an experiment of groups, whose trials may not begin their first step yet."""
+    """The specification of an experiment of groups, whose trials may not begin their first step
+    yet.
+    """
     spec: dict[str, Any] = {
-        "space": {"x": {"uniform": [0, 10]}}, "points": [{"x": 3.0}], "trials": 1, "concurrency": None,
+        "space": {"x": {"uniform": [0, 10]}},
+        "points": [{"x": 3.0}],
+        "trials": 1,
+        "concurrency": None,
         "resources": PAIR,
-        "env": {"SHARES": str(desk.folder)}, "checkpoint": {"every_steps": 1, "keep_last": 2},
-        "retries": {"preempted": "unlimited", "infrastructure": "unlimited", "error": 0}, **changes,
+        "env": {"SHARES": str(desk.folder)},
+        "checkpoint": {"every_steps": 1, "keep_last": 2},
+        "retries": {"preempted": "unlimited", "infrastructure": "unlimited", "error": 0},
+        **changes,
     }
     for trial in range(spec["trials"]):
         until(desk, 0, trial)
@@ -42,18 +49,24 @@ def until(desk: Desk, step: int, trial: int = 0) -> None:
 
 
 def events(desk: Desk, name: str, kind: str, **fields: Any) -> list[dict[str, Any]]:
-    """Those of a kind that are in the log by now, with these values; none while it is being written."""
+    """Those of a kind that are in the log by now, with these values; none while it is being
+    written.
+    """
     with suppress(OSError, json.JSONDecodeError):
         return [e for e in desk.events(name) if e["event"] == kind and fields.items() <= e.items()]
     return []
 
 
-def event(desk: Desk, process: subprocess.Popen[str], name: str, kind: str, **fields: Any) -> dict[str, Any]:
+def event(
+    desk: Desk, process: subprocess.Popen[str], name: str, kind: str, **fields: Any
+) -> dict[str, Any]:
     """The first such event, once it is in the log."""
     return wait(process, lambda: events(desk, name, kind, **fields), f"{kind} {fields}")[0]
 
 
-def wait(process: subprocess.Popen[str], what: Callable[[], T], name: str, seconds: float = 120.0) -> T:
+def wait(
+    process: subprocess.Popen[str], what: Callable[[], T], name: str, seconds: float = 120.0
+) -> T:
     """What the condition gives, once it is true. Fails where the experiment ends before."""
     began = time.monotonic()
     while not (found := what()):
@@ -66,7 +79,10 @@ def wait(process: subprocess.Popen[str], what: Callable[[], T], name: str, secon
 def ranks(desk: Desk, trial: int = 0) -> dict[int, int]:
     """The processes of a trial's ranks, by rank."""
     mark, found = f"REGROW_TEST_MARK={desk.folder}".encode(), dict[int, int]()
-    titles = {f"ray::trial-{trial:04d}": 0, **{f"ray::trial-{trial:04d}-rank-{rank}": rank for rank in (1, 2)}}
+    titles = {
+        f"ray::trial-{trial:04d}": 0,
+        **{f"ray::trial-{trial:04d}-rank-{rank}": rank for rank in (1, 2)},
+    }
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             title = (entry / "cmdline").read_bytes().rstrip(b"\0 ").decode(errors="replace")
@@ -76,7 +92,9 @@ def ranks(desk: Desk, trial: int = 0) -> dict[int, int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs, or is stopped; one that is dead and was not waited for has no command line."""
+    """Whether a process runs, or is stopped; one that is dead and was not waited for has no command
+    line.
+    """
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     return False

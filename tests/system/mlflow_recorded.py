@@ -21,7 +21,9 @@ from mlflow.entities import Run, ViewType
 from regrow.infra.mlflow.updates import RunUpdate
 
 START = 1_700_000_000_000
-PARENT = RunUpdate(key="experiment", name="digits", start_ms=START, parent=True, params={"trials": "3"})
+PARENT = RunUpdate(
+    key="experiment", name="digits", start_ms=START, parent=True, params={"trials": "3"}
+)
 
 FIRST = RunUpdate(
     key="trial-1",
@@ -50,7 +52,9 @@ SUPERSEDED = replace(SECOND, key="trial-3", name="digits-0003", status="KILLED",
 
 
 class Server:
-    """`mlflow server` on loopback, over a sqlite file that it keeps when it is stopped and started."""
+    """`mlflow server` on loopback, over a sqlite file that it keeps when it is stopped and
+    started.
+    """
 
     def __init__(self, folder: Path) -> None:
         with closing(socket.socket()) as probe:
@@ -63,7 +67,14 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        options = ["--backend-store-uri", self.database_uri, "--port", str(self.port), "--workers", "1"]
+        options = [
+            "--backend-store-uri",
+            self.database_uri,
+            "--port",
+            str(self.port),
+            "--workers",
+            "1",
+        ]
         quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         with (self.folder / "server.log").open("ab") as said:
             self.process = subprocess.Popen(
@@ -93,7 +104,9 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sink without a place for artifacts leaves them in the working folder, which shall not be the repository."""
+    """A sink without a place for artifacts leaves them in the working folder, which shall not be
+    the repository.
+    """
     monkeypatch.chdir(tmp_path)
 
 
@@ -121,7 +134,10 @@ def everything(uri: str, name: str) -> dict[str, object]:
             {key: value for key, value in vars(run.info).items() if key != "_deleted_time"},
             run.data.tags,
             run.data.params,
-            {key: repr(client.get_metric_history(run.info.run_id, key)) for key in run.data.metrics},
+            {
+                key: repr(client.get_metric_history(run.info.run_id, key))
+                for key in run.data.metrics
+            },
             repr(run.data.metrics),
         )
         for run in runs

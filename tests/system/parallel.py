@@ -1,4 +1,6 @@
-"""Real processes that form a group as torchrun's do, quickly: forked of one process that has PyTorch, and what they train."""
+"""Real processes that form a group as torchrun's do, quickly: forked of one process that has
+PyTorch, and what they train.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,20 @@ SAMPLES, STEP = 330, 48
 
 @contextmanager
 def server() -> Iterator[None]:
-    """Within the block, groups are forked of a process that has imported PyTorch (3 s, which each process would take)."""
-    multiprocessing.set_forkserver_preload(["tests.system.parallel", "regrow.torch", "torch._dynamo"])
+    """Within the block, groups are forked of a process that has imported PyTorch (3 s, which each
+    process would take).
+    """
+    multiprocessing.set_forkserver_preload(
+        ["tests.system.parallel", "regrow.torch", "torch._dynamo"]
+    )
     yield
     multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined] # it would stay as long as pytest
 
 
 def run(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `function(*arguments)` returns on each rank of a group. Raises AssertionError with the traceback of one that raises."""
+    """What `function(*arguments)` returns on each rank of a group. Raises AssertionError with the
+    traceback of one that raises.
+    """
     context = multiprocessing.get_context("forkserver")
     port, ends, processes = free_port(), [], []
     for rank in range(size):
@@ -67,7 +75,10 @@ def _results(ends: list[Connection[Any, Any]]) -> list[Any]:
     found: dict[int, Any] = {}
     deadline = time.monotonic() + SECONDS
     while len(found) < len(ends):
-        ready = wait([end for rank, end in enumerate(ends) if rank not in found], timeout=deadline - time.monotonic())
+        ready = wait(
+            [end for rank, end in enumerate(ends) if rank not in found],
+            timeout=deadline - time.monotonic(),
+        )
         assert ready, f"ranks {sorted({*range(len(ends))} - found.keys())} are silent"
         for rank, end in enumerate(ends):
             if end in ready:
@@ -76,7 +87,14 @@ def _results(ends: list[Connection[Any, Any]]) -> list[Any]:
     return [found[rank] for rank in range(len(ends))]
 
 
-def _rank(end: Connection[Any, Any], rank: int, size: int, port: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _rank(
+    end: Connection[Any, Any],
+    rank: int,
+    size: int,
+    port: int,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
     variables(rank, size, port)
     torch.set_num_threads(1)
     try:
@@ -89,8 +107,14 @@ def _rank(end: Connection[Any, Any], rank: int, size: int, port: int, function: 
 def variables(rank: int, size: int, port: int, run_id: str = "one") -> None:
     """Torchrun's."""
     values = {
-        "RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": run_id,
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_RANK": rank,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_RANK": 0,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": run_id,
     }
     os.environ.update({name: str(value) for name, value in values.items()})
 
@@ -116,21 +140,34 @@ def mean(value: torch.Tensor) -> float:
     return value.item()
 
 
-def train(mode: str, last: int, *, restored: Path | None = None, saved: Path | None = None, save_at: int = 10) -> list[float]:
-    """The losses of the steps up to `last`. `mode` is ddp or fsdp, with bf16 for autocast; each rank has a folder below `saved`."""
+def train(
+    mode: str,
+    last: int,
+    *,
+    restored: Path | None = None,
+    saved: Path | None = None,
+    save_at: int = 10,
+) -> list[float]:
+    """The losses of the steps up to `last`. `mode` is ddp or fsdp, with bf16 for autocast; each
+    rank has a folder below `saved`.
+    """
     rank = int(os.environ["RANK"])
     model = rg.torch.prepare(net(seed=rank), fsdp="fsdp" in mode)  # all begin with rank 0's
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
     # As 4 workers with 12 samples each would: 48 a step on any number of them.
-    data = rg.torch.shard(DataLoader(dataset(), batch_size=STEP // 4, shuffle=True, drop_last=True), seed=3, workers=4)
+    data = rg.torch.shard(
+        DataLoader(dataset(), batch_size=STEP // 4, shuffle=True, drop_last=True), seed=3, workers=4
+    )
     state = rg.torch.State(model=model, optimizer=optimizer, schedule=schedule, data=data)
     if restored:
         for parameter in model.parameters():
             parameter.detach().fill_(9.0)
         state.load(restored)
         divided = {getattr(parameter, "placements", None) for parameter in model.parameters()}
-        assert {getattr(one["exp_avg"], "placements", None) for one in optimizer.state.values()} == divided
+        assert {
+            getattr(one["exp_avg"], "placements", None) for one in optimizer.state.values()
+        } == divided
     first = schedule.last_epoch + 1
     losses = []
 
@@ -148,15 +185,20 @@ def train(mode: str, last: int, *, restored: Path | None = None, saved: Path | N
     return losses
 
 
-def trainings(modes: list[str], last: int, restored: Path | None, saved: Path | None, save_at: int = 10) -> dict[str, list[float]]:
+def trainings(
+    modes: list[str], last: int, restored: Path | None, saved: Path | None, save_at: int = 10
+) -> dict[str, list[float]]:
     """One after the other, by the same processes."""
     return {
-        mode: train(mode, last, restored=restored and restored / mode, saved=saved, save_at=save_at) for mode in modes
+        mode: train(mode, last, restored=restored and restored / mode, saved=saved, save_at=save_at)
+        for mode in modes
     }
 
 
 def joined(parts: Path, whole: Path) -> list[str]:
-    """One folder of all ranks' folders, as a checkpoint is; its files. Fails where two ranks wrote the same name."""
+    """One folder of all ranks' folders, as a checkpoint is; its files. Fails where two ranks wrote
+    the same name.
+    """
     whole.mkdir(parents=True)
     for file in sorted(parts.glob("*/*")):
         target = whole / file.name

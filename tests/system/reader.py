@@ -1,24 +1,30 @@
-"""A reader who follows a page of the documentation: writes the files that it shows, types its commands, compares what is printed.
+"""A reader who follows a page of the documentation: writes the files that it shows, types its
+commands, compares what is printed.
 
 How a page is written, so that it can be followed:
 
-* a fenced block with `title="FILE"` is a file, written when it is met; `text` blocks after commands are what they print;
-* `sh` blocks are typed, `python` blocks without a title are scripts, `pycon` is not used; the shell keeps folder and variables,
-  to the end of the page and for pages that go on from it;
-* `yaml` blocks without a title are parts of a specification, not files (tests/unit/test_docs_pages.py reads these).
+* a fenced block with `title="FILE"` is a file, written when it is met; `text` blocks after commands
+  are what they print;
+* `sh` blocks are typed, `python` blocks without a title are scripts, `pycon` is not used; the shell
+  keeps folder and variables, to the end of the page and for pages that go on from it;
+* `yaml` blocks without a title are parts of a specification, not files
+  (tests/unit/test_docs_pages.py reads these).
 
-What a page prints is compared line by line: each line shown has to be printed, in this order; runs of blanks are the same, a
-number is any number, `...` is anything. Marks that a reader of the site does not see, each on a line before its block:
+What a page prints is compared line by line: each line shown has to be printed, in this order; runs
+of blanks are the same, a number is any number, `...` is anything. Marks that a reader of the site
+does not see, each on a line before its block:
 
-    <!-- test: skip: WHY -->                          not done here, and why
-    <!-- test: exit 3 -->                             the exit code that the block ends with, 0 if not given
-    <!-- test: background until reported 5 of NAME --> goes on in the other terminal; this many such events are awaited
-    <!-- test: ctrl-c at reported 5 of NAME -->       Ctrl-C is pressed once there are so many
-    <!-- test: ctrl-c at printed TEXT -->             Ctrl-C is pressed once this is printed
-    <!-- test: join -->                               the background's end and output come here, before the next block
-    <!-- test: instead TEXT => TEXT -->               less of it, or another address: said so in the page where it matters
-    <!-- test: copy PATH -->                          a file of the repository that the reader has already
-    <!-- test: after PAGE -->                         the page goes on in the folder of that one
+* `<!-- test: skip: WHY -->`: not done here, and why
+* `<!-- test: exit 3 -->`: the exit code that the block ends with, 0 if not given
+* `<!-- test: background until reported 5 of NAME -->`: goes on in the other terminal; this many
+  such events are awaited
+* `<!-- test: ctrl-c at reported 5 of NAME -->`: Ctrl-C is pressed once there are so many
+* `<!-- test: ctrl-c at printed TEXT -->`: Ctrl-C is pressed once this is printed
+* `<!-- test: join -->`: the background's end and output come here, before the next block
+* `<!-- test: instead TEXT => TEXT -->`: less of it, or another address: said so in the page where
+  it matters
+* `<!-- test: copy PATH -->`: a file of the repository that the reader has already
+* `<!-- test: after PAGE -->`: the page goes on in the folder of that one
 """
 
 from __future__ import annotations
@@ -57,7 +63,14 @@ class Block:
 
     def mark(self, word: str) -> str | None:
         """What follows a mark's first word, None where the block has no such mark."""
-        return next((m.removeprefix(word).strip(" :") for m in self.marks if m.split(":")[0].split()[0] == word), None)
+        return next(
+            (
+                m.removeprefix(word).strip(" :")
+                for m in self.marks
+                if m.split(":")[0].split()[0] == word
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +111,10 @@ def read(path: Path) -> Page:
         body = re.sub(rf"^{token['indent']}", "", token["body"], flags=re.MULTILINE)
         blocks.append(
             Block(
-                language=token["language"], title=title[1] if title else None, body=body, marks=tuple(marks),
+                language=token["language"],
+                title=title[1] if title else None,
+                body=body,
+                marks=tuple(marks),
                 line=text.count("\n", 0, token.start()) + 1,
             )
         )
@@ -109,7 +125,10 @@ def read(path: Path) -> Page:
 def pages() -> list[Page]:
     """README and the site's pages, each behind the one that it goes on from."""
     folder = ROOT / "docs"
-    found = {p.name: p for p in map(read, [ROOT / "README.md", folder / "index.md", *sorted(folder.rglob("*.md"))])}
+    found = {
+        p.name: p
+        for p in map(read, [ROOT / "README.md", folder / "index.md", *sorted(folder.rglob("*.md"))])
+    }
     ordered: dict[str, Page] = {}
 
     def take(page: Page) -> None:
@@ -135,32 +154,46 @@ class Reader:
     expected: int = 0
     """The exit code that the second terminal's command is to end with."""
     _left: dict[str, dict[Path, str]] = field(default_factory=dict)
-    """By page, the shell's variables and folder at its end: those of one page are no business of the next."""
+    """By page, the shell's variables and folder at its end: those of one page are no business of
+    the next.
+    """
 
     @classmethod
     def at(cls, folder: Path) -> Reader:
-        """With the installed command and `pgrep`, which sees the reader's own processes only: this machine has others."""
+        """With the installed command and `pgrep`, which sees the reader's own processes only: this
+        machine has others.
+        """
         for name in ("work", "home", "bin", "shell"):
             (folder / name).mkdir()
         work, tools = folder / "work", folder / "bin"
         mark = f"REGROW_TEST_MARK={work}"
         (tools / "pgrep").write_text(
             f'#!/bin/sh\n/usr/bin/pgrep "$@" | while read -r pid rest; do\n'
-            '  grep -qzxF "$0" /proc/$pid/cmdline 2>/dev/null && continue\n'  # pgrep itself, as the real one leaves itself out
+            # pgrep itself, as the real one leaves itself out
+            '  grep -qzxF "$0" /proc/$pid/cmdline 2>/dev/null && continue\n'
             f"  grep -qzxF '{mark}' /proc/$pid/environ 2>/dev/null && echo $pid $rest\ndone\n"
         )
         (tools / "pgrep").chmod(0o755)
         environment = {
-            "HOME": str(folder / "home"), "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}", "LANG": "C.UTF-8",
-            "REGROW_TEST_MARK": str(work), "COLUMNS": "160", "VIRTUAL_ENV": sys.prefix, "PYTHONWARNINGS": "ignore",
-            # With templates of databases, as everybody has who ran anything before: without them each folder's first run takes 15 s longer.
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its runners of jobs are three processes that no page needs
+            "HOME": str(folder / "home"),
+            "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "LANG": "C.UTF-8",
+            "REGROW_TEST_MARK": str(work),
+            "COLUMNS": "160",
+            "VIRTUAL_ENV": sys.prefix,
+            "PYTHONWARNINGS": "ignore",
+            # With templates of databases, as everybody has who ran anything before: without them
+            # each folder's first run takes 15 s longer.
+            # its runners of jobs are three processes that no page needs
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
         }
         return cls(folder=folder, environment=environment)
 
     def follow(self, page: Page) -> None:
-        """Does what the page says. Raises AssertionError with the page, the line and what was printed."""
+        """Does what the page says. Raises AssertionError with the page, the line and what was
+        printed.
+        """
         shell = self.folder / "shell"
         before = self._left.get(page.after or "", {})
         for file in (shell / "variables", shell / "cwd"):
@@ -170,12 +203,16 @@ class Reader:
         try:
             self._follow(page)
         finally:
-            self._left[page.name] = {f: f.read_text() for f in (shell / "variables", shell / "cwd") if f.exists()}
+            self._left[page.name] = {
+                f: f.read_text() for f in (shell / "variables", shell / "cwd") if f.exists()
+            }
 
     def _follow(self, page: Page) -> None:
         for block in page.blocks:
             where = f"{page.name}:{block.line}"
-            for source in (m.removeprefix("copy").strip() for m in block.marks if m.startswith("copy ")):
+            for source in (
+                m.removeprefix("copy").strip() for m in block.marks if m.startswith("copy ")
+            ):
                 (self.folder / "work" / Path(source).name).write_bytes((ROOT / source).read_bytes())
             if block.mark("skip") is not None:
                 continue
@@ -195,7 +232,9 @@ class Reader:
         body = _as_tested(block)
         if block.language == "python":
             body = f"python - <<'END_OF_SCRIPT'\n{body}\nEND_OF_SCRIPT"
-        out = self.folder / "shell" / ("second" if block.mark("background") is not None else "first")
+        out = (
+            self.folder / "shell" / ("second" if block.mark("background") is not None else "first")
+        )
         process = self._shell(body, out)
         if (background := block.mark("background")) is not None:
             assert self.second is None, f"{where}: the second terminal is busy"
@@ -208,23 +247,35 @@ class Reader:
         self._end(process, out, int(block.mark("exit") or 0), where)
 
     def _shell(self, body: str, out: Path) -> subprocess.Popen[bytes]:
-        """Bash in the folder and with the variables that the block before it left; the second terminal leaves none."""
+        """Bash in the folder and with the variables that the block before it left; the second
+        terminal leaves none.
+        """
         shell = self.folder / "shell"
         saved, cwd = shell / "variables", shell / "cwd"
-        leave = f"export -p > {saved}.new && mv {saved}.new {saved}; pwd > {cwd}; " if out.name == "first" else ""
+        leave = (
+            f"export -p > {saved}.new && mv {saved}.new {saved}; pwd > {cwd}; "
+            if out.name == "first"
+            else ""
+        )
         script = (
-            f"[ -f {saved} ] && . {saved}; cd \"$(cat {cwd} 2>/dev/null || echo {self.folder / 'work'})\"\n"
+            f'[ -f {saved} ] && . {saved}; cd "$(cat {cwd} 2>/dev/null || echo {self.folder / "work"})"\n'
             f"trap 'code=$?; {leave}exit $code' EXIT\n"
             # A shell at a terminal is not ended by the Ctrl-C that ends the command.
             f"trap : INT\nset -e -o pipefail\n{body}"
         )
-        # From a file, as a shell at a terminal does not hold what is typed in its own command line, where `pgrep -f` would find it.
+        # From a file, as a shell at a terminal does not hold what is typed in its own command line,
+        # where `pgrep -f` would find it.
         typed = shell / f"{out.name}.sh"
         typed.write_text(script)
         with out.open("wb") as file:
             return subprocess.Popen(
-                ["bash", typed], cwd=self.folder / "work", env=self.environment, stdout=file, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, process_group=0,
+                ["bash", typed],
+                cwd=self.folder / "work",
+                env=self.environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                process_group=0,
             )
 
     def _end(self, process: subprocess.Popen[bytes], out: Path, code: int, where: str) -> None:
@@ -232,10 +283,15 @@ class Reader:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            raise AssertionError(f"{where}: still running after {SECONDS:g} s\n{out.read_text()}") from None
+            raise AssertionError(
+                f"{where}: still running after {SECONDS:g} s\n{out.read_text()}"
+            ) from None
         self.printed = out.read_text()
-        print(f"--- {where}\n{self.printed}")  # pytest shows it where the page is not followed to its end
-        assert process.returncode == code, f"{where}: exit {process.returncode}, not {code}\n{self.printed}"
+        # pytest shows it where the page is not followed to its end
+        print(f"--- {where}\n{self.printed}")
+        assert process.returncode == code, (
+            f"{where}: exit {process.returncode}, not {code}\n{self.printed}"
+        )
 
     def _join(self, where: str) -> None:
         if self.second is not None:
@@ -243,7 +299,9 @@ class Reader:
             self._end(process, self.folder / "shell" / "second", self.expected, where)
 
     def _await(self, what: str, process: subprocess.Popen[bytes], where: str, out: Path) -> None:
-        """Returns once the log of an experiment holds so many events of a kind: `reported 5 of digits`."""
+        """Returns once the log of an experiment holds so many events of a kind: `reported 5 of
+        digits`.
+        """
         kind, _, rest = what.strip().partition(" ")
         deadline = time.monotonic() + SECONDS
 
@@ -254,8 +312,12 @@ class Reader:
             return self._events(name, kind) >= int(count)
 
         while not there():
-            assert process.poll() is None, f"{where}: ended before there were {what}\n{out.read_text()}"
-            assert time.monotonic() < deadline, f"{where}: there were never {what}\n{out.read_text()}"
+            assert process.poll() is None, (
+                f"{where}: ended before there were {what}\n{out.read_text()}"
+            )
+            assert time.monotonic() < deadline, (
+                f"{where}: there were never {what}\n{out.read_text()}"
+            )
             time.sleep(0.05)
 
     def _events(self, name: str, kind: str) -> int:
@@ -299,11 +361,15 @@ def compare(shown: str, printed: str, where: str) -> None:
         if line.strip() in ("", "..."):
             continue
         wanted = re.compile(pattern(line))
-        assert any(wanted.fullmatch(found) for found in lines), f"{where}: not printed (in this order): {line!r}\n{printed}"
+        assert any(wanted.fullmatch(found) for found in lines), (
+            f"{where}: not printed (in this order): {line!r}\n{printed}"
+        )
 
 
 def pattern(line: str) -> str:
-    """A line of a page as a regular expression: any number for a number, anything for `...`, blanks for blanks."""
+    """A line of a page as a regular expression: any number for a number, anything for `...`, blanks
+    for blanks.
+    """
     parts = []
     for piece in re.split(r"(\.\.\.)", " ".join(line.split())):
         if piece == "...":

@@ -1,8 +1,10 @@
-"""A trainable of several ranks, without torch: each has a share of what was done, and only all shares together are a state.
+"""A trainable of several ranks, without torch: each has a share of what was done, and only all
+shares together are a state.
 
-A test copies this file beside its specification, so nothing of the tests is imported here. A score is an exact function of all steps
-up to its own, and of who did them: one that was lost or doubled shows. Where it runs and how far it may go stand in files of the
-folder $SHARES, which all nodes see: a trial does the steps up to the number in `until-TRIAL`, and waits before the next one.
+A test copies this file beside its specification, so nothing of the tests is imported here. A score
+is an exact function of all steps up to its own, and of who did them: one that was lost or doubled
+shows. Where it runs and how far it may go stand in files of the folder $SHARES, which all nodes
+see: a trial does the steps up to the number in `until-TRIAL`, and waits before the next one.
 """
 
 from __future__ import annotations
@@ -33,13 +35,18 @@ def content(step: int, share: list[Done]) -> str:
 
 
 def read(folder: Path) -> tuple[int, list[Done]]:
-    """The step of a checkpoint and what was done until then. Raises ValueError unless all ranks' files are there, of one step, and
-    each step is in them once.
+    """The step of a checkpoint and what was done until then. Raises ValueError unless all ranks'
+    files are there, of one step, and each step is in them once.
     """
     files = [json.loads(file.read_text()) for file in sorted(folder.glob("rank-*.json"))]
-    steps, done = {file["step"] for file in files}, sorted((*one,) for file in files for one in file["share"])
+    steps, done = (
+        {file["step"] for file in files},
+        sorted((*one,) for file in files for one in file["share"]),
+    )
     if len(steps) != 1 or [one[0] for one in done] != list(range(1, max(steps) + 1)):
-        raise ValueError(f"files of the steps {sorted(steps)}, which hold the steps {[one[0] for one in done]}")
+        raise ValueError(
+            f"files of the steps {sorted(steps)}, which hold the steps {[one[0] for one in done]}"
+        )
     return steps.pop(), done
 
 
@@ -57,4 +64,6 @@ def train(trial: Any) -> None:
         def save(folder: Path, step: int = step) -> None:
             (folder / f"rank-{rank}.json").write_text(content(step, mine))
 
-        trial.report({"score": size * sum(one[2] for one in mine), "workers": size}, checkpoint=save)
+        trial.report(
+            {"score": size * sum(one[2] for one in mine), "workers": size}, checkpoint=save
+        )

@@ -21,12 +21,21 @@ def alive(cluster: RayCluster) -> int:
     """Nodes of the cluster's, its head included."""
     joined = "import ray; ray.init('auto', logging_level='ERROR', log_to_driver=False)"
     code = f"{joined}; print('nodes', sum(node['Alive'] for node in ray.nodes()))"
-    done = subprocess.run([sys.executable, "-c", code], env=cluster.environment, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return int(re.findall(r"nodes (\d+)", done.stdout)[0])  # Ray may have something to say as well
 
 
 @pytest.mark.nightly
-def test_a_search_makes_its_cluster_grow_and_leaves_nothing_of_it(desk: Desk, cluster: RayCluster) -> None:
+def test_a_search_makes_its_cluster_grow_and_leaves_nothing_of_it(
+    desk: Desk, cluster: RayCluster
+) -> None:
     start_head(cluster, idle_minutes=0.05, spot=1)
     file = desk.write("scales", trials=4, max_steps=3, concurrency=2)
     desk.environment |= cluster.environment
@@ -38,11 +47,19 @@ def test_a_search_makes_its_cluster_grow_and_leaves_nothing_of_it(desk: Desk, cl
 
 
 @pytest.mark.nightly
-def test_a_machine_on_which_nothing_runs_is_given_back_while_the_search_goes_on(desk: Desk, cluster: RayCluster) -> None:
-    start_head(cluster, idle_minutes=0.3, spot=2)  # more than the time between two looks at spare processes
+def test_a_machine_on_which_nothing_runs_is_given_back_while_the_search_goes_on(
+    desk: Desk, cluster: RayCluster
+) -> None:
+    # more than the time between two looks at spare processes
+    start_head(cluster, idle_minutes=0.3, spot=2)
     desk.environment |= cluster.environment
-    long = TRAIN.replace("time.sleep(SECONDS)", f"time.sleep(0.1 if Path('{desk.folder}/go').exists() or trial.number else 3)")
-    file = desk.write("tail", train=long, trials=2, max_steps=200, concurrency=2, resources={"cpu": 2})
+    long = TRAIN.replace(
+        "time.sleep(SECONDS)",
+        f"time.sleep(0.1 if Path('{desk.folder}/go').exists() or trial.number else 3)",
+    )
+    file = desk.write(
+        "tail", train=long, trials=2, max_steps=200, concurrency=2, resources={"cpu": 2}
+    )
     process = desk.start("run", file)
     desk.await_events("tail", "ended", 1, process)
     await_(lambda: alive(cluster) == 2, "the head and the machine of the other trial")

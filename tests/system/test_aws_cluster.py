@@ -1,6 +1,8 @@
-"""Clusters on AWS without an account: moto answers for EC2 and IAM, and each instance is a host of the lab.
+"""Clusters on AWS without an account: moto answers for EC2 and IAM, and each instance is a host of
+the lab.
 
-What is not there: the real EC2's limits and delays, real images, and the rights of IAM, which moto does not enforce.
+What is not there: the real EC2's limits and delays, real images, and the rights of IAM, which moto
+does not enforce.
 """
 
 from __future__ import annotations
@@ -47,11 +49,21 @@ class Away(Field):
         project = self.laptop.home / "project"
         project.mkdir(exist_ok=True)
         description = {
-            "name": "lab", "on": "aws", "region": lab.REGION, "private": True, "user": "root", "image": "ami-12c6146b",
-            "zones": ["us-west-2b", "us-west-2a"], "head": {"type": "m5.large"}, "idle": "30s", "prices": "prices.csv",
+            "name": "lab",
+            "on": "aws",
+            "region": lab.REGION,
+            "private": True,
+            "user": "root",
+            "image": "ami-12c6146b",
+            "zones": ["us-west-2b", "us-west-2a"],
+            "head": {"type": "m5.large"},
+            "idle": "30s",
+            "prices": "prices.csv",
             "workers": [{"type": "m5.large", "market": "spot", "most": 2}],
-            "python": sys.executable, "shared": [str(self.hosts.shared)],
-            "env": {"REGROW_CLOUD": "aws", **{name: f"${name}" for name in KEYS}}, **changed,
+            "python": sys.executable,
+            "shared": [str(self.hosts.shared)],
+            "env": {"REGROW_CLOUD": "aws", **{name: f"${name}" for name in KEYS}},
+            **changed,
         }
         (project / "prices.csv").write_text(PRICES)
         (project / "cluster.yaml").write_text(yaml.safe_dump(description))
@@ -61,22 +73,44 @@ class Away(Field):
         project = self.laptop.home / "project"
         (project / "work.py").write_text(TRAIN)
         spec = {
-            "name": name, "trainable": "work.py:train", "space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min",
-            "search": "random", "trials": trials, "max_steps": steps, "state": self.state, "resources": {"cpu": 2}, "concurrency": 2,
-            "checkpoint": {"every_steps": 1}, "retries": {"infrastructure": 0, "error": 0},
+            "name": name,
+            "trainable": "work.py:train",
+            "space": {"x": {"uniform": [0, 1]}},
+            "metric": "loss",
+            "mode": "min",
+            "search": "random",
+            "trials": trials,
+            "max_steps": steps,
+            "state": self.state,
+            "resources": {"cpu": 2},
+            "concurrency": 2,
+            "checkpoint": {"every_steps": 1},
+            "retries": {"infrastructure": 0, "error": 0},
         }
         (project / f"{name}.yaml").write_text(yaml.safe_dump(spec))
 
     def typed(self, *words: str) -> str:
         """What regrow says, as a client of the cloud."""
         line = 'cd project && exec "$@"'
-        done = self.hosts.run(self.laptop, "bash", "-c", line, "-", *REGROW, *words, environment=self.cloud.environment, seconds=500)
+        done = self.hosts.run(
+            self.laptop,
+            "bash",
+            "-c",
+            line,
+            "-",
+            *REGROW,
+            *words,
+            environment=self.cloud.environment,
+            seconds=500,
+        )
         return done.stdout + done.stderr
 
     def attempts(self, name: str) -> list[Attempt]:
         """All that have begun."""
         trials = self.history(name).trials if name in Places.at(self.state).experiments() else []
-        return [attempt for trial in trials for attempt in trial.attempts if attempt.node is not None]
+        return [
+            attempt for trial in trials for attempt in trial.attempts if attempt.node is not None
+        ]
 
     def ended(self, name: str, outcome: str) -> list[Attempt]:
         return [attempt for attempt in self.attempts(name) if attempt.outcome == outcome]
@@ -91,41 +125,76 @@ def away(tmp_path: Path) -> Iterator[Away]:
 
 def check_nothing_left(cloud: Cloud) -> None:
     """Nothing of the cluster is in the account, whatever it costs or may do."""
-    states = {one["State"]["Name"] for found in cloud.call("ec2", "describe_instances")["Reservations"] for one in found["Instances"]}
+    states = {
+        one["State"]["Name"]
+        for found in cloud.call("ec2", "describe_instances")["Reservations"]
+        for one in found["Instances"]
+    }
     assert states <= {"terminated"}
-    assert [one["GroupName"] for one in cloud.call("ec2", "describe_security_groups")["SecurityGroups"]] == ["default"]
+    assert [
+        one["GroupName"] for one in cloud.call("ec2", "describe_security_groups")["SecurityGroups"]
+    ] == ["default"]
     assert cloud.call("ec2", "describe_key_pairs")["KeyPairs"] == []
     assert cloud.call("ec2", "describe_volumes")["Volumes"] == []
     assert cloud.call("iam", "list_instance_profiles")["InstanceProfiles"] == []
-    assert [one for one in cloud.call("iam", "list_roles")["Roles"] if not one["Path"].startswith("/aws-service-role/")] == []
+    assert [
+        one
+        for one in cloud.call("iam", "list_roles")["Roles"]
+        if not one["Path"].startswith("/aws-service-role/")
+    ] == []
 
 
 def check_safe(cloud: Cloud) -> None:
     """What runs is as open, and may do as much, as it needs."""
-    (group,) = [one for one in cloud.call("ec2", "describe_security_groups")["SecurityGroups"] if one["GroupName"] == "regrow-lab"]
-    assert [one["CidrIp"] for rule in group["IpPermissions"] for one in rule["IpRanges"]] == [f"{lab.LAPTOP}/32"]
-    instances = [one for found in cloud.call("ec2", "describe_instances")["Reservations"] for one in found["Instances"]]
+    (group,) = [
+        one
+        for one in cloud.call("ec2", "describe_security_groups")["SecurityGroups"]
+        if one["GroupName"] == "regrow-lab"
+    ]
+    assert [one["CidrIp"] for rule in group["IpPermissions"] for one in rule["IpRanges"]] == [
+        f"{lab.LAPTOP}/32"
+    ]
+    instances = [
+        one
+        for found in cloud.call("ec2", "describe_instances")["Reservations"]
+        for one in found["Instances"]
+    ]
     for one in instances:
         assert [group["GroupName"] for group in one["SecurityGroups"]] == ["regrow-lab"]
         assert one["MetadataOptions"]["HttpTokens"] == "required"
         tags = {tag["Key"]: tag["Value"] for tag in one["Tags"]}
-        assert tags.keys() >= {"ray-cluster-name", "regrow-cluster", "regrow-user", "regrow-expires"}
+        assert tags.keys() >= {
+            "ray-cluster-name",
+            "regrow-cluster",
+            "regrow-user",
+            "regrow-expires",
+        }
         assert ("IamInstanceProfile" in one) == (tags["ray-node-type"] == "head")
     assert {one["Encrypted"] for one in cloud.call("ec2", "describe_volumes")["Volumes"]} == {True}
-    attached = cloud.call("iam", "list_attached_role_policies", RoleName="regrow-lab")["AttachedPolicies"]
+    attached = cloud.call("iam", "list_attached_role_policies", RoleName="regrow-lab")[
+        "AttachedPolicies"
+    ]
     assert attached == []
 
 
 @pytest.mark.nightly
-def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_notice_and_go(away: Away) -> None:
+def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_notice_and_go(
+    away: Away,
+) -> None:
     cloud = away.cloud
     away.describe(workers=[{"type": "m5.large", "market": "spot", "most": 3}])
     away.search("sweep", trials=2, steps=160)
     away.typed("cluster", "up", "cluster.yaml", "--yes")
     assert (cloud.running("spot"), len(cloud.running())) == ([], 1)
     away.typed("cluster", "submit", "cluster.yaml", "sweep.yaml")
-    await_(lambda: len({one.node for one in away.attempts("sweep")}) == 2, "trials on two machines", seconds=300)
-    assert {(one.market, one.node_price, one.node_type) for one in away.attempts("sweep")} == {("spot", 0.03, "m5.large")}
+    await_(
+        lambda: len({one.node for one in away.attempts("sweep")}) == 2,
+        "trials on two machines",
+        seconds=300,
+    )
+    assert {(one.market, one.node_price, one.node_type) for one in away.attempts("sweep")} == {
+        ("spot", 0.03, "m5.large")
+    }
     check_safe(cloud)
     assert len(cloud.running("spot")) == 2
     assert "is up; what is missing" in away.typed("cluster", "up", "cluster.yaml", "--yes")
@@ -145,23 +214,30 @@ def test_spot_machines_come_with_the_trials_are_taken_away_with_and_without_noti
     away.whole("sweep", 2, 160)
 
     await_(lambda: not cloud.running(), "end of all machines, which nobody asked for", seconds=240)
-    assert "nothing of the cluster lab is left" in away.typed("cluster", "down", "cluster.yaml", "--yes")
+    assert "nothing of the cluster lab is left" in away.typed(
+        "cluster", "down", "cluster.yaml", "--yes"
+    )
     check_nothing_left(cloud)
 
 
 @pytest.mark.nightly
 def test_where_no_spot_machine_can_be_had_trials_go_on_demand_after_a_while(away: Away) -> None:
     cloud = away.cloud
-    away.describe(workers=[
-        {"type": "m5.large", "market": "spot", "most": 2}, {"type": "m5.large", "market": "on-demand", "most": 1, "after": "15s"},
-    ])
+    away.describe(
+        workers=[
+            {"type": "m5.large", "market": "spot", "most": 2},
+            {"type": "m5.large", "market": "on-demand", "most": 1, "after": "15s"},
+        ]
+    )
     away.search("refused", trials=1, steps=10)
     cloud.spot(there=False)
     away.typed("cluster", "up", "cluster.yaml", "--yes")
     away.typed("cluster", "submit", "cluster.yaml", "refused.yaml")
     await_(lambda: "spot refused" in cloud.asked(), "a refusal", seconds=120)
     await_(lambda: away.attempts("refused"), "a trial on another machine", seconds=240)
-    assert [(one.market, one.node_price) for one in away.attempts("refused")] == [("on-demand", 0.096)]
+    assert [(one.market, one.node_price) for one in away.attempts("refused")] == [
+        ("on-demand", 0.096)
+    ]
     check_safe(cloud)
     await_(lambda: away.history("refused").closed, "end of the experiment", seconds=120)
     away.whole("refused", 1, 10)

@@ -1,4 +1,6 @@
-"""A user who gets everything wrong, with the whole system: every mistake is told at once, nothing is lost or left running."""
+"""A user who gets everything wrong, with the whole system: every mistake is told at once, nothing
+is lost or left running.
+"""
 
 from __future__ import annotations
 
@@ -105,11 +107,16 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 def log_of(desk: Desk, name: str) -> dict[str, bytes]:
     """The log as it is on disk, by object."""
-    return {file.name: file.read_bytes() for file in sorted((desk.folder / ".regrow" / name / "log").iterdir())}
+    return {
+        file.name: file.read_bytes()
+        for file in sorted((desk.folder / ".regrow" / name / "log").iterdir())
+    }
 
 
 @pytest.mark.timeout(600)
-def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_never_overwritten(desk: Desk) -> None:
+def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_never_overwritten(
+    desk: Desk,
+) -> None:
     kinds = ["good", "garbage", *WHY]
     file = desk.write(
         "faults",
@@ -124,17 +131,26 @@ def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_neve
     view = desk.show("faults")
     assert view["status"] == "finished"
     assert {state: n for state, n in view["counts"].items() if n} == {"done": 2, "failed": len(WHY)}
-    messages = {e["trial"]: e["message"] for e in desk.events("faults") if e["event"] == "ended" and e["outcome"] == "failed"}
+    messages = {
+        e["trial"]: e["message"]
+        for e in desk.events("faults")
+        if e["event"] == "ended" and e["outcome"] == "failed"
+    }
     for number, kind in enumerate(kinds[2:], start=2):
         assert messages[number] == WHY[kind].format(at="step 1"), kind
-    trace, _, rest = said.stdout[said.stdout.index("Traceback") :].partition("\ntrial 2 failed: RuntimeError: while training")
+    trace, _, rest = said.stdout[said.stdout.index("Traceback") :].partition(
+        "\ntrial 2 failed: RuntimeError: while training"
+    )
     assert rest, "the traceback comes first, then our line"
     assert 'work.py", line 12, in chained' in trace
-    assert "regrow" not in trace.replace(str(desk.folder), ""), "our own frames are not the user's business"
+    assert "regrow" not in trace.replace(str(desk.folder), ""), (
+        "our own frames are not the user's business"
+    )
     assert "exploded \\x1b[31m" in trace
     assert await_no_process(desk.folder) == []
 
-    # A damaged object stops every command; at the end of a log that was never closed it costs its own last lines.
+    # A damaged object stops every command; at the end of a log that was never closed it costs its
+    # own last lines.
     whole = desk.folder / "whole"
     shutil.copytree(desk.folder / ".regrow" / "faults", whole)
     segments = sorted((desk.folder / ".regrow" / "faults" / "log").glob("*.jsonl"))
@@ -145,18 +161,24 @@ def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_neve
     before = log_of(desk, "faults")
     for command in (["show", "faults"], ["verify", "faults"], ["resume", "faults"], ["run", file]):
         line = one_line(desk.run(*command, expect=4))
-        assert line.startswith(f"the log of experiment 'faults' in {desk.folder}/.regrow is damaged at log/{middle.name}: ")
+        assert line.startswith(
+            f"the log of experiment 'faults' in {desk.folder}/.regrow is damaged at log/{middle.name}: "
+        )
         assert line.endswith("nothing was overwritten, restore that object from a backup")
     assert log_of(desk, "faults") == before
 
     shutil.rmtree(desk.folder / ".regrow" / "faults")
     shutil.copytree(whole, desk.folder / ".regrow" / "faults")
     last.write_bytes(last.read_bytes()[:-20])
-    assert f"is damaged at log/{last.name}: " in one_line(desk.run("show", "faults", expect=4)), "it was closed with that segment"
+    assert f"is damaged at log/{last.name}: " in one_line(desk.run("show", "faults", expect=4)), (
+        "it was closed with that segment"
+    )
     last.with_suffix(".seal").unlink()
     (desk.folder / "work.py").unlink()
     line = one_line_after_warnings(desk.run("resume", "faults", expect=2))
-    assert line == (f'trainable: "work.py:train": there is no file {desk.folder}/work.py; put it back, or correct the path')
+    assert line == (
+        f'trainable: "work.py:train": there is no file {desk.folder}/work.py; put it back, or correct the path'
+    )
     (desk.folder / "work.py").write_text(FAULTS)
     desk.run("resume", "faults")
     view = desk.show("faults")
@@ -174,11 +196,14 @@ def one_line_after_warnings(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_an_experiment_of_which_every_trial_fails_fails(desk: Desk) -> None:
-    file = desk.write("doomed", train="def train(trial):\n    raise ValueError(trial.number)\n", trials=3)
+    file = desk.write(
+        "doomed", train="def train(trial):\n    raise ValueError(trial.number)\n", trials=3
+    )
     said = desk.run("run", file, expect=1).stdout
     assert "doomed failed: 3 of 3 trials (3 failed)" in said
     assert (
-        'work.py", line 2, in train\n    raise ValueError(trial.number)\nValueError: 0\ntrial 0 failed: ValueError: 0\n' in said
+        'work.py", line 2, in train\n    raise ValueError(trial.number)\nValueError: 0\ntrial 0 failed: ValueError: 0\n'
+        in said
     )
     assert desk.show("doomed")["status"] == "failed"
     assert await_no_process(desk.folder) == []
@@ -194,7 +219,9 @@ def test_an_experiment_of_which_every_trial_fails_fails(desk: Desk) -> None:
             "cannot be imported: ModuleNotFoundError: No module named 'nosuch'",
         ),
         (
-            "import sys\nsys.exit()\ntrain = 1", {}, "SystemExit",
+            "import sys\nsys.exit()\ntrain = 1",
+            {},
+            "SystemExit",
             'cannot be imported: SystemExit; put what is to run only as a script below `if __name__ == "__main__":`',
         ),
         (
@@ -223,7 +250,9 @@ def test_what_needs_the_trainable_or_the_cluster_is_told_before_a_trial_starts(
     *before, said = desk.run("run", file, expect=2).stderr.splitlines()
     assert said.endswith(line)
     assert before[-1:] == ([trace] if trace else [])
-    assert not before or sum(frame.startswith("  File ") for frame in before) == 1, "only the user's own frame"
+    assert not before or sum(frame.startswith("  File ") for frame in before) == 1, (
+        "only the user's own frame"
+    )
     assert not any("regrow" in frame.replace(str(desk.folder), "") for frame in before)
     assert "no experiments" in desk.run("ls").stdout
     assert await_no_process(desk.folder) == []
@@ -234,7 +263,9 @@ def test_a_file_of_the_users_that_hides_a_library_is_named_after_the_traceback(d
     (desk.folder / "six.py").write_text("mine = 1\n")
     said = desk.run("run", file, expect=2).stderr.strip()
     assert "AttributeError: module 'six' has no attribute" in said
-    assert said.endswith(f"regrow: {desk.folder / 'six.py'} is imported in place of the library 'six', which others need; give it another name")
+    assert said.endswith(
+        f"regrow: {desk.folder / 'six.py'} is imported in place of the library 'six', which others need; give it another name"
+    )
 
 
 @contextmanager
@@ -244,8 +275,11 @@ def deaf_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-# Deaf ones are waited for; that they are named is in test_prefect_server.py, test_mlflow_server.py and test_cluster.py, too.
-@pytest.mark.parametrize("deaf", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["refused", "deaf"])
+# Deaf ones are waited for; that they are named is in test_prefect_server.py, test_mlflow_server.py
+# and test_cluster.py, too.
+@pytest.mark.parametrize(
+    "deaf", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["refused", "deaf"]
+)
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
@@ -254,7 +288,9 @@ def deaf_port() -> Iterator[int]:
         ("RAY_ADDRESS", "127.0.0.1:{}"),
     ],
 )
-def test_a_server_that_does_not_answer_is_named_within_seconds(variable: str, value: str, deaf: bool, desk: Desk) -> None:
+def test_a_server_that_does_not_answer_is_named_within_seconds(
+    variable: str, value: str, deaf: bool, desk: Desk
+) -> None:
     file = desk.write("x")
     with deaf_port() as port:
         address = value.format(port if deaf else 9)
@@ -265,7 +301,9 @@ def test_a_server_that_does_not_answer_is_named_within_seconds(variable: str, va
     assert address.replace("hunter2", "***") in line
     assert "unset" in line
     assert took < 30, "15 s on a machine that has nothing else to do"
-    assert b"hunter2" not in b"".join(p.read_bytes() for p in (desk.folder / ".regrow").rglob("*") if p.is_file())
+    assert b"hunter2" not in b"".join(
+        p.read_bytes() for p in (desk.folder / ".regrow").rglob("*") if p.is_file()
+    )
     assert await_no_process(desk.folder) == []
 
 
@@ -273,7 +311,9 @@ def test_a_port_in_use_is_named(desk: Desk) -> None:
     file = desk.write("x")
     with deaf_port() as port:
         line = one_line(desk.run("run", file, "--prefect-port", port, expect=2))
-        assert line.startswith(f"Port {port} for the Prefect server can't be used (Address already in use")
+        assert line.startswith(
+            f"Port {port} for the Prefect server can't be used (Address already in use"
+        )
         assert line.endswith("): choose another")
     assert desk.run("run", file, "--prefect-port", 99999, expect=2).stdout == ""
     assert await_no_process(desk.folder) == []
@@ -287,18 +327,39 @@ def test_a_place_without_permission_is_named(desk: Desk, tmp_path: Path) -> None
     advice = "choose another with --state or REGROW_STATE"
 
     def run(*arguments: object) -> str:
-        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *desk._command(arguments)]
+        command = [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            *desk._command(arguments),
+        ]
         done = subprocess.run(
-            command, cwd=desk.folder, env=desk.environment, text=True, capture_output=True, timeout=60, check=False
+            command,
+            cwd=desk.folder,
+            env=desk.environment,
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 2, done
         return one_line(done)
 
     root = desk.folder / "state"
-    assert run("run", file, "--state", root) == f"the state root {root} cannot be written (Permission denied); {advice}"
+    assert (
+        run("run", file, "--state", root)
+        == f"the state root {root} cannot be written (Permission denied); {advice}"
+    )
     root.mkdir(mode=0o700)
-    assert run("ls", "--state", root) == f"the state root {root} cannot be read (Permission denied); {advice}"
-    assert run("run", file, "--state", root / "a") == f"the state root {root / 'a'} cannot be used (Permission denied); {advice}"
+    assert (
+        run("ls", "--state", root)
+        == f"the state root {root} cannot be read (Permission denied); {advice}"
+    )
+    assert (
+        run("run", file, "--state", root / "a")
+        == f"the state root {root / 'a'} cannot be used (Permission denied); {advice}"
+    )
     file.chmod(0)
     assert run("run", file) == f"{file}: cannot be read: Permission denied; check its permissions"
 
@@ -314,16 +375,22 @@ def test_secrets_of_the_environment_are_nowhere_in_the_state(desk: Desk) -> None
     assert [path for path in files if b"hunter2" in path.read_bytes()] == []
 
 
-def test_another_experiment_of_the_same_name_is_refused_and_the_key_that_differs_named(desk: Desk) -> None:
+def test_another_experiment_of_the_same_name_is_refused_and_the_key_that_differs_named(
+    desk: Desk,
+) -> None:
     desk.run("run", desk.write("x", trials=2, seconds=0.01))
     before = log_of(desk, "x")
-    file = desk.write("x", trials=2, space={"x": {"uniform": [0.1, 2.0]}, "kind": {"choice": ["a", "b"]}})
+    file = desk.write(
+        "x", trials=2, space={"x": {"uniform": [0.1, 2.0]}, "kind": {"choice": ["a", "b"]}}
+    )
     assert one_line(desk.run("run", file, expect=2)) == (
         f"{file}:1: space.x.uniform: [0.1, 2.0]: differs from the experiment 'x' that is there already, which has [0.1, 1.0]; "
         "give this one another name, or go on with that one: regrow resume x"
     )
     file = desk.write("x", trials=2)
-    lower = "trials: 1: experiment 'x' has 2 already, and a total can only be raised; write 2 or more"
+    lower = (
+        "trials: 1: experiment 'x' has 2 already, and a total can only be raised; write 2 or more"
+    )
     assert one_line(desk.run("run", file, "--trials", 1, expect=2)) == f"{file}:1: {lower}"
     assert one_line(desk.run("resume", "x", "--trials", 1, expect=2)) == lower
     for command in ("show", "trials", "best", "verify", "stop", "resume", "ui"):

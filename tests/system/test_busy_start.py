@@ -1,4 +1,6 @@
-"""A machine so busy that Ray's node does not come up within Ray's 30 s: one line, and a second try. The raylet is really stopped."""
+"""A machine so busy that Ray's node does not come up within Ray's 30 s: one line, and a second try.
+The raylet is really stopped.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def test_a_start_that_ray_gives_up_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "busy.yaml").write_text(SPEC)
     regrow = str(Path(sys.executable).with_name("regrow"))
     process = subprocess.Popen(
-        [regrow, "run", "busy.yaml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [regrow, "run", "busy.yaml"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     stopped: list[int] = []
 

@@ -13,7 +13,11 @@ from tests.system.conftest import TRAIN, Desk
 from tests.system.hosts import RayCluster
 from tests.system.test_main_job import check_whole
 
-SLOW = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('FOLDER/hurry').exists() else 1.0)")
+SLOW = TRAIN.replace(
+    "time.sleep(SECONDS)",
+    "time.sleep(0 if Path('FOLDER/hurry').exists() else 1.0); Path('work.py').read_text()",
+)
+"""It needs the folder that Ray has shipped, which each node of this host unpacks anew."""
 
 
 @pytest.fixture
@@ -32,9 +36,17 @@ def slots(desk: Desk, name: str) -> list[int]:
     return [event["slots"] for event in desk.events(name) if event["event"] == "capacity"]
 
 
-def test_trials_use_a_node_that_comes_and_go_on_without_it_when_it_goes(desk: Desk, cluster: RayCluster) -> None:
+def test_trials_use_a_node_that_comes_and_go_on_without_it_when_it_goes(
+    desk: Desk, cluster: RayCluster
+) -> None:
     cluster.start("head", address="127.0.0.1", cpus=1)
-    file = desk.write("grows", train=SLOW.replace("FOLDER", str(desk.folder)), trials=4, max_steps=60, concurrency=None)
+    file = desk.write(
+        "grows",
+        train=SLOW.replace("FOLDER", str(desk.folder)),
+        trials=4,
+        max_steps=60,
+        concurrency=None,
+    )
     process = desk.start("run", file, **cluster.environment)
     desk.await_events("grows", "saved", 2, process)
     cluster.start("more", address="127.0.0.1", cpus=2)
@@ -51,7 +63,9 @@ def test_trials_use_a_node_that_comes_and_go_on_without_it_when_it_goes(desk: De
 
 
 @pytest.mark.nightly  # test_autoscaling.py begins without a node, too
-def test_a_cluster_that_has_no_node_yet_is_waited_for_where_somebody_says_how_many(desk: Desk, cluster: RayCluster) -> None:
+def test_a_cluster_that_has_no_node_yet_is_waited_for_where_somebody_says_how_many(
+    desk: Desk, cluster: RayCluster
+) -> None:
     cluster.start("head", address="127.0.0.1", cpus=0)
     file = desk.write("empty", trials=3, max_steps=2, concurrency=None)
     desk.environment |= cluster.environment
@@ -64,5 +78,7 @@ def test_a_cluster_that_has_no_node_yet_is_waited_for_where_somebody_says_how_ma
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     assert "No node of the cluster can hold a trial now" in said
-    assert sum(event["event"] == "started" for event in desk.events("empty")) == 3, "nothing was lost while it waited"
+    assert sum(event["event"] == "started" for event in desk.events("empty")) == 3, (
+        "nothing was lost while it waited"
+    )
     check_whole(desk, "empty", 3)

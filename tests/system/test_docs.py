@@ -1,4 +1,6 @@
-"""The documentation: every command of every page is typed as a reader would, the site builds, its pages ask no network."""
+"""The documentation: every command of every page is typed as a reader would, the site builds, its
+pages ask no network.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,19 @@ from tests.system.browser import chromium
 from tests.system.reader import ROOT, Page, Reader, pages
 
 SERVERS = "docs/how-to/servers.md"
-FOLLOWED = sorted((page for page in pages() if page.has_commands), key=lambda page: SERVERS in (page.name, page.after))
-"""With the servers last: what that page starts runs to the end, and would take its share of the machine from the others."""
+FOLLOWED = sorted(
+    (page for page in pages() if page.has_commands),
+    key=lambda page: SERVERS in (page.name, page.after),
+)
+"""With the servers last: what that page starts runs to the end, and would take its share of the
+machine from the others.
+"""
 
 
 class Readers:
-    """One reader a folder; pages that go on from another one are followed in its folder, after it."""
+    """One reader a folder; pages that go on from another one are followed in its folder, after
+    it.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -62,17 +71,42 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
 AT_NIGHT = {
     f"docs/how-to/{name}.md"
     for name in (
-        "automations", "coming-from-optuna", "coming-from-ray-tune", "coming-from-wandb", "export", "failing-trial", "frameworks",
-        "housekeeping", "mlflow", "nested-tasks", "pbt", "processes", "s3", "schedules", "scripts", "serve", "serve-station", "servers",
-        "station", "task-runner", "watch",
+        "automations",
+        "coming-from-optuna",
+        "coming-from-ray-tune",
+        "coming-from-wandb",
+        "export",
+        "failing-trial",
+        "frameworks",
+        "housekeeping",
+        "mlflow",
+        "nested-tasks",
+        "pbt",
+        "processes",
+        "s3",
+        "schedules",
+        "scripts",
+        "serve",
+        "serve-station",
+        "servers",
+        "station",
+        "task-runner",
+        "watch",
     )
 }
-"""Pages of whose commands another file of this folder has more (test_mlflow_run.py and so on), and two that go on from such a page."""
+"""Pages of whose commands another file of this folder has more (test_mlflow_run.py and so on), and
+two that go on from such a page.
+"""
 
 
 def cases() -> list[Any]:
     """The pages as pytest's parameters."""
-    return [pytest.param(page, id=page.name, marks=[pytest.mark.nightly] if page.name in AT_NIGHT else []) for page in FOLLOWED]
+    return [
+        pytest.param(
+            page, id=page.name, marks=[pytest.mark.nightly] if page.name in AT_NIGHT else []
+        )
+        for page in FOLLOWED
+    ]
 
 
 @pytest.mark.timeout(900)  # a page is several experiments, and may bring those before it
@@ -85,35 +119,57 @@ def test_every_command_of_the_page_does_what_it_says(page: Page, readers: Reader
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", target], cwd=ROOT, capture_output=True, text=True,
-        timeout=240, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", target],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return target
 
 
 def test_the_site_builds_and_holds_every_page(site: Path) -> None:
-    expected = {page.path.relative_to(ROOT / "docs").with_suffix(".html") for page in pages() if page.path.name != "README.md"}
+    expected = {
+        page.path.relative_to(ROOT / "docs").with_suffix(".html")
+        for page in pages()
+        if page.path.name != "README.md"
+    }
     assert {p for p in expected if not (site / p).is_file()} == set()
     assert not [p for p in site.rglob("*.html") if "<!-- test:" in p.read_text()]
 
 
 def test_its_pages_ask_nobody_but_the_site_and_the_console_is_quiet(site: Path) -> None:
     handler = functools.partial(Quiet, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium() as browser:
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        chromium() as browser,
+    ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         base = f"http://127.0.0.1:{server.server_port}/"
         asked: list[str] = []
         said: list[str] = []
         page = browser.new_page()
         page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: said.append(message.text) if message.type == "error" else None,
+        )
         page.on("pageerror", lambda error: said.append(str(error)))
-        for name in ("index.html", "tutorial.html", "architecture.html", "reference/specification.html"):
+        for name in (
+            "index.html",
+            "tutorial.html",
+            "architecture.html",
+            "reference/specification.html",
+        ):
             page.goto(base + name, wait_until="networkidle")
             broken = "[...document.images].filter(i => i.complete && !i.naturalWidth && i.offsetParent).map(i => i.src)"
             assert page.evaluate(broken) == []
-            wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            wide = page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
             assert wide <= 0, f"{name} scrolls sideways"
         server.shutdown()
     assert [url for url in asked if not url.startswith((base, "data:"))] == []

@@ -1,4 +1,6 @@
-"""The examples' own promise: a trial that goes on from a checkpoint goes on with the curve that it would have had."""
+"""The examples' own promise: a trial that goes on from a checkpoint goes on with the curve that it
+would have had.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,27 @@ from typing import Any
 
 import pytest
 
-from regrow.serving.users_class import Computing, example_of, found
+from regrow.apps.serving.users_class import Computing, example_of, found
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 AUGMENT = {"shift": 0.3, "noise": 0.1}
-SGD = {"hidden": 32, "layers": 2, "optimizer": "sgd", "lr": 0.01, "momentum": 0.9, "alpha": 1e-4, "augment": AUGMENT}
-ADAM = {"hidden": 32, "layers": 1, "optimizer": "adam", "lr": 0.003, "alpha": 1e-4, "augment": AUGMENT}
+SGD = {
+    "hidden": 32,
+    "layers": 2,
+    "optimizer": "sgd",
+    "lr": 0.01,
+    "momentum": 0.9,
+    "alpha": 1e-4,
+    "augment": AUGMENT,
+}
+ADAM = {
+    "hidden": 32,
+    "layers": 1,
+    "optimizer": "adam",
+    "lr": 0.003,
+    "alpha": 1e-4,
+    "augment": AUGMENT,
+}
 
 
 def example(name: str) -> ModuleType:
@@ -30,7 +47,9 @@ def example(name: str) -> ModuleType:
 
 
 class Session:
-    """A trial's steps in this process: `first` to `last`, with a checkpoint into `folder` at each."""
+    """A trial's steps in this process: `first` to `last`, with a checkpoint into `folder` at
+    each.
+    """
 
     def __init__(self, config: Mapping[str, Any], folder: Path, *, first: int, last: int) -> None:
         self.config, self.seed, self.folder = config, 7, folder
@@ -47,7 +66,9 @@ class Session:
 
 
 @pytest.mark.parametrize("config", [SGD, ADAM], ids=["sgd", "adam"])
-def test_a_restored_network_of_scikit_learn_goes_on_with_the_same_curve(config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_restored_network_of_scikit_learn_goes_on_with_the_same_curve(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     train = example("digits").train
 
     def rows(folder: str, first: int, last: int) -> list[dict[str, float]]:
@@ -65,7 +86,12 @@ def test_a_restored_network_of_several_workers_goes_on_with_the_same_curve(tmp_p
 
     def rows(folder: str, first: int, last: int) -> list[dict[str, float]]:
         (tmp_path / folder).mkdir(exist_ok=True)
-        session = Session({"channels": 8, "lr": 0.003, "weight_decay": 0.001}, tmp_path / folder, first=first, last=last)
+        session = Session(
+            {"channels": 8, "lr": 0.003, "weight_decay": 0.001},
+            tmp_path / folder,
+            first=first,
+            last=last,
+        )
         train(session)
         return session.rows
 
@@ -98,7 +124,10 @@ def test_the_class_that_serves_the_digits_answers_as_the_network_does(tmp_path: 
     computing = Computing(kind, tmp_path, ADAM, example_of(kind, None))
     results = computing.run([kind.Input(pixels=list(image)) for image in images[:100]])
     answers = [json.loads(one) for one in results if isinstance(one, bytes)]
-    assert sum(answer["digit"] == label for answer, label in zip(answers, labels[:100], strict=True)) > 90
+    assert (
+        sum(answer["digit"] == label for answer, label in zip(answers, labels[:100], strict=True))
+        > 90
+    )
     assert all(0.1 <= answer["probability"] <= 1 for answer in answers)
     with pytest.raises(ValueError, match="at least 64 items"):
         kind.Input(pixels=[0.0])

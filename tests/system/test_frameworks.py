@@ -1,4 +1,6 @@
-"""Each integration on its example: six steps, SIGKILL after the third, and what is reported then is what the unkilled twin reports."""
+"""Each integration on its example: six steps, SIGKILL after the third, and what is reported then is
+what the unkilled twin reports.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,28 @@ GROUPED = ("lightning", "transformers", "accelerate")
 INSTALLED = {framework: importlib.util.find_spec(framework) is not None for framework in SETTINGS}
 
 
-def pairs(desk: Desk, name: str, frameworks: tuple[str, ...], **changes: Any) -> dict[str, dict[str, Any]]:
+def pairs(
+    desk: Desk, name: str, frameworks: tuple[str, ...], **changes: Any
+) -> dict[str, dict[str, Any]]:
     """Of all that are installed, by framework, in one experiment."""
     there = [framework for framework in frameworks if INSTALLED[framework]]
-    settings = {example: config for framework in there for example, config in SETTINGS[framework].items()}
+    settings = {
+        example: config for framework in there for example, config in SETTINGS[framework].items()
+    }
     ran = twins.run(desk, name, settings, **changes)
     return {framework: ran[next(iter(SETTINGS[framework]))] for framework in there}
 
 
 def check(pair: dict[str, Any]) -> None:
-    """Both did all steps, the killed one lost its first attempt and went on, and nobody could tell by the losses."""
+    """Both did all steps, the killed one lost its first attempt and went on, and nobody could tell
+    by the losses.
+    """
     first, second = pair["attempts"]
-    assert (first["outcome"], second["outcome"], second["from_step"]) == ("lost", "done", twins.KILLED_AFTER)
+    assert (first["outcome"], second["outcome"], second["from_step"]) == (
+        "lost",
+        "done",
+        twins.KILLED_AFTER,
+    )
     assert list(pair["whole"]) == list(range(1, twins.STEPS + 1))
     assert pair["killed"] == pair["whole"]
     assert pair["whole"][twins.STEPS] < pair["whole"][1], "it learned nothing"
@@ -63,7 +75,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
 @pytest.fixture(scope="module")
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
     with desk_in(tmp_path_factory.mktemp("grouped")) as desk:
-        yield pairs(desk, "grouped", GROUPED, rank=1, resources={"cpu": 1, "workers": 2}, concurrency=None)
+        yield pairs(
+            desk, "grouped", GROUPED, rank=1, resources={"cpu": 1, "workers": 2}, concurrency=None
+        )
         assert await_no_process(desk.folder) == []
 
 
@@ -73,8 +87,12 @@ def test_an_estimator_of_scikit_learn_goes_on_as_if_it_had_not_been_killed(desk:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)  # the first starts eighteen trials
-@pytest.mark.parametrize("framework", [framework for framework in SETTINGS if framework != "sklearn"])
-def test_a_training_goes_on_as_if_it_had_not_been_killed(framework: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "framework", [framework for framework in SETTINGS if framework != "sklearn"]
+)
+def test_a_training_goes_on_as_if_it_had_not_been_killed(
+    framework: str, request: pytest.FixtureRequest
+) -> None:
     needs(framework)
     check(request.getfixturevalue("alone")[framework])
 
@@ -126,8 +144,14 @@ if __name__ == "__main__":
 def started(desk: Desk, script: str) -> subprocess.Popen[str]:
     """A Python script in the desk's folder, as its user starts it."""
     process = subprocess.Popen(
-        [sys.executable, script], cwd=desk.folder, env=desk.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL, process_group=0,
+        [sys.executable, script],
+        cwd=desk.folder,
+        env=desk.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        process_group=0,
     )
     desk.started.append(process)
     return process
@@ -148,6 +172,10 @@ def test_a_search_that_is_killed_and_fitted_again_finds_what_scikit_learn_finds(
     assert said["scores"][0] == said["scores"][1]
     assert (said["keys"], said["predicted"], said["scored"]) == (True, True, True)
     assert [point["step"] for point in desk.points("search")] == [1, 2, 3] * 5
-    outcomes = [attempt["outcome"] for trial in desk.show("search")["trials"] for attempt in trial["attempts"]]
+    outcomes = [
+        attempt["outcome"]
+        for trial in desk.show("search")["trials"]
+        for attempt in trial["attempts"]
+    ]
     assert (outcomes.count("done"), "lost" in outcomes) == (5, True)
     assert await_no_process(desk.folder) == []

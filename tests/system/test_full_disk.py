@@ -1,4 +1,6 @@
-"""Disks that are full for a while: told at once, with what is full and by how much, and told when it is over."""
+"""Disks that are full for a while: told at once, with what is full and by how much, and told when
+it is over.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,17 @@ def awaited(driver: subprocess.Popen[str], word: str) -> str:
     return said
 
 
-def test_a_full_state_disk_is_told_once_and_so_is_its_end_and_nothing_is_lost(desk: Desk, small: Path) -> None:
+def test_a_full_state_disk_is_told_once_and_so_is_its_end_and_nothing_is_lost(
+    desk: Desk, small: Path
+) -> None:
     file = desk.write("full", train=HEAVY, trials=2, max_steps=25, checkpoint={"every_steps": 1})
     state = ("--state", small / "state")
     driver = desk.start("run", file, *state)
     awaited(driver, "MLflow:")
     log = small / "state" / "full" / "log"
-    while driver.poll() is None and not any(b'"saved"' in segment.read_bytes() for segment in log.glob("*.jsonl")):
+    while driver.poll() is None and not any(
+        b'"saved"' in segment.read_bytes() for segment in log.glob("*.jsonl")
+    ):
         time.sleep(0.01)
     ballast = fill(small)
     said = awaited(driver, "Not everything can be saved")

@@ -13,7 +13,9 @@ STEPS, SAVED = 12, 4
 
 
 @pytest.mark.nightly
-def test_a_group_whose_head_is_lost_goes_on_at_its_next_step_and_no_old_rank_lives(desk: Desk) -> None:
+def test_a_group_whose_head_is_lost_goes_on_at_its_next_step_and_no_old_rank_lives(
+    desk: Desk,
+) -> None:
     file = write(desk, "headless", max_steps=STEPS)
     process = desk.start("run", file)
     until(desk, SAVED)
@@ -30,5 +32,8 @@ def test_a_group_whose_head_is_lost_goes_on_at_its_next_step_and_no_old_rank_liv
     assert [p["score"] for p in desk.points("headless")] == scores(3.0, STEPS)
     assert [a["outcome"] for a in view["trials"][0]["attempts"]] == ["lost", "done"]
     assert view["trials"][0]["attempts"][-1]["from_step"] == SAVED
-    assert {e["cause"] for e in events(desk, "headless", "ended", outcome="lost")} <= {"infrastructure", "preempted"}
+    assert {e["cause"] for e in events(desk, "headless", "ended", outcome="lost")} <= {
+        "infrastructure",
+        "preempted",
+    }
     assert await_no_process(desk.folder, 90.0) == []

@@ -1,7 +1,8 @@
-"""Groups of workers whose processes are killed, stopped and told to end while a checkpoint is on its way, at each of its transitions.
+"""Groups of workers whose processes are killed, stopped and told to end while a checkpoint is on
+its way, at each of its transitions.
 
-The state is in S3, behind a proxy that holds single requests: so a kill comes exactly where it is meant to. One experiment for all:
-its one trial loses an attempt at each of them.
+The state is in S3, behind a proxy that holds single requests: so a kill comes exactly where it is
+meant to. One experiment for all: its one trial loses an attempt at each of them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import pytest
 
 from regrow.infra.local import s3_server
 from regrow.infra.state.places import Places
-from regrow.tasks.manifests import blob_key, manifest_key
-from regrow.tasks.ports import Store
+from regrow.tasks.checkpoint.manifests import blob_key, manifest_key
+from regrow.tasks.ports.store import Store
 from tests.contract.s3_proxy import Hold, Proxy, Where, proxied
 from tests.system import shares
 from tests.system.conftest import Desk, await_no_process
@@ -40,7 +41,9 @@ def key(attempt: int, rank: int, step: int) -> str:
 
 @dataclass
 class Scene:
-    """An attempt that has committed the checkpoint of the step before `step`, and is about to save that of `step`."""
+    """An attempt that has committed the checkpoint of the step before `step`, and is about to save
+    that of `step`.
+    """
 
     cloud: Cloud
     process: subprocess.Popen[str]
@@ -60,7 +63,13 @@ class Scene:
 
     def durable(self, rank: int) -> None:
         """Returns once that rank's part is."""
-        wait(self.process, lambda: key(self.attempt, rank, self.step) in self.store.list(f"blobs/0/{self.attempt}/"), "a part")
+        wait(
+            self.process,
+            lambda: (
+                key(self.attempt, rank, self.step) in self.store.list(f"blobs/0/{self.attempt}/")
+            ),
+            "a part",
+        )
 
 
 def before(scene: Scene, rank: int) -> None:
@@ -96,7 +105,12 @@ def told(scene: Scene, rank: int) -> None:
 Moment = Callable[[Scene, int], None]
 MOMENTS: list[Moment] = [before, half, own, all_but_the_manifest, unheard, told]
 DURABLE: dict[Moment, Callable[[int], int]] = {half: lambda rank: 1 - rank, own: lambda rank: rank}
-CUTS = [(moment, rank, signal.SIGKILL) for moment in MOMENTS for rank in (0, 1) if (moment, rank) != (unheard, 1)]
+CUTS = [
+    (moment, rank, signal.SIGKILL)
+    for moment in MOMENTS
+    for rank in (0, 1)
+    if (moment, rank) != (unheard, 1)
+]
 CUTS += [(told, 1, signal.SIGSTOP)]
 
 
@@ -108,7 +122,11 @@ def proxy(s3_server_of_session: s3_server.S3Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def sky(
-    desk: Desk, s3: str, s3_server_of_session: s3_server.S3Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    desk: Desk,
+    s3: str,
+    s3_server_of_session: s3_server.S3Server,
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Cloud:
     """What is started has its state behind the proxy; the test looks at it past that."""
     place = cloud(desk, s3_server_of_session, s3, monkeypatch)
@@ -117,14 +135,18 @@ def sky(
 
 
 def lose(scene: Scene, rank: int, how: signal.Signals) -> tuple[dict[str, Any], dict[str, float]]:
-    """Does that to a rank; the next attempt's beginning, and how long it took: until nothing of the old attempt was left, until the
-    new one's ranks ran in its place, and until it had begun.
+    """Does that to a rank; the next attempt's beginning, and how long it took: until nothing of the
+    old attempt was left, until the new one's ranks ran in its place, and until it had begun.
     """
     old = ranks(scene.cloud)
     assert old.keys() == {0, 1}
     os.kill(old[rank], how)
     began, took = time.time(), dict[str, float]()
-    wait(scene.process, lambda: not any(map(alive, old.values())), "the end of all of the old attempt")
+    wait(
+        scene.process,
+        lambda: not any(map(alive, old.values())),
+        "the end of all of the old attempt",
+    )
     took["gone"] = time.time() - began
 
     def successors() -> bool:

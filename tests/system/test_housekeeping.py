@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from regrow.infra.housekeeping import removal
-from regrow.infra.housekeeping.renaming import rename
-from regrow.infra.mlflow.catch_up import is_recorded, record_missing, tell_notes
+from regrow.flows.housekeeping import removal
+from regrow.flows.housekeeping.renaming import rename
+from regrow.flows.recording.catch_up import is_recorded, record_missing, tell_notes
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent
@@ -24,9 +24,14 @@ def events(identity: str) -> list[AnyEvent]:
     return [msgspec.structs.replace(found[0], id=identity), *found[1:]]
 
 
-def test_mlflow_shows_what_was_noted_and_nothing_of_what_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regrow.infra.mlflow.ending.made", lambda *_: ({}, []))  # the report has tests of its own
-    places: Places = exported.keep(tmp_path / "state", events("11111111-0000-0000-0000-000000000001"))
+def test_mlflow_shows_what_was_noted_and_nothing_of_what_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the report has tests of its own
+    monkeypatch.setattr("regrow.flows.recording.ending.made", lambda *_: ({}, []))
+    places: Places = exported.keep(
+        tmp_path / "state", events("11111111-0000-0000-0000-000000000001")
+    )
     places.writable()
     record_missing(places, "kinds")
     assert is_recorded(places, "kinds")
@@ -67,12 +72,18 @@ def test_mlflow_shows_what_was_noted_and_nothing_of_what_was_removed(tmp_path: P
     record_missing(places, "kinds")
     again = client.get_experiment_by_name("kinds")
     assert again is not None
-    found = {run.data.tags["regrow.experiment_id"] for run in client.search_runs([again.experiment_id])}
-    assert found == {"22222222-0000-0000-0000-000000000002"}, "one of the same name does not bring the removed one's runs back"
+    found = {
+        run.data.tags["regrow.experiment_id"] for run in client.search_runs([again.experiment_id])
+    }
+    assert found == {"22222222-0000-0000-0000-000000000002"}, (
+        "one of the same name does not bring the removed one's runs back"
+    )
 
 
-def test_runs_of_others_in_the_same_mlflow_experiment_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regrow.infra.mlflow.ending.made", lambda *_: ({}, []))
+def test_runs_of_others_in_the_same_mlflow_experiment_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regrow.flows.recording.ending.made", lambda *_: ({}, []))
     places = exported.keep(tmp_path / "state", events("33333333-0000-0000-0000-000000000003"))
     places.writable()
     record_missing(places, "kinds")

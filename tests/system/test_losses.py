@@ -1,4 +1,6 @@
-"""A part is killed while an experiment runs; the experiment goes on by itself and nothing is lost or doubled."""
+"""A part is killed while an experiment runs; the experiment goes on by itself and nothing is lost
+or doubled.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def kill(folder: Path, title: str) -> None:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
-                    if (entry / "cmdline").read_bytes().startswith(title.encode()) and mark in (entry / "environ").read_bytes():
+                    if (entry / "cmdline").read_bytes().startswith(title.encode()) and mark in (
+                        entry / "environ"
+                    ).read_bytes():
                         os.kill(int(entry.name), signal.SIGKILL)
                         return
                 except OSError:
@@ -29,7 +33,9 @@ def kill(folder: Path, title: str) -> None:
     raise AssertionError(f"no process {title!r} runs")
 
 
-def test_a_killed_worker_costs_one_attempt_and_at_most_the_steps_since_the_checkpoint(desk: Desk) -> None:
+def test_a_killed_worker_costs_one_attempt_and_at_most_the_steps_since_the_checkpoint(
+    desk: Desk,
+) -> None:
     file = desk.write("worker", trials=3, seconds=0.2, max_steps=12, checkpoint={"every_steps": 2})
     process = desk.start("run", file)
     desk.await_events("worker", "saved", 4, process)
@@ -43,11 +49,17 @@ def test_a_killed_worker_costs_one_attempt_and_at_most_the_steps_since_the_check
     assert second["from_step"] >= 2
     assert first["to_step"] - second["from_step"] <= 2
     assert view["wasted_steps"] == first["to_step"] - second["from_step"]
-    assert prefect(desk, "select run_count, state_type from task_run where name = 'trial-0000'") == [(2, "COMPLETED")]
-    states = [name for (name,) in prefect(
-        desk, "select s.name from task_run_state s join task_run r on r.id = s.task_run_id"
-        " where r.name = 'trial-0000' order by s.timestamp"
-    )]
+    assert prefect(
+        desk, "select run_count, state_type from task_run where name = 'trial-0000'"
+    ) == [(2, "COMPLETED")]
+    states = [
+        name
+        for (name,) in prefect(
+            desk,
+            "select s.name from task_run_state s join task_run r on r.id = s.task_run_id"
+            " where r.name = 'trial-0000' order by s.timestamp",
+        )
+    ]
     assert states == ["Pending", "Running", "Retrying", "Running", "Completed"]
     doubled = (
         "select count(*) from metrics join runs using (run_uuid) where lifecycle_stage = 'active'"

@@ -25,7 +25,9 @@ def check_whole(desk: Desk, name: str, trials: int) -> dict[str, Any]:
     points = Counter((p["trial"], p["step"]) for p in desk.points(name))
     assert set(points.values()) == {1}
     for trial in view["trials"]:
-        assert sorted(step for number, step in points if number == trial["number"]) == list(range(1, trial["steps"] + 1))
+        assert sorted(step for number, step in points if number == trial["number"]) == list(
+            range(1, trial["steps"] + 1)
+        )
     assert "decisions recomputed, all as recorded" in desk.run("verify", name).stdout
     return view
 
@@ -36,12 +38,16 @@ def mlflow(desk: Desk, query: str) -> list[tuple[Any, ...]]:
 
 
 def prefect(desk: Desk, query: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(desk.folder / ".regrow" / ".services" / "prefect" / "prefect.db")) as database:
+    with closing(
+        sqlite3.connect(desk.folder / ".regrow" / ".services" / "prefect" / "prefect.db")
+    ) as database:
         return database.execute(query).fetchall()
 
 
 def test_an_experiment_runs_and_every_part_agrees_on_what_happened(desk: Desk) -> None:
-    file = desk.write("main", trials=9, max_steps=9, schedule={"asha": {"grace_period": 1, "reduction_factor": 3}})
+    file = desk.write(
+        "main", trials=9, max_steps=9, schedule={"asha": {"grace_period": 1, "reduction_factor": 3}}
+    )
     said = desk.run("run", file).stdout
     assert "main finished: 9 of 9 trials" in said
     view = check_whole(desk, "main", 9)
@@ -50,25 +56,37 @@ def test_an_experiment_runs_and_every_part_agrees_on_what_happened(desk: Desk) -
     assert view["best"]["value"] == max(p["score"] for p in desk.points("main"))
     assert (desk.folder / ".regrow" / "main" / view["best"]["checkpoint"]).is_file()
 
-    runs = mlflow(desk, "select name, status, run_uuid from runs where lifecycle_stage = 'active' order by name")
+    runs = mlflow(
+        desk,
+        "select name, status, run_uuid from runs where lifecycle_stage = 'active' order by name",
+    )
     assert [(name, status) for name, status, _ in runs] == [("main", "FINISHED")] + [
         (f"trial-{n:04d}", "FINISHED") for n in range(9)
     ]
     for trial, (_, _, run) in zip(view["trials"], runs[1:], strict=True):
-        steps = mlflow(desk, f"select step, value from metrics where run_uuid = '{run}' and key = 'score' order by step")
+        steps = mlflow(
+            desk,
+            f"select step, value from metrics where run_uuid = '{run}' and key = 'score' order by step",
+        )
         assert [s for s, _ in steps] == list(range(1, trial["steps"] + 1))
         params = dict(mlflow(desk, f"select key, value from params where run_uuid = '{run}'"))
         assert params == {"x": json.dumps(trial["config"]["x"]), "kind": trial["config"]["kind"]}
 
-    assert prefect(desk, "select name, state_type, run_count from flow_run") == [("main", "COMPLETED", 1)]
+    assert prefect(desk, "select name, state_type, run_count from flow_run") == [
+        ("main", "COMPLETED", 1)
+    ]
     task_runs = prefect(desk, "select name, state_type from task_run order by name")
     assert [name for name, _ in task_runs] == [f"trial-{n:04d}" for n in range(9)]
     assert {state for _, state in task_runs} == {"COMPLETED"}
-    assert prefect(desk, "select count(*) from log where message = 'trial 0 attempt 1 step 1'") == [(1,)]
+    assert prefect(desk, "select count(*) from log where message = 'trial 0 attempt 1 step 1'") == [
+        (1,)
+    ]
     ((artifact,),) = prefect(desk, "select data from artifact where key = 'regrow-main'")
     assert f"Best: trial {view['best']['trial']}" in artifact
     assert await_no_process(desk.folder) == []
-    assert not (Path(desk.environment["HOME"]) / ".prefect").exists(), "an embedded server is no business of the user's own"
+    assert not (Path(desk.environment["HOME"]) / ".prefect").exists(), (
+        "an embedded server is no business of the user's own"
+    )
 
 
 def test_ctrl_c_leaves_checkpoints_and_resume_goes_on_at_the_next_step(desk: Desk) -> None:
@@ -95,16 +113,36 @@ def test_ctrl_c_leaves_checkpoints_and_resume_goes_on_at_the_next_step(desk: Des
 
 
 MOMENTS = [
-    ("opened", 1), ("began", 1), ("reported", 3), ("saved", 6), ("decided", 9), ("ended", 5), ("proposed", 12), ("dropped", 8), ("saved", 26),
+    ("opened", 1),
+    ("began", 1),
+    ("reported", 3),
+    ("saved", 6),
+    ("decided", 9),
+    ("ended", 5),
+    ("proposed", 12),
+    ("dropped", 8),
+    ("saved", 26),
     ("ended", 16),
 ]
-"""Events, and the how many of their kind: then the driver is killed. In one process tests/faults kills it at each."""
+"""Events, and the how many of their kind: then the driver is killed. In one process tests/faults
+kills it at each.
+"""
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("moments", [MOMENTS[::3], pytest.param(MOMENTS, marks=pytest.mark.nightly)], ids=["four", "ten"])
-def test_a_driver_killed_at_any_moment_loses_nothing(desk: Desk, moments: list[tuple[str, int]]) -> None:
-    file = desk.write("spot", trials=20, seconds=0.15, max_steps=4, schedule={"asha": {"grace_period": 1, "reduction_factor": 2}})
+@pytest.mark.parametrize(
+    "moments", [MOMENTS[::3], pytest.param(MOMENTS, marks=pytest.mark.nightly)], ids=["four", "ten"]
+)
+def test_a_driver_killed_at_any_moment_loses_nothing(
+    desk: Desk, moments: list[tuple[str, int]]
+) -> None:
+    file = desk.write(
+        "spot",
+        trials=20,
+        seconds=0.15,
+        max_steps=4,
+        schedule={"asha": {"grace_period": 1, "reduction_factor": 2}},
+    )
     for cut, (kind, count) in enumerate(moments):
         process = desk.start("run" if cut == 0 else "resume", *([file] if cut == 0 else ["spot"]))
         desk.await_events("spot", kind, count, process)
@@ -116,11 +154,18 @@ def test_a_driver_killed_at_any_moment_loses_nothing(desk: Desk, moments: list[t
     for trial in view["trials"]:
         outcomes = [a["outcome"] for a in trial["attempts"]]
         assert trial["state"] in ("done", "stopped")
-        # One that was lost after it was decided to stop is stopped; nothing that had ended was run again.
-        assert outcomes[-1] == trial["state"] or (outcomes[-1], trial["state"]) == ("lost", "stopped")
-        # Its cluster is told to end after the driver, so an attempt may still save a checkpoint and say that it leaves.
+        # One that was lost after it was decided to stop is stopped; nothing that had ended was run
+        # again.
+        assert outcomes[-1] == trial["state"] or (outcomes[-1], trial["state"]) == (
+            "lost",
+            "stopped",
+        )
+        # Its cluster is told to end after the driver, so an attempt may still save a checkpoint and
+        # say that it leaves.
         assert set(outcomes[:-1]) <= {"lost", "preempted"}
-    assert {s for (s,) in mlflow(desk, "select status from runs where lifecycle_stage = 'active'")} == {"FINISHED"}
+    assert {
+        s for (s,) in mlflow(desk, "select status from runs where lifecycle_stage = 'active'")
+    } == {"FINISHED"}
     doubled = "select count(*) from metrics join runs using (run_uuid) where lifecycle_stage = 'active' group by run_uuid, key, step having count(*) > 1"
     assert mlflow(desk, doubled) == []
     assert prefect(desk, "select count(*) from flow_run where state_type = 'COMPLETED'") == [(1,)]

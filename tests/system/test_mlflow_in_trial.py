@@ -1,4 +1,6 @@
-"""A training's own MLflow calls, with the real library: below the trial's run, whatever a script does, and nowhere else."""
+"""A training's own MLflow calls, with the real library: below the trial's run, whatever a script
+does, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,20 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import fluent
 
-from regrow.infra.mlflow.in_trial import Tracked, nowhere, own_calls
+from regrow.infra.mlflow.in_trial import Tracked, discard_mlflow_calls, own_calls
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.updates import RunUpdate
-from regrow.tasks.messages import RecordsAway
+from regrow.tasks.ports.messages import RecordsAway
 from tests.system.mlflow_recorded import Server
 
 PARENT = RunUpdate(key="experiment", name="digits", start_ms=1, parent=True)
 TRIAL = RunUpdate(
-    key="trial-0000", name="trial-0000", start_ms=1, params={"C": "0.5"}, metrics=[("accuracy", 0.25, 1, 1)], status="RUNNING"
+    key="trial-0000",
+    name="trial-0000",
+    start_ms=1,
+    params={"C": "0.5"},
+    metrics=[("accuracy", 0.25, 1, 1)],
+    status="RUNNING",
 )
 
 
@@ -67,7 +74,11 @@ class Recorded:
 
     def below(self) -> list[Run]:
         """Those below the trial's run."""
-        return [run for run in self.runs() if run.data.tags.get("mlflow.parentRunId") == self.trial.info.run_id]
+        return [
+            run
+            for run in self.runs()
+            if run.data.tags.get("mlflow.parentRunId") == self.trial.info.run_id
+        ]
 
     def points(self, run: Run, metric: str) -> list[tuple[int, float]]:
         """Steps and values."""
@@ -76,7 +87,9 @@ class Recorded:
 
 
 def written(uri: str, root: str | None) -> Recorded:
-    sink = MlflowSink(tracking_uri=uri, experiment_name="digits", experiment_id="id", artifact_root=root)
+    sink = MlflowSink(
+        tracking_uri=uri, experiment_name="digits", experiment_id="id", artifact_root=root
+    )
     sink.load()
     sink.write([PARENT, TRIAL], cursor=1)
     return Recorded(tracking_uri=uri, artifact_root=root, sink=sink)
@@ -88,7 +101,8 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
     found = written(f"sqlite:///{tmp_path}/services/mlflow.db", str(tmp_path / "artifacts"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr(fluent, "_active_experiment_id", None)  # what `set_experiment` leaves in a process
+    # what `set_experiment` leaves in a process
+    monkeypatch.setattr(fluent, "_active_experiment_id", None)
     yield found
     os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
     found.sink.close()
@@ -108,36 +122,55 @@ def log_in_a_child() -> None:
     mlflow.log_metric("of a child", 3.0)
 
 
-def test_plain_calls_go_below_the_trials_run_from_threads_and_children_too(recorded: Recorded, tmp_path: Path) -> None:
+def test_plain_calls_go_below_the_trials_run_from_threads_and_children_too(
+    recorded: Recorded, tmp_path: Path
+) -> None:
     with attempt(recorded, tmp_path):
         mlflow.log_metric("own", 1.5, step=3)
         thread = threading.Thread(target=lambda: mlflow.log_metric("of a thread", 2.0))
         thread.start()
         thread.join()
-        for child in (get_context("fork").Process(target=log_in_a_child), get_context("spawn").Process(target=log_in_a_child)):
+        for child in (
+            get_context("fork").Process(target=log_in_a_child),
+            get_context("spawn").Process(target=log_in_a_child),
+        ):
             child.start()
             child.join()
             assert child.exitcode == 0
         mlflow.log_text("hello", "texts/a.txt")
     first, *others = recorded.below()
     assert len(recorded.runs()) == 4
-    assert [run.data.metrics for run in others] == [{"of a thread": 2.0}, {"of a child": 3.0}, {"of a child": 3.0}]
+    assert [run.data.metrics for run in others] == [
+        {"of a thread": 2.0},
+        {"of a child": 3.0},
+        {"of a child": 3.0},
+    ]
     assert first.info.run_name == "attempt 1 of trial-0000"
     assert first.info.artifact_uri.startswith(str(recorded.artifact_root))
     assert (Path(first.info.artifact_uri) / "texts" / "a.txt").read_text() == "hello"
-    assert {run.info.status for run in recorded.below()} == {"FINISHED"}, "a thread ends none, a child that is forked neither"
-    assert (recorded.trial.info.status, recorded.trial.info.end_time) == ("RUNNING", None), "how it ends is the recorder's to say"
+    assert {run.info.status for run in recorded.below()} == {"FINISHED"}, (
+        "a thread ends none, a child that is forked neither"
+    )
+    assert (recorded.trial.info.status, recorded.trial.info.end_time) == ("RUNNING", None), (
+        "how it ends is the recorder's to say"
+    )
 
 
-def test_the_trials_run_shows_what_was_logged_and_keeps_what_it_has(recorded: Recorded, tmp_path: Path) -> None:
+def test_the_trials_run_shows_what_was_logged_and_keeps_what_it_has(
+    recorded: Recorded, tmp_path: Path
+) -> None:
     with attempt(recorded, tmp_path):
         mlflow.log_params({"C": "7", "note": "a"} | {f"p{n}": n for n in range(130)})
         for step in (1, 2):
-            mlflow.log_metrics({"own": float(step), "accuracy": 0.75, "best_accuracy": 1.0}, step=step)
+            mlflow.log_metrics(
+                {"own": float(step), "accuracy": 0.75, "best_accuracy": 1.0}, step=step
+            )
     trial, [own] = recorded.trial, recorded.below()
     assert trial.data.params == {"C": "0.5", "note": "a"} | {f"p{n}": str(n) for n in range(130)}
     assert trial.data.metrics == {"accuracy": 0.25, "own": 2.0}
-    assert recorded.points(trial, "accuracy") == [(1, 0.25)], "a metric that is logged and reported is not there twice"
+    assert recorded.points(trial, "accuracy") == [(1, 0.25)], (
+        "a metric that is logged and reported is not there twice"
+    )
     assert recorded.points(own, "accuracy") == [(1, 0.75), (2, 0.75)]
     assert own.data.params["C"] == "7"
 
@@ -146,16 +179,23 @@ def test_a_script_is_as_it_is(recorded: Recorded, tmp_path: Path) -> None:
     with attempt(recorded, tmp_path):
         mlflow.set_experiment("mine")
         for number in range(2):
-            with mlflow.start_run(run_name=f"try {number}", tags={"number": str(number)}, description="mine"):
+            with mlflow.start_run(
+                run_name=f"try {number}", tags={"number": str(number)}, description="mine"
+            ):
                 mlflow.log_metric("own", number, step=number)
                 with mlflow.start_run(nested=True, run_name="fold"):
                     mlflow.log_metric("of a fold", 1.0)
-        with pytest.raises(RuntimeError, match="of the user's"), mlflow.start_run(run_name="failed"):
+        with (
+            pytest.raises(RuntimeError, match="of the user's"),
+            mlflow.start_run(run_name="failed"),
+        ):
             raise RuntimeError("of the user's")
     assert [run.info.run_name for run in recorded.below()] == ["try 0", "try 1", "failed"]
     assert recorded.below()[2].info.status == "FAILED"
     folds = [run for run in recorded.runs() if run.info.run_name == "fold"]
-    assert [run.data.tags["mlflow.parentRunId"] for run in folds] == [run.info.run_id for run in recorded.below()[:2]]
+    assert [run.data.tags["mlflow.parentRunId"] for run in folds] == [
+        run.info.run_id for run in recorded.below()[:2]
+    ]
     mine = MlflowClient(recorded.tracking_uri).get_experiment_by_name("mine")
     assert mine is not None
     assert {run.info.experiment_id for run in recorded.runs()} == {mine.experiment_id}
@@ -163,7 +203,9 @@ def test_a_script_is_as_it_is(recorded: Recorded, tmp_path: Path) -> None:
     assert recorded.trial.data.metrics == {"accuracy": 0.25, "own": 1.0}
 
 
-def test_a_later_attempt_in_the_same_process_has_a_run_of_its_own(recorded: Recorded, tmp_path: Path) -> None:
+def test_a_later_attempt_in_the_same_process_has_a_run_of_its_own(
+    recorded: Recorded, tmp_path: Path
+) -> None:
     for number in (1, 2):
         with attempt(recorded, tmp_path, number):
             mlflow.log_param("host", f"node-{number}")
@@ -174,7 +216,9 @@ def test_a_later_attempt_in_the_same_process_has_a_run_of_its_own(recorded: Reco
     assert recorded.trial.data.metrics["own"] == 2.0, "of the last attempt"
 
 
-def test_after_a_kill_and_a_rewind_no_step_is_twice_in_a_run_and_nothing_stays_open(recorded: Recorded, tmp_path: Path) -> None:
+def test_after_a_kill_and_a_rewind_no_step_is_twice_in_a_run_and_nothing_stays_open(
+    recorded: Recorded, tmp_path: Path
+) -> None:
     killed = os.fork()
     if killed == 0:
         with attempt(recorded, tmp_path):
@@ -193,8 +237,10 @@ def test_after_a_kill_and_a_rewind_no_step_is_twice_in_a_run_and_nothing_stays_o
     assert recorded.points(first, "own") == [(step, float(step)) for step in range(6)]
     assert recorded.points(second, "own") == [(4, 40.0), (5, 50.0), (6, 60.0)]
     assert recorded.points(recorded.trial, "own") == [(0, 60.0)]
-    MlflowClient(recorded.tracking_uri).update_run(second.info.run_id, status="RUNNING")  # as while it runs
-    with suppress(RuntimeError), attempt(recorded, tmp_path, 1):  # one that was given up, and says something later
+    # as while it runs
+    MlflowClient(recorded.tracking_uri).update_run(second.info.run_id, status="RUNNING")
+    # one that was given up, and says something later
+    with suppress(RuntimeError), attempt(recorded, tmp_path, 1):
         mlflow.log_metric("own", -1.0)
         raise RuntimeError
     assert [run.info.status for run in recorded.below()] == ["KILLED", "RUNNING", "FAILED"]
@@ -202,14 +248,18 @@ def test_after_a_kill_and_a_rewind_no_step_is_twice_in_a_run_and_nothing_stays_o
 
 
 @pytest.mark.filterwarnings("ignore")  # scikit-learn's and MLflow's of each other
-def test_autologging_goes_below_the_trials_run_with_its_model(recorded: Recorded, tmp_path: Path) -> None:
+def test_autologging_goes_below_the_trials_run_with_its_model(
+    recorded: Recorded, tmp_path: Path
+) -> None:
     from sklearn.linear_model import LogisticRegression
 
     with attempt(recorded, tmp_path):
         mlflow.autolog(silent=True)
         try:
             for c in (0.5, 0.25):
-                LogisticRegression(C=c, max_iter=9).fit(np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([0, 0, 1, 1]))
+                LogisticRegression(C=c, max_iter=9).fit(
+                    np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([0, 0, 1, 1])
+                )
         finally:
             mlflow.autolog(disable=True)
     first, second = recorded.below()
@@ -222,7 +272,9 @@ def test_autologging_goes_below_the_trials_run_with_its_model(recorded: Recorded
 
 
 @pytest.mark.parametrize("choose", [True, False])
-def test_a_server_of_the_users_own_gets_what_is_logged_there(recorded: Recorded, tmp_path: Path, choose: bool) -> None:
+def test_a_server_of_the_users_own_gets_what_is_logged_there(
+    recorded: Recorded, tmp_path: Path, choose: bool
+) -> None:
     mine = MlflowClient(f"sqlite:///{tmp_path}/own.db")
     try:
         with attempt(recorded, tmp_path):
@@ -239,8 +291,10 @@ def test_a_server_of_the_users_own_gets_what_is_logged_there(recorded: Recorded,
     assert recorded.runs() == []
 
 
-def test_calls_in_a_module_that_is_only_looked_at_leave_nothing(recorded: Recorded, tmp_path: Path) -> None:
-    with nowhere():
+def test_calls_in_a_module_that_is_only_looked_at_leave_nothing(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    with discard_mlflow_calls():
         mlflow.set_experiment("something")
         mlflow.set_experiment("something else")  # its id is none of ours
         mlflow.log_metric("own", 1.0)
@@ -250,12 +304,25 @@ def test_calls_in_a_module_that_is_only_looked_at_leave_nothing(recorded: Record
     with attempt(recorded, tmp_path):
         mlflow.log_metric("own", 1.0)
     [run] = recorded.below()
-    assert run.info.experiment_id == recorded.trial.info.experiment_id, "what it has chosen does not hold any longer"
+    assert run.info.experiment_id == recorded.trial.info.experiment_id, (
+        "what it has chosen does not hold any longer"
+    )
 
 
-@pytest.mark.parametrize("why", ["the server is away", "a file of another machine", "a server that this machine does not reach"])
+@pytest.mark.parametrize(
+    "why",
+    [
+        "the server is away",
+        "a file of another machine",
+        "a server that this machine does not reach",
+    ],
+)
 def test_without_its_run_the_trial_goes_on_and_says_why(
-    recorded: Recorded, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, why: str
+    recorded: Recorded,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
 ) -> None:
     with attempt(recorded, tmp_path):
         mlflow.set_experiment("mine")  # as at the top of a module, once for all attempts
@@ -282,10 +349,14 @@ def test_without_its_run_the_trial_goes_on_and_says_why(
     assert experiment.name == "mine", "what it chose holds again"
 
 
-def test_the_machines_load_is_in_the_trials_run(recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machines_load_is_in_the_trials_run(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
     until = time.monotonic() + 60
-    with own_calls(recorded, (0, 1), tmp_path / "scratch", reported=lambda: {"accuracy"}, system_metrics=True):
+    with own_calls(
+        recorded, (0, 1), tmp_path / "scratch", reported=lambda: {"accuracy"}, system_metrics=True
+    ):
         while not any(name.startswith("system/") for name in recorded.trial.data.metrics):
             assert time.monotonic() < until
             time.sleep(0.1)  # MLflow's thread tells nobody
@@ -294,7 +365,10 @@ def test_the_machines_load_is_in_the_trials_run(recorded: Recorded, tmp_path: Pa
 
 
 def test_a_call_that_is_wrong_still_says_so(recorded: Recorded, tmp_path: Path) -> None:
-    with pytest.raises(MlflowException, match="Names may only contain"), attempt(recorded, tmp_path):
+    with (
+        pytest.raises(MlflowException, match="Names may only contain"),
+        attempt(recorded, tmp_path),
+    ):
         mlflow.log_metric("what?", 1.0)
     assert [run.info.status for run in recorded.below()] == ["FAILED"]
 
@@ -327,7 +401,10 @@ def test_a_server_that_goes_away_costs_points_at_most_and_a_call_that_needs_it_e
                 assert called
                 mlflow.log_text("hello", "a.txt")
 
-        with pytest.raises(RecordsAway, match="MLflow was away when the training called it"), attempt(recorded, tmp_path, 2):
+        with (
+            pytest.raises(RecordsAway, match="MLflow was away when the training called it"),
+            attempt(recorded, tmp_path, 2),
+        ):
             train()
         assert "what the training itself logged to MLflow may be incomplete" in caplog.text
         assert mlflow.active_run() is None

@@ -1,4 +1,6 @@
-"""A whole experiment in MLflow: a script with autologging on two workers, one of which is killed; a server with passwords."""
+"""A whole experiment in MLflow: a script with autologging on two workers, one of which is killed; a
+server with passwords.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
-from regrow.infra.mlflow.catch_up import record_missing
+from regrow.flows.recording.catch_up import record_missing
 from regrow.infra.state.places import Places
 from tests.system.conftest import Desk, desk_in
 
@@ -84,54 +86,88 @@ class Ended:
     def all_runs(self, view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
         """Runs of all MLflow experiments by name."""
         everywhere = [e.experiment_id for e in self.client.search_experiments(ViewType.ALL)]
-        return {str(run.info.run_name): run for run in self.client.search_runs(everywhere, run_view_type=view)}
+        return {
+            str(run.info.run_name): run
+            for run in self.client.search_runs(everywhere, run_view_type=view)
+        }
 
     def runs(self, view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
         """Those that regrow writes."""
-        return {name: run for name, run in self.all_runs(view).items() if "regrow.key" in run.data.tags}
+        return {
+            name: run for name, run in self.all_runs(view).items() if "regrow.key" in run.data.tags
+        }
 
     def files(self, run: str, folder: str | None = None) -> set[str]:
         """Artifacts."""
-        return {file.path for file in self.client.list_artifacts(self.all_runs()[run].info.run_id, folder)}
+        return {
+            file.path
+            for file in self.client.list_artifacts(self.all_runs()[run].info.run_id, folder)
+        }
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     with desk_in(tmp_path_factory.mktemp("mlflow-run")) as desk:
         file = desk.write(
-            "auto", train=AUTOLOG, space={"C": {"uniform": [0.1, 1.0]}, "deep": {"kind": {"choice": ["a", "b"]}}}, max_steps=4,
-            checkpoint={"every_steps": 2}, register="best-of-auto", mlflow={"experiment": "Ours"},
+            "auto",
+            train=AUTOLOG,
+            space={"C": {"uniform": [0.1, 1.0]}, "deep": {"kind": {"choice": ["a", "b"]}}},
+            max_steps=4,
+            checkpoint={"every_steps": 2},
+            register="best-of-auto",
+            mlflow={"experiment": "Ours"},
         )
         process = desk.start("run", file)
-        said, _ = process.communicate(timeout=500)  # three processes import MLflow and scikit-learn at once
+        # three processes import MLflow and scikit-learn at once
+        said, _ = process.communicate(timeout=500)
         assert process.returncode == 0, said
         places = Places.at(str(desk.folder / ".regrow"))
         yield Ended(desk=desk, places=places, client=MlflowClient(places.mlflow_uri), said=said)
 
 
-OWN = ("attempt 1 of trial-0000", "attempt 1 of trial-0001", "attempt 2 of trial-0001", "attempt 1 of trial-0002", "attempt 1 of trial-0003")
+OWN = (
+    "attempt 1 of trial-0000",
+    "attempt 1 of trial-0001",
+    "attempt 2 of trial-0001",
+    "attempt 1 of trial-0002",
+    "attempt 1 of trial-0003",
+)
 """What the script logs: in its own MLflow experiment, as it wants it."""
 
 
 def test_there_is_a_run_a_trial_and_one_of_the_scripts_own_an_attempt(ended: Ended) -> None:
     assert set(ended.runs()) == {"auto", *TRIALS}
     assert set(ended.all_runs()) == {"auto", *TRIALS, *OWN}
-    assert set(ended.all_runs(ViewType.DELETED_ONLY)) == {"trial-0001 (until attempt 1, superseded)"}
-    assert {e.name for e in ended.client.search_experiments(ViewType.ALL)} == {"Default", "Ours", "a script's own"}
+    assert set(ended.all_runs(ViewType.DELETED_ONLY)) == {
+        "trial-0001 (until attempt 1, superseded)"
+    }
+    assert {e.name for e in ended.client.search_experiments(ViewType.ALL)} == {
+        "Default",
+        "Ours",
+        "a script's own",
+    }
     assert set(os.listdir(ended.desk.folder)) <= {"auto.yaml", "work.py", ".regrow", "__pycache__"}
     statuses = {name: run.info.status for name, run in ended.all_runs().items()}
-    assert {name for name, status in statuses.items() if status != "FINISHED"} == {"attempt 1 of trial-0001"}
+    assert {name for name, status in statuses.items() if status != "FINISHED"} == {
+        "attempt 1 of trial-0001"
+    }
     assert statuses["attempt 1 of trial-0001"] == "KILLED"
 
 
 def test_what_the_script_logs_is_below_its_trials_run_each_step_once(ended: Ended) -> None:
     for name in OWN:
         own, trial = ended.all_runs()[name], ended.runs()[name.rpartition(" ")[2]]
-        assert own.data.tags["mlflow.parentRunId"] == trial.info.run_id, "after a rewind, the run that is current"
+        assert own.data.tags["mlflow.parentRunId"] == trial.info.run_id, (
+            "after a rewind, the run that is current"
+        )
         number = int(trial.data.params["who"])
         assert own.data.params["solver"] == "lbfgs"
-        points = [(p.step, p.value) for p in ended.client.get_metric_history(own.info.run_id, "own")]
-        done = {"attempt 1 of trial-0001": (1, 2, 3), "attempt 2 of trial-0001": (3, 4)}.get(name, (1, 2, 3, 4))
+        points = [
+            (p.step, p.value) for p in ended.client.get_metric_history(own.info.run_id, "own")
+        ]
+        done = {"attempt 1 of trial-0001": (1, 2, 3), "attempt 2 of trial-0001": (3, 4)}.get(
+            name, (1, 2, 3, 4)
+        )
         assert points == [(step, 10.0 * number + step) for step in done]
         assert f"steps/{done[-1]}.txt" in ended.files(name, "steps")
 
@@ -145,7 +181,9 @@ def test_the_trials_run_shows_it_and_is_as_it_is_reported(ended: Ended) -> None:
         assert run.data.params["deep.kind"] in ("a", "b")
         assert run.data.metrics["training_accuracy_score"] > 0.5
         assert run.data.metrics["own"] == 10.0 * number + 4
-        score = [(p.step, p.value) for p in ended.client.get_metric_history(run.info.run_id, "score")]
+        score = [
+            (p.step, p.value) for p in ended.client.get_metric_history(run.info.run_id, "score")
+        ]
         assert [step for step, _ in score] == [1, 2, 3, 4], "one point a step"
 
 
@@ -166,15 +204,29 @@ def test_the_best_model_is_registered_once_with_its_signature(ended: Ended) -> N
     assert version.tags["regrow.trial"] == str(best["trial"])
     assert float(version.tags["regrow.value"]) == best["value"]
     model = ended.client.get_logged_model(str(version.source).rpartition("/")[2])
-    assert "inputs" in yaml.safe_load((Path(model.artifact_location) / "MLmodel").read_text())["signature"]
+    assert (
+        "inputs"
+        in yaml.safe_load((Path(model.artifact_location) / "MLmodel").read_text())["signature"]
+    )
     assert "not registered" not in ended.said
 
 
-def test_each_worker_of_a_trial_has_runs_of_its_own_and_its_machines_load_in_the_trials_run(tmp_path: Path) -> None:
+def test_each_worker_of_a_trial_has_runs_of_its_own_and_its_machines_load_in_the_trials_run(
+    tmp_path: Path,
+) -> None:
     with desk_in(tmp_path) as desk:
         file = desk.write(
-            "group", train=GROUP, space={"C": {"uniform": [0.1, 1.0]}}, trials=1, max_steps=1, mlflow={"system_metrics": True},
-            resources={"cpu": 0.5, "workers": 2}, env={"MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "0.2", "MLFLOW_SYSTEM_METRICS_NODE_ID": "a"},
+            "group",
+            train=GROUP,
+            space={"C": {"uniform": [0.1, 1.0]}},
+            trials=1,
+            max_steps=1,
+            mlflow={"system_metrics": True},
+            resources={"cpu": 0.5, "workers": 2},
+            env={
+                "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "0.2",
+                "MLFLOW_SYSTEM_METRICS_NODE_ID": "a",
+            },
         )
         process = desk.start("run", file)
         said, _ = process.communicate(timeout=500)
@@ -182,10 +234,18 @@ def test_each_worker_of_a_trial_has_runs_of_its_own_and_its_machines_load_in_the
         places = Places.at(str(desk.folder / ".regrow"))
         group = Ended(desk=desk, places=places, client=MlflowClient(places.mlflow_uri), said=said)
         trial, own = group.runs()["trial-0000"], "attempt 1 of trial-0000"
-        assert {name.split("/")[1] for name in trial.data.metrics if name.startswith("system/")} == {"rank_0", "rank_1"}
-        assert (trial.data.params["rank"], trial.data.metrics["of_rank"]) == ("0", 0.0), "the first worker's share alone"
+        assert {
+            name.split("/")[1] for name in trial.data.metrics if name.startswith("system/")
+        } == {"rank_0", "rank_1"}
+        assert (trial.data.params["rank"], trial.data.metrics["of_rank"]) == ("0", 0.0), (
+            "the first worker's share alone"
+        )
         everywhere = group.client.search_runs([trial.info.experiment_id])
-        below = {r.data.tags["mlflow.runName"]: r for r in everywhere if r.data.tags.get("mlflow.parentRunId") == trial.info.run_id}
+        below = {
+            r.data.tags["mlflow.runName"]: r
+            for r in everywhere
+            if r.data.tags.get("mlflow.parentRunId") == trial.info.run_id
+        }
         assert below[own].data.params["rank"] == "0"
         assert below[f"{own}, rank 1"].data.params["rank"] == "1"
         left = [run for run in everywhere if run.info.run_name == "left open"]
@@ -194,7 +254,11 @@ def test_each_worker_of_a_trial_has_runs_of_its_own_and_its_machines_load_in_the
 
 
 def test_mlflow_can_be_filled_again_from_the_log(ended: Ended, tmp_path: Path) -> None:
-    shutil.copytree(ended.places.root, tmp_path / "copy", ignore=shutil.ignore_patterns("mlflow.db*", "mlflow-artifacts"))
+    shutil.copytree(
+        ended.places.root,
+        tmp_path / "copy",
+        ignore=shutil.ignore_patterns("mlflow.db*", "mlflow-artifacts"),
+    )
     copy = Places.at(str(tmp_path / "copy"))
     said: list[str] = []
     assert record_missing(copy, "auto", announce=said.append) > 0
@@ -205,10 +269,16 @@ def test_mlflow_can_be_filled_again_from_the_log(ended: Ended, tmp_path: Path) -
     for name, run in again.runs().items():
         before = ended.runs()[name].data
         assert run.data.params.items() <= before.params.items()
-        ours = {k: v.replace(copy.root, ended.places.root) for k, v in run.data.tags.items() if k != "mlflow.parentRunId"}
+        ours = {
+            k: v.replace(copy.root, ended.places.root)
+            for k, v in run.data.tags.items()
+            if k != "mlflow.parentRunId"
+        }
         assert ours.items() <= before.tags.items()
     [version] = again.client.search_model_versions("name='best-of-auto'")
-    assert "checkpoint" in str(version.description), "the models that the script logged are not in the log"
+    assert "checkpoint" in str(version.description), (
+        "the models that the script logged are not in the log"
+    )
     assert record_missing(copy, "auto") == 0
     assert len(again.client.search_model_versions("name='best-of-auto'")) == 1
 
@@ -230,14 +300,37 @@ def guarded(tmp_path: Path) -> Iterator[str]:
         "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
     )
     settings = {
-        "MLFLOW_AUTH_CONFIG_PATH": str(tmp_path / "auth.ini"), "MLFLOW_FLASK_SERVER_SECRET_KEY": "k",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_AUTH_CONFIG_PATH": str(tmp_path / "auth.ini"),
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": "k",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
     }
-    command = [sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{tmp_path}/server.db", "--artifacts-destination", str(tmp_path / "served")]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--app-name",
+        "basic-auth",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{tmp_path}/server.db",
+        "--artifacts-destination",
+        str(tmp_path / "served"),
+    ]
     with (tmp_path / "server.log").open("wb") as said:
         server = subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, **settings}, stdout=said, stderr=said, start_new_session=True
+            command,
+            cwd=tmp_path,
+            env={**os.environ, **settings},
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
         )
     try:
         until = time.monotonic() + 120
@@ -282,11 +375,29 @@ def test_a_server_with_passwords_has_everything_and_the_password_is_nowhere(
     experiment = client.get_experiment_by_name("auth")
     assert experiment is not None
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    assert set(runs) == {"auth", "trial-0000", "trial-0001", "attempt 1 of trial-0000", "attempt 1 of trial-0001"}
+    assert set(runs) == {
+        "auth",
+        "trial-0000",
+        "trial-0001",
+        "attempt 1 of trial-0000",
+        "attempt 1 of trial-0001",
+    }
     assert {run.data.metrics["own"] for name, run in runs.items() if name != "auth"} == {3.0}
-    assert {file.path for file in client.list_artifacts(runs["auth"].info.run_id)} >= {"spec.yaml", "environment.json", "report.html"}
+    assert {file.path for file in client.list_artifacts(runs["auth"].info.run_id)} >= {
+        "spec.yaml",
+        "environment.json",
+        "report.html",
+    }
     assert len(client.search_model_versions("name='guarded'")) == 1
     assert PASSWORD not in said.stdout + said.stderr
-    assert not [path for path in desk.folder.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
-    tags = [text for run in runs.values() for text in (*run.data.tags.values(), *run.data.params.values())]
+    assert not [
+        path
+        for path in desk.folder.rglob("*")
+        if path.is_file() and PASSWORD.encode() in path.read_bytes()
+    ]
+    tags = [
+        text
+        for run in runs.values()
+        for text in (*run.data.tags.values(), *run.data.params.values())
+    ]
     assert not [text for text in tags if PASSWORD in text]

@@ -1,4 +1,6 @@
-"""The MLflow sink beside a running server, while there is none, and before there is one: what is found, told and made up for."""
+"""The MLflow sink beside a running server, while there is none, and before there is one: what is
+found, told and made up for.
+"""
 
 import socket
 import sqlite3
@@ -20,7 +22,18 @@ from regrow.infra.mlflow.check import check
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
 from regrow.tasks.errors import UserError
-from tests.system.mlflow_recorded import FIRST, PARENT, SECOND, SHORT, START, Server, elsewhere, name, runs_of, server
+from tests.system.mlflow_recorded import (
+    FIRST,
+    PARENT,
+    SECOND,
+    SHORT,
+    START,
+    Server,
+    elsewhere,
+    name,
+    runs_of,
+    server,
+)
 
 __all__ = ["elsewhere", "name", "server"]  # fixtures
 
@@ -58,9 +71,8 @@ def test_two_runs_of_one_key_become_one_when_the_sink_is_opened(server: Server, 
     sink.write([PARENT, FIRST], cursor=1)
     [trial] = [run for run in runs_of(server.uri, name) if run.info.run_name == "digits-0001"]
     tags = {key: value for key, value in trial.data.tags.items() if key != "mlflow.runName"}
-    MlflowClient(server.uri).create_run(
-        trial.info.experiment_id, START, tags, "digits-0001"
-    )  # the lost answer
+    # the lost answer
+    MlflowClient(server.uri).create_run(trial.info.experiment_id, START, tags, "digits-0001")
     assert sink.load().run_ids["trial-1"] == trial.info.run_id
     sink.close()
     assert len(runs_of(server.uri, name, ViewType.ACTIVE_ONLY)) == 2
@@ -97,7 +109,9 @@ def test_a_server_that_went_away_is_told_within_seconds_and_recorded_to_when_it_
 
 def test_a_database_deleted_while_it_is_recorded_to_is_written_anew(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "mlflow.db"
-    sink = MlflowSink(tracking_uri=f"sqlite:///{file}", experiment_name="digits", experiment_id="id")
+    sink = MlflowSink(
+        tracking_uri=f"sqlite:///{file}", experiment_name="digits", experiment_id="id"
+    )
     sink.load()
     sink.write([PARENT, FIRST], cursor=1)
     file.unlink()
@@ -160,10 +174,17 @@ def test_what_cannot_be_recorded_to_is_told_by_variable_value_and_remedy(tmp_pat
 
 
 def test_what_can_be_recorded_to_passes_the_check(server: Server, tmp_path: Path) -> None:
-    for uri in (server.uri, server.database_uri, f"sqlite:///{tmp_path}/not/yet/mlflow.db", "databricks"):
+    for uri in (
+        server.uri,
+        server.database_uri,
+        f"sqlite:///{tmp_path}/not/yet/mlflow.db",
+        "databricks",
+    ):
         check(uri, timeout_s=5.0)
 
 
 def test_neither_the_check_nor_the_sink_imports_mlflow_before_it_is_opened() -> None:
-    code = "import sys, regrow.infra.mlflow.sink; print({'mlflow', 'sqlalchemy'} & set(sys.modules))"
+    code = (
+        "import sys, regrow.infra.mlflow.sink; print({'mlflow', 'sqlalchemy'} & set(sys.modules))"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

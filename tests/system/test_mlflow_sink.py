@@ -1,4 +1,6 @@
-"""The MLflow sink against real databases and a real server: each point once, whatever is cut or repeated."""
+"""The MLflow sink against real databases and a real server: each point once, whatever is cut or
+repeated.
+"""
 
 import os
 import sqlite3
@@ -15,7 +17,7 @@ from mlflow.entities import Metric, Param, RunTag, ViewType
 
 from regrow.infra.mlflow import bulk
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.updates import RunUpdate, user
+from regrow.infra.mlflow.updates import RunUpdate, legal_name, user
 from tests.system import mlflow_recorded
 from tests.system.mlflow_recorded import (
     FIRST,
@@ -38,7 +40,9 @@ __all__ = ["elsewhere", "name", "server"]  # fixtures
 
 @pytest.fixture(params=["bulk", "client", "server"])
 def uri(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every way of writing: in bulk, by the client into the same sqlite file, by the client to the server."""
+    """Every way of writing: in bulk, by the client into the same sqlite file, by the client to the
+    server.
+    """
     if request.param == "client":
         monkeypatch.setattr(bulk, "knows_this_mlflow", lambda: False)
     return server.uri if request.param == "server" else server.database_uri
@@ -54,7 +58,10 @@ def open_sink(uri: str, name: str, tmp_path: Path) -> Iterator[Open]:
 
     def open_one() -> MlflowSink:
         sink = MlflowSink(
-            tracking_uri=uri, experiment_name=name, experiment_id=f"id-{name}", artifact_root=str(tmp_path)
+            tracking_uri=uri,
+            experiment_name=name,
+            experiment_id=f"id-{name}",
+            artifact_root=str(tmp_path),
         )
         sink.load()
         opened.append(sink)
@@ -65,7 +72,9 @@ def open_sink(uri: str, name: str, tmp_path: Path) -> Iterator[Open]:
         sink.close()
 
 
-def test_a_trial_is_recorded_with_all_that_its_updates_say(open_sink: Open, uri: str, name: str) -> None:
+def test_a_trial_is_recorded_with_all_that_its_updates_say(
+    open_sink: Open, uri: str, name: str
+) -> None:
     sink = open_sink()
     sink.write([PARENT, FIRST], cursor=1)
     sink.write([SECOND], cursor=2)
@@ -74,7 +83,11 @@ def test_a_trial_is_recorded_with_all_that_its_updates_say(open_sink: Open, uri:
     assert recorded.cursor == 2
     assert set(recorded.run_ids) == {"experiment", "trial-1"}
     run = MlflowClient(uri).get_run(recorded.run_ids["trial-1"])
-    assert (run.info.run_name, run.info.status, run.info.user_id) == ("digits-0001", "FINISHED", user())
+    assert (run.info.run_name, run.info.status, run.info.user_id) == (
+        "digits-0001",
+        "FINISHED",
+        user(),
+    )
     assert (run.info.start_time, run.info.end_time) == (START + 5, START + 40)
     assert run.data.params == {"lr": "0.1", "optimizer/name": "sgd"}
     assert run.data.tags.items() >= {
@@ -125,10 +138,14 @@ def test_a_superseded_run_is_kept_out_of_default_views_even_after_its_experiment
         sink.load()
 
 
-def test_a_run_that_is_superseded_later_can_be_renamed(open_sink: Open, uri: str, name: str) -> None:
+def test_a_run_that_is_superseded_later_can_be_renamed(
+    open_sink: Open, uri: str, name: str
+) -> None:
     sink = open_sink()
     sink.write([PARENT, FIRST], cursor=1)
-    gone = replace(FIRST, tags={"mlflow.runName": "digits-0001 (superseded)"}, status="KILLED", deleted=True)
+    gone = replace(
+        FIRST, tags={"mlflow.runName": "digits-0001 (superseded)"}, status="KILLED", deleted=True
+    )
     sink.write([gone], cursor=2)
     [hidden] = runs_of(uri, name, ViewType.DELETED_ONLY)
     assert hidden.info.run_name == hidden.data.tags["mlflow.runName"] == "digits-0001 (superseded)"
@@ -145,7 +162,9 @@ def test_what_a_user_deleted_in_the_ui_is_still_recorded_and_stays_deleted(
     again = open_sink()
     again.write([SECOND], cursor=2)
     assert again.load().cursor == 2
-    assert {run.info.run_name: run.info.status for run in runs_of(uri, name, ViewType.DELETED_ONLY)} == {
+    assert {
+        run.info.run_name: run.info.status for run in runs_of(uri, name, ViewType.DELETED_ONLY)
+    } == {
         "digits": "RUNNING",
         "digits-0001": "FINISHED",
     }
@@ -186,9 +205,16 @@ def test_names_and_values_that_mlflow_refuses_do_not_stop_the_recording(
     sink = open_sink()
     sink.write([PARENT, odd], cursor=1)
     run = MlflowClient(uri).get_run(sink.load().run_ids["trial-1"])
-    assert run.data.metrics == {"acc_5": 0.5, "__abs": 1.0, "_a__b": 2.0}
-    assert {key: len(value) for key, value in run.data.params.items()} == {"l_ge": 6000, "__up": 1}
-    assert len(run.data.tags["why_"]) == 8000
+    assert run.data.metrics == {
+        legal_name("acc@5"): 0.5,
+        legal_name("/abs"): 1.0,
+        legal_name("a//b"): 2.0,
+    }
+    assert {key: len(value) for key, value in run.data.params.items()} == {
+        "läge": 6000,
+        legal_name("../up"): 1,
+    }
+    assert len(run.data.tags[legal_name("why?")]) == 8000
     assert run.info.run_name == "n" * 250
 
 
@@ -238,24 +264,39 @@ def test_a_recorder_killed_at_any_moment_leaves_each_run_and_point_once(
     assert len(runs_of(uri, name)) == 31
     for n in range(29):
         assert runs[f"trial-{n}"].info.status == "FINISHED"
-        assert points(uri, runs[f"trial-{n}"].info.run_id, "accuracy") == [(1, 0.5), (2, 0.75), (3, 0.875)]
+        assert points(uri, runs[f"trial-{n}"].info.run_id, "accuracy") == [
+            (1, 0.5),
+            (2, 0.75),
+            (3, 0.875),
+        ]
 
 
 def test_the_bulk_rows_are_those_that_mlflows_client_writes(tmp_path: Path) -> None:
     bulk, plain = tmp_path / "bulk.db", tmp_path / "plain.db"
-    sink = MlflowSink(tracking_uri=f"sqlite:///{bulk}", experiment_name="digits", experiment_id="id")
+    sink = MlflowSink(
+        tracking_uri=f"sqlite:///{bulk}", experiment_name="digits", experiment_id="id"
+    )
     sink.load()
     sink.write([PARENT, FIRST], cursor=1)
-    ended, goes_on = replace(PARENT, status="FINISHED", end_ms=START + 99), replace(PARENT, status="RUNNING")
+    ended, goes_on = (
+        replace(PARENT, status="FINISHED", end_ms=START + 99),
+        replace(PARENT, status="RUNNING"),
+    )
     sink.write([SECOND, SHORT, SUPERSEDED, ended], cursor=2)
     sink.write([goes_on], cursor=2)
     sink.close()
 
     client = MlflowClient(f"sqlite:///{plain}")
-    experiment = client.create_experiment("digits", tags={"mlflow.experimentKind": "custom_model_development"})
+    experiment = client.create_experiment(
+        "digits", tags={"mlflow.experimentKind": "custom_model_development"}
+    )
     ids: dict[str, str] = {}
     for update in (PARENT, FIRST, SECOND, SHORT, SUPERSEDED, ended, goes_on):
-        ours = {"mlflow.source.name": "regrow", "mlflow.source.type": "LOCAL", "mlflow.user": user()}
+        ours = {
+            "mlflow.source.name": "regrow",
+            "mlflow.source.type": "LOCAL",
+            "mlflow.user": user(),
+        }
         ours |= {"regrow.key": update.key, "regrow.experiment_id": "id"}
         ours |= {} if update.parent else {"mlflow.parentRunId": ids["experiment"]}
         if update.key not in ids:
@@ -286,11 +327,17 @@ def test_the_bulk_rows_are_those_that_mlflows_client_writes(tmp_path: Path) -> N
 
 
 def tables(database: Path) -> dict[str, list[str]]:
-    """Every row of every table; run ids are replaced by their keys, clock times by whether they are set."""
+    """Every row of every table; run ids are replaced by their keys, clock times by whether they are
+    set.
+    """
     with closing(sqlite3.connect(database)) as db:
-        keys = dict(db.execute("select run_uuid, value from tags where key = 'regrow.key'").fetchall())
+        keys = dict(
+            db.execute("select run_uuid, value from tags where key = 'regrow.key'").fetchall()
+        )
         found: dict[str, list[str]] = {}
-        for (table,) in db.execute("select name from sqlite_master where type = 'table'").fetchall():
+        for (table,) in db.execute(
+            "select name from sqlite_master where type = 'table'"
+        ).fetchall():
             cursor = db.execute(f"select * from {table}")
             columns = [column[0] for column in cursor.description]
             rows = []
@@ -307,7 +354,9 @@ def tables(database: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_a_table_that_is_not_as_known_leads_to_the_public_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_not_as_known_leads_to_the_public_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert bulk.knows_this_mlflow()
     known = dict(bulk._KNOWN)
     columns, keys = known[bulk._RUNS]

@@ -1,4 +1,6 @@
-"""Trials that start tasks and actors of Ray: the examples as a user runs them, each killed once, and nothing that outlives its trial."""
+"""Trials that start tasks and actors of Ray: the examples as a user runs them, each killed once,
+and nothing that outlives its trial.
+"""
 
 from __future__ import annotations
 
@@ -66,14 +68,29 @@ def alive():
 
 
 def small(desk: Desk, name: str, points: list[dict[str, Any]]) -> Path:
-    """An example in a folder below the one where commands are typed, with a short trial of each point, one after the other."""
+    """An example in a folder below the one where commands are typed, with a short trial of each
+    point, one after the other.
+    """
     folder = desk.folder / "examples"
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
     spec = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
     # What the file has as a constant may be less here.
-    space = {key: points[0][key] if isinstance(domain, int) else domain for key, domain in spec["space"].items()}
-    points = [{key: value for key, value in point.items() if isinstance(space[key], dict)} for point in points]
-    spec |= {"space": space, "points": points, "trials": len(points), "max_steps": LAST, "schedule": "fifo", "concurrency": 1}
+    space = {
+        key: points[0][key] if isinstance(domain, int) else domain
+        for key, domain in spec["space"].items()
+    }
+    points = [
+        {key: value for key, value in point.items() if isinstance(space[key], dict)}
+        for point in points
+    ]
+    spec |= {
+        "space": space,
+        "points": points,
+        "trials": len(points),
+        "max_steps": LAST,
+        "schedule": "fifo",
+        "concurrency": 1,
+    }
     spec["checkpoint"]["every_steps"] = SAVED
     file = folder / f"{name}.yaml"
     file.write_text(json.dumps(spec))
@@ -82,10 +99,16 @@ def small(desk: Desk, name: str, points: list[dict[str, Any]]) -> Path:
 
 def processes(desk: Desk, *titles: str) -> set[int]:
     """The processes of this desk whose titles begin so."""
-    mark, begins, found = f"REGROW_TEST_MARK={desk.folder}".encode(), tuple(title.encode() for title in titles), set()
+    mark, begins, found = (
+        f"REGROW_TEST_MARK={desk.folder}".encode(),
+        tuple(title.encode() for title in titles),
+        set(),
+    )
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if (entry / "cmdline").read_bytes().startswith(begins) and mark in (entry / "environ").read_bytes():
+            if (entry / "cmdline").read_bytes().startswith(begins) and mark in (
+                entry / "environ"
+            ).read_bytes():
                 found.add(int(entry.name))
         except OSError:
             continue
@@ -100,7 +123,10 @@ def rows(desk: Desk, name: str, trial: int, attempt: int) -> Rows:
     found: Rows = {}
     with suppress(json.JSONDecodeError):
         for event in desk.events(name):
-            if event["event"] == "reported" and (event["trial"], event["attempt"]) == (trial, attempt):
+            if event["event"] == "reported" and (event["trial"], event["attempt"]) == (
+                trial,
+                attempt,
+            ):
                 found |= {step: metrics for step, _, metrics in event["rows"]}
     return found
 
@@ -115,9 +141,13 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "points", "actors", "exact"),
     [
-        # The server and four workers. In which order gradients come is for the machine to say in the asynchronous one.
+        # The server and four workers. In which order gradients come is for the machine to say in
+        # the asynchronous one.
         pytest.param(
-            "parameter_server", [SYNCHRONOUS, ASYNCHRONOUS], ("ray::ParameterServer", *["ray::Worker"] * 4), [True, False],
+            "parameter_server",
+            [SYNCHRONOUS, ASYNCHRONOUS],
+            ("ray::ParameterServer", *["ray::Worker"] * 4),
+            [True, False],
             marks=pytest.mark.nightly,
         ),
         pytest.param("evolution_strategies", [GENERATIONS], (), [True], marks=pytest.mark.nightly),
@@ -144,18 +174,31 @@ def test_an_example_that_is_killed_goes_on_and_leaves_no_actor(
     view = check_whole(desk, experiment, len(points))
     for trial, one in enumerate(view["trials"]):
         first, second = one["attempts"]
-        assert (first["outcome"], second["outcome"], second["from_step"], second["to_step"]) == ("lost", "done", SAVED, LAST)
+        assert (first["outcome"], second["outcome"], second["from_step"], second["to_step"]) == (
+            "lost",
+            "done",
+            SAVED,
+            LAST,
+        )
         lost, found = rows(desk, experiment, trial, 1), rows(desk, experiment, trial, 2)
         again = lost.keys() & found.keys()
         assert SAVED + 1 in again
-        assert not exact[trial] or [lost[step] for step in again] == [found[step] for step in again], "the very curve"
+        assert not exact[trial] or [lost[step] for step in again] == [
+            found[step] for step in again
+        ], "the very curve"
     assert await_no_process(desk.folder) == []
 
 
-def test_actors_that_are_kept_in_a_global_end_with_their_trial_and_too_large_ones_are_told(desk: Desk) -> None:
+def test_actors_that_are_kept_in_a_global_end_with_their_trial_and_too_large_ones_are_told(
+    desk: Desk,
+) -> None:
     (desk.folder / "beside.py").write_text("def counted(n):\n    return n + 1\n")
     file = desk.write(
-        "kept", train=KEPT.replace("DESK", str(desk.folder)), trials=11, max_steps=1, concurrency=1,
+        "kept",
+        train=KEPT.replace("DESK", str(desk.folder)),
+        trials=11,
+        max_steps=1,
+        concurrency=1,
         resources={"cpu": 1, "children": {"cpu": 0.25, "count": 3}},
     )
     said, _ = desk.start("run", file).communicate(timeout=500)
@@ -187,8 +230,15 @@ def train(trial):
 def test_actors_that_find_no_room_in_their_trial_are_told_of_in_its_log(desk: Desk) -> None:
     (desk.folder / "work.py").write_text(FULL)
     spec = {
-        "name": "full", "trainable": "work.py:train", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0, 1]}},
-        "search": "random", "trials": 1, "max_steps": 2, "resources": {"cpu": 0.5, "children": {"cpu": 0.5, "count": 3}},
+        "name": "full",
+        "trainable": "work.py:train",
+        "metric": "score",
+        "mode": "max",
+        "space": {"x": {"uniform": [0, 1]}},
+        "search": "random",
+        "trials": 1,
+        "max_steps": 2,
+        "resources": {"cpu": 0.5, "children": {"cpu": 0.5, "count": 3}},
     }
     (desk.folder / "full.yaml").write_text(json.dumps(spec))
     process = desk.start("run", "full.yaml")

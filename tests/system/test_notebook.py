@@ -1,4 +1,6 @@
-"""An experiment in a notebook: a real kernel, interrupted for real, and what nbconvert makes of its figures."""
+"""An experiment in a notebook: a real kernel, interrupted for real, and what nbconvert makes of its
+figures.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from typing import Any
 import pytest
 
 if find_spec("ipykernel") is None or find_spec("nbconvert") is None:
-    pytest.skip("no notebook is installed here: pip install ipykernel nbconvert", allow_module_level=True)
+    pytest.skip(
+        "no notebook is installed here: pip install ipykernel nbconvert", allow_module_level=True
+    )
 
 SETUP = """
 import time
@@ -32,7 +36,9 @@ experiment = rg.Experiment(
 
 
 class Kernel:
-    """A kernel and what its last cell sent: new outputs, renewals of them, text, and how it ended."""
+    """A kernel and what its last cell sent: new outputs, renewals of them, text, and how it
+    ended.
+    """
 
     def __init__(self, folder: Path) -> None:
         from jupyter_client.manager import start_new_kernel
@@ -40,7 +46,9 @@ class Kernel:
         self.manager, self.client = start_new_kernel(cwd=str(folder), env={**os.environ})
 
     def run(self, code: str, *, interrupt_at: str = "") -> dict[str, Any]:
-        """Runs a cell; interrupts the kernel once a picture has something that matches this in it."""
+        """Runs a cell; interrupts the kernel once a picture has something that matches this in
+        it.
+        """
         request = self.client.execute(code)
         found: dict[str, Any] = {"outputs": [], "updates": [], "errors": [], "text": ""}
         deadline = time.monotonic() + 200
@@ -54,7 +62,9 @@ class Kernel:
                     found["outputs"].append(content["data"])
                 case "update_display_data":
                     found["updates"].append(content["data"])
-                    if interrupt_at and re.search(interrupt_at, content["data"].get("text/html", "")):
+                    if interrupt_at and re.search(
+                        interrupt_at, content["data"].get("text/html", "")
+                    ):
                         interrupt_at = ""
                         self.manager.interrupt_kernel()
                 case "stream":
@@ -78,7 +88,9 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
     started.close()
 
 
-def test_an_interrupted_cell_saves_says_how_to_go_on_and_is_run_again(kernel: Kernel, tmp_path: Path) -> None:
+def test_an_interrupted_cell_saves_says_how_to_go_on_and_is_run_again(
+    kernel: Kernel, tmp_path: Path
+) -> None:
     assert kernel.run(SETUP)["errors"] == []
 
     # A step has been done: the table says so while the cell still runs.
@@ -89,12 +101,18 @@ def test_an_interrupted_cell_saves_says_how_to_go_on_and_is_run_again(kernel: Ke
     last = first["updates"][-1]["text/html"]
     assert "<b>long</b> is interrupted" in last
     assert "go on with: regrow resume long\nor run this cell again</pre>" in last
-    assert kernel.run("print(6 * 7, result.status, all(t.checkpoints for t in result.trials))")["text"] == "42 interrupted True\n"
+    assert (
+        kernel.run("print(6 * 7, result.status, all(t.checkpoints for t in result.trials))")["text"]
+        == "42 interrupted True\n"
+    )
 
     again = kernel.run("result = experiment.run()")
     assert again["errors"] == []
     assert "<b>long</b> is finished" in again["updates"][-1]["text/html"]
-    assert kernel.run("print(result.status, [len(t.attempts) for t in result.trials])")["text"] == "finished [2, 2]\n"
+    assert (
+        kernel.run("print(result.status, [len(t.attempts) for t in result.trials])")["text"]
+        == "finished [2, 2]\n"
+    )
 
     shown = kernel.run("result.figures.learning_curves()")["outputs"]
     assert len(shown) == 1
@@ -110,7 +128,9 @@ def nbconvert(picture: dict[str, Any], folder: Path) -> None:
 
     output = nbformat.v4.new_output("display_data", data=picture)
     cell = nbformat.v4.new_code_cell("figure", outputs=[output])
-    (folder / "page.html").write_text(HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))[0])
+    (folder / "page.html").write_text(
+        HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))[0]
+    )
     with empty_page(height=900) as page:
         page.context.set_offline(True)
         page.goto((folder / "page.html").as_uri())

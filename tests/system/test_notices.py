@@ -1,4 +1,6 @@
-"""A process or a node is about to go away and says so: the trial saves a checkpoint, leaves, and loses not one step."""
+"""A process or a node is about to go away and says so: the trial saves a checkpoint, leaves, and
+loses not one step.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ RARELY = {"every_steps": 1000}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoNodes:
-    """A cluster with one slot on each of two nodes, and what each node's cloud says to it, by the node's id."""
+    """A cluster with one slot on each of two nodes, and what each node's cloud says to it, by the
+    node's id.
+    """
 
     cluster: RayCluster
     clouds: dict[str, Service]
@@ -59,7 +63,10 @@ def two_nodes(desk: Desk) -> Iterator[TwoNodes]:
         ray_cluster.start("head", address="127.0.0.1", cpus=0)
         for name in ("b", "c"):
             stack.enter_context(serving(cloud := Service()))
-            its_own = {"REGROW_CLOUD": "aws", "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{cloud.address}"}
+            its_own = {
+                "REGROW_CLOUD": "aws",
+                "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{cloud.address}",
+            }
             ray_cluster.start(name, address="127.0.0.1", cpus=1, environment=its_own)
             clouds[ray_cluster.nodes[name]] = cloud
         desk.environment |= ray_cluster.environment
@@ -72,19 +79,25 @@ def process_of(desk: Desk, title: str) -> int:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if (entry / "cmdline").read_bytes().startswith(title.encode()) and mark in (entry / "environ").read_bytes():
+                if (entry / "cmdline").read_bytes().startswith(title.encode()) and mark in (
+                    entry / "environ"
+                ).read_bytes():
                     return int(entry.name)
             except OSError:
                 continue
     raise AssertionError(f"no process {title!r} runs")
 
 
-def begin(desk: Desk, name: str, trials: int, **environment: str) -> subprocess.Popen[str]:
+def begin(
+    desk: Desk, name: str, trials: int, *, infrastructure: int = 0, **environment: str
+) -> subprocess.Popen[str]:
     """Starts an experiment whose trials run until `release`d, and returns once two of them do."""
     train = TRAIN.replace("FOLDER", str(desk.folder))
     # Of one try for each class of failure, none is to be used up by a preemption.
-    retries = {"preempted": "unlimited", "infrastructure": 0, "error": 0}
-    file = desk.write(name, train=train, trials=trials, max_steps=300, checkpoint=RARELY, retries=retries)
+    retries = {"preempted": "unlimited", "infrastructure": infrastructure, "error": 0}
+    file = desk.write(
+        name, train=train, trials=trials, max_steps=300, checkpoint=RARELY, retries=retries
+    )
     process = desk.start("run", file, **environment)
     desk.await_events(name, "began", 2, process)
     desk.await_events(name, "reported", 4, process)
@@ -99,11 +112,17 @@ def release(desk: Desk, name: str, process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0, said
 
 
-def check_left_in_time(desk: Desk, name: str, trials: int, left: list[int]) -> dict[str, Any]:
-    """Everything is there, and the trials `left` were preempted once and went on at the next step, at no cost."""
+def check_left_in_time(
+    desk: Desk, name: str, trials: int, left: list[int], cause: str = "preempted"
+) -> dict[str, Any]:
+    """Everything is there, and the trials `left` were preempted once and went on at the next step,
+    at no cost.
+    """
     view = check_whole(desk, name, trials)
     assert view["wasted_steps"] == 0
-    assert {e["cause"] for e in desk.events(name) if e["event"] == "ended" and "cause" in e} == {"preempted"}
+    assert {e["cause"] for e in desk.events(name) if e["event"] == "ended" and "cause" in e} == {
+        cause
+    }
     for trial in view["trials"]:
         if trial["number"] not in left:
             assert [a["outcome"] for a in trial["attempts"]] == ["done"]
@@ -112,27 +131,43 @@ def check_left_in_time(desk: Desk, name: str, trials: int, left: list[int]) -> d
         assert first["outcome"] == "preempted", first
         assert second["outcome"] == "done"
         assert 0 < first["to_step"] == second["from_step"]
-        saved = [e["step"] for e in desk.events(name) if e["event"] == "saved" and (e["trial"], e["attempt"]) == (trial["number"], 1)]
+        saved = [
+            e["step"]
+            for e in desk.events(name)
+            if e["event"] == "saved" and (e["trial"], e["attempt"]) == (trial["number"], 1)
+        ]
         assert saved == [first["to_step"]]
     return view
 
 
 def node_of(desk: Desk, name: str, trial: int, attempt: int) -> str:
-    (began,) = [e for e in desk.events(name) if e["event"] == "began" and (e["trial"], e["attempt"]) == (trial, attempt)]
+    (began,) = [
+        e
+        for e in desk.events(name)
+        if e["event"] == "began" and (e["trial"], e["attempt"]) == (trial, attempt)
+    ]
     return str(began["node_id"])
 
 
-def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_at_the_next_step(desk: Desk) -> None:
-    process = begin(desk, "term", 2, REGROW_CLOUD="none")
+def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_at_the_next_step(
+    desk: Desk,
+) -> None:
+    process = begin(desk, "term", 2, infrastructure=1, REGROW_CLOUD="none")
     os.kill(process_of(desk, "ray::trial-0000"), signal.SIGTERM)
     release(desk, "term", process)
-    view = check_left_in_time(desk, "term", 2, [0])
+    view = check_left_in_time(desk, "term", 2, [0], "infrastructure")  # its node stays
     assert "SIGTERM" in view["trials"][0]["attempts"][0]["reason"]
-    assert prefect(desk, "select run_count, state_type from task_run where name = 'trial-0000'") == [(2, "COMPLETED")]
-    states = [name for (name,) in prefect(
-        desk, "select s.name from task_run_state s join task_run r on r.id = s.task_run_id"
-        " where r.name = 'trial-0000' order by s.timestamp"
-    )]
+    assert prefect(
+        desk, "select run_count, state_type from task_run where name = 'trial-0000'"
+    ) == [(2, "COMPLETED")]
+    states = [
+        name
+        for (name,) in prefect(
+            desk,
+            "select s.name from task_run_state s join task_run r on r.id = s.task_run_id"
+            " where r.name = 'trial-0000' order by s.timestamp",
+        )
+    ]
     assert states == ["Pending", "Running", "Retrying", "Running", "Completed"]
     assert await_no_process(desk.folder) == []
 
@@ -141,28 +176,47 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_at_the_next_st
 def test_a_drained_node_is_left_by_its_trials(desk: Desk, two_nodes: TwoNodes) -> None:
     process = begin(desk, "drain", 2)
     doomed = node_of(desk, "drain", 0, 1)
-    words = ["drain-node", f"--node-id={doomed}", "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot is gone"]
+    words = [
+        "drain-node",
+        f"--node-id={doomed}",
+        "--reason=DRAIN_NODE_REASON_PREEMPTION",
+        "--reason-message=spot is gone",
+    ]
     subprocess.run(
         [sys.executable, "-m", "ray.scripts.scripts", *words, "--deadline-remaining-seconds=30"],
-        env=two_nodes.cluster.environment, check=True, capture_output=True, timeout=60,
+        env=two_nodes.cluster.environment,
+        check=True,
+        capture_output=True,
+        timeout=60,
     )
     release(desk, "drain", process)
     check_left_in_time(desk, "drain", 2, [0])
     assert node_of(desk, "drain", 0, 2) != doomed
 
 
-def test_a_node_that_the_cloud_takes_back_is_left_and_gets_nothing_more(desk: Desk, two_nodes: TwoNodes) -> None:
+def test_a_node_that_the_cloud_takes_back_is_left_and_gets_nothing_more(
+    desk: Desk, two_nodes: TwoNodes
+) -> None:
     process = begin(desk, "cloud", 4)
     doomed = node_of(desk, "cloud", 0, 1)
     two_nodes.clouds[doomed].answers[INSTANCE_ACTION] = 200, ACTION
     release(desk, "cloud", process)
     view = check_left_in_time(desk, "cloud", 4, [0])
-    assert view["trials"][0]["attempts"][0]["reason"] == "AWS takes the spot instance back (terminate at 2017-09-18T08:22:00Z)"
-    nodes = [(e["trial"], e["attempt"], e["node_id"]) for e in desk.events("cloud") if e["event"] == "began"]
+    assert (
+        view["trials"][0]["attempts"][0]["reason"]
+        == "AWS takes the spot instance back (terminate at 2017-09-18T08:22:00Z)"
+    )
+    nodes = [
+        (e["trial"], e["attempt"], e["node_id"])
+        for e in desk.events("cloud")
+        if e["event"] == "began"
+    ]
     assert [(trial, attempt) for trial, attempt, node in nodes if node == doomed] == [(0, 1)]
 
 
-def step_by_step(desk: Desk, process: subprocess.Popen[str], name: str, attempt: int) -> dict[str, Any]:
+def step_by_step(
+    desk: Desk, process: subprocess.Popen[str], name: str, attempt: int
+) -> dict[str, Any]:
     """How an attempt of a group ended that was told to: it does a step at a time until it does."""
 
     def ended() -> list[dict[str, Any]]:
@@ -177,7 +231,12 @@ def test_what_one_rank_hears_of_its_end_all_obey_and_they_go_on_with_as_many_as_
     desk: Desk, two_nodes: TwoNodes
 ) -> None:
     file = grouped.write(
-        desk, "group", points=[{"x": 3.0}], max_steps=40, checkpoint=RARELY, retries={"infrastructure": 0},
+        desk,
+        "group",
+        points=[{"x": 3.0}],
+        max_steps=40,
+        checkpoint=RARELY,
+        retries={"infrastructure": 1},
         resources={"cpu": 1, "workers": [1, 2], "reduce": "mean"},
     )
     process = desk.start("run", file)
@@ -185,7 +244,8 @@ def test_what_one_rank_hears_of_its_end_all_obey_and_they_go_on_with_as_many_as_
     grouped.event(desk, process, "group", "reported", attempt=1)
     os.kill(grouped.ranks(desk)[1], signal.SIGTERM)
     told = step_by_step(desk, process, "group", 1)
-    assert (told["outcome"], told["message"]) == ("preempted", "the worker process was told to end (SIGTERM)")
+    assert (told["outcome"], told["cause"]) == ("preempted", "infrastructure")
+    assert "told to end by others than regrow (SIGTERM)" in told["message"]
 
     second = grouped.event(desk, process, "group", "began", attempt=2)
     (other,) = second["others"]
@@ -195,8 +255,14 @@ def test_what_one_rank_hears_of_its_end_all_obey_and_they_go_on_with_as_many_as_
     taken = step_by_step(desk, process, "group", 2)
     assert (taken["outcome"], taken["message"][:3]) == ("preempted", "AWS")
 
-    last = grouped.wait(process, lambda: [e for e in grouped.events(desk, "group", "began") if e["attempt"] > 2], "the last attempt")[0]
-    assert (last["node_id"], last.get("others", [])) == (second["node_id"], []), "one worker has room"
+    last = grouped.wait(
+        process,
+        lambda: [e for e in grouped.events(desk, "group", "began") if e["attempt"] > 2],
+        "the last attempt",
+    )[0]
+    assert (last["node_id"], last.get("others", [])) == (second["node_id"], []), (
+        "one worker has room"
+    )
     print(f"began {last['t'] - taken['t']:.1f} s after the node was left")
     grouped.until(desk, grouped.END)
     said, _ = process.communicate(timeout=120)
@@ -206,11 +272,15 @@ def test_what_one_rank_hears_of_its_end_all_obey_and_they_go_on_with_as_many_as_
     assert view["wasted_steps"] == 0
     assert (second["restored"], last["restored"]) == (told["step"], taken["step"])
     assert [(e["attempt"], e["step"]) for e in grouped.events(desk, "group", "saved")] == [
-        (1, told["step"]), (2, taken["step"]), (last["attempt"], 40),
+        (1, told["step"]),
+        (2, taken["step"]),
+        (last["attempt"], 40),
     ]
     points = desk.points("group")
     assert [p["score"] for p in points] == grouped.scores(3.0, 40)
     assert {p["attempt"]: p["workers"] for p in points} == {1: 2, 2: 2, last["attempt"]: 1}
     widths = [e.get("width", 1) for e in grouped.events(desk, "group", "started")]
-    assert widths in ([2, 2, 1], [2, 2, 2, 1]), "whether the cluster knew when the third attempt was started"
+    assert widths in ([2, 2, 1], [2, 2, 2, 1]), (
+        "whether the cluster knew when the third attempt was started"
+    )
     assert last["t"] - taken["t"] < 25.0, "it did not wait for two"

@@ -1,4 +1,6 @@
-"""Telling people, by Prefect's blocks and automations, to receivers on this machine: each event of an experiment once."""
+"""Telling people, by Prefect's blocks and automations, to receivers on this machine: each event of
+an experiment once.
+"""
 
 from __future__ import annotations
 
@@ -100,29 +102,49 @@ def mail() -> Iterator[tuple[str, Received]]:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]
-        yield f"mailto://127.0.0.1:{port}?from=lab@example.org&to=me@example.org&mode=insecure", received
+        yield (
+            f"mailto://127.0.0.1:{port}?from=lab@example.org&to=me@example.org&mode=insecure",
+            received,
+        )
         server.shutdown()
 
 
 def spec(name: str, notify: dict[str, Any] | None) -> Spec:
     given = {"notify": notify} if notify is not None else {}
-    return Spec.parse({
-        "name": name, "trainable": "work.py:train", "metric": "acc", "mode": "max", "space": {"lr": {"uniform": [0, 1]}},
-        "trials": 1, **given,
-    })
+    return Spec.parse(
+        {
+            "name": name,
+            "trainable": "work.py:train",
+            "metric": "acc",
+            "mode": "max",
+            "space": {"lr": {"uniform": [0, 1]}},
+            "trials": 1,
+            **given,
+        }
+    )
 
 
 def happens(client: SyncPrefectClient, name: str, event: str, text: str) -> None:
     """Tells Prefect an event as the driver does."""
-    resource = f"regrow.trial.{name}.3" if event.startswith("trial.") else f"regrow.experiment.{name}"
+    resource = (
+        f"regrow.trial.{name}.3" if event.startswith("trial.") else f"regrow.experiment.{name}"
+    )
     payload = {"experiment": name, "text": text, "flow_run": str(uuid4())}
-    one = Event(event=f"regrow.{event}", resource=Resource({"prefect.resource.id": resource}), payload=payload)
+    one = Event(
+        event=f"regrow.{event}",
+        resource=Resource({"prefect.resource.id": resource}),
+        payload=payload,
+    )
     client.request("POST", "/events", json=[one.model_dump(mode="json")])
 
 
-def test_an_experiment_tells_how_it_ended_and_where_to_look(desk: Desk, web: tuple[str, Received]) -> None:
-    with staying(Places.at(str(desk.folder / ".regrow")).prefect_home) as server:
-        file = desk.write("told", trials=1, max_steps=1, notify={"webhook": "$WEB", "events": ["finished"]})
+def test_an_experiment_tells_how_it_ended_and_where_to_look(
+    desk: Desk, web: tuple[str, Received]
+) -> None:
+    with staying(Places.at(str(desk.folder / ".regrow")).writable().prefect_home) as server:
+        file = desk.write(
+            "told", trials=1, max_steps=1, notify={"webhook": "$WEB", "events": ["finished"]}
+        )
         desk.run("run", file, WEB=web[0])
         told = web[1].next()
     assert told["subject"].startswith("told: finished: 1 of 1 trials ended")
@@ -132,17 +154,25 @@ def test_an_experiment_tells_how_it_ended_and_where_to_look(desk: Desk, web: tup
     assert link == f"{server.server.ui_url}/runs/flow-run/{opened['flow_run']}"
 
 
-def test_without_a_server_that_stays_nobody_is_told_and_that_is_said(client: SyncPrefectClient, tmp_path: Path) -> None:
+def test_without_a_server_that_stays_nobody_is_told_and_that_is_said(
+    client: SyncPrefectClient, tmp_path: Path
+) -> None:
     alone = Places.at(str(tmp_path / "alone"))
     alone.prefect_home.mkdir(parents=True)
-    (alone.prefect_home / "server.json").write_text(json.dumps({"api_url": os.environ["PREFECT_API_URL"]}))
+    (alone.prefect_home / "server.json").write_text(
+        json.dumps({"api_url": os.environ["PREFECT_API_URL"]})
+    )
     [line] = notifications.ensure(client, spec("digits", {"slack": "$X"}), None, alone)
     assert "needs a station" in line
     assert notifications.ensure(client, spec("digits", None), None, alone) == []
 
 
 def test_who_asked_for_it_is_told_once_of_what_was_asked_for(
-    client: SyncPrefectClient, places: Places, web: tuple[str, Received], mail: tuple[str, Received], monkeypatch: pytest.MonkeyPatch
+    client: SyncPrefectClient,
+    places: Places,
+    web: tuple[str, Received],
+    mail: tuple[str, Received],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WEB", web[0])
     monkeypatch.setenv("MAIL", mail[0])
@@ -164,19 +194,26 @@ def test_who_asked_for_it_is_told_once_of_what_was_asked_for(
     assert mail[1].next()["Subject"] == "digits: finished: 12 of 12 trials ended"
     assert (web[1].qsize(), mail[1].qsize()) == (0, 0)
     for file in places.prefect_home.glob("*"):
-        assert not file.is_file() or b"s3cret" not in file.read_bytes(), f"the address can be read in {file}"
+        assert not file.is_file() or b"s3cret" not in file.read_bytes(), (
+            f"the address can be read in {file}"
+        )
     assert notifications.ensure(client, spec("digits", None), None, places) == []
     assert client.read_automations_by_name("regrow: tell of digits") == []
 
 
 def test_a_schedule_has_one_automation_for_all_of_its_experiments(
-    client: SyncPrefectClient, places: Places, web: tuple[str, Received], monkeypatch: pytest.MonkeyPatch
+    client: SyncPrefectClient,
+    places: Places,
+    web: tuple[str, Received],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WEB", web[0])
     schedule = client.create_deployment(client.create_flow_from_name("regrow"), "nightly")
     for name in ("nightly-2026-11-22T02", "nightly-2026-11-23T02"):
         assert notifications.ensure(client, spec(name, {"webhook": "$WEB"}), schedule, places) == []
-    assert [one.name for one in client.read_automations() if "nightly" in one.name] == ["regrow: tell of nightly"]
+    assert [one.name for one in client.read_automations() if "nightly" in one.name] == [
+        "regrow: tell of nightly"
+    ]
     happens(client, "nightly-2026-11-23T02", "experiment.failed", "failed, because 3 trials failed")
     assert web[1].next()["subject"] == "nightly-2026-11-23T02: failed, because 3 trials failed"
 
@@ -192,12 +229,16 @@ def test_what_cannot_be_told_is_said_without_the_address(
     assert "s3cret" not in str(lines)
     [unset] = notifications.ensure(client, spec("a", {"slack": "$NOWHERE"}), None, places)
     assert "the variable NOWHERE is not set" in unset
-    [unknown] = notifications.ensure(client, spec("a", {"block": "slack-webhook/none"}), None, places)
+    [unknown] = notifications.ensure(
+        client, spec("a", {"block": "slack-webhook/none"}), None, places
+    )
     assert "'slack-webhook/none'" in unknown
     assert client.read_automations_by_name("regrow: tell of a") == []
 
 
-def test_addresses_of_each_service_make_its_block(client: SyncPrefectClient, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_of_each_service_make_its_block(
+    client: SyncPrefectClient, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     addresses = {
         "slack": "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
         "teams": "https://prod-1.example.logic.azure.com:443/workflows/643e69f83c8944438d68119179a10a64/triggers/manual/paths/invoke"
@@ -213,6 +254,14 @@ def test_addresses_of_each_service_make_its_block(client: SyncPrefectClient, pla
     [made] = client.read_automations_by_name("regrow: tell of All.of_them")
     assert len(made.actions) == len(addresses)
     for channel in addresses:
-        kind = {"slack": "slack-webhook", "teams": "ms-teams-webhook", "discord": "discord-webhook", "email": "slack-webhook"}
+        kind = {
+            "slack": "slack-webhook",
+            "teams": "ms-teams-webhook",
+            "discord": "discord-webhook",
+            "email": "slack-webhook",
+        }
         name = notifications.block_name("All.of_them", channel)
-        assert client.read_block_document_by_name(name, kind.get(channel, "custom-webhook")).name == name
+        assert (
+            client.read_block_document_by_name(name, kind.get(channel, "custom-webhook")).name
+            == name
+        )

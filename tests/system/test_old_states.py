@@ -1,6 +1,8 @@
-"""An experiment that an earlier version left in the middle is brought to its end by this one, and by it alone.
+"""An experiment that an earlier version left in the middle is brought to its end by this one, and
+by it alone.
 
-The archives are those of `tests/unit/test_old_states.py`. Their servers' databases are not kept: MLflow is filled from the log.
+The archives are those of `tests/unit/test_old_states.py`. Their servers' databases are not kept:
+MLflow is filled from the log.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ def old(request: pytest.FixtureRequest, desk: Desk) -> Desk:
 
 def attempts(view: dict[str, Any]) -> list[list[tuple[Any, ...]]]:
     """How each trial's attempts ended, from where to where."""
-    return [[(a["outcome"], a["from_step"], a["to_step"]) for a in trial["attempts"]] for trial in view["trials"]]
+    return [
+        [(a["outcome"], a["from_step"], a["to_step"]) for a in trial["attempts"]]
+        for trial in view["trials"]
+    ]
 
 
 @pytest.mark.parametrize("name", [pytest.param("paused", marks=pytest.mark.nightly), "killed"])
@@ -41,7 +46,9 @@ def test_an_old_experiment_goes_on_where_it_was(old: Desk, name: str) -> None:
         if trial["state"] in ("done", "stopped"):
             assert now == then, "what had ended is not run again"
         elif trial["state"] == "running":
-            assert [now[0][:2], now[1]] == [("lost", 0), ("done", 2, 4)], "goes on after its checkpoint"
+            assert [now[0][:2], now[1]] == [("lost", 0), ("done", 2, 4)], (
+                "goes on after its checkpoint"
+            )
         else:
             assert now[: len(then)] == then
             assert all(later[1] == earlier[2] for earlier, later in pairwise(now))
@@ -49,7 +56,9 @@ def test_an_old_experiment_goes_on_where_it_was(old: Desk, name: str) -> None:
     assert all(point in later for point in points), "what was reported stands"
     metrics = mlflow(old, "select count(*) from metrics where key = 'score'")
     assert metrics == [(len(later),)]
-    runs = mlflow(old, "select count(*), min(status), max(status) from runs where lifecycle_stage = 'active'")
+    runs = mlflow(
+        old, "select count(*), min(status), max(status) from runs where lifecycle_stage = 'active'"
+    )
     assert runs == [(len(after["trials"]) + 1, "FINISHED", "FINISHED")]
     total = len(after["trials"]) + 2
     old.run("resume", name, "--trials", total)  # from here on it knows where its code lies now
@@ -58,5 +67,7 @@ def test_an_old_experiment_goes_on_where_it_was(old: Desk, name: str) -> None:
 
 
 def test_an_old_folder_of_code_that_is_gone_is_named(old: Desk) -> None:
+    for file in old.folder.glob("*.py"):  # where the root lies now they would be found
+        file.unlink()
     said = old.run("resume", "killed", expect=2)
     assert str(Path("killed.py")) in said.stderr

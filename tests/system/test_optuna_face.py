@@ -1,4 +1,6 @@
-"""A script of Optuna's whose import alone is another one: it is killed and run again; nothing is suggested anew, nothing counts twice."""
+"""A script of Optuna's whose import alone is another one: it is killed and run again; nothing is
+suggested anew, nothing counts twice.
+"""
 
 from __future__ import annotations
 
@@ -71,13 +73,18 @@ for wrong in (lambda: study.optimize(print, n_trials=-1), lambda: optuna.get_all
 
 
 CALLS = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 
 import regrow.optuna as optuna
 
+DIES = sys.argv[1:] == ["die"]
+
 
 def objective(trial):
-    return trial.suggest_float("x", 0, 1)
+    x = trial.suggest_float("x", 0, 1)
+    while DIES and trial.number == 4:
+        time.sleep(0.1)
+    return x
 
 
 def wrong(trial):
@@ -86,7 +93,7 @@ def wrong(trial):
 
 def follow(study, trial):
     seen.append(trial.number)
-    if trial.number == 3 and sys.argv[1:] == ["die"]:
+    if trial.number == 3 and DIES:
         os.killpg(0, signal.SIGKILL)
 
 
@@ -111,8 +118,14 @@ def begin(desk: Desk, name: str, trials: int) -> subprocess.Popen[str]:
 def start(desk: Desk, script: str, *arguments: str) -> subprocess.Popen[str]:
     (desk.folder / "script.py").write_text(script)
     process = subprocess.Popen(
-        [sys.executable, "script.py", *arguments], cwd=desk.folder, env=desk.environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=0,
+        [sys.executable, "script.py", *arguments],
+        cwd=desk.folder,
+        env=desk.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        process_group=0,
     )
     desk.started.append(process)
     return process
@@ -147,7 +160,9 @@ def killed(desk: Desk, name: str, trials: int, kills: int) -> None:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.nightly)])
-def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_total(desk: Desk, kills: int) -> None:
+def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_total(
+    desk: Desk, kills: int
+) -> None:
     trials = 10 if kills == 1 else 30
     twin = ended(begin(desk, "twin", trials))
     killed(desk, "killed", trials, kills)
@@ -155,21 +170,24 @@ def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_to
     assert suggested(desk.folder, "killed") == suggested(desk.folder, "twin")
     assert "all as recorded" in desk.run("verify", "killed").stdout
     again = [sys.executable, "-c", AGAIN]
-    done = subprocess.run(again, cwd=desk.folder, env=desk.environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        again, cwd=desk.folder, env=desk.environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "the study 'twin' is there with minimize, which stays" in done.stderr
     assert done.stdout.split() == ["MINIMIZE", "ValueError", "_NotThere"]
 
 
-def test_a_script_that_is_killed_in_its_second_call_goes_on_there_and_finds_what_an_objective_raises(desk: Desk) -> None:
+def test_a_script_that_is_killed_in_its_second_call_goes_on_there_and_finds_what_an_objective_raises(
+    desk: Desk,
+) -> None:
     dying = start(desk, CALLS, "die")
     assert dying.wait(timeout=240) == -signal.SIGKILL
     there, seen, total, caught = json.loads(ended(start(desk, CALLS)))
-    assert there >= 4, "its first call has its trials, and runs none"
-    assert seen == list(range(there, 5)) or seen == [4], "those of the second call are heard by its own callback"
+    assert there in (4, 5), "the last one was on its way or had not begun"
+    assert seen == [4], "it runs in the second call, which has a callback"
     assert total == 7
-    assert caught == (
-        "trial 6 failed: ValueError: 'kind': CategoricalDistribution does not support dynamic value space: ['a', 'b'] before, "
-        "['a', 'c'] now; give choices that differ a name each"
+    assert caught.startswith(
+        "trial 6 failed: ValueError: 'kind': CategoricalDistribution does not support dynamic value space."
     )
     assert "all as recorded" in desk.run("verify", "calls").stdout

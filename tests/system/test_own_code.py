@@ -1,4 +1,6 @@
-"""What a trial starts on Ray finds the trial's code, its variables and its folder, wherever the cluster is."""
+"""What a trial starts on Ray finds the trial's code, its variables and its folder, wherever the
+cluster is.
+"""
 
 from __future__ import annotations
 
@@ -64,13 +66,20 @@ def cluster(desk: Desk) -> Iterator[RayCluster]:
 
 
 def run_it(desk: Desk, **environment: str) -> float:
-    """Runs a trial whose code lies two folders below the one where the command is typed; whether it ran in that."""
+    """Runs a trial whose code lies two folders below the one where the command is typed; whether it
+    ran in that.
+    """
     folder = desk.folder / "project"
     (folder / "deep").mkdir(parents=True)
     (folder / "beside.py").write_text(BESIDE)
     (folder / "deep" / "own.py").write_text(DEEP.replace("HERE", str(desk.folder)))
     file = desk.write(
-        "own", trainable="deep/own.py:train", trials=1, max_steps=1, concurrency=1, env={"WISH": "42"},
+        "own",
+        trainable="deep/own.py:train",
+        trials=1,
+        max_steps=1,
+        concurrency=1,
+        env={"WISH": "42"},
         resources={"cpu": 1, "children": {"cpu": 0.5, "count": 2}},
     )
     desk.run("run", file.rename(folder / "own.yaml"), **environment)  # type: ignore[arg-type]  # variables

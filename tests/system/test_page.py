@@ -1,4 +1,6 @@
-"""The page of all experiments as its reader has it: served by a process of its own, looked at in Chromium."""
+"""The page of all experiments as its reader has it: served by a process of its own, looked at in
+Chromium.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +21,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from regrow.infra.log.log import Log
+from regrow.infra.state import passwords
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Reported, encode
@@ -33,9 +37,12 @@ MANY = 10_000
 
 @dataclass
 class Served:
-    """A page that is served, and an experiment that somebody runs meanwhile: what it has said, and what it is about to say."""
+    """A page that is served, and an experiment that somebody runs meanwhile: what it has said, and
+    what it is about to say.
+    """
 
     url: str
+    auth: tuple[str, str]
     process: subprocess.Popen[str]
     log: Log
     rest: Sequence[AnyEvent]
@@ -51,21 +58,43 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         shift = now - ago - events[-1].t
         return [_moved(event, shift) for event in events]
 
-    rich = run(schedule=ASHA, trials=60, workers=4, machines=(*AWAY, *AWAY), checkpoint={"every_steps": 2}, price_per_hour=3.0)
+    rich = run(
+        schedule=ASHA,
+        trials=60,
+        workers=4,
+        machines=(*AWAY, *AWAY),
+        checkpoint={"every_steps": 2},
+        price_per_hour=3.0,
+    )
     logged(root, "digits", recent(rich.events, 3600))
-    logged(root, "digits-tpe", recent(run(schedule=ASHA, trials=60, search="tpe", max_steps=27, price_per_hour=3.0).events, 86400))
+    logged(
+        root,
+        "digits-tpe",
+        recent(
+            run(schedule=ASHA, trials=60, search="tpe", max_steps=27, price_per_hour=3.0).events,
+            86400,
+        ),
+    )
     logged(root, "nasty", recent(failed(2, message=f"ValueError: {NASTY}"), 600))
     logged(root, "many", recent(run(schedule=ASHA, trials=MANY, workers=8).events, 7200))
     live = recent(unclosed(run(trials=200).events), 0)
     half = len(live) // 3
     log = logged(root, "live", live[:half])
-    command = [sys.executable, "-m", "regrow.page", "--state", str(root), "--port", "0"]
+    command = [sys.executable, "-m", "regrow.apps.page", "--state", str(root), "--port", "0"]
     environment = {**os.environ, "REGROW_PAGE_PREFECT": "http://127.0.0.1:4200"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         with driving(Places(root=str(root)), "live"):
-            yield Served(url=process.stdout.readline().strip(), process=process, log=log, rest=live[half:])
+            url = process.stdout.readline().strip()
+            known = passwords.make(Places(root=str(root)).services)
+            yield Served(
+                url=url,
+                auth=(passwords.USER, known.page),
+                process=process,
+                log=log,
+                rest=live[half:],
+            )
     finally:
         process.kill()
         process.communicate()
@@ -73,7 +102,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def _moved(event: AnyEvent, shift: float) -> AnyEvent:
     if isinstance(event, Reported):
-        event = msgspec.structs.replace(event, rows=[msgspec.structs.replace(row, t=row.t + shift) for row in event.rows])
+        event = msgspec.structs.replace(
+            event, rows=[msgspec.structs.replace(row, t=row.t + shift) for row in event.rows]
+        )
     return msgspec.structs.replace(event, t=event.t + shift)
 
 
@@ -86,15 +117,34 @@ def chromium() -> Iterator[Browser]:
 class Looking:
     """A window on the page, and what went wrong in it."""
 
-    def __init__(self, browser: Browser, *, width: int = 1500, scheme: Any = "light", **given: Any) -> None:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **given)
+    def __init__(
+        self,
+        served: Served,
+        browser: Browser,
+        *,
+        width: int = 1500,
+        scheme: Any = "light",
+        **given: Any,
+    ) -> None:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, **given
+        )
+        name, password = served.auth
+        context.set_extra_http_headers(
+            {"Authorization": f"Basic {b64encode(f'{name}:{password}'.encode()).decode()}"}
+        )
         self.page: Page = context.new_page()
         self.page.set_default_timeout(60_000)
         self.asked: list[str] = []
         self.wrong: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda line: self.wrong.append(line.text) if line.type in ("error", "warning") else None)
+        self.page.on(
+            "console",
+            lambda line: (
+                self.wrong.append(line.text) if line.type in ("error", "warning") else None
+            ),
+        )
 
     def keep(self, name: str) -> None:
         """A picture of the whole page, for people."""
@@ -102,8 +152,10 @@ class Looking:
         self.page.screenshot(path=SCREENSHOTS / f"page-{name}.png", full_page=True)
 
 
-def test_what_comes_in_is_seen_without_a_reload_and_a_click_leads_to_the_trials(served: Served, chromium: Browser) -> None:
-    looking = Looking(chromium)
+def test_what_comes_in_is_seen_without_a_reload_and_a_click_leads_to_the_trials(
+    served: Served, chromium: Browser
+) -> None:
+    looking = Looking(served, chromium)
     page = looking.page
     page.goto(served.url)
     expect(page.locator("#list")).not_to_contain_text("Still being read", timeout=60_000)
@@ -131,14 +183,22 @@ def test_what_comes_in_is_seen_without_a_reload_and_a_click_leads_to_the_trials(
     looking.keep("experiment-light")
     page.locator("#trials tbody th a").nth(3).click()
     expect(page.locator("h1")).to_contain_text("Trial 3")
-    assert [url for url in looking.asked if not url.startswith((served.url, "data:", "blob:"))] == []
+    assert [
+        url for url in looking.asked if not url.startswith((served.url, "data:", "blob:"))
+    ] == []
     assert looking.wrong == []
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1500, "dark"), (400, "light")])
-def test_it_is_dark_where_that_is_wanted_and_fits_a_narrow_window(served: Served, chromium: Browser, width: int, scheme: str) -> None:
-    looking = Looking(chromium, width=width, scheme=scheme)
-    for name, path in (("index", "/"), ("experiment", "/e/digits"), ("compare", "/compare?e=digits&e=digits-tpe")):
+def test_it_is_dark_where_that_is_wanted_and_fits_a_narrow_window(
+    served: Served, chromium: Browser, width: int, scheme: str
+) -> None:
+    looking = Looking(served, chromium, width=width, scheme=scheme)
+    for name, path in (
+        ("index", "/"),
+        ("experiment", "/e/digits"),
+        ("compare", "/compare?e=digits&e=digits-tpe"),
+    ):
         looking.page.goto(served.url + path)
         if name == "experiment":
             for place in looking.page.locator(".plot").all():
@@ -146,14 +206,18 @@ def test_it_is_dark_where_that_is_wanted_and_fits_a_narrow_window(served: Served
             looking.page.wait_for_selector(DRAWN, state="attached")
         ground = looking.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (max(map(int, re.findall(r"\d+", ground)[:3])) < 60) == (scheme == "dark")
-        assert looking.page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is to be scrolled sideways"
+        assert looking.page.evaluate("document.documentElement.scrollWidth") <= width, (
+            f"{path} is to be scrolled sideways"
+        )
         looking.keep(f"{name}-{scheme}-{width}")
     assert looking.wrong == []
 
 
-def test_what_users_wrote_does_nothing_and_nothing_needs_a_script(served: Served, chromium: Browser) -> None:
+def test_what_users_wrote_does_nothing_and_nothing_needs_a_script(
+    served: Served, chromium: Browser
+) -> None:
     for scripts in (True, False):
-        looking = Looking(chromium, java_script_enabled=scripts)
+        looking = Looking(served, chromium, java_script_enabled=scripts)
         for path in ("/e/nasty", "/e/nasty/t/1", "/compare?e=nasty&e=digits"):
             looking.page.goto(served.url + path)
             if scripts:
@@ -167,7 +231,7 @@ def test_what_users_wrote_does_nothing_and_nothing_needs_a_script(served: Served
 
 
 def test_ten_thousand_trials_stay_quick_and_small(served: Served) -> None:
-    with httpx.Client(base_url=served.url, timeout=120) as client:
+    with httpx.Client(base_url=served.url, auth=served.auth, timeout=120) as client:
         while "Still being read" in client.get("/").text:
             pass
         for path, limit in (("/", 0.3), ("/e/many", 0.3), ("/e/many?sort=number&page=150", 0.3)):
@@ -176,7 +240,10 @@ def test_ten_thousand_trials_stay_quick_and_small(served: Served) -> None:
             for _ in range(5):
                 answer = client.get(path)
                 took.append(answer.elapsed.total_seconds())
-                assert (answer.status_code, len(answer.content) < 300_000) == (200, True), (path, len(answer.content))
+                assert (answer.status_code, len(answer.content) < 300_000) == (200, True), (
+                    path,
+                    len(answer.content),
+                )
             assert min(took) < limit, (path, took)
         assert f"of {MANY:,}" in client.get("/e/many").text
 

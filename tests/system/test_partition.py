@@ -1,6 +1,8 @@
-"""A node is cut off in silence, and later it is there again: the lease decides, and who lost it can do no harm.
+"""A node is cut off in silence, and later it is there again: the lease decides, and who lost it can
+do no harm.
 
-Hosts (network namespaces), one link to cut. The driver is on one, its trial on one of the others, or on two of them.
+Hosts (network namespaces), one link to cut. The driver is on one, its trial on one of the others,
+or on two of them.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def train(trial):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Hosts with a Ray cluster across them; the driver and Prefect's server live on the first, which has no slots."""
+    """Hosts with a Ray cluster across them; the driver and Prefect's server live on the first,
+    which has no slots.
+    """
 
     desk: Desk
     head: Host
@@ -66,8 +70,14 @@ class Site:
         """Starts `regrow ...` on the driver's host."""
         command = self.head.command(sys.executable, "-m", "regrow", *map(str, arguments))
         return subprocess.Popen(
-            command, cwd=self.desk.folder, env=self.cluster.environment, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0,
+            command,
+            cwd=self.desk.folder,
+            env=self.cluster.environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
         )
 
     def written(self, attempt: int) -> tuple[int, int]:
@@ -97,15 +107,30 @@ def site(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Site]:
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         with network(1 + len(slots)) as (head, *others):
             url = f"http://{head.address}:{PREFECT_PORT}/api"
-            own = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1", "REGROW_CLOUD": "none"}
+            own = {
+                "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+                "DO_NOT_TRACK": "1",
+                "REGROW_CLOUD": "none",
+            }
             environment = {**desk.environment, **own, "PREFECT_HOME": str(temporary / "prefect")}
             (temporary / "prefect").mkdir()
             if template().exists():  # its own migrations take 10 s
                 copy_database(template(), temporary / "prefect" / "prefect.db")
-            words = ["server", "start", "--host", head.address, "--port", str(PREFECT_PORT), "--no-ui"]
+            words = [
+                "server",
+                "start",
+                "--host",
+                head.address,
+                "--port",
+                str(PREFECT_PORT),
+                "--no-ui",
+            ]
             server = subprocess.Popen(
-                head.command(sys.executable, "-m", "prefect", *words), env=environment, stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                head.command(sys.executable, "-m", "prefect", *words),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
             stack.callback(server.wait)
             ray_cluster = RayCluster.at(temporary, {**environment, "PREFECT_API_URL": url})
@@ -117,39 +142,79 @@ def site(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Site]:
                 workers[ray_cluster.nodes[name]] = host
             probe = f"import urllib.request as u; u.urlopen('{url}/health', timeout=1)"
             await_(
-                lambda: server.poll() is not None
-                or subprocess.run(head.command(sys.executable, "-c", probe), capture_output=True, check=False).returncode == 0,
+                lambda: (
+                    server.poll() is not None
+                    or subprocess.run(
+                        head.command(sys.executable, "-c", probe), capture_output=True, check=False
+                    ).returncode
+                    == 0
+                ),
                 "Prefect's server",
             )
             assert server.poll() is None
             yield Site(desk=desk, head=head, workers=workers, cluster=ray_cluster, diary=diary)
 
 
-QUICK_DEATH = {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "1000", "RAY_health_check_failure_threshold": "3"}
-"""With these Ray gives a silent node up after some 6 s; its own settings make that 65 s (measured, 2.60)."""
+QUICK_DEATH = {
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""With these Ray gives a silent node up after some 6 s; its own settings make that 65 s (measured,
+2.60).
+"""
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("site", "lease", "message"),
     [
-        pytest.param(({}, (1, 1)), 8, "nothing was heard from it for 8 s", id="the lease ends first", marks=pytest.mark.nightly),
-        # The cut node has slots free, so that Ray, which does not know yet, would rather like to place something there.
-        pytest.param(({}, (3, 3)), 8, "nothing was heard from it for 8 s", id="the lease ends first and the cut node has room"),
+        pytest.param(
+            ({}, (1, 1)),
+            8,
+            "nothing was heard from it for 8 s",
+            id="the lease ends first",
+            marks=pytest.mark.nightly,
+        ),
+        # The cut node has slots free, so that Ray, which does not know yet, would rather like to
+        # place something there.
+        pytest.param(
+            ({}, (3, 3)),
+            8,
+            "nothing was heard from it for 8 s",
+            id="the lease ends first and the cut node has room",
+        ),
         # A node that Ray knows to be lost is that of test_capacity.py, too.
-        pytest.param((QUICK_DEATH, (1, 1)), 60, "the node was lost", id="Ray gives the node up first", marks=pytest.mark.nightly),
+        pytest.param(
+            (QUICK_DEATH, (1, 1)),
+            60,
+            "the node was lost",
+            id="Ray gives the node up first",
+            marks=pytest.mark.nightly,
+        ),
     ],
     indirect=["site"],
 )
-def test_a_trial_goes_on_elsewhere_and_the_zombie_is_fenced(site: Site, lease: int, message: str) -> None:
+def test_a_trial_goes_on_elsewhere_and_the_zombie_is_fenced(
+    site: Site, lease: int, message: str
+) -> None:
     desk = site.desk
     train = TRAIN.replace("FOLDER", str(site.diary))
     file = desk.write(
-        "cut", train=train, trials=1, concurrency=1, max_steps=STEPS, lease=lease, checkpoint={"every_steps": 10, "keep_last": 2},
+        "cut",
+        train=train,
+        trials=1,
+        concurrency=1,
+        max_steps=STEPS,
+        lease=lease,
+        checkpoint={"every_steps": 10, "keep_last": 2},
         retries={"preempted": "unlimited", "infrastructure": 0, "error": 0},
     )
     driver = site.start("run", file)
-    await_(lambda: len(site.events("cut", "saved")) >= 2 or driver.poll() is not None, "two checkpoints")
+    await_(
+        lambda: len(site.events("cut", "saved")) >= 2 or driver.poll() is not None,
+        "two checkpoints",
+    )
     (began,) = site.events("cut", "began")
     cut = site.workers[began["node_id"]]
     cut.cut()
@@ -164,7 +229,9 @@ def test_a_trial_goes_on_elsewhere_and_the_zombie_is_fenced(site: Site, lease: i
     assert lost["message"].startswith(message)
     if lease < 30:
         assert lost["t"] - at_cut < lease + 15
-    assert second["restored"] == max(e["step"] for e in site.events("cut", "saved") if e["attempt"] == 1)
+    assert second["restored"] == max(
+        e["step"] for e in site.events("cut", "saved") if e["attempt"] == 1
+    )
 
     # Behind the cut the zombie goes on computing and saving, into the same store.
     zombie, step = site.written(1)
@@ -172,7 +239,11 @@ def test_a_trial_goes_on_elsewhere_and_the_zombie_is_fenced(site: Site, lease: i
     await_(lambda: site.written(1)[1] >= max(step, lost["step"]) + 11, "the zombie's further steps")
     manifests = desk.folder / ".regrow" / "cut" / "manifests"
     unheard = await_(
-        lambda: [m for m in manifests.rglob("*") if m.is_file() and not any(m.name in json.dumps(e) for e in site.events("cut", "saved"))],
+        lambda: [
+            m
+            for m in manifests.rglob("*")
+            if m.is_file() and not any(m.name in json.dumps(e) for e in site.events("cut", "saved"))
+        ],
         "a checkpoint of the zombie's that nobody was told of",
     )
     cut.mend()
@@ -197,7 +268,9 @@ def test_a_trial_goes_on_elsewhere_and_the_zombie_is_fenced(site: Site, lease: i
     current = "select count(*) from metrics join runs using (run_uuid) where lifecycle_stage = 'active' and key = 'score'"
     assert mlflow(desk, current) == [(STEPS,)]
     with closing(sqlite3.connect(site.cluster.temporary / "prefect" / "prefect.db")) as database:
-        assert database.execute("select name, run_count, state_type from task_run").fetchall() == [("trial-0000", 2, "COMPLETED")]
+        assert database.execute("select name, run_count, state_type from task_run").fetchall() == [
+            ("trial-0000", 2, "COMPLETED")
+        ]
         states = database.execute("select name from task_run_state order by timestamp").fetchall()
     assert [s for (s,) in states] == ["Pending", "Running", "Retrying", "Running", "Completed"]
 
@@ -207,9 +280,11 @@ def test_a_trial_goes_on_elsewhere_and_the_zombie_is_fenced(site: Site, lease: i
 @pytest.mark.parametrize(
     ("site", "workers", "widths"),
     [
-        # One of the three is alone on its host, on which Ray, which does not know yet, would like to place one again.
+        # One of the three is alone on its host, on which Ray, which does not know yet, would like
+        # to place one again.
         pytest.param(({}, (2, 2, 2)), 3, [3, 3], id="a third host has room"),
-        # Ray takes the cut node for a good one for 65 s: the two workers are waited for as long as that is worth it.
+        # Ray takes the cut node for a good one for 65 s: the two workers are waited for as long as
+        # that is worth it.
         pytest.param(({}, (1, 1)), [1, 2], [2, 2, 1], id="one worker is enough"),
     ],
     indirect=["site"],
@@ -219,7 +294,12 @@ def test_a_group_goes_on_elsewhere_and_the_part_that_was_cut_off_ends_by_itself(
 ) -> None:
     desk = site.desk
     file = grouped.write(
-        desk, "cut", points=[{"x": 3.0}], max_steps=60, lease=8, resources={"cpu": 1, "workers": workers, "reduce": "mean"},
+        desk,
+        "cut",
+        points=[{"x": 3.0}],
+        max_steps=60,
+        lease=8,
+        resources={"cpu": 1, "workers": workers, "reduce": "mean"},
         retries={"preempted": "unlimited", "infrastructure": 0, "error": 0},
     )
     driver = site.start("run", file)
@@ -239,12 +319,18 @@ def test_a_group_goes_on_elsewhere_and_the_part_that_was_cut_off_ends_by_itself(
     assert (lost["outcome"], lost["cause"]) == ("lost", "preempted")
     assert lost["message"] == f"rank {last} on {other['node']} was silent for 8 s"
     second = event(desk, driver, "cut", "began", attempt=len(widths))
-    print(f"lost after {lost['t'] - at_cut:.1f} s with a lease of 8 s, begun after {second['t'] - at_cut:.1f} s")
+    print(
+        f"lost after {lost['t'] - at_cut:.1f} s with a lease of 8 s, begun after {second['t'] - at_cut:.1f} s"
+    )
     assert second["restored"] == 5
     nodes = {second["node_id"], *(one["node_id"] for one in second.get("others", []))}
     assert len(nodes) == len(site.workers) - 1
     assert other["node_id"] not in nodes
-    grouped.wait(driver, lambda: not {zombie, *survivors} & {*cut.processes(), *rest.processes()}, "the end of all, each by itself")
+    grouped.wait(
+        driver,
+        lambda: not {zombie, *survivors} & {*cut.processes(), *rest.processes()},
+        "the end of all, each by itself",
+    )
     until(desk, 10)
     event(desk, driver, "cut", "saved", attempt=len(widths), step=10)
     cut.mend()
@@ -260,5 +346,9 @@ def test_a_group_goes_on_elsewhere_and_the_part_that_was_cut_off_ends_by_itself(
     assert view["trials"][0]["attempts"][0]["to_step"] - second["restored"] == view["wasted_steps"]
     late = [e for e in desk.events("cut") if e.get("attempt") == 1 and e["t"] > lost["t"]]
     assert late == []
-    manifests = {file.name for file in (desk.folder / ".regrow" / "cut" / "manifests" / "0" / "1").glob("*")}
-    assert manifests <= {e["manifest"].rpartition("/")[2] for e in events(desk, "cut", "saved", attempt=1)}
+    manifests = {
+        file.name for file in (desk.folder / ".regrow" / "cut" / "manifests" / "0" / "1").glob("*")
+    }
+    assert manifests <= {
+        e["manifest"].rpartition("/")[2] for e in events(desk, "cut", "saved", attempt=1)
+    }

@@ -1,7 +1,11 @@
-"""The embedded Prefect server: shared by a folder's users, quick to start, and gone with the last of them."""
+"""The embedded Prefect server: shared by a folder's users, quick to start, and gone with the last
+of them.
+"""
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
 import os
 import signal
@@ -19,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.prefect.server import begin, prefect_server
+from regrow.infra.prefect.server import PrefectServer, begin, prefect_server
 from regrow.tasks.errors import RegrowError, UserError
 
 USER = """
@@ -43,7 +47,10 @@ def _no_server_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def user(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Another process that uses the server of `home`."""
     process = subprocess.Popen(
-        [sys.executable, "-c", USER, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", USER, str(home)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     try:
@@ -57,6 +64,19 @@ def server_pid(home: Path) -> int:
     return int(json.loads((home / "server.json").read_text())["pid"])
 
 
+def asked(server: PrefectServer, path: str, **body: object) -> http.client.HTTPResponse:
+    """What the API or a page of an embedded server answers to who has its password."""
+    assert server.auth is not None
+    headers = {
+        "content-type": "application/json",
+        "authorization": f"Basic {base64.b64encode(server.auth.encode()).decode()}",
+    }
+    data = json.dumps(body).encode() if body else None
+    return urllib.request.urlopen(  # type: ignore[no-any-return]  # of http
+        urllib.request.Request(f"{server.ui_url}{path}", data=data, headers=headers), timeout=5
+    )
+
+
 def answers(api_url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{api_url}/health", timeout=5):
@@ -67,14 +87,19 @@ def answers(api_url: str) -> bool:
 
 def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
-    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3]:
+    while (
+        Path(f"/proc/{pid}").exists()
+        and "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3]
+    ):
         assert time.monotonic() < deadline, f"process {pid} is still there after {seconds} s"
         time.sleep(0.02)
 
 
 def schema(database: Path) -> list[tuple[str, ...]]:
     with closing(sqlite3.connect(database)) as connection:
-        rows = connection.execute("select type, name, tbl_name, sql from sqlite_master order by 1, 2").fetchall()
+        rows = connection.execute(
+            "select type, name, tbl_name, sql from sqlite_master order by 1, 2"
+        ).fetchall()
         return [*rows, *connection.execute("select * from alembic_version").fetchall()]
 
 
@@ -83,7 +108,7 @@ def test_an_embedded_server_answers_on_loopback_and_is_gone_after_use(tmp_path: 
         assert server.embedded
         assert server.api_url.startswith("http://127.0.0.1:")
         assert answers(server.api_url)
-        with urllib.request.urlopen(server.ui_url, timeout=5) as page:
+        with asked(server, "/") as page:
             assert b"<title>Prefect" in page.read()
         pid = server_pid(tmp_path / "home")
         started = time.monotonic()
@@ -92,19 +117,15 @@ def test_an_embedded_server_answers_on_loopback_and_is_gone_after_use(tmp_path: 
 
 
 def test_what_was_recorded_is_there_again_on_the_same_port(tmp_path: Path) -> None:
-    body = json.dumps({"name": "kept"}).encode()
-    headers = {"content-type": "application/json"}
     with prefect_server(tmp_path) as first:
-        request = urllib.request.Request(f"{first.api_url}/flows/", data=body, headers=headers)
-        urllib.request.urlopen(request, timeout=5).close()
-    with (
-        prefect_server(tmp_path) as second,
-        urllib.request.urlopen(f"{second.api_url}/flows/name/kept", timeout=5),
-    ):
+        asked(first, "/api/flows/", name="kept").close()
+    with prefect_server(tmp_path) as second, asked(second, "/api/flows/name/kept"):
         assert second.api_url == first.api_url
 
 
-def test_a_database_made_from_the_template_equals_a_migrated_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_made_from_the_template_equals_a_migrated_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     homes = [tmp_path / "migrated", tmp_path / "copied"]
     for home in homes:
@@ -116,8 +137,11 @@ def test_a_database_made_from_the_template_equals_a_migrated_one(tmp_path: Path,
     assert migrated == copied
 
 
-@pytest.mark.nightly  # two servers that run all migrations; the same with small files: tests/unit/test_sqlite_files.py
-def test_a_torn_template_and_an_unwritable_cache_only_cost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# two servers that run all migrations; the same with small files: tests/unit/test_sqlite_files.py
+@pytest.mark.nightly
+def test_a_torn_template_and_an_unwritable_cache_only_cost_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = tmp_path / "cache" / "regrow"
     cache.mkdir(parents=True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -132,7 +156,9 @@ def test_a_torn_template_and_an_unwritable_cache_only_cost_time(tmp_path: Path, 
         assert answers(server.api_url)
 
 
-def test_processes_of_one_folder_share_a_server_that_outlives_the_one_that_started_it(tmp_path: Path) -> None:
+def test_processes_of_one_folder_share_a_server_that_outlives_the_one_that_started_it(
+    tmp_path: Path,
+) -> None:
     with user(tmp_path) as (starter, first_url):
         with prefect_server(tmp_path) as server:
             assert server.api_url == first_url
@@ -155,7 +181,10 @@ def test_leaving_does_not_wait_for_or_end_a_server_that_others_use(tmp_path: Pat
 
 def test_many_processes_that_start_at_once_share_one_server(tmp_path: Path) -> None:
     command = [sys.executable, "-c", USER, str(tmp_path)]
-    users = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    users = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
     urls = {process.stdout.readline().strip() for process in users if process.stdout}
     pid = server_pid(tmp_path)
     for process in users:
@@ -172,8 +201,12 @@ def test_nothing_stays_behind_after_the_driver_was_killed(tmp_path: Path) -> Non
         wait_until_gone(pid)
 
 
-def test_nothing_stays_behind_after_the_driver_was_killed_while_the_server_started(tmp_path: Path) -> None:
-    code = "import os, sys; from pathlib import Path; from regrow.infra.prefect.server import begin\n"
+def test_nothing_stays_behind_after_the_driver_was_killed_while_the_server_started(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from regrow.infra.prefect.server import begin\n"
+    )
     code += "begin(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=30)
     wait_until_gone(server_pid(tmp_path))
@@ -264,14 +297,21 @@ def test_the_users_own_server_is_adopted(
         profiles = tmp_path / "profiles.toml"
         profiles.write_text(f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{url}"\n')
         monkeypatch.setenv("PREFECT_PROFILES_PATH", str(profiles))
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert run.stdout.split() == [url, "False"]
     assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize(
     ("url", "why"),
-    [("http://127.0.0.1:1/api", "refused"), ("nonsense", "unknown url"), ("{server}", r"404.*end in /api\?"), ("http://127.0.0.1:{deaf}/api", "")],
+    [
+        ("http://127.0.0.1:1/api", "refused"),
+        ("nonsense", "unknown url"),
+        ("{server}", r"404.*end in /api\?"),
+        ("http://127.0.0.1:{deaf}/api", ""),
+    ],
 )
 def test_a_configured_server_that_does_not_answer_is_named_with_what_to_do(
     url: str, why: str, users_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -282,5 +322,8 @@ def test_a_configured_server_that_does_not_answer_is_named_with_what_to_do(
     ):
         url = url.format(server=users_server, deaf=deaf.getsockname()[1])
         patch.setenv("PREFECT_API_URL", url)
-        with pytest.raises(UserError, match=f"PREFECT_API_URL is '{url}'.*{why}.*unset"), prefect_server(tmp_path):
+        with (
+            pytest.raises(UserError, match=f"PREFECT_API_URL is '{url}'.*{why}.*unset"),
+            prefect_server(tmp_path),
+        ):
             pass

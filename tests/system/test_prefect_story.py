@@ -1,4 +1,6 @@
-"""What Prefect, and the trials' own output, tell of an experiment in which a worker was killed while two trials printed."""
+"""What Prefect, and the trials' own output, tell of an experiment in which a worker was killed
+while two trials printed.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ import httpx
 import pytest
 
 from regrow.infra.prefect.server import prefect_server
+from regrow.infra.state.passwords import USER
 from tests.system.conftest import Desk, desk_in
 from tests.system.test_losses import kill
 
@@ -53,7 +56,12 @@ class Told:
 
     def ask(self, what: str, **body: Any) -> Any:
         """The answer to a query of the API."""
-        answer = httpx.post(f"{self.api}/{what}/filter", json=body, timeout=30)
+        answer = httpx.post(
+            f"{self.api}/{what}/filter",
+            json=body,
+            timeout=30,
+            auth=(USER, self.desk.passwords.prefect),
+        )
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -65,23 +73,35 @@ class Told:
 
     def states(self, name: str) -> list[tuple[str, str]]:
         """Names and messages of a task run's states, in order."""
-        found = httpx.get(f"{self.api}/task_run_states/", params={"task_run_id": self.run(name)["id"]}, timeout=30).json()
-        return [(s["name"], s["message"] or "") for s in sorted(found, key=lambda s: s["timestamp"])]
+        auth, asked = (USER, self.desk.passwords.prefect), {"task_run_id": self.run(name)["id"]}
+        found = httpx.get(
+            f"{self.api}/task_run_states/", params=asked, auth=auth, timeout=30
+        ).json()
+        return [
+            (s["name"], s["message"] or "") for s in sorted(found, key=lambda s: s["timestamp"])
+        ]
 
     def messages(self, name: str) -> list[str]:
         """A task run's logs, in order."""
         wanted = {"task_run_id": {"any_": [self.run(name)["id"]]}}
-        return [log["message"] for log in self.ask("logs", logs=wanted, sort="TIMESTAMP_ASC", limit=200)]
+        return [
+            log["message"] for log in self.ask("logs", logs=wanted, sort="TIMESTAMP_ASC", limit=200)
+        ]
 
     def printed(self, trial: int) -> list[dict[str, Any]]:
         """What `regrow logs` has of a trial."""
-        return [json.loads(line) for line in self.desk.run("logs", "story", trial, "--json").stdout.splitlines()]
+        return [
+            json.loads(line)
+            for line in self.desk.run("logs", "story", trial, "--json").stdout.splitlines()
+        ]
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     with desk_in(tmp_path_factory.mktemp("story")) as desk:
-        file = desk.write("story", train=TRAIN, trials=3, max_steps=STEPS, search="random", retries={"error": 0})
+        file = desk.write(
+            "story", train=TRAIN, trials=3, max_steps=STEPS, search="random", retries={"error": 0}
+        )
         process = desk.start("run", file)
         desk.await_events("story", "reported", 2, process)
         follower = desk.start("logs", "story", 0, "--follow")
@@ -108,11 +128,26 @@ def test_the_task_run_tells_why_it_was_retried_and_from_where(told: Told) -> Non
     assert first["outcome"] == "lost"
     assert step > 0
     states = told.states("trial-0000")
-    assert [name for name, _ in states] == ["Pending", "Running", "Retrying", "Running", "Completed"]
+    assert [name for name, _ in states] == [
+        "Pending",
+        "Running",
+        "Retrying",
+        "Running",
+        "Completed",
+    ]
     assert states[0][1].startswith("x=0.")
-    assert states[3][1] == f"attempt 1 was lost on {first['node']} (the worker process died); goes on after step {step}, from its checkpoint"
-    assert states[4][1] == f"trial 0 done at step {STEPS} (attempt 2, from the checkpoint of step {step})"
-    assert told.states("trial-0002")[-1] == ("Failed", "trial 2 failed at step 1: ValueError: bad <luck>")
+    assert (
+        states[3][1]
+        == f"attempt 1 was lost on {first['node']} (the worker process died); goes on after step {step}, from its checkpoint"
+    )
+    assert (
+        states[4][1]
+        == f"trial 0 done at step {STEPS} (attempt 2, from the checkpoint of step {step})"
+    )
+    assert told.states("trial-0002")[-1] == (
+        "Failed",
+        "trial 2 failed at step 1: ValueError: bad <luck>",
+    )
 
 
 def test_task_runs_can_be_found_by_trial_attempt_and_node(told: Told) -> None:
@@ -125,7 +160,9 @@ def test_task_runs_can_be_found_by_trial_attempt_and_node(told: Told) -> None:
 def test_the_flow_runs_log_has_what_a_person_wants_to_read(told: Told) -> None:
     wanted = {"task_run_id": {"is_null_": True}}
     logs = [
-        log for log in told.ask("logs", logs=wanted, sort="TIMESTAMP_ASC", limit=200) if log["name"] == "regrow"
+        log
+        for log in told.ask("logs", logs=wanted, sort="TIMESTAMP_ASC", limit=200)
+        if log["name"] == "regrow"
     ]
     lines = [log["message"] for log in logs]
     node = told.desk.show("story")["trials"][0]["attempts"][1]["node"]
@@ -135,7 +172,12 @@ def test_the_flow_runs_log_has_what_a_person_wants_to_read(told: Told) -> None:
     assert lost["message"].startswith(f"trial 0, attempt 1 on {node}: lost at step ")
     assert lost["message"].endswith(": the worker process died")
     assert lost["level"] == 30
-    assert any(line.startswith(f"trial 0 goes on as attempt 2 on {node}, after step {step}, from its checkpoint") for line in lines)
+    assert any(
+        line.startswith(
+            f"trial 0 goes on as attempt 2 on {node}, after step {step}, from its checkpoint"
+        )
+        for line in lines
+    )
     assert any(line.endswith("trial 2 failed at step 1: ValueError: bad <luck>") for line in lines)
     assert any(line.startswith("new best: trial 2, score 2.01 at step 1") for line in lines)
     assert lines[-1].startswith("finished: 3 of 3 trials ended (2 done, 1 failed); best: trial 2")
@@ -145,26 +187,47 @@ def test_events_that_automations_can_trigger_on(told: Told) -> None:
     events = told.ask("events", filter={"event": {"prefix": ["regrow."]}}, limit=50)["events"]
     by_name = {event["event"]: event for event in events}
     assert {
-        "regrow.experiment.started", "regrow.trial.best", "regrow.trial.lost", "regrow.trial.recovered", "regrow.trial.failed",
+        "regrow.experiment.started",
+        "regrow.trial.best",
+        "regrow.trial.lost",
+        "regrow.trial.recovered",
+        "regrow.trial.failed",
         "regrow.experiment.finished",
     } == set(by_name)
     assert len(events) <= 12, "no event for each report"
     (flow_run,) = told.ask("flow_runs")
     lost, recovered = by_name["regrow.trial.lost"], by_name["regrow.trial.recovered"]
-    assert lost["resource"]["prefect.resource.id"] == recovered["resource"]["prefect.resource.id"] == "regrow.trial.story.0"
+    assert (
+        lost["resource"]["prefect.resource.id"]
+        == recovered["resource"]["prefect.resource.id"]
+        == "regrow.trial.story.0"
+    )
     assert {one["prefect.resource.id"] for one in lost["related"]} == {
-        "regrow.experiment.story", f"prefect.flow-run.{flow_run['id']}",
+        "regrow.experiment.story",
+        f"prefect.flow-run.{flow_run['id']}",
     }
-    assert (lost["payload"]["attempt"], lost["payload"]["message"]) == (1, "the worker process died")
+    assert (lost["payload"]["attempt"], lost["payload"]["message"]) == (
+        1,
+        "the worker process died",
+    )
     assert recovered["payload"]["attempt"] == 2
-    assert recovered["payload"]["step"] == told.desk.show("story")["trials"][0]["attempts"][1]["from_step"]
-    newest = max((e for e in events if e["event"] == "regrow.trial.best"), key=lambda e: e["occurred"])
+    assert (
+        recovered["payload"]["step"]
+        == told.desk.show("story")["trials"][0]["attempts"][1]["from_step"]
+    )
+    newest = max(
+        (e for e in events if e["event"] == "regrow.trial.best"), key=lambda e: e["occurred"]
+    )
     assert (newest["payload"]["trial"], newest["payload"]["value"]) == (2, 2.01)
 
 
 def test_it_is_a_run_of_a_deployment_as_only_those_have_buttons_in_the_page(told: Told) -> None:
     (flow_run,), (deployment,) = told.ask("flow_runs"), told.ask("deployments")
-    assert (flow_run["deployment_id"], deployment["name"], deployment["schedules"]) == (deployment["id"], "by hand", [])
+    assert (flow_run["deployment_id"], deployment["name"], deployment["schedules"]) == (
+        deployment["id"],
+        "by hand",
+        [],
+    )
 
 
 def test_progress_and_result_are_artifacts_of_the_flow_run(told: Told) -> None:
@@ -172,7 +235,10 @@ def test_progress_and_result_are_artifacts_of_the_flow_run(told: Told) -> None:
     found = {one["key"]: one for one in told.ask("artifacts")}
     assert {one["flow_run_id"] for one in found.values()} == {flow_run["id"]}
     assert set(found) == {"regrow-story", "regrow-story-best", "regrow-story-progress"}
-    assert (found["regrow-story-progress"]["type"], found["regrow-story-progress"]["data"]) == ("progress", 100.0)
+    assert (found["regrow-story-progress"]["type"], found["regrow-story-progress"]["data"]) == (
+        "progress",
+        100.0,
+    )
     page = found["regrow-story"]["data"]
     assert "**finished**: 3 of 3 trials (2 done, 1 failed)" in page
     assert "data:image/png;base64," in page
@@ -202,9 +268,14 @@ def test_what_two_trials_print_at_once_is_with_the_right_task_run(told: Told) ->
 def test_what_they_print_is_in_the_right_objects_once(told: Told) -> None:
     folder = told.desk.folder / ".regrow" / "story" / "logs"
     second = told.desk.show("story")["trials"][0]["attempts"][1]
-    for trial, attempt, steps in ((1, 1, range(1, STEPS + 1)), (0, 2, range(second["from_step"] + 1, STEPS + 1))):
+    for trial, attempt, steps in (
+        (1, 1, range(1, STEPS + 1)),
+        (0, 2, range(second["from_step"] + 1, STEPS + 1)),
+    ):
         parts = sorted((folder / str(trial) / str(attempt)).iterdir())
-        lines = [json.loads(line)["text"] for part in parts for line in part.read_text().splitlines()]
+        lines = [
+            json.loads(line)["text"] for part in parts for line in part.read_text().splitlines()
+        ]
         assert sorted(lines) == sorted(of(trial, attempt, steps))
         assert len(parts) > 1, "some of it was durable while the attempt ran"
 
@@ -213,10 +284,17 @@ def test_the_killed_attempts_last_durable_words_are_kept(told: Told) -> None:
     lines = told.printed(0)
     first = {line["text"] for line in lines if line["attempt"] == 1 and line["stream"] != "regrow"}
     assert of(0, 1, range(1, 3)) <= first
-    assert [(line["attempt"], line["text"].partition(" on ")[0]) for line in lines if line["stream"] == "regrow"][0::2] == [
-        (1, "attempt 1"), (2, "attempt 2"),
+    assert [
+        (line["attempt"], line["text"].partition(" on ")[0])
+        for line in lines
+        if line["stream"] == "regrow"
+    ][0::2] == [
+        (1, "attempt 1"),
+        (2, "attempt 2"),
     ]
-    assert next(line["text"] for line in lines if "lost at step" in line["text"]).endswith(": the worker process died")
+    assert next(line["text"] for line in lines if "lost at step" in line["text"]).endswith(
+        ": the worker process died"
+    )
     logged = next(line for line in lines if line["text"].endswith("step 1 logged"))
     assert (logged["stream"], logged["level"], logged["logger"]) == ("log", "INFO", "theirs")
 
@@ -235,5 +313,11 @@ def test_a_failed_attempts_traceback_is_shown(told: Told) -> None:
 
 
 def test_a_trial_that_is_not_there_is_told(told: Told) -> None:
-    assert "there is no trial 7 in 'story'; it has the trials 0 to 2" in told.desk.run("logs", "story", 7, expect=2).stderr
-    assert "there is no attempt 2 of trial 1" in told.desk.run("logs", "story", 1, "--attempt", 2, expect=2).stderr
+    assert (
+        "there is no trial 7 in 'story'; it has the trials 0 to 2"
+        in told.desk.run("logs", "story", 7, expect=2).stderr
+    )
+    assert (
+        "there is no attempt 2 of trial 1"
+        in told.desk.run("logs", "story", 1, "--attempt", 2, expect=2).stderr
+    )

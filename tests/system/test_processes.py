@@ -1,5 +1,5 @@
-"""Trials that start processes of their own, in all the ways that Python and its libraries have: they work as in any script, and
-are gone when the trial is.
+"""Trials that start processes of their own, in all the ways that Python and its libraries have:
+they work as in any script, and are gone when the trial is.
 """
 
 from __future__ import annotations
@@ -134,8 +134,12 @@ def train(trial):
 """
 
 
-def test_all_ways_to_start_processes_work_in_a_trial_and_in_the_next_one_of_the_same_worker(desk: Desk) -> None:
-    file = desk.write("ways", train=EVERY_WAY, trials=3, concurrency=1, max_steps=1, resources={"cpu": 2})
+def test_all_ways_to_start_processes_work_in_a_trial_and_in_the_next_one_of_the_same_worker(
+    desk: Desk,
+) -> None:
+    file = desk.write(
+        "ways", train=EVERY_WAY, trials=3, concurrency=1, max_steps=1, resources={"cpu": 2}
+    )
     desk.run("run", file)
     workers = set()
     for trial in (0, 1):

@@ -1,4 +1,6 @@
-"""A run whose attempts speak through a relay: it comes when there are many, and goes without loss."""
+"""A run whose attempts speak through a relay: it comes when there are many, and goes without
+loss.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ def train(trial):
 FEW = """
 from pathlib import Path
 
-from regrow.infra.coordinator import callers
-from regrow.infra.coordinator.coordinator import Coordinator
+from regrow.flows.coordinator import callers
+from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.testing import Scheduler
 
 callers.MANY = callers.MANY_OF_A_NODE = 1  # this module is loaded where the coordinator is, before it begins
@@ -61,7 +63,9 @@ def relayed(folder: Path) -> int:
 
 def test_attempts_speak_through_a_relay_and_for_themselves_when_it_is_gone(desk: Desk) -> None:
     (desk.folder / "own_schedule.py").write_text(FEW)
-    file = desk.write("relayed", train=SLOW, trials=2, max_steps=300, schedule="own_schedule:Straight")
+    file = desk.write(
+        "relayed", train=SLOW, trials=2, max_steps=300, schedule="own_schedule:Straight"
+    )
     process = desk.start("run", file)
     while relayed(desk.folder) < 4:
         assert process.poll() is None, process.communicate()[0]

@@ -1,4 +1,6 @@
-"""The report as a reader has it: made by the command, opened from the disk in Chromium without a network."""
+"""The report as a reader has it: made by the command, opened from the disk in Chromium without a
+network.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,22 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from regrow.infra.figures import KINDS
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import replayed
-from regrow.infra.report.report import html
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import AnyEvent, Ended, encode
+from regrow.show.figures import KINDS
+from regrow.show.report.report import html
 from tests.system.browser import SCREENSHOTS
 from tests.system.browser import chromium as installed
 from tests.system.conftest import Desk, desk_in
 from tests.unit.figured import ASHA, AWAY, PBT, THREE, failed, run, three
 
 DRAWN = "body:not(:has(.plot:not([data-drawn])))"
-"""There once no figure is left to be drawn. (A predicate would be compiled, which the page's policy refuses.)"""
+"""There once no figure is left to be drawn. (A predicate would be compiled, which the page's policy
+refuses.)
+"""
 NASTY = "</script><script>window.hurt=1</script><img src=x onerror=window.hurt=1>"
 
 
@@ -35,12 +39,21 @@ def experiments() -> dict[str, list[AnyEvent]]:
     nasty = failed(2, message=f"ValueError: {NASTY}")
     return {
         "rich": run(
-            schedule=ASHA, trials=150, workers=4, machines=(*AWAY, *AWAY), checkpoint={"every_steps": 2}, price_per_hour=3.0,
+            schedule=ASHA,
+            trials=150,
+            workers=4,
+            machines=(*AWAY, *AWAY),
+            checkpoint={"every_steps": 2},
+            price_per_hour=3.0,
             constraints=["seconds <= 0.95"],
         ).events,
-        "several": run(metric=THREE, mode=None, value=three, constraints=["seconds <= 0.9"], trials=40).events,
+        "several": run(
+            metric=THREE, mode=None, value=three, constraints=["seconds <= 0.9"], trials=40
+        ).events,
         "population": run(schedule=PBT, trials=12, workers=12, max_steps=24).events,
-        "nasty": [*nasty[:-1], msgspec.structs.replace(nasty[-1], trace=NASTY)] if isinstance(nasty[-1], Ended) else nasty,
+        "nasty": [*nasty[:-1], msgspec.structs.replace(nasty[-1], trace=NASTY)]
+        if isinstance(nasty[-1], Ended)
+        else nasty,
     }
 
 
@@ -56,7 +69,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
                 desk.run("report", name)
             else:  # the same without another process
                 rows = replayed(LocalStore(desk.folder / ".regrow" / name))
-                page = html(rows, Places(root=str(desk.folder / ".regrow")), alive=False, now=rows.history.t_last)
+                page = html(
+                    rows,
+                    Places(root=str(desk.folder / ".regrow")),
+                    alive=False,
+                    now=rows.history.t_last,
+                )
                 (desk.folder / f"{name}.html").write_text(page)
         yield desk
 
@@ -71,13 +89,20 @@ class Reader:
     """A report that is open, and everything that went wrong or over the network since."""
 
     def __init__(self, browser: Browser, file: Path, *, width: int, scheme: Any = "light") -> None:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
+        )
         self.page: Page = context.new_page()
         self.asked: list[str] = []
         self.wrong: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda line: self.wrong.append(line.text) if line.type in ("error", "warning") else None)
+        self.page.on(
+            "console",
+            lambda line: (
+                self.wrong.append(line.text) if line.type in ("error", "warning") else None
+            ),
+        )
         self.page.goto(file.as_uri())
         self.page.wait_for_selector(DRAWN, state="attached", timeout=120_000)
 
@@ -103,7 +128,12 @@ class Reader:
 
 @pytest.fixture(scope="module", params=[1600, 400])
 def rich(request: pytest.FixtureRequest, desk: Desk, chromium: Browser) -> Iterator[Reader]:
-    reader = Reader(chromium, desk.folder / "rich.html", width=request.param, scheme="light" if request.param > 1000 else "dark")
+    reader = Reader(
+        chromium,
+        desk.folder / "rich.html",
+        width=request.param,
+        scheme="light" if request.param > 1000 else "dark",
+    )
     yield reader
     reader.keep(f"rich-{request.param}")
     reader.close()
@@ -208,7 +238,9 @@ def test_a_part_of_an_axis_keeps_the_lines_through_it(desk: Desk, chromium: Brow
 def test_the_lineage_of_a_population_is_drawn(desk: Desk, chromium: Browser) -> None:
     reader = Reader(chromium, desk.folder / "population.html", width=1200)
     assert reader.page.locator("#f-lineage .heatmaplayer image").count() == 1
-    assert "took the weights of another" in (reader.page.locator("#f-lineage .legend").text_content() or "")
+    assert "took the weights of another" in (
+        reader.page.locator("#f-lineage .legend").text_content() or ""
+    )
     assert (reader.outside, reader.wrong) == ([], [])
     reader.keep("population-1200")
     reader.close()
@@ -237,7 +269,9 @@ def test_what_users_wrote_does_nothing_in_a_browser(desk: Desk, chromium: Browse
 
 def test_figures_are_written_as_pictures(desk: Desk, chromium: Browser) -> None:
     printed = desk.run("report", "population", "--png", "pictures").stdout.split()
-    assert [Path(line).stem for line in printed] == [n for n in KINDS if n not in ("pareto_front", "rungs", "scaling", "wasted_work")]
+    assert [Path(line).stem for line in printed] == [
+        n for n in KINDS if n not in ("pareto_front", "rungs", "scaling", "wasted_work")
+    ]
     for line in printed:
         image = Image.open(desk.folder / line)
         assert image.size[0] == 2000
@@ -246,7 +280,9 @@ def test_figures_are_written_as_pictures(desk: Desk, chromium: Browser) -> None:
 
 def test_without_a_browser_pictures_are_refused_in_one_line(desk: Desk) -> None:
     done = desk.run("report", "population", "--png", "none", expect=2, BROWSER_PATH="/nonexistent")
-    assert done.stderr.startswith("regrow: PNGs need Chrome or Chromium, and none was found; install one")
+    assert done.stderr.startswith(
+        "regrow: PNGs need Chrome or Chromium, and none was found; install one"
+    )
     assert done.stderr.count("\n") == 1
 
 

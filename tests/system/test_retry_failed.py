@@ -1,4 +1,6 @@
-"""A typo fails every trial; it is mended, and they go on from their checkpoints: in the log, in Prefect, in MLflow."""
+"""A typo fails every trial; it is mended, and they go on from their checkpoints: in the log, in
+Prefect, in MLflow.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,23 @@ def test_after_a_mended_mistake_failed_trials_go_on_as_further_attempts(desk: De
         f"trial {number}, which had failed, is tried again" for number in range(3)
     ]
     view = check_whole(desk, "typo", 3)
-    assert [[(a["outcome"], a["from_step"], a["to_step"]) for a in trial["attempts"]] for trial in view["trials"]] == [
-        [("failed", 0, 2), ("done", 2, 4)]
-    ] * 3
+    assert [
+        [(a["outcome"], a["from_step"], a["to_step"]) for a in trial["attempts"]]
+        for trial in view["trials"]
+    ] == [[("failed", 0, 2), ("done", 2, 4)]] * 3
     assert view["wasted_steps"] == 0
     assert [session["changed"] for session in view["sessions"]] == [[], ["work.py"]]
     assert "all as recorded" in desk.run("verify", "typo").stdout
-    assert prefect(desk, "select distinct run_count, state_type from task_run") == [(2, "COMPLETED")]
-    assert mlflow(desk, "select status, count(*) from runs where lifecycle_stage = 'active' group by status") == [("FINISHED", 4)]
+    assert prefect(desk, "select distinct run_count, state_type from task_run") == [
+        (2, "COMPLETED")
+    ]
+    assert mlflow(
+        desk, "select status, count(*) from runs where lifecycle_stage = 'active' group by status"
+    ) == [("FINISHED", 4)]
     points = "select step, count(*) from metrics where key = 'score' group by step order by step"
     assert mlflow(desk, points) == [(step, 3) for step in range(1, 5)]
 
-    assert "no trial of typo has failed: there is none to be tried again" in desk.run("resume", "typo", "--retry-failed").stdout
+    assert (
+        "no trial of typo has failed: there is none to be tried again"
+        in desk.run("resume", "typo", "--retry-failed").stdout
+    )

@@ -1,4 +1,6 @@
-"""An experiment whose state is in S3: cut, seen and resumed from another machine, and the S3 server away for a while."""
+"""An experiment whose state is in S3: cut, seen and resumed from another machine, and the S3 server
+away for a while.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +34,30 @@ class Cloud(Desk):
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log as it is in the bucket; nothing while the server is away."""
         try:
-            return [json.loads(encode(event)) for event in read_events(Places.at(self.environment["REGROW_STATE"]).store(name))]
+            return [
+                json.loads(encode(event))
+                for event in read_events(Places.at(self.environment["REGROW_STATE"]).store(name))
+            ]
         except RegrowError:
             return []
 
-    def await_events(self, name: str, kind: str, count: int, process: subprocess.Popen[str]) -> None:
+    def await_events(
+        self, name: str, kind: str, count: int, process: subprocess.Popen[str]
+    ) -> None:
         """Returns once the log holds `count` events of a kind, or the process has ended."""
         while process.poll() is None and sum(e["event"] == kind for e in self.events(name)) < count:
-            time.sleep(0.1)  # a look takes several requests, from a server that the experiment needs, too
+            # a look takes several requests, from a server that the experiment needs, too
+            time.sleep(0.1)
 
     def another_machine(self) -> Cloud:
         """The same folder of code, and nothing else of what this machine keeps."""
         home = Path(self.environment["HOME"]).with_name("another")
         home.mkdir()
-        return Cloud(folder=self.folder, environment={**self.environment, "HOME": str(home)}, started=self.started)
+        return Cloud(
+            folder=self.folder,
+            environment={**self.environment, "HOME": str(home)},
+            started=self.started,
+        )
 
     @property
     def services(self) -> Path:
@@ -53,7 +65,9 @@ class Cloud(Desk):
         return only
 
 
-def cloud(desk: Desk, server: s3_server.S3Server, state: str, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+def cloud(
+    desk: Desk, server: s3_server.S3Server, state: str, monkeypatch: pytest.MonkeyPatch
+) -> Cloud:
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
     environment = {**desk.environment, **server.environment(), "REGROW_STATE": state}
@@ -61,7 +75,9 @@ def cloud(desk: Desk, server: s3_server.S3Server, state: str, monkeypatch: pytes
 
 
 @pytest.fixture
-def sky(desk: Desk, s3: str, s3_server_of_session: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+def sky(
+    desk: Desk, s3: str, s3_server_of_session: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch
+) -> Cloud:
     return cloud(desk, s3_server_of_session, s3, monkeypatch)
 
 
@@ -70,7 +86,9 @@ def recorded(place: Cloud, query: str) -> list[tuple[Any, ...]]:
         return database.execute(query).fetchall()
 
 
-def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_one(sky: Cloud) -> None:
+def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_one(
+    sky: Cloud,
+) -> None:
     file = sky.write("spot", trials=6, seconds=0.2, max_steps=5)
     process = sky.start("run", file)
     sky.await_events("spot", "saved", 7, process)
@@ -89,12 +107,17 @@ def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_
     assert view["counts"]["done"] == 6
     assert there.events("spot")[: len(seen)] == seen, "what was durable stays as it was"
     assert [p["step"] for p in there.points("spot")] == [1, 2, 3, 4, 5] * 6
-    kept = {c["attempt"]: c for t in view["trials"] for c in t["attempts"] if c["outcome"] == "lost"}
+    kept = {
+        c["attempt"]: c for t in view["trials"] for c in t["attempts"] if c["outcome"] == "lost"
+    }
     assert kept, "the kill cut somebody"
     for trial in view["trials"]:
         for before, after in zip(trial["attempts"], trial["attempts"][1:], strict=False):
             assert before["to_step"] - after["from_step"] <= 1, "with a checkpoint at every step"
-    runs = recorded(there, "select name from runs where lifecycle_stage = 'active' and name like 'trial-%' order by name")
+    runs = recorded(
+        there,
+        "select name from runs where lifecycle_stage = 'active' and name like 'trial-%' order by name",
+    )
     assert runs == [(f"trial-{n:04d}",) for n in range(6)]
     points = recorded(
         there,
@@ -102,7 +125,8 @@ def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_
         " order by name, step",
     )
     assert points == [(f"trial-{n:04d}", step) for n in range(6) for step in (1, 2, 3, 4, 5)]
-    # Of one that ran after the kill: the last words of what the killed machine had just finished may be lost.
+    # Of one that ran after the kill: the last words of what the killed machine had just finished
+    # may be lost.
     assert "trial 5 attempt" in there.run("logs", "spot", 5).stdout
     there.run("best", "spot", "--save", "best")
     assert (there.folder / "best" / "model.json").is_file()
@@ -119,7 +143,13 @@ def test_the_specification_and_python_name_the_bucket_as_well(sky: Cloud) -> Non
         f" state='{state}').run(quiet=True).points())"
     )
     done = subprocess.run(
-        [sys.executable, "script.py"], cwd=sky.folder, env=sky.environment, text=True, capture_output=True, timeout=120, check=False
+        [sys.executable, "script.py"],
+        cwd=sky.folder,
+        env=sky.environment,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "'step': 2" in done.stdout
@@ -136,14 +166,18 @@ def test_stop_ends_an_experiment_in_the_bucket(sky: Cloud) -> None:
 
 
 @pytest.mark.nightly  # in one process tests/faults has a driver overtaken at each transition
-def test_of_two_drivers_at_once_the_one_that_is_overtaken_stops_and_nothing_of_it_counts(sky: Cloud) -> None:
+def test_of_two_drivers_at_once_the_one_that_is_overtaken_stops_and_nothing_of_it_counts(
+    sky: Cloud,
+) -> None:
     train = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('hurry').exists() else 1.0)")
     process = sky.start("run", sky.write("duel", train=train, trials=4, max_steps=50))
     sky.await_events("duel", "saved", 6, process)
     there = sky.another_machine()
     second = there.start("resume", "duel")
     said, _ = process.communicate(timeout=120)
-    assert second.poll() is None, "the first one stopped while the second one works: " + (second.communicate()[0] or "")
+    assert second.poll() is None, "the first one stopped while the second one works: " + (
+        second.communicate()[0] or ""
+    )
     assert process.returncode == 2, said
     assert "another process took this experiment over; this one stops" in said
     (sky.folder / "hurry").touch()
@@ -154,8 +188,16 @@ def test_of_two_drivers_at_once_the_one_that_is_overtaken_stops_and_nothing_of_i
     events = there.events("duel")
     claims = [place for place, event in enumerate(events) if event["event"] == "opened"]
     assert len(claims) == 2, "nobody took anything back"
-    lost = {(e["trial"], e["attempt"]) for e in events if e["event"] == "ended" and e["outcome"] == "lost"}
-    late = [e for e in events[claims[1] :] if (e.get("trial"), e.get("attempt")) in lost and e["event"] != "ended"]
+    lost = {
+        (e["trial"], e["attempt"])
+        for e in events
+        if e["event"] == "ended" and e["outcome"] == "lost"
+    }
+    late = [
+        e
+        for e in events[claims[1] :]
+        if (e.get("trial"), e.get("attempt")) in lost and e["event"] != "ended"
+    ]
     assert late == [], "what the first driver's attempts did after that"
 
 
@@ -182,8 +224,16 @@ def test_training_goes_on_while_the_bucket_is_away_and_nothing_is_lost(
     desk: Desk, own_server: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = cloud(desk, own_server, "s3://regrow/away", monkeypatch)
-    # With a checkpoint at every step training would wait for the second one that cannot be uploaded.
-    file = place.write("away", train=STEADY, trials=2, max_steps=60, checkpoint={"every_steps": 20}, working_dir=str(desk.folder))
+    # With a checkpoint at every step training would wait for the second one that cannot be
+    # uploaded.
+    file = place.write(
+        "away",
+        train=STEADY,
+        trials=2,
+        max_steps=60,
+        checkpoint={"every_steps": 20},
+        working_dir=str(desk.folder),
+    )
     process = place.start("run", file)
     place.await_events("away", "reported", 2, process)
     s3_server.stop(own_server.folder, at_once=True)
@@ -201,19 +251,36 @@ def test_training_goes_on_while_the_bucket_is_away_and_nothing_is_lost(
     assert view["wasted_steps"] == 0
     assert [len(t["attempts"]) for t in view["trials"]] == [1, 1]
     with closing(sqlite3.connect(place.services / "prefect" / "prefect.db")) as database:
-        told = [m for (m,) in database.execute("select message from log order by timestamp") if "verything can be saved" in m]
-    assert [m.partition(" at ")[0] for m in told] == ["Not everything can be saved", "Everything can be saved again."]
+        told = [
+            m
+            for (m,) in database.execute("select message from log order by timestamp")
+            if "verything can be saved" in m
+        ]
+    assert [m.partition(" at ")[0] for m in told] == [
+        "Not everything can be saved",
+        "Everything can be saved again.",
+    ]
 
 
 def test_up_serves_until_down_and_keeps_what_is_in_it(desk: Desk) -> None:
     said = desk.run("up", "--s3", "--no-station").stdout
     try:
         folder = Path(desk.environment["HOME"], ".local", "share", "regrow", "s3")
-        assert (folder / "credentials").stat().st_mode & 0o777 == (folder / "identities.json").stat().st_mode & 0o777 == 0o600
+        assert (
+            (folder / "credentials").stat().st_mode & 0o777
+            == (folder / "identities.json").stat().st_mode & 0o777
+            == 0o600
+        )
         secret = (folder / "credentials").read_text().split()[-1]
         assert secret not in said
-        assert secret.encode() not in b"".join(p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists())
-        exports = dict(shlex.split(line)[1].split("=", 1) for line in said.splitlines() if line.startswith("export "))
+        assert secret.encode() not in b"".join(
+            p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()
+        )
+        exports = dict(
+            shlex.split(line)[1].split("=", 1)
+            for line in said.splitlines()
+            if line.startswith("export ")
+        )
         again = desk.run("up", "--s3", "--no-station").stdout
         assert [line for line in again.splitlines() if line.startswith("export ")] == [
             line for line in said.splitlines() if line.startswith("export ")
@@ -222,9 +289,16 @@ def test_up_serves_until_down_and_keeps_what_is_in_it(desk: Desk) -> None:
         store = "import sys; from regrow.infra.stores import open_store; store = open_store(sys.argv[1]); "
         python(desk, store + "store.create('k', b'kept')", f"{exports['REGROW_STATE']}/x")
         port = int(exports["AWS_ENDPOINT_URL_S3"].rpartition(":")[2])
-        assert listening(range(port, port + 5)) | listening(range(port + 10_000, port + 10_005)) == {"0100007F"}, "loopback alone"
-        assert "runs on port" in desk.run("up", "--s3", "--no-station", "--port", 12345, expect=2).stderr
-        other = desk.run("up", "--s3", "--no-station", "--dir", "other", "--port", port, expect=2).stderr
+        assert listening(range(port, port + 5)) | listening(
+            range(port + 10_000, port + 10_005)
+        ) == {"0100007F"}, "loopback alone"
+        assert (
+            "runs on port"
+            in desk.run("up", "--s3", "--no-station", "--port", 12345, expect=2).stderr
+        )
+        other = desk.run(
+            "up", "--s3", "--no-station", "--dir", "other", "--port", port, expect=2
+        ).stderr
         assert f"port {port} for the S3 server is in use" in other
     finally:
         assert "has ended" in desk.run("down", "--s3").stdout
@@ -232,20 +306,36 @@ def test_up_serves_until_down_and_keeps_what_is_in_it(desk: Desk) -> None:
     assert await_no_process(desk.folder) == []
     desk.run("up", "--s3", "--no-station")
     try:
-        assert python(desk, store + "print(store.read('k'))", f"{exports['REGROW_STATE']}/x") == "b'kept'\n"
+        assert (
+            python(desk, store + "print(store.read('k'))", f"{exports['REGROW_STATE']}/x")
+            == "b'kept'\n"
+        )
     finally:
         desk.run("down", "--s3")
 
 
 def listening(ports: range) -> set[str]:
     """The addresses, in the kernel's hexadecimal, on which somebody listens at these ports."""
-    sockets = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
-    return {local[:-5] for _, local, _, state, *_ in sockets if state == "0A" and int(local[-4:], 16) in ports}
+    sockets = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]
+    ]
+    return {
+        local[:-5]
+        for _, local, _, state, *_ in sockets
+        if state == "0A" and int(local[-4:], 16) in ports
+    }
 
 
 def python(desk: Desk, code: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=desk.environment, cwd=desk.folder, text=True, capture_output=True, check=False
+        [sys.executable, "-c", code, *arguments],
+        env=desk.environment,
+        cwd=desk.folder,
+        text=True,
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

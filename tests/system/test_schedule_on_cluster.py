@@ -1,4 +1,6 @@
-"""`regrow schedule --on`: a station on the laptop has a cluster brought up, a search run there, and the cluster ended, by the clock."""
+"""`regrow schedule --on`: a station on the laptop has a cluster brought up, a search run there, and
+the cluster ended, by the clock.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +40,28 @@ def test_a_schedule_brings_a_cluster_up_runs_there_and_ends_it(field: Field) -> 
     field.write("night", wait=0.1, trials=2, steps=10)
     field.regrow("up", "--state", field.state)
     try:
-        said = field.regrow("schedule", "night.yaml", "--every", "15s", "--overlap", "skip", "--on", "cluster.yaml").stdout
+        said = field.regrow(
+            "schedule", "night.yaml", "--every", "15s", "--overlap", "skip", "--on", "cluster.yaml"
+        ).stdout
         assert "on lab, ssh:" in said
         known = Places.at(field.state)
         await_(known.experiments, "the first run's experiment", seconds=240)
         field.regrow("schedules", "--pause", "night", "--state", field.state)
         (name,) = known.experiments()
-        # The station is lost with the run: what runs on the cluster goes on, and the next station follows it.
+        # The station is lost with the run: what runs on the cluster goes on, and the next station
+        # follows it.
         field.regrow("down", "--state", field.state)
         field.regrow("up", "--state", field.state)
         await_(lambda: field.history(name).closed, "end of the experiment", seconds=120)
-        await_(lambda: [one for one in runs(field) if one["experiment"] == name and one["state"] == "Completed"],
-               "end of the flow run", seconds=240)
+        await_(
+            lambda: [
+                one
+                for one in runs(field)
+                if one["experiment"] == name and one["state"] == "Completed"
+            ],
+            "end of the flow run",
+            seconds=240,
+        )
         field.whole(name, 2, 10)
         assert not field.left(), "the run ended its cluster"
         assert (field.laptop.home / "project" / name / "report.html").exists()

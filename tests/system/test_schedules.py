@@ -1,4 +1,6 @@
-"""Schedules on a real Prefect server: made, listed, changed, paused, deleted; and what their runs become."""
+"""Schedules on a real Prefect server: made, listed, changed, paused, deleted; and what their runs
+become.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.recurrence import run_name, run_seed
 from regrow.tasks.errors import UserError
-from regrow.tasks.variables import within
+from regrow.tasks.process.variables import within
 from tests.system.conftest import Desk
 
 TRAIN = """
@@ -84,7 +86,9 @@ def client_of(server: PrefectServer) -> SyncPrefectClient:
 def test_a_schedule_is_made_listed_changed_paused_and_deleted(
     server: PrefectServer, desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = desk.write("digits", when={"each": "new", "keep": 3, "every": "6h"}, serve={"gate": "score > 0.5"})
+    file = desk.write(
+        "digits", when={"each": "new", "keep": 3, "every": "6h"}, serve={"gate": "score > 0.5"}
+    )
     schedule(file, every="1min", hook=True)
     told = capsys.readouterr().out
     assert "serve: the station serves the newest experiment of digits" in told
@@ -92,7 +96,11 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
     assert "every 60 s" in told
     secrets = desk.folder / ".regrow/.services/station/hooks.json"
     (secret,) = json.loads(secrets.read_text()).values()
-    assert (secrets.stat().st_mode & 0o777, str(secrets) in told, secret in told) == (0o600, True, False)
+    assert (secrets.stat().st_mode & 0o777, str(secrets) in told, secret in told) == (
+        0o600,
+        True,
+        False,
+    )
     assert "regrow up" not in told, "there is a station"
     minutes = due(server, lambda runs: len(runs) >= 3)
     assert {at.second for at in minutes} == {0}, "counted from midnight"
@@ -101,13 +109,21 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
     schedule(file, cron="0 2 * * *", timezone="Europe/Zurich", hook=True)
     assert "in place of" in capsys.readouterr().out
     zone = ZoneInfo("Europe/Zurich")
-    nights = due(server, lambda runs: len(runs) >= 3 and {at.astimezone(zone).hour for at in times(runs)} == {2})
+    nights = due(
+        server,
+        lambda runs: len(runs) >= 3 and {at.astimezone(zone).hour for at in times(runs)} == {2},
+    )
     assert {at.astimezone(zone).strftime("%H:%M:%S") for at in nights} == {"02:00:00"}
     (one,) = listed(capsys)
     assert one["name"] == "digits"
     assert one["words"] == "0 2 * * * Europe/Zurich, on POST /hooks/digits"
-    assert [datetime.fromisoformat(at) for at in one["next"]] == [at.astimezone(zone) for at in nights[:3]]
-    assert one["when"] | {"timezone": "Europe/Zurich", "each": "new", "keep": 3, "overlap": "skip"} == one["when"]
+    assert [datetime.fromisoformat(at) for at in one["next"]] == [
+        at.astimezone(zone) for at in nights[:3]
+    ]
+    assert (
+        one["when"] | {"timezone": "Europe/Zurich", "each": "new", "keep": 3, "overlap": "skip"}
+        == one["when"]
+    )
     assert one["spec"] == str(file)
 
     schedule(desk.write("report"), after="digits")
@@ -137,7 +153,10 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
         ({}, "does not say when"),
         ({"cron": "0 2 * *"}, "--cron: .*says no times"),
         ({"rrule": "FREQ=SOMETIMES"}, "--rrule: .*says no times"),
-        ({"cron": "0 2 * * *", "timezone": "Europe/Zurch"}, "--timezone: .*did you mean 'Europe/Zurich'"),
+        (
+            {"cron": "0 2 * * *", "timezone": "Europe/Zurch"},
+            "--timezone: .*did you mean 'Europe/Zurich'",
+        ),
         ({"every": "soon"}, '--every: "soon"'),
         ({"cron": "0 2 * * *", "every": "2h"}, "--every: .*stands beside cron"),
         ({"cron": "0 2 * * *", "each": Each.CONTINUE, "keep": 2}, "--keep: .*each: new"),
@@ -151,10 +170,14 @@ def test_what_is_wrong_is_told_in_a_line_that_names_the_option(
     file = desk.write("digits")
     with pytest.raises((UserError, SpecError), match=error):
         schedule(file, **given)
-    assert not (desk.folder / ".regrow/.services/prefect/server.json").exists(), "no server was started for it"
+    assert not (desk.folder / ".regrow/.services/prefect/server.json").exists(), (
+        "no server was started for it"
+    )
 
 
-def test_each_run_is_an_experiment_that_begins_with_the_last_and_old_ones_go(server: PrefectServer, desk: Desk) -> None:
+def test_each_run_is_an_experiment_that_begins_with_the_last_and_old_ones_go(
+    server: PrefectServer, desk: Desk
+) -> None:
     file = desk.write("etl", train=TRAIN, trials=2, max_steps=1, search="tpe")
     schedule(file, hook=True, keep=1)
     places, names, runs = Places.at(None), [], []
@@ -169,23 +192,44 @@ def test_each_run_is_an_experiment_that_begins_with_the_last_and_old_ones_go(ser
         assert run.expected_start_time is not None
         names.append(run.name)
         assert run.name == run_name("etl", run.expected_start_time.astimezone(UTC), ())
-        assert [one.experiment for one in shown.runs] == [run.name], "those of removed experiments go with them"
+        assert [one.experiment for one in shown.runs] == [run.name], (
+            "those of removed experiments go with them"
+        )
         assert places.experiments() == [run.name], "one is kept"
-        assert {point["seen"] for point in desk.points(run.name)} == {number}, "the trainable has the event"
+        assert {point["seen"] for point in desk.points(run.name)} == {number}, (
+            "the trainable has the event"
+        )
     created = desk.events(names[1])[0]
     assert [start["experiment"] for start in created["spec"]["warm_start"]] == names[:1]
-    assert created["spec"]["seed"] == run_seed(0, names[1]), "else it would begin with the same random trials"
+    assert created["spec"]["seed"] == run_seed(0, names[1]), (
+        "else it would begin with the same random trials"
+    )
     assert {known["origin"].partition(":")[0] for known in created["known"]} == {names[0]}
 
     with client_of(server) as client:
-        again = resolved(client, runs[1], places, name="etl", spec=str(file), when={"keep": 1}, event={"files": ["x"] * 2})
-        assert (again.name, again.spec and [start.experiment for start in again.spec.warm_start]) == (names[1], names[:1])
+        again = resolved(
+            client,
+            runs[1],
+            places,
+            name="etl",
+            spec=str(file),
+            when={"keep": 1},
+            event={"files": ["x"] * 2},
+        )
+        assert (
+            again.name,
+            again.spec and [start.experiment for start in again.spec.warm_start],
+        ) == (names[1], names[:1])
         assert again.lines == ()
         other = triggered(server, "etl", 3)
-        assert resolved(client, other, places, name="etl", spec=str(file), when={}).name not in names
+        assert (
+            resolved(client, other, places, name="etl", spec=str(file), when={}).name not in names
+        )
         more = triggered(server, "etl", 4)
         for _ in ("its first start", "its retry"):
-            found = resolved(client, more, places, name=names[1], spec=str(file), when={"each": "continue"})
+            found = resolved(
+                client, more, places, name=names[1], spec=str(file), when={"each": "continue"}
+            )
             assert (found.name, found.trials, found.spec and found.spec.trials) == (names[1], 4, 2)
 
 
@@ -193,13 +237,35 @@ def triggered(server: PrefectServer, name: str, number: int) -> UUID:
     """Has a trigger start a run, with an event of so many files."""
     with client_of(server) as client:
         deployment, event = deployments.known(client, name).id, {"files": ["x"] * number}
-        return client.create_flow_run_from_deployment(deployment, parameters={"event": event}, idempotency_key=str(number)).id
+        return client.create_flow_run_from_deployment(
+            deployment, parameters={"event": event}, idempotency_key=str(number)
+        ).id
 
 
 def worked(server: PrefectServer, desk: Desk) -> None:
     """Prefect's own process worker runs what is due."""
-    command = [str(Path(sys.executable).parent / "prefect"), "worker", "start", "--pool", "regrow", "--run-once"]
+    command = [
+        str(Path(sys.executable).parent / "prefect"),
+        "worker",
+        "start",
+        "--pool",
+        "regrow",
+        "--run-once",
+    ]
     path = f"{Path(sys.executable).parent}{os.pathsep}{desk.environment['PATH']}"
-    environment = {**desk.environment, **server.environment(), "PREFECT_HOME": str(desk.folder / "prefect"), "PATH": path}
-    done = subprocess.run(command, cwd=desk.folder, env=environment, text=True, capture_output=True, timeout=240, check=False)
+    environment = {
+        **desk.environment,
+        **server.environment(),
+        "PREFECT_HOME": str(desk.folder / "prefect"),
+        "PATH": path,
+    }
+    done = subprocess.run(
+        command,
+        cwd=desk.folder,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""An experiment over a script as it is: its worker is killed, the script is killed, a decision ends it; nothing is lost or left."""
+"""An experiment over a script as it is: its worker is killed, the script is killed, a decision ends
+it; nothing is lost or left.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def script_of(desk: Desk, trial: int) -> int:
     while time.monotonic() < deadline:
         for entry in Path("/proc").iterdir():
             try:
-                if entry.name.isdigit() and marks <= {*(entry / "environ").read_bytes().split(b"\0")}:
+                if entry.name.isdigit() and marks <= {
+                    *(entry / "environ").read_bytes().split(b"\0")
+                }:
                     words = (entry / "cmdline").read_bytes().split(b"\0")
                     if words[1:2] == [b"train.py"]:
                         return int(entry.name)
@@ -56,8 +60,13 @@ def test_scripts_go_on_from_their_own_checkpoints_and_end_with_their_trials(desk
     (desk.folder / "train.py").write_text(SCRIPT)
     points = [{"x": 0.5, "kind": "a"}, {"x": 0.4, "kind": "a"}, {"x": 0.1, "kind": "a"}]
     file = desk.write(
-        "scripts", trainable=None, command=["python", "train.py", "--x", "{x}", "--epochs", "{max_steps}"], trials=3, max_steps=9,
-        points=points, schedule={"asha": {"grace_period": 3, "reduction_factor": 3}},
+        "scripts",
+        trainable=None,
+        command=["python", "train.py", "--x", "{x}", "--epochs", "{max_steps}"],
+        trials=3,
+        max_steps=9,
+        points=points,
+        schedule={"asha": {"grace_period": 3, "reduction_factor": 3}},
     )
     process = desk.start("run", file)
     for count in range(1, 9):  # until both have saved something

@@ -1,4 +1,6 @@
-"""`regrow serve --ray`: the same class answers on Ray Serve, and whatever of it is killed comes back."""
+"""`regrow serve --ray`: the same class answers on Ray Serve, and whatever of it is killed comes
+back.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def server(desk: Desk, kept: Kept) -> Server:
 
 
 def pids(server: Server, name: str) -> list[int]:
-    """The processes below the server whose program, or the title that Ray gave them in its place, has this name."""
+    """The processes below the server whose program, or the title that Ray gave them in its place,
+    has this name.
+    """
     found = []
     for one in psutil.Process(server.process.pid).children(recursive=True):
         with suppress(psutil.Error):  # it has ended
@@ -79,7 +83,9 @@ def test_no_request_fails_over_a_switch_a_broken_model_and_a_killed_controller_a
     assert server.get("/docs")[0] == 200
 
 
-def test_after_the_loss_of_the_head_what_was_served_is_deployed_again(server: Server, kept: Kept) -> None:
+def test_after_the_loss_of_the_head_what_was_served_is_deployed_again(
+    server: Server, kept: Kept
+) -> None:
     kill(server, "gcs_server")
     server.said("the Ray cluster is lost: its gcs_server died")
     server.said("the process that deploys on Ray ended")

@@ -1,4 +1,6 @@
-"""A station: sessions are handed over to it, it survives the loss of each of its parts, and nothing of it is left at its end."""
+"""A station: sessions are handed over to it, it survives the loss of each of its parts, and nothing
+of it is left at its end.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,20 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from regrow.infra.local import obituary
-from regrow.infra.mlflow.catch_up import is_recorded
+from regrow.apps.serving.status import State
+from regrow.apps.station.state import Serving
+from regrow.flows import crash_report
+from regrow.flows.recording.catch_up import is_recorded
 from regrow.infra.mlflow.updates import CURSOR_TAG
 from regrow.infra.prefect.home import read_record
+from regrow.infra.state import station_record as record
 from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
+from regrow.infra.state.station_record import Station
 from regrow.infra.stores.local import LocalStore
-from regrow.serving.standing import State
-from regrow.station import record
-from regrow.station.record import Station
-from regrow.station.state import Serving
+from regrow.tasks.group.world import free_port
 from tests.system.conftest import TRAIN, Desk, await_no_process, desk_in
 from tests.system.kept_up import MODEL, SMALL, answers, standing
-from tests.system.parallel import free_port
 from tests.unit.kept import Kept
 
 T = TypeVar("T")
@@ -73,7 +75,9 @@ def train(trial):
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """A desk with a station, which all tests of this module share; ended by them one after the other they would take minutes."""
+    """A desk with a station, which all tests of this module share; ended by them one after the
+    other they would take minutes.
+    """
     with desk_in(tmp_path_factory.mktemp("station")) as found:
         found.run("up")
         yield found
@@ -114,27 +118,37 @@ def driver_of(desk: Desk, name: str) -> int:
     folder = desk.folder / ".regrow" / ".services" / "station"
 
     def found() -> int | None:
-        return next((pid for pid, known in record.drivers(folder, idle=False) if known["name"] == name), None)
+        return next(
+            (pid for pid, known in record.drivers(folder, idle=False) if known["name"] == name),
+            None,
+        )
 
     return wait_for(found, f"nobody runs {name}")
 
 
 def flow_run(desk: Desk, name: str) -> dict[str, Any]:
-    api = the_station(desk).prefect_api
-    return dict(httpx.post(f"{api}/flow_runs/filter", json={"flow_runs": {"name": {"any_": [name]}}}).json()[0])
+    return dict(
+        desk.prefect("POST", "flow_runs/filter", json={"flow_runs": {"name": {"any_": [name]}}})[0]
+    )
 
 
 def set_state(desk: Desk, experiment: str, **state: Any) -> None:
     """What Prefect's page sends when a button is pressed."""
     run = flow_run(desk, experiment)
-    answer = httpx.post(f"{the_station(desk).prefect_api}/flow_runs/{run['id']}/set_state", json={"state": state, "force": True})
-    assert answer.json()["status"] == "ACCEPT"
+    answer = desk.prefect(
+        "POST", f"flow_runs/{run['id']}/set_state", json={"state": state, "force": True}
+    )
+    assert answer["status"] == "ACCEPT"
 
 
 def start_slow(desk: Desk, name: str, *, trials: int) -> tuple[subprocess.Popen[str], Path]:
-    """Starts an experiment of trials of 300 steps, which takes minutes unless the file is made; returns when it has saved."""
+    """Starts an experiment of trials of 300 steps, which takes minutes unless the file is made;
+    returns when it has saved.
+    """
     hurry = desk.folder / f"hurry-{name}"
-    train = TRAIN.replace("time.sleep(SECONDS)", f"time.sleep(0 if Path('{hurry}').exists() else 1.0)")
+    train = TRAIN.replace(
+        "time.sleep(SECONDS)", f"time.sleep(0 if Path('{hurry}').exists() else 1.0)"
+    )
     running = desk.start("run", desk.write(name, train=train, max_steps=300, trials=trials))
     desk.await_events(name, "saved", 2, running)
     return running, hurry
@@ -144,7 +158,8 @@ def await_end(desk: Desk, name: str, status: str = "finished") -> dict[str, Any]
     places = Places.at(str(desk.folder / ".regrow"))
 
     def ended() -> dict[str, Any] | None:
-        if runs_here(places, name):  # while it does, a look by the command would take its time from the driver
+        # while it does, a look by the command would take its time from the driver
+        if runs_here(places, name):
             return None
         view = desk.show(name)
         return view if view["status"] == status else None
@@ -158,7 +173,9 @@ def test_run_hands_its_session_over_and_shows_it(desk: Desk) -> None:
     assert done.stdout.count("Prefect:") == 1
     assert desk.run("verify", "handed").returncode == 0
     # What Prefect is told comes after the prompt.
-    wait_for(lambda: flow_run(desk, "handed")["state"]["type"] == "COMPLETED", "Prefect was not told")
+    wait_for(
+        lambda: flow_run(desk, "handed")["state"]["type"] == "COMPLETED", "Prefect was not told"
+    )
 
 
 def test_trials_find_the_folder_and_the_variables_of_the_terminal(desk: Desk) -> None:
@@ -172,7 +189,15 @@ def test_trials_find_the_folder_and_the_variables_of_the_terminal(desk: Desk) ->
 
 def test_what_a_trial_starts_finds_them_too_and_the_trials_code(desk: Desk) -> None:
     children = {"cpu": 1, "children": {"cpu": 1, "count": 1}}
-    file = desk.write("starts", train=STARTS, trials=1, max_steps=1, concurrency=1, resources=children, env={"GIVEN": "5"})
+    file = desk.write(
+        "starts",
+        train=STARTS,
+        trials=1,
+        max_steps=1,
+        concurrency=1,
+        resources=children,
+        env={"GIVEN": "5"},
+    )
     (desk.folder / "here.txt").write_text("found")
     desk.run("run", file, WISH="42")
     assert f"42 5 {desk.folder} found" in desk.run("logs", "starts", "0").stdout
@@ -192,13 +217,17 @@ def test_mistakes_are_told_as_without_a_station(desk: Desk) -> None:
 def test_what_mlflow_could_not_be_told_at_the_end_it_is_told_later(desk: Desk) -> None:
     desk.run("run", desk.write("owed", trials=1))
     root = Places.at(str(desk.folder / ".regrow"))
-    wait_for(lambda: is_recorded(root, "owed") and not runs_here(root, "owed"), "it was not recorded")
+    wait_for(
+        lambda: is_recorded(root, "owed") and not runs_here(root, "owed"), "it was not recorded"
+    )
     with closing(sqlite3.connect(root.services / "mlflow.db")) as database, database:
         database.execute("delete from tags where key = ?", (CURSOR_TAG,))
     assert not is_recorded(root, "owed")
-    obituary.owe(root, "owed")
+    crash_report.mark_pending(root, "owed")
     wait_for(lambda: is_recorded(root, "owed"), "nobody told it")
-    wait_for(lambda: not list((root.services / "unfinished").iterdir()), "it would be told for ever")
+    wait_for(
+        lambda: not list((root.services / "unfinished").iterdir()), "it would be told for ever"
+    )
     assert desk.run("verify", "owed").returncode == 0
 
 
@@ -210,7 +239,9 @@ def test_ctrl_c_ends_the_session_and_resume_goes_on(desk: Desk) -> None:
     assert running.returncode == 3, said
     assert "go on with: regrow resume stopped" in said
     # The driver may still be telling Prefect when the prompt is there.
-    wait_for(lambda: flow_run(desk, "stopped")["state"]["name"] == "Interrupted", "Prefect was not told")
+    wait_for(
+        lambda: flow_run(desk, "stopped")["state"]["name"] == "Interrupted", "Prefect was not told"
+    )
     assert "2 done" in desk.run("resume", "stopped").stdout
     assert {point["attempt"] for point in desk.points("stopped")} == {1, 2}
 
@@ -239,6 +270,27 @@ def test_a_lost_driver_is_replaced_and_its_terminal_sees_the_end(desk: Desk) -> 
     assert desk.run("verify", "orphaned").returncode == 0
 
 
+def test_a_run_that_the_station_cannot_go_on_with_is_told_of_wherever_people_look(
+    desk: Desk,
+) -> None:
+    running = desk.start(
+        "run",
+        desk.write("lacking", train=BRISK, max_steps=40, trials=2, env={"ONLY_HERE": None}),
+        ONLY_HERE="1",
+    )
+    desk.await_events("lacking", "saved", 2, running)
+    os.kill(driver_of(desk, "lacking"), signal.SIGKILL)
+    said, _ = running.communicate(timeout=180)
+    assert running.returncode == 1, said
+    assert "the station itself lacks ONLY_HERE" in said, "before it is too late"
+    why = "the station could not go on with lacking by itself: env.ONLY_HERE"
+    assert why in said
+    assert why in desk.run("show", "lacking").stdout
+    assert why in desk.run("status").stdout
+    desk.run("resume", "lacking", ONLY_HERE="1")
+    assert "could not go on" not in desk.run("show", "lacking").stdout + desk.run("status").stdout
+
+
 def test_a_driver_that_is_lost_before_its_session_began_is_replaced(desk: Desk) -> None:
     running = desk.start("run", desk.write("early", trials=1))
     os.kill(driver_of(desk, "early"), signal.SIGKILL)
@@ -252,12 +304,17 @@ def test_a_driver_that_is_lost_before_its_session_began_is_replaced(desk: Desk) 
 def test_a_driver_that_was_not_heard_for_a_while_keeps_its_run(desk: Desk) -> None:
     running, hurry = start_slow(desk, "suspended", trials=1)
     set_state(desk, "suspended", type="CRASHED", message="its driver was not heard of any more")
-    wait_for(lambda: "still there" in (flow_run(desk, "suspended")["state"]["message"] or ""), "it was taken from its driver")
+    wait_for(
+        lambda: "still there" in (flow_run(desk, "suspended")["state"]["message"] or ""),
+        "it was taken from its driver",
+    )
     hurry.touch()
     said, _ = running.communicate(timeout=60)
     assert running.returncode == 0, said
     assert {point["attempt"] for point in desk.points("suspended")} == {1}
-    wait_for(lambda: flow_run(desk, "suspended")["state"]["type"] == "COMPLETED", "Prefect was not told")
+    wait_for(
+        lambda: flow_run(desk, "suspended")["state"]["type"] == "COMPLETED", "Prefect was not told"
+    )
 
 
 @pytest.mark.nightly  # test_station_page.py presses the button itself
@@ -267,11 +324,15 @@ def test_cancel_in_the_page_stops_and_retry_goes_on(desk: Desk) -> None:
     set_state(desk, "clicked", type="CANCELLING")
     said, _ = running.communicate(timeout=60)
     assert running.returncode == 3, said
-    wait_for(lambda: flow_run(desk, "clicked")["state"]["type"] == "CANCELLED", "it was not cancelled")
+    wait_for(
+        lambda: flow_run(desk, "clicked")["state"]["type"] == "CANCELLED", "it was not cancelled"
+    )
     assert desk.show("clicked")["status"] == "stopped"
     set_state(desk, "clicked", type="SCHEDULED", name="AwaitingRetry", message="Retry from the UI")
     assert await_end(desk, "clicked")["counts"]["done"] == 2
-    wait_for(lambda: flow_run(desk, "clicked")["state"]["type"] == "COMPLETED", "Prefect was not told")
+    wait_for(
+        lambda: flow_run(desk, "clicked")["state"]["type"] == "COMPLETED", "Prefect was not told"
+    )
 
 
 @pytest.mark.nightly
@@ -285,8 +346,17 @@ def test_retry_tries_failed_trials_of_a_mended_trainable_again(desk: Desk) -> No
     assert await_end(desk, "mended")["counts"]["done"] == 1
 
 
-@pytest.mark.parametrize("killed", [["mlflow", "worker", "prefect", "supervisor", "keeper"], pytest.param(["ray"], marks=pytest.mark.nightly)], ids=" ".join)
-def test_parts_that_are_killed_come_back_and_what_runs_is_not_lost(desk: Desk, killed: list[str]) -> None:
+@pytest.mark.parametrize(
+    "killed",
+    [
+        ["mlflow", "worker", "prefect", "supervisor", "keeper"],
+        pytest.param(["ray"], marks=pytest.mark.nightly),
+    ],
+    ids=" ".join,
+)
+def test_parts_that_are_killed_come_back_and_what_runs_is_not_lost(
+    desk: Desk, killed: list[str]
+) -> None:
     name = f"without-{killed[0]}"
     running, hurry = start_slow(desk, name, trials=2)
     for part in killed:
@@ -318,47 +388,79 @@ def test_what_down_interrupts_goes_on_with_the_next_station(desk: Desk) -> None:
 
 @pytest.mark.nightly
 def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk: Desk) -> None:
-    port, root = free_port(), desk.folder / ".regrow"
+    port, root = free_port("127.0.0.1"), desk.folder / ".regrow"
 
     def said(enough: Callable[[Serving], object], what: str) -> State:
-        return wait_for(lambda: one.said if (one := standing(Places.at(str(root)))) and enough(one) else None, what)
+        return wait_for(
+            lambda: one.said if (one := standing(Places.at(str(root)))) and enough(one) else None,
+            what,
+        )
 
     (desk.folder / "serve.py").write_text(MODEL)
-    file = desk.write("night", **SMALL, serve={"model": "serve.py:Model", "gate": "score > 0.5", "port": port})
+    file = desk.write(
+        "night", **SMALL, serve={"model": "serve.py:Model", "gate": "score > 0.5", "port": port}
+    )
     (desk.folder / "level.txt").write_text("0.6")
     with socket.create_server(("127.0.0.1", port)):  # somebody else has it
         told = desk.run("schedule", file, "--hook").stdout
-        assert "serve: the station serves the newest experiment of night; `regrow status` says where" in told
-        said(lambda one: f"serve.port: {port} cannot be had" in one.said.trouble, "nobody says that the port is taken")
-    said(lambda one: one.state == "waiting" and not one.said.trouble, "it does not take the port that is free")
+        assert (
+            "serve: the station serves the newest experiment of night; `regrow status` says where"
+            in told
+        )
+        said(
+            lambda one: f"serve.port: {port} cannot be had" in one.said.trouble,
+            "nobody says that the port is taken",
+        )
+    said(
+        lambda one: one.state == "waiting" and not one.said.trouble,
+        "it does not take the port that is free",
+    )
 
     secret = json.loads((root / ".services/station/hooks.json").read_text())["night"]
-    httpx.post(f"{the_station(desk).page_url}/hooks/night", headers={"Authorization": f"Bearer {secret}"}).raise_for_status()
-    wait_for(lambda: answers(port) == 1.2, "what its run found was not served")
+    httpx.post(
+        f"{the_station(desk).page_url}/hooks/night", headers={"Authorization": f"Bearer {secret}"}
+    ).raise_for_status()
+    wait_for(lambda: answers(port, desk.places) == 1.2, "what its run found was not served")
     # Further nights as their drivers would write them, at a tenth of the cost.
     Kept(LocalStore(root / "night-2999-01-01T02"), name="night-2999-01-01T02").best(0.9, level=0.9)
-    wait_for(lambda: answers(port) == 1.8, "the better one was not rolled out")
+    wait_for(lambda: answers(port, desk.places) == 1.8, "the better one was not rolled out")
     Kept(LocalStore(root / "night-2999-01-02T02"), name="night-2999-01-02T02").best(0.3, level=0.3)
     found = said(lambda one: one.said.refused, "nothing was refused")
-    assert found.refused == "night-2999-01-02T02: trial 0, step 1, score 0.3 does not meet score > 0.5"
+    assert (
+        found.refused == "night-2999-01-02T02: trial 0, step 1, score 0.3 does not meet score > 0.5"
+    )
     assert found.main is not None
-    assert (found.main.experiment, found.url, answers(port)) == ("night-2999-01-01T02", f"http://127.0.0.1:{port}", 1.8)
+    assert (found.main.experiment, found.url, answers(port, desk.places)) == (
+        "night-2999-01-01T02",
+        f"http://127.0.0.1:{port}",
+        1.8,
+    )
 
     before = process_of(desk, "serve-night")
     os.kill(before, signal.SIGKILL)
-    wait_for(lambda: process_of(desk, "serve-night") not in (0, before) and answers(port) == 1.8, "it did not come back")
+    wait_for(
+        lambda: (
+            process_of(desk, "serve-night") not in (0, before) and answers(port, desk.places) == 1.8
+        ),
+        "it did not come back",
+    )
     desk.run("down")
-    assert answers(port) is None
+    assert answers(port, desk.places) is None
     desk.run("up")
-    wait_for(lambda: answers(port) == 1.8, "it did not come back with the station")
+    wait_for(lambda: answers(port, desk.places) == 1.8, "it did not come back with the station")
     lines = desk.run("status").stdout
-    assert f"serves:  night: http://127.0.0.1:{port} night-2999-01-01T02, trial 0, step 1, score 0.9" in lines
+    assert (
+        f"serves:  night: http://127.0.0.1:{port} night-2999-01-01T02, trial 0, step 1, score 0.9"
+        in lines
+    )
     assert "ago: night-2999-01-02T02: trial 0, step 1, score 0.3 does not meet score > 0.5" in lines
 
-    api = the_station(desk).prefect_api
-    schedule = httpx.get(f"{api}/deployments/name/regrow/night").json()["id"]
-    httpx.delete(f"{api}/deployments/{schedule}").raise_for_status()  # as its page does
-    wait_for(lambda: answers(port) is None and process_of(desk, "serve-night") == 0, "it outlives its schedule")
+    schedule = desk.prefect("GET", "deployments/name/regrow/night")["id"]
+    desk.prefect("DELETE", f"deployments/{schedule}")  # as its page does
+    wait_for(
+        lambda: answers(port, desk.places) is None and process_of(desk, "serve-night") == 0,
+        "it outlives its schedule",
+    )
 
 
 def test_one_station_for_a_state_root(desk: Desk, station: Station) -> None:
@@ -366,12 +468,16 @@ def test_one_station_for_a_state_root(desk: Desk, station: Station) -> None:
     assert the_station(desk).pid == station.pid
 
 
-def test_whoever_names_another_server_is_told_what_becomes_of_that(desk: Desk, station: Station) -> None:
+def test_whoever_names_another_server_is_told_what_becomes_of_that(
+    desk: Desk, station: Station
+) -> None:
     desk.write("elsewhere", trials=1, max_steps=1)
     told = desk.run("up", "--state", "other", expect=2, PREFECT_API_URL=station.prefect_api).stderr
     assert f"names {station.prefect_api}" in told
     assert "unset it" in told
-    said = desk.run("run", "elsewhere.yaml", MLFLOW_TRACKING_URI=f"sqlite:///{desk.folder}/mine.db").stdout
+    said = desk.run(
+        "run", "elsewhere.yaml", MLFLOW_TRACKING_URI=f"sqlite:///{desk.folder}/mine.db"
+    ).stdout
     assert "MLFLOW_TRACKING_URI names another server" in said
     assert desk.show("elsewhere")["status"] == "finished"
 
@@ -380,6 +486,12 @@ def test_secrets_of_a_station_are_its_owners_alone(desk: Desk, station: Station)
     files = [station.folder / "ray.json", *(station.folder / "drivers").iterdir()]
     assert {file.stat().st_mode & 0o077 for file in files} == {0}
     token = json.loads((station.folder / "ray.json").read_text())["token"]
-    lines = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
+    lines = subprocess.run(
+        ["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True
+    ).stdout
     assert token not in lines
-    assert not [log for log in (station.folder / "logs").iterdir() if token in log.read_text(errors="replace")]
+    assert not [
+        log
+        for log in (station.folder / "logs").iterdir()
+        if token in log.read_text(errors="replace")
+    ]

@@ -1,4 +1,6 @@
-"""What people click in Prefect's page and in ours while a station is up: Retry, Cancel, Suspend, Resume, a custom run, links."""
+"""What people click in Prefect's page and in ours while a station is up: Retry, Cancel, Suspend,
+Resume, a custom run, links.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,20 @@ import httpx
 import pytest
 from playwright.sync_api import Error, Page, expect
 
-from regrow.station.healing import SILENT
+from regrow.apps.station.auto_restart import SILENT
+from regrow.infra.state.passwords import USER
 from tests.system.browser import SCREENSHOTS, empty_page
 from tests.system.conftest import TRAIN, Desk, await_no_process, desk_in
 from tests.system.test_station import await_end, driver_of, flow_run, the_station, wait_for
 
-SLOW: dict[str, Any] = {"train": TRAIN.replace("SECONDS", "0.5 if trial.attempt == 1 else 0.01"), "max_steps": 120, "trials": 2}
-"""An experiment that nobody sees the end of who does not stop it, and which then soon has its end."""
+SLOW: dict[str, Any] = {
+    "train": TRAIN.replace("SECONDS", "0.5 if trial.attempt == 1 else 0.01"),
+    "max_steps": 120,
+    "trials": 2,
+}
+"""An experiment that nobody sees the end of who does not stop it, and which then soon has its
+end.
+"""
 BROKEN = "def train(trial):\n    raise ValueError('not yet')\n"
 HEALS = "regrow: a run whose driver was lost goes on"
 
@@ -35,8 +44,15 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 @pytest.fixture(scope="module")
-def browser_page() -> Iterator[Page]:
+def browser_page(desk: Desk) -> Iterator[Page]:
+    """A browser that has opened the link to our page: by that it is logged in at Prefect's and
+    MLflow's, too.
+    """
+    said = desk.run("ui", "--no-browser").stdout
     with empty_page(height=1000) as page:
+        page.goto(re.findall(r"page: +(\S+)", said)[0])
+        expect(page.get_by_role("heading").first).to_be_visible()
+        assert "login" not in page.url
         yield page
 
 
@@ -51,7 +67,9 @@ def ask(desk: Desk, method: str, path: str, **body: Any) -> Any:
     url = f"{the_station(desk).prefect_api}/{path}"
 
     def answered() -> httpx.Response | None:
-        answer = httpx.request(method, url, json=body or None, timeout=30)
+        answer = httpx.request(
+            method, url, json=body or None, auth=(USER, desk.passwords.prefect), timeout=30
+        )
         return answer if answer.status_code != 503 else None
 
     answer = wait_for(answered, f"{url} is busy")
@@ -91,7 +109,9 @@ def gone_on(desk: Desk, name: str, before: dict[str, Any], *, runs: int = 2) -> 
     assert (after["id"], after["run_count"]) == (before["id"], runs)
     points = [(point["trial"], point["step"]) for point in desk.points(name)]
     assert len(points) == len(set(points)) == SLOW["trials"] * SLOW["max_steps"]
-    assert {point["attempt"] for point in desk.points(name)} == {1, 2}, "it went on from its checkpoints"
+    assert {point["attempt"] for point in desk.points(name)} == {1, 2}, (
+        "it went on from its checkpoints"
+    )
     assert desk.run("verify", name).returncode == 0
 
 
@@ -104,7 +124,12 @@ def scheduled(desk: Desk, name: str) -> str:
     known = desk.folder / ".regrow"
     before = {one.name for one in known.glob(f"{name}-20*")}
     ask(desk, "POST", f"deployments/{deployment(desk, name)['id']}/create_flow_run", parameters={})
-    return wait_for(lambda: next((one.name for one in known.glob(f"{name}-20*") if one.name not in before), None), "no run")
+    return wait_for(
+        lambda: next(
+            (one.name for one in known.glob(f"{name}-20*") if one.name not in before), None
+        ),
+        "no run",
+    )
 
 
 def await_saved(desk: Desk, name: str, count: int = 2) -> None:
@@ -127,7 +152,13 @@ def test_retry_of_a_terminals_run_whose_driver_was_killed(desk: Desk, browser_pa
     running.kill()  # its terminal would have it go on by itself
     running.communicate()
     os.kill(driver_of(desk, "killed"), signal.SIGKILL)
-    ask(desk, "POST", f"flow_runs/{before['id']}/set_state", state={"type": "CRASHED", "message": SILENT}, force=True)
+    ask(
+        desk,
+        "POST",
+        f"flow_runs/{before['id']}/set_state",
+        state={"type": "CRASHED", "message": SILENT},
+        force=True,
+    )
     open_run(browser_page, desk, "killed")
     look(browser_page, "crashed")
     click(browser_page, "Retry", "Retry")
@@ -141,8 +172,15 @@ def test_retry_of_a_terminals_run_whose_driver_was_killed(desk: Desk, browser_pa
 
 
 @pytest.mark.nightly  # test_station.py mends one, and Retry is pressed after Cancel below
-def test_retry_of_a_scheduled_run_whose_trainable_was_mended(desk: Desk, browser_page: Page) -> None:
-    desk.run("schedule", desk.write("nightly", train=BROKEN, trials=1, max_steps=2), "--cron", "0 2 * * *")
+def test_retry_of_a_scheduled_run_whose_trainable_was_mended(
+    desk: Desk, browser_page: Page
+) -> None:
+    desk.run(
+        "schedule",
+        desk.write("nightly", train=BROKEN, trials=1, max_steps=2),
+        "--cron",
+        "0 2 * * *",
+    )
     name = scheduled(desk, "nightly")
     before = await_state(desk, name, "Failed")
     desk.write("other", trials=1)  # work.py as it is to be
@@ -155,7 +193,9 @@ def test_retry_of_a_scheduled_run_whose_trainable_was_mended(desk: Desk, browser
 
 
 @pytest.mark.nightly
-def test_cancel_ends_a_run_with_a_checkpoint_and_retry_goes_on(desk: Desk, browser_page: Page) -> None:
+def test_cancel_ends_a_run_with_a_checkpoint_and_retry_goes_on(
+    desk: Desk, browser_page: Page
+) -> None:
     running = desk.start("run", desk.write("cancelled", **SLOW))
     desk.await_events("cancelled", "saved", 2, running)
     before = open_run(browser_page, desk, "cancelled")
@@ -171,7 +211,9 @@ def test_cancel_ends_a_run_with_a_checkpoint_and_retry_goes_on(desk: Desk, brows
 
 
 @pytest.mark.nightly  # the same orders as Cancel and Retry
-def test_suspend_ends_a_scheduled_run_with_a_checkpoint_and_resume_goes_on(desk: Desk, browser_page: Page) -> None:
+def test_suspend_ends_a_scheduled_run_with_a_checkpoint_and_resume_goes_on(
+    desk: Desk, browser_page: Page
+) -> None:
     desk.run("schedule", desk.write("paused", **SLOW), "--cron", "0 2 * * *")
     name = scheduled(desk, "paused")
     await_saved(desk, name)
@@ -208,7 +250,9 @@ def test_a_custom_run_has_the_number_of_trials_of_the_form(desk: Desk, browser_p
     look(page, "runs")
 
 
-def test_our_page_has_schedules_and_what_runs_with_links_that_work(desk: Desk, browser_page: Page) -> None:
+def test_our_page_has_schedules_and_what_runs_with_links_that_work(
+    desk: Desk, browser_page: Page
+) -> None:
     desk.run("schedule", desk.write("later", trials=1), "--every", "1h")
     running = desk.start("run", desk.write("live", seconds=0.4, max_steps=60, trials=2))
     desk.await_events("live", "saved", 2, running)
@@ -224,7 +268,9 @@ def test_our_page_has_schedules_and_what_runs_with_links_that_work(desk: Desk, b
     look(page, "ours-live")
     for place in ("Prefect", "MLflow"):
         page.goto(the_station(desk).page_url)
-        page.get_by_role("row", name=re.compile("compare live")).get_by_role("link", name=place).click()
+        page.get_by_role("row", name=re.compile("compare live")).get_by_role(
+            "link", name=place
+        ).click()
         expect(page.get_by_text("trial-0000").first).to_be_visible()
         look(page, f"linked-{place.lower()}")
     assert running.wait(timeout=120) == 0

@@ -1,4 +1,6 @@
-"""Sweep files of W&B's by `regrow run`, with scripts as their users write them: killed, and nobody could tell by the metrics."""
+"""Sweep files of W&B's by `regrow run`, with scripts as their users write them: killed, and nobody
+could tell by the metrics.
+"""
 
 from __future__ import annotations
 
@@ -81,11 +83,19 @@ def curves(desk: Desk, name: str) -> list[list[dict[str, Any]]]:
     """Of trials 0 and 1 what `trials --history` shows, by step."""
     found: list[list[dict[str, Any]]] = [[], []]
     for point in desk.points(name):
-        found[point["trial"]].append({key: value for key, value in point.items() if key not in ("trial", "attempt", "t", "seconds")})
+        found[point["trial"]].append(
+            {
+                key: value
+                for key, value in point.items()
+                if key not in ("trial", "attempt", "t", "seconds")
+            }
+        )
     return found
 
 
-def test_a_sweep_with_a_script_of_pytorch_goes_on_after_its_script_and_its_worker_are_killed(desk: Desk) -> None:
+def test_a_sweep_with_a_script_of_pytorch_goes_on_after_its_script_and_its_worker_are_killed(
+    desk: Desk,
+) -> None:
     (desk.folder / "train.py").write_text(TORCH)
     file = desk.folder / "fold.yaml"
     file.write_text(SWEEP)
@@ -97,7 +107,9 @@ def test_a_sweep_with_a_script_of_pytorch_goes_on_after_its_script_and_its_worke
     said, _ = process.communicate(timeout=180)
     assert process.returncode == 0, said
     assert said.count("fold.yaml:5: entity: ignored, there are no accounts here\n") == 1
-    assert said.count("parameters.optimizer: nested, an argument is called by its dotted name\n") == 1
+    assert (
+        said.count("parameters.optimizer: nested, an argument is called by its dotted name\n") == 1
+    )
 
     attempts = desk.show("fold")["trials"][0]["attempts"]
     assert [attempt["outcome"] for attempt in attempts] == ["failed", "lost", "done"]
@@ -112,7 +124,9 @@ def test_a_sweep_with_a_script_of_pytorch_goes_on_after_its_script_and_its_worke
     logs = desk.run("logs", "fold", "0").stdout
     assert "/data data of fold 0" in logs
     assert "regrow: wandb: weights: Media is not recorded, only single numbers are" in logs
-    assert "/data" not in "".join(path.read_text() for path in (desk.folder / ".regrow" / "fold" / "log").glob("*.jsonl"))
+    assert "/data" not in "".join(
+        path.read_text() for path in (desk.folder / ".regrow" / "fold" / "log").glob("*.jsonl")
+    )
     assert await_no_process(desk.folder) == []
 
 
@@ -121,7 +135,10 @@ def await_saved(desk: Desk, name: str, step: int, process: subprocess.Popen[str]
     for count in range(1, 1000):
         desk.await_events(name, "saved", count, process)
         assert process.poll() is None, process.communicate()[0]
-        if any(event["event"] == "saved" and event["trial"] == 0 and event["step"] >= step for event in desk.events(name)):
+        if any(
+            event["event"] == "saved" and event["trial"] == 0 and event["step"] >= step
+            for event in desk.events(name)
+        ):
             return
 
 
@@ -192,20 +209,36 @@ def test_an_app_of_hydras_in_a_sweep_goes_on_after_it_was_killed(desk: Desk) -> 
     assert (first["cause"], second["outcome"]) == ("infrastructure", "done")
     assert second["from_step"] >= 3
     for trial, lr in enumerate((0.5, 0.25)):
-        assert [(row["step"], row["epoch"], row["score"], row["layers"]) for row in curves(desk, "app")[trial]] == [
-            (n, n, n * 4 * lr, 2) for n in range(1, 10)
-        ]
+        assert [
+            (row["step"], row["epoch"], row["score"], row["layers"])
+            for row in curves(desk, "app")[trial]
+        ] == [(n, n, n * 4 * lr, 2) for n in range(1, 10)]
     desk.run("verify", "app")
     assert "activation 'leaky relu, 0.1' dropout None" in desk.run("logs", "app", "0").stdout
 
-    plain = file.read_text().replace("${args.hydra}", "${args_no_hyphens}").replace("leaky relu, 0.1", "tanh")
+    plain = (
+        file.read_text()
+        .replace("${args.hydra}", "${args_no_hyphens}")
+        .replace("leaky relu, 0.1", "tanh")
+    )
     file.write_text(plain.replace("dropout: {value: null}", "dropout: {value: 0.1}"))
     assert "activation 'tanh' dropout 0.1" in desk.run("try", file, PYTHONPATH=str(HYDRA)).stdout
 
-    page = {block.title: block.body for block in read(ROOT / "docs" / "how-to" / "coming-from-hydra.md").blocks}
+    page = {
+        block.title: block.body
+        for block in read(ROOT / "docs" / "how-to" / "coming-from-hydra.md").blocks
+    }
     for title in ("app.py", "app.yaml"):
         (desk.folder / title).write_text(page[title])
-    said = desk.run("try", desk.folder / "app.yaml", "--set", "lr=0.5", "--set", "net.act=leaky relu, 0.1", PYTHONPATH=str(HYDRA)).stdout
+    said = desk.run(
+        "try",
+        desk.folder / "app.yaml",
+        "--set",
+        "lr=0.5",
+        "--set",
+        "net.act=leaky relu, 0.1",
+        PYTHONPATH=str(HYDRA),
+    ).stdout
     assert "step 27 " in said
     left = {path.name for path in desk.folder.iterdir()}
     assert not left & {"outputs", "app.log"}, "what Hydra writes is gone with the attempt"

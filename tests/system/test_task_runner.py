@@ -1,4 +1,6 @@
-"""The task runner around tasks of any kind: Prefect's engine here, bodies on Ray workers, looked at through a real server."""
+"""The task runner around tasks of any kind: Prefect's engine here, bodies on Ray workers, looked at
+through a real server.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import State, StateType, TaskRun
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed
 from ray import cloudpickle
 
@@ -47,7 +49,8 @@ def client(home: Path) -> Iterator[SyncPrefectClient]:
     """A client of a server, with a Ray cluster of two slots connected."""
     with prefect_server(home) as server:
         connect(cpus=2, env={})
-        with temporary_settings({PREFECT_API_URL: server.api_url}), get_client(sync_client=True) as client:
+        ours = {PREFECT_API_URL: server.api_url, PREFECT_API_AUTH_STRING: server.auth}
+        with temporary_settings(ours), get_client(sync_client=True) as client:
             yield client
         disconnect()
 
@@ -154,7 +157,9 @@ def test_the_retry_condition_sees_what_happened(client: SyncPrefectClient, tmp_p
 def test_no_worker_has_to_do_with_prefect(client: SyncPrefectClient) -> None:
     @plain
     def sees() -> tuple[bool, list[str]]:
-        return "prefect" in sys.modules, [name for name in os.environ if name.startswith("PREFECT_")]
+        return "prefect" in sys.modules, [
+            name for name in os.environ if name.startswith("PREFECT_")
+        ]
 
     @flow(task_runner=on_ray())
     def once() -> Any:
@@ -226,7 +231,10 @@ def test_options_of_a_call_reach_ray_and_tags_reach_prefect(client: SyncPrefectC
 
     @flow(task_runner=on_ray())
     def once() -> tuple[Any, UUID]:
-        with remote_options(num_cpus=2, runtime_env={"env_vars": {"FOR_TRIAL": "1"}}), tags("rung:1"):
+        with (
+            remote_options(num_cpus=2, runtime_env={"env_vars": {"FOR_TRIAL": "1"}}),
+            tags("rung:1"),
+        ):
             future = sees.submit()
         return future.result(), future.task_run_id
 
@@ -238,7 +246,11 @@ def test_options_of_a_call_reach_ray_and_tags_reach_prefect(client: SyncPrefectC
 def test_a_state_that_the_task_returns_is_recorded(client: SyncPrefectClient) -> None:
     @plain
     def returns(name: str) -> State[Any]:
-        return Failed(name=name, message="as told") if name == "Broken" else Completed(name=name, message="as told")
+        return (
+            Failed(name=name, message="as told")
+            if name == "Broken"
+            else Completed(name=name, message="as told")
+        )
 
     @flow(task_runner=on_ray())
     def both() -> list[UUID]:
@@ -250,7 +262,9 @@ def test_a_state_that_the_task_returns_is_recorded(client: SyncPrefectClient) ->
     assert [run.state_name for run in ended(client, *both())] == ["Stopped", "Broken"]
 
 
-def test_runs_that_the_flow_does_not_wait_for_are_told_as_crashed(client: SyncPrefectClient) -> None:
+def test_runs_that_the_flow_does_not_wait_for_are_told_as_crashed(
+    client: SyncPrefectClient,
+) -> None:
     left: list[UUID] = []
 
     @plain
@@ -272,7 +286,9 @@ def test_settle_returns_in_time_what_the_server_does_not_know(client: SyncPrefec
     assert settle(client, uuid4(), [missing], seconds=0.3) == {missing}
 
 
-def test_the_server_is_told_of_the_ends_that_it_missed_and_of_runs_that_it_never_heard_of(client: SyncPrefectClient) -> None:
+def test_the_server_is_told_of_the_ends_that_it_missed_and_of_runs_that_it_never_heard_of(
+    client: SyncPrefectClient,
+) -> None:
     @flow(task_runner=on_ray())
     def once() -> UUID:
         return double.submit(1).task_run_id
@@ -289,13 +305,17 @@ def test_the_server_is_told_of_the_ends_that_it_missed_and_of_runs_that_it_never
     }
     repair(client, run.flow_run_id, double, told)
     assert otherwise(client, ends) == set()
-    assert otherwise(client, {never: StateType.COMPLETED, crashed: StateType.COMPLETED}) == {crashed}, "it did not fail, by the log"
+    assert otherwise(client, {never: StateType.COMPLETED, crashed: StateType.COMPLETED}) == {
+        crashed
+    }, "it did not fail, by the log"
     runs = [client.read_task_run(run_id) for run_id in (never, crashed)]
     assert [run.flow_run_id for run in runs] == [run.flow_run_id] * 2
     assert [run.state_type for run in runs] == [StateType.COMPLETED, StateType.FAILED]
 
 
-def test_bodies_run_while_the_server_is_away_and_it_hears_of_them_later(client: SyncPrefectClient, home: Path) -> None:
+def test_bodies_run_while_the_server_is_away_and_it_hears_of_them_later(
+    client: SyncPrefectClient, home: Path
+) -> None:
     @flow(task_runner=on_ray())
     def through() -> list[UUID]:
         ids = []

@@ -1,4 +1,6 @@
-"""`rg.torch.shard`: each sample once an epoch over all workers, and on inside of an epoch, whatever their number. One process."""
+"""`rg.torch.shard`: each sample once an epoch over all workers, and on inside of an epoch, whatever
+their number. One process.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,30 @@ class Numbers(tud.Dataset[int]):
         return index
 
 
-def shards(size: int, count: int = 50, batch: int = 4, *, workers: int | None = None, **options: Any) -> list[Any]:
+def shards(
+    size: int, count: int = 50, batch: int = 4, *, workers: int | None = None, **options: Any
+) -> list[Any]:
     """What each rank of a group has."""
     options = {"shuffle": True, **options}
     found = []
     for rank in range(size):
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
-        found.append(rg.torch.shard(tud.DataLoader(Numbers(count), batch_size=batch, **options), seed=5, workers=workers))
+        found.append(
+            rg.torch.shard(
+                tud.DataLoader(Numbers(count), batch_size=batch, **options), seed=5, workers=workers
+            )
+        )
     return found
 
 
 def taken(step: tuple[Any, ...]) -> list[int]:
     """The samples of a step, of all ranks, in the order in which they count."""
-    return [int(number) for own in step for part in (own if isinstance(own, list) else [own]) for number in part]
+    return [
+        int(number)
+        for own in step
+        for part in (own if isinstance(own, list) else [own])
+        for number in part
+    ]
 
 
 def steps(ranks: list[Any]) -> Iterator[list[int]]:
@@ -66,7 +79,9 @@ def test_all_ranks_together_have_each_sample_once_an_epoch(loading: int) -> None
 
 
 def test_the_order_is_the_loaders() -> None:
-    assert [number for step in steps(shards(2, shuffle=False)) for number in step] == list(range(50))
+    assert [number for step in steps(shards(2, shuffle=False)) for number in step] == list(
+        range(50)
+    )
     weights = [1.0] * 5 + [0.0] * 45
     drawn = shards(2, shuffle=None, sampler=tud.WeightedRandomSampler(weights, 40))
     assert {number for step in steps(drawn) for number in step} == {0, 1, 2, 3, 4}
@@ -104,9 +119,16 @@ def test_a_loader_is_taken_as_it_is_set_up() -> None:
     begun: list[int] = []
     (rank,) = shards(1, count=8, collate_fn=tuple, shuffle=False)
     assert list(rank) == [(0, 1, 2, 3), (4, 5, 6, 7)]
-    (rank,) = shards(1, count=8, num_workers=2, worker_init_fn=begun.append, prefetch_factor=3, timeout=50)
+    (rank,) = shards(
+        1, count=8, num_workers=2, worker_init_fn=begun.append, prefetch_factor=3, timeout=50
+    )
     own = rank._loader
-    assert (own.num_workers, own.worker_init_fn, own.prefetch_factor, own.timeout) == (2, begun.append, 3, 50)
+    assert (own.num_workers, own.worker_init_fn, own.prefetch_factor, own.timeout) == (
+        2,
+        begun.append,
+        3,
+        50,
+    )
 
 
 def test_iterating_draws_nothing_from_the_global_generator() -> None:
@@ -126,7 +148,9 @@ def test_a_last_step_that_cannot_be_shared_is_filled_up_or_left_out() -> None:
     assert [len(step) for step in steps(shards(8, count=3, batch=3))] == [8]
 
 
-@pytest.mark.parametrize(("size", "parts"), [(1, [4] * 4), (2, [4] * 2), (3, [4, 4]), (4, [4]), (8, [2])])
+@pytest.mark.parametrize(
+    ("size", "parts"), [(1, [4] * 4), (2, [4] * 2), (3, [4, 4]), (4, [4]), (8, [2])]
+)
 def test_a_step_is_that_of_as_many_workers_as_are_asked_for(size: int, parts: list[int]) -> None:
     workers, count = (4, 52) if size != 3 else (6, 76)
     ranks = shards(size, count=count, workers=workers)
@@ -151,7 +175,10 @@ def test_accumulated_gradients_are_those_of_the_whole_batch() -> None:
     assert [len(part) for part in parts] == [3, 2, 2]
     scale = 8.0
     loss = rg.torch.accumulate(
-        model, parts, lambda part: model(part).square().mean(), backward=lambda value: (value * scale).backward()
+        model,
+        parts,
+        lambda part: model(part).square().mean(),
+        backward=lambda value: (value * scale).backward(),
     )
     found = [parameter.grad / scale for parameter in model.parameters()]
     model.zero_grad()
@@ -164,9 +191,19 @@ def test_accumulated_gradients_are_those_of_the_whole_batch() -> None:
 
 @pytest.mark.parametrize(
     ("batch", "workers", "size", "turns", "each"),
-    [(12, 4, 4, 1, 12), (12, 4, 2, 2, 12), (12, 4, 1, 4, 12), (12, 4, 3, 2, 8), (12, 4, 8, 1, 6), (7, 3, 1, 3, 7), (5, 4, 20, 1, 1)],
+    [
+        (12, 4, 4, 1, 12),
+        (12, 4, 2, 2, 12),
+        (12, 4, 1, 4, 12),
+        (12, 4, 3, 2, 8),
+        (12, 4, 8, 1, 6),
+        (7, 3, 1, 3, 7),
+        (5, 4, 20, 1, 1),
+    ],
 )
-def test_no_turn_is_larger_than_the_batch(batch: int, workers: int, size: int, turns: int, each: int) -> None:
+def test_no_turn_is_larger_than_the_batch(
+    batch: int, workers: int, size: int, turns: int, each: int
+) -> None:
     found = rg.torch.accumulation(batch, workers=workers, size=size)
     assert found == rg.torch.Accumulation(turns=turns, batch=each)
     assert found.turns * found.batch * size == batch * workers
@@ -198,20 +235,37 @@ NUMBERS = Numbers(10)
     [
         (NUMBERS, {}, "rg.torch.shard takes a torch.utils.data.DataLoader, not Numbers"),
         (tud.DataLoader(Streamed()), {}, "an IterableDataset has neither a length nor an order"),
-        (tud.DataLoader(NUMBERS, sampler=Own()), {}, "the order of the loader's Own could not be drawn again after a restart; leave it"),
         (
-            tud.DataLoader(NUMBERS, sampler=tud.DistributedSampler(NUMBERS, num_replicas=1, rank=0)), {},
+            tud.DataLoader(NUMBERS, sampler=Own()),
+            {},
+            "the order of the loader's Own could not be drawn again after a restart; leave it",
+        ),
+        (
+            tud.DataLoader(
+                NUMBERS, sampler=tud.DistributedSampler(NUMBERS, num_replicas=1, rank=0)
+            ),
+            {},
             "the loader's DistributedSampler could not be drawn again after a restart; leave it out (shard divides the data among the",
         ),
-        (tud.DataLoader(NUMBERS, batch_sampler=[[1], [2]]), {}, "the loader has a batch_sampler of its own; give it a batch_size"),
+        (
+            tud.DataLoader(NUMBERS, batch_sampler=[[1], [2]]),
+            {},
+            "the loader has a batch_sampler of its own; give it a batch_size",
+        ),
         (tud.DataLoader(NUMBERS, batch_size=None), {}, "the loader has batch_size=None"),
         (Endless(NUMBERS), {}, "Endless iterates in its own way"),
-        (tud.DataLoader(NUMBERS, batch_size=12, drop_last=True), {}, "the data has 10 samples, a step takes 12, and drop_last"),
+        (
+            tud.DataLoader(NUMBERS, batch_size=12, drop_last=True),
+            {},
+            "the data has 10 samples, a step takes 12, and drop_last",
+        ),
         (tud.DataLoader(NUMBERS), {"epoch": -1}, "epoch is -1; it is a whole number from 0 up"),
         (tud.DataLoader(NUMBERS), {"workers": 0}, "workers is 0; it is a number from 1 up"),
     ],
 )
-def test_a_loader_that_cannot_be_divided_is_told_in_one_line(loader: Any, options: dict[str, Any], said: str) -> None:
+def test_a_loader_that_cannot_be_divided_is_told_in_one_line(
+    loader: Any, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UserError) as caught:
         rg.torch.shard(loader, **options)
     assert said in str(caught.value)
@@ -219,7 +273,10 @@ def test_a_loader_that_cannot_be_divided_is_told_in_one_line(loader: Any, option
 
 
 def test_a_step_that_cannot_be_shared_is_told_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"3 workers cannot share a step of 16 samples \(4 workers with 4 each\) equally; choose a batch"):
+    with pytest.raises(
+        UserError,
+        match=r"3 workers cannot share a step of 16 samples \(4 workers with 4 each\) equally; choose a batch",
+    ):
         shards(3, workers=4)
 
 

@@ -1,4 +1,6 @@
-"""A script of Ray Tune's by `regrow tune`: a worker and the driver are killed, and what it prints at its end is the same."""
+"""A script of Ray Tune's by `regrow tune`: a worker and the driver are killed, and what it prints
+at its end is the same.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,8 @@ import json, os, sys, tempfile, time
 from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
+PAUSE = float(sys.argv[1]) if sys.argv[1:] else 0.0
+
 def train(config):
     step, score = 0, 0.0
     checkpoint = tune.get_checkpoint()
@@ -25,7 +29,7 @@ def train(config):
             state = json.load(open(os.path.join(folder, "state.json")))
             step, score = state["step"], state["score"]
     while True:
-        time.sleep(float(sys.argv[1]) if sys.argv[1:] else 0.0)
+        time.sleep(PAUSE)
         step, score = step + 1, score + config["lr"] * config["scale"][0]
         with tempfile.TemporaryDirectory() as folder:
             json.dump({"step": step, "score": score}, open(os.path.join(folder, "state.json"), "w"))
@@ -64,7 +68,9 @@ def last_words(said: str) -> list[str]:
     return re.findall("END .*", said)
 
 
-def test_a_population_of_ray_tune_whose_worker_and_driver_are_killed_ends_as_one_that_is_left_alone(desk: Desk) -> None:
+def test_a_population_of_ray_tune_whose_worker_and_driver_are_killed_ends_as_one_that_is_left_alone(
+    desk: Desk,
+) -> None:
     script = desk.folder / "script.py"
     script.write_text(SCRIPT)
     calm = desk.run("tune", "--name", "calm", script, "0.1").stdout
@@ -76,8 +82,13 @@ def test_a_population_of_ray_tune_whose_worker_and_driver_are_killed_ends_as_one
     process.communicate()
     end = desk.run("tune", script, "0.1").stdout
     assert last_words(end) == last_words(calm) != []
-    assert any(event["event"] == "decided" and event.get("source") is not None for event in desk.events("calm")), "nobody exploited"
-    causes = [event.get("cause") for event in desk.events("population") if event["event"] == "ended"]
+    assert any(
+        event["event"] == "decided" and event.get("source") is not None
+        for event in desk.events("calm")
+    ), "nobody exploited"
+    causes = [
+        event.get("cause") for event in desk.events("population") if event["event"] == "ended"
+    ]
     assert "infrastructure" in causes
     assert "preempted" in causes
     again = desk.run("tune", script, "0.1").stdout
@@ -142,21 +153,30 @@ except tune.TuneError as error:
 
 def test_what_cannot_run_is_said_with_its_line_and_nothing_is_started(desk: Desk) -> None:
     script = desk.folder / "wrong.py"
-    script.write_text("from ray import tune\n\ntune.Tuner(print, tune_config=tune.TuneConfig(num_samples=-1)).fit()\n")
+    script.write_text(
+        "from ray import tune\n\ntune.Tuner(print, tune_config=tune.TuneConfig(num_samples=-1)).fit()\n"
+    )
     done = desk.run("tune", script, expect=2)
-    assert done.stderr.strip().endswith("num_samples: -1: never ends; give time_budget_s as well, or a number")
+    assert done.stderr.strip().endswith(
+        "num_samples: -1: never ends; give time_budget_s as well, or a number"
+    )
     assert f"{script}, line 3: " in done.stderr
     script.write_text("from ray.train.torch import TorchTrainer\n")
     assert "line 1: TorchTrainer is not supported" in desk.run("tune", script, expect=2).stderr
     script.write_text("1 / 0\n")
     assert "ZeroDivisionError" in desk.run("tune", script, expect=1).stderr
-    assert desk.run("tune", desk.folder / "none.py", expect=2).stderr.strip() == f"regrow: there is no file {desk.folder / 'none.py'}"
+    assert (
+        desk.run("tune", desk.folder / "none.py", expect=2).stderr.strip()
+        == f"regrow: there is no file {desk.folder / 'none.py'}"
+    )
     assert not list(desk.folder.glob(".regrow/*"))
 
 
 def test_a_metric_that_no_report_has_is_an_error_of_the_script_as_in_ray_tune(desk: Desk) -> None:
     script = desk.folder / "metric.py"
-    script.write_text("from ray import tune\n\n\ndef train(config):\n    tune.report({'loss': 1.0})\n\n\n" + WRONG)
+    script.write_text(
+        "from ray import tune\n\n\ndef train(config):\n    tune.report({'loss': 1.0})\n\n\n" + WRONG
+    )
     said = desk.run("tune", script, expect=1).stderr
     assert "ValueError: Trial returned a result which did not include the specified metric" in said
     assert "the metric 'los' was not reported; did you mean 'loss'?" in said
@@ -185,6 +205,16 @@ def test_a_grid_gives_what_ray_tune_itself_gives(desk: Desk) -> None:
     script.write_text(GRID)
     environment = {**os.environ, "RAY_ADDRESS": "local", "HOME": str(desk.folder)}
     theirs = subprocess.run(
-        [sys.executable, script], cwd=desk.folder, env=environment, capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, script],
+        cwd=desk.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
-    assert re.findall("END .*", desk.run("tune", script).stdout) == re.findall("END .*", theirs.stdout) != []
+    assert (
+        re.findall("END .*", desk.run("tune", script).stdout)
+        == re.findall("END .*", theirs.stdout)
+        != []
+    )

@@ -1,4 +1,6 @@
-"""Two people's terminals, by tmux: one runs an experiment, the other watches it while the first is killed and resumed."""
+"""Two people's terminals, by tmux: one runs an experiment, the other watches it while the first is
+killed and resumed.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,16 @@ class Terminals:
     def tmux(self, *arguments: str) -> str:
         """What a tmux command prints."""
         command = ["tmux", "-S", str(self.socket), "-f", "/dev/null", *arguments]
-        return subprocess.run(command, env=self.environment, text=True, capture_output=True, check=True, timeout=20).stdout
+        return subprocess.run(
+            command, env=self.environment, text=True, capture_output=True, check=True, timeout=20
+        ).stdout
 
     def open(self, name: str, width: int, height: int) -> None:
         """A window of that size with a shell in it."""
         size = ["-x", str(width), "-y", str(height)]
-        self.tmux("new-session", "-d", "-s", name, *size, "-e", "PS1=READY ", "bash --norc --noprofile")
+        self.tmux(
+            "new-session", "-d", "-s", name, *size, "-e", "PS1=READY ", "bash --norc --noprofile"
+        )
         self.tmux("set-option", "-t", name, "status", "off")
 
     def type(self, name: str, *words: str) -> None:
@@ -52,19 +58,25 @@ class Terminals:
         """Waits until a person sees something, and returns the whole window."""
         deadline = time.monotonic() + seconds
         while not re.search(pattern, found := self.seen(name), re.MULTILINE):
-            assert time.monotonic() < deadline, f"{pattern!r} is not seen in window {name!r}:\n{found}"
+            assert time.monotonic() < deadline, (
+                f"{pattern!r} is not seen in window {name!r}:\n{found}"
+            )
             time.sleep(0.1)
         return found
 
 
 @pytest.fixture
 def terminals(desk: Desk, tmp_path: Path) -> Iterator[Terminals]:
-    environment = {k: v for k, v in desk.environment.items() if k != "COLUMNS"} | {"TERM": "xterm-256color"}
+    environment = {k: v for k, v in desk.environment.items() if k != "COLUMNS"} | {
+        "TERM": "xterm-256color"
+    }
     opened = Terminals(tmp_path / "tmux", environment)
     try:
         yield opened
     finally:
-        subprocess.run(["tmux", "-S", str(opened.socket), "kill-server"], capture_output=True, check=False)
+        subprocess.run(
+            ["tmux", "-S", str(opened.socket), "kill-server"], capture_output=True, check=False
+        )
 
 
 def driver(folder: Path) -> int:
@@ -81,8 +93,17 @@ def driver(folder: Path) -> int:
     raise AssertionError("nobody runs the experiment")
 
 
-def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(desk: Desk, terminals: Terminals) -> None:
-    desk.write("seen", seconds=0.5, trials=12, max_steps=6, price_per_hour=3600.0, schedule={"asha": {"grace_period": 2}})
+def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(
+    desk: Desk, terminals: Terminals
+) -> None:
+    desk.write(
+        "seen",
+        seconds=0.5,
+        trials=12,
+        max_steps=6,
+        price_per_hour=3600.0,
+        schedule={"asha": {"grace_period": 2}},
+    )
     regrow = (sys.executable, "-m", "regrow")
     for name, width, height in (("one", 100, 30), ("two", 110, 40)):
         terminals.open(name, width, height)
@@ -103,7 +124,10 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(desk: Desk, te
     log = desk.folder / ".regrow" / "seen"
     pid = driver(desk.folder)
     os.kill(pid, signal.SIGKILL)
-    found = terminals.await_seen("two", r"^interrupted: nobody runs it \(last word \d+s ago\); waiting for regrow resume seen$")
+    found = terminals.await_seen(
+        "two",
+        r"^interrupted: nobody runs it \(last word \d+s ago\); waiting for regrow resume seen$",
+    )
     assert re.search(r"^cut off +step", found, re.MULTILINE)
     assert " left" not in found
     cursor = terminals.tmux("display-message", "-p", "-t", "one", "#{cursor_flag}")
@@ -117,12 +141,16 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(desk: Desk, te
     assert len(re.findall(r"^seen  ", found, re.MULTILINE)) == 1, found
     terminals.tmux("resize-window", "-t", "two", "-x", "110", "-y", "40")
     terminals.await_seen("two", r"waiting for regrow resume seen$")
-    assert sorted(path.name for path in log.rglob("*") if path.is_file()) == before, "who watches writes nothing"
+    assert sorted(path.name for path in log.rglob("*") if path.is_file()) == before, (
+        "who watches writes nothing"
+    )
 
     terminals.tmux("send-keys", "-t", "one", "clear", "Enter")
     terminals.type("one", *regrow, "resume", "seen")
     # Not always both: one that had just reached a rung comes back once ASHA promotes it.
-    found = terminals.await_seen("two", r"^ +driver +\S+ +gone for .*; [12] of the [12] trials that ran are back")
+    found = terminals.await_seen(
+        "two", r"^ +driver +\S+ +gone for .*; [12] of the [12] trials that ran are back"
+    )
     assert "interrupted" not in found
     assert re.search(r"^rung +reached", found, re.MULTILINE)
 
@@ -130,7 +158,10 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(desk: Desk, te
         found = terminals.await_seen(name, r"more trials: regrow resume seen --trials 22")
         assert re.search(r"^seen finished: 12 of 12 trials", found, re.MULTILINE)
         assert re.search(r"^best: trial \d+, score \S+ at step \d", found, re.MULTILINE)
-        assert re.search(r"  # its checkpoint: \S+/\.regrow/seen/manifests/\S+\.json  # its files: ", found.replace("\n", ""))
+        assert re.search(
+            r"  # its checkpoint: \S+/\.regrow/seen/manifests/\S+\.json  # its files: ",
+            found.replace("\n", ""),
+        )
         assert "look at it: regrow show seen, regrow report seen, regrow ui seen" in found
         assert "━" not in found, "the picture is gone when it is over"
     terminals.tmux("send-keys", "-t", "two", "echo code=$?", "Enter")
@@ -141,22 +172,34 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(desk: Desk, te
     lines = [json.loads(line) for line in watched.stdout.splitlines()]
     assert lines == desk.events("seen")
     assert desk.run("watch", "seen", "--json", "--quiet").stderr == ""
-    assert desk.run("watch", "seen", NO_COLOR="1", TERM="dumb").stdout.startswith("seen finished: 12 of 12 trials")
+    assert desk.run("watch", "seen", NO_COLOR="1", TERM="dumb").stdout.startswith(
+        "seen finished: 12 of 12 trials"
+    )
     shown = desk.run("show", "seen").stdout
     assert re.search(r"^ +driver +\S+ +gone for", shown, re.MULTILINE)
-    assert desk.show("seen")["cost"] == pytest.approx(desk.show("seen")["slot_hours"] * 3600.0, rel=1e-3)
+    assert desk.show("seen")["cost"] == pytest.approx(
+        desk.show("seen")["slot_hours"] * 3600.0, rel=1e-3
+    )
     terminals.tmux("kill-server")
     assert not await_no_process(desk.folder)
 
 
-def test_events_are_all_that_is_on_standard_output_and_ctrl_c_ends_only_the_watching(desk: Desk, tmp_path: Path) -> None:
+def test_events_are_all_that_is_on_standard_output_and_ctrl_c_ends_only_the_watching(
+    desk: Desk, tmp_path: Path
+) -> None:
     train = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('hurry').exists() else 0.5)")
     desk.write("goes-on", trials=12, max_steps=4, train=f"print('a module that prints')\n{train}")
     errors = tmp_path / "errors"
     with errors.open("w") as stderr:
         running = subprocess.Popen(
-            [sys.executable, "-m", "regrow", "run", "goes-on.yaml", "--json"], cwd=desk.folder, env=desk.environment, text=True,
-            stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL, process_group=0,
+            [sys.executable, "-m", "regrow", "run", "goes-on.yaml", "--json"],
+            cwd=desk.folder,
+            env=desk.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
         )
     desk.started.append(running)
     assert running.stdout is not None

@@ -41,12 +41,16 @@ class Tied(nn.Module):
 
     def forward(self, numbers: torch.Tensor) -> torch.Tensor:
         """Scores of ten classes."""
-        found: torch.Tensor = self.last(self.again(self.drop(self.norm(self.first(numbers)).relu())))
+        found: torch.Tensor = self.last(
+            self.again(self.drop(self.norm(self.first(numbers)).relu()))
+        )
         return found
 
 
 def full(restored: Path | None, saved: Path | None) -> list[dict[str, Any]]:
-    """Six steps with a checkpoint after the third, or the last three from it: what each rank has after each step."""
+    """Six steps with a checkpoint after the third, or the last three from it: what each rank has
+    after each step.
+    """
     rank = int(os.environ["RANK"])
     torch.manual_seed(rank)
     random.seed(rank)
@@ -54,8 +58,12 @@ def full(restored: Path | None, saved: Path | None) -> list[dict[str, Any]]:
     model = rg.torch.prepare(Tied())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     parts: dict[str, Any] = {
-        "model": model, "optimizer": optimizer, "own": np.random.default_rng(rank), "shared": torch.Generator().manual_seed(5),
-        "schedule": torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5]), "scaler": torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2),
+        "model": model,
+        "optimizer": optimizer,
+        "own": np.random.default_rng(rank),
+        "shared": torch.Generator().manual_seed(5),
+        "schedule": torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5]),
+        "scaler": torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2),
         "data": rg.torch.shard(DataLoader(parallel.dataset(), batch_size=6, shuffle=True)),
     }
     state = rg.torch.State(**parts)
@@ -63,7 +71,9 @@ def full(restored: Path | None, saved: Path | None) -> list[dict[str, Any]]:
         random.seed(99)
         state.load(restored)
     scaler, found = parts["scaler"], []
-    for step, (numbers, labels) in zip(range(4 if restored else 1, 7), parts["data"].endless(), strict=False):
+    for step, (numbers, labels) in zip(
+        range(4 if restored else 1, 7), parts["data"].endless(), strict=False
+    ):
         optimizer.zero_grad()
         loss = cross_entropy(model(numbers), labels)
         scaler.scale(loss).backward()
@@ -71,7 +81,10 @@ def full(restored: Path | None, saved: Path | None) -> list[dict[str, Any]]:
         scaler.update()
         parts["schedule"].step()
         drawn = {
-            "own": parts["own"].random(), "python": random.random(), "numpy": np.random.rand(), "torch": torch.rand(1).item(),  # noqa: NPY002
+            "own": parts["own"].random(),
+            "python": random.random(),
+            "numpy": np.random.rand(),  # noqa: NPY002
+            "torch": torch.rand(1).item(),
             "shared": torch.rand(1, generator=parts["shared"]).item(),
         }
         module: Any = getattr(model, "module", model)
@@ -81,10 +94,16 @@ def full(restored: Path | None, saved: Path | None) -> list[dict[str, Any]]:
             if dist.is_initialized():
                 dist.broadcast(running, 0)
         module.train()
-        found.append({
-            "loss": loss.item(), "rate": optimizer.param_groups[0]["lr"], "scale": scaler.get_scale(), "drawn": drawn,
-            "weight": module.first.weight.sum().item(), "mean": running.sum().item() if step != 4 else 0.0,
-        })
+        found.append(
+            {
+                "loss": loss.item(),
+                "rate": optimizer.param_groups[0]["lr"],
+                "scale": scaler.get_scale(),
+                "drawn": drawn,
+                "weight": module.first.weight.sum().item(),
+                "mean": running.sum().item() if step != 4 else 0.0,
+            }
+        )
         if saved and step == 3:
             state.save(saved / str(rank))
     return found
@@ -128,7 +147,9 @@ def raised(function: Callable[[], Any]) -> str:
 
 
 def group(folder: Path, port: int) -> dict[str, Any]:
-    """What becomes of a group, and of faults in it. `port` is for a second group of the same processes."""
+    """What becomes of a group, and of faults in it. `port` is for a second group of the same
+    processes.
+    """
     rank = int(os.environ["RANK"])
     os.environ.pop("OMP_NUM_THREADS", None)
     torch.set_num_threads(2)
@@ -144,10 +165,20 @@ def group(folder: Path, port: int) -> dict[str, Any]:
     state = rg.torch.State(model=model)
     if rank:
         (folder / "file").touch()
-    found["no folder"] = raised(lambda: state.save(folder / ("file" if rank else "good") / str(rank)))
-    found["not loadable"] = raised(lambda: rg.torch.State(odd=Odd()).save(folder / "odd" / str(rank)))
-    found["fsdp1"] = raised(lambda: rg.torch.State(model=FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))))
-    lists = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ModuleList([nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))]))
+    found["no folder"] = raised(
+        lambda: state.save(folder / ("file" if rank else "good") / str(rank))
+    )
+    found["not loadable"] = raised(
+        lambda: rg.torch.State(odd=Odd()).save(folder / "odd" / str(rank))
+    )
+    found["fsdp1"] = raised(
+        lambda: rg.torch.State(
+            model=FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
+        )
+    )
+    lists = nn.Sequential(
+        nn.Linear(2, 2), nn.ReLU(), nn.ModuleList([nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))])
+    )
     found["units"] = units(rg.torch.prepare(lists, fsdp=True))
     found["linear"] = units(rg.torch.prepare(Nested(), fsdp=nn.Linear))
     rg.torch.leave()
@@ -158,7 +189,9 @@ def group(folder: Path, port: int) -> dict[str, Any]:
 def shared(model: Any) -> int:
     """How often gradients are sent to the other rank in a step of three parts."""
     calls = itertools.count()
-    model.register_comm_hook(dist.group.WORLD, lambda state, bucket: (next(calls), allreduce_hook(state, bucket))[1])
+    model.register_comm_hook(
+        dist.group.WORLD, lambda state, bucket: (next(calls), allreduce_hook(state, bucket))[1]
+    )
     rg.torch.accumulate(model, [torch.ones(1, 4)] * 3, lambda part: model(part).sum())
     return next(calls)
 

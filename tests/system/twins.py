@@ -1,5 +1,5 @@
-"""The examples of frameworks in pairs: one trial is killed after a step, its twin is not. What runs as the trainable is here, and how
-a test drives it; no test lives here.
+"""The examples of frameworks in pairs: one trial is killed after a step, its twin is not. What runs
+as the trainable is here, and how a test drives it; no test lives here.
 """
 
 from __future__ import annotations
@@ -36,20 +36,40 @@ def train(trial):
 
 
 def run(
-    desk: Desk, name: str, settings: Mapping[str, Mapping[str, Any]], *, rank: int = 0, **changes: Any
+    desk: Desk,
+    name: str,
+    settings: Mapping[str, Mapping[str, Any]],
+    *,
+    rank: int = 0,
+    **changes: Any,
 ) -> dict[str, dict[str, Any]]:
-    """Runs a pair of each example, killing that rank of one of them as soon as the checkpoint of the step is durable.
+    """Runs a pair of each example, killing that rank of one of them as soon as the checkpoint of
+    the step is durable.
 
-    `settings`: the configuration of each example. Returns for each the rows of the "whole" and the "killed" one, and the latter's
-    "attempts".
+    `settings`: the configuration of each example. Returns for each the rows of the "whole" and the
+    "killed" one, and the latter's "attempts".
     """
     space = {
-        "example": {"grid": list(settings)}, "killed": {"grid": [False, True]}, "settings": {"constant": json.dumps(settings)}
+        "example": {"grid": list(settings)},
+        "killed": {"grid": [False, True]},
+        "settings": {"constant": json.dumps(settings)},
     }
     file = desk.write(
-        name, train=TRAIN.replace("STEP", str(KILLED_AFTER)), metric="loss", mode="min", space=space, search="grid",
-        trials=2 * len(settings), max_steps=STEPS, checkpoint={"every_steps": 1, "keep_last": 2},
-        env={"PYTHONPATH": str(EXAMPLES), "KERAS_BACKEND": "torch", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"},
+        name,
+        train=TRAIN.replace("STEP", str(KILLED_AFTER)),
+        metric="loss",
+        mode="min",
+        space=space,
+        search="grid",
+        trials=2 * len(settings),
+        max_steps=STEPS,
+        checkpoint={"every_steps": 1, "keep_last": 2},
+        env={
+            "PYTHONPATH": str(EXAMPLES),
+            "KERAS_BACKEND": "torch",
+            "JAX_PLATFORMS": "cpu",
+            "HF_HUB_OFFLINE": "1",
+        },
         **{"concurrency": 2, **changes},
     )
     process = desk.start("run", file)
@@ -65,8 +85,16 @@ def kill_next(desk: Desk, process: Any, name: str, rank: int) -> None:
     gone = {event["trial"] for event in events(desk, name, "ended", attempt=1)}
 
     def waiting() -> list[int]:
-        saved = [event["trial"] for event in events(desk, name, "saved", attempt=1, step=KILLED_AFTER)]
-        return [n for n in saved if n not in gone and not events(desk, name, "ended", trial=n, attempt=1) and killed(desk, name, n)]
+        saved = [
+            event["trial"] for event in events(desk, name, "saved", attempt=1, step=KILLED_AFTER)
+        ]
+        return [
+            n
+            for n in saved
+            if n not in gone
+            and not events(desk, name, "ended", trial=n, attempt=1)
+            and killed(desk, name, n)
+        ]
 
     (number, *_) = wait(process, waiting, "one that waits to be killed")
     os.kill(ranks(desk, number)[rank], signal.SIGKILL)

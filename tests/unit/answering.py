@@ -1,4 +1,6 @@
-"""The application that answers, in this process, with models of made-up checkpoints. No test lives here."""
+"""The application that answers, in this process, with models of made-up checkpoints. No test lives
+here.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ import httpx
 from pydantic import BaseModel, Field
 
 import regrow as rg
-from regrow.serving.access import digest
-from regrow.serving.app import Answers
-from regrow.serving.messages import Chosen, Role
-from regrow.serving.metrics import Metrics
-from regrow.serving.models import Model, Models
-from regrow.serving.users_class import Computing
+from regrow.apps.serving.app import Answers
+from regrow.apps.serving.messages import Chosen, Role
+from regrow.apps.serving.metrics import Metrics
+from regrow.apps.serving.models import Model, Models
+from regrow.apps.serving.users_class import Computing
+from regrow.infra.machine.guard import digest
+
+TOKEN = "a-token-of-a-test"
+GIVEN = {"Authorization": f"Bearer {TOKEN}"}
 
 
 class Double(rg.Served):
@@ -37,12 +42,18 @@ class Answering:
     """An application, and how it is asked."""
 
     def __init__(
-        self, kind: type[rg.Served] = Double, *, token: str | None = None, share: float = 0.0, trial: int | None = 7, by: float = 2
+        self,
+        kind: type[rg.Served] = Double,
+        *,
+        beyond: bool = False,
+        share: float = 0.0,
+        trial: int | None = 7,
+        by: float = 2,
     ) -> None:
         self.kind, self.metrics = kind, Metrics()
         self.models = Models(share, random.Random(1))
         self.answers = Answers(kind, self.models, self.metrics, "digits")
-        self._made = self.answers.app(digest(token) if token else None)
+        self._made = self.answers.app(digest(TOKEN), beyond=beyond)
         self._first = None if trial is None else (trial, by)
 
     def switch(self, trial: int, by: float = 2, role: Role = "main") -> None:
@@ -55,26 +66,44 @@ class Answering:
 
     def _model(self, trial: int, by: float, role: Role) -> Model:
         chosen = Chosen(
-            role=role, trial=trial, step=3, metric="score", mode="max", value=0.5, manifest=f"manifests/{trial}", folder="/none",
-            config={"by": by}, since=0.0,
+            role=role,
+            trial=trial,
+            step=3,
+            metric="score",
+            mode="max",
+            value=0.5,
+            manifest=f"manifests/{trial}",
+            folder="/none",
+            config={"by": by},
+            since=0.0,
         )
         computing = Computing(self.kind, Path(chosen.folder), chosen.config)
         return Model(chosen, computing, self.kind, self.metrics.batch)
 
-    def run(self, what: Callable[[httpx.AsyncClient], Coroutine[Any, Any, Any]], base: str = "http://localhost:8000") -> Any:
+    def run(
+        self,
+        what: Callable[[httpx.AsyncClient], Coroutine[Any, Any, Any]],
+        base: str = "http://localhost:8000",
+    ) -> Any:
         """What comes of it, with the application served."""
 
         async def whole() -> Any:
             if self._first is not None:
                 self.switch(*self._first)
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=self._made), base_url=base) as client:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(app=self._made), base_url=base, headers=GIVEN
+            ) as client:
                 return await what(client)
 
         return asyncio.run(whole())
 
-    def post(self, body: Any = None, base: str = "http://localhost:8000", **given: Any) -> httpx.Response:
+    def post(
+        self, body: Any = None, base: str = "http://localhost:8000", **given: Any
+    ) -> httpx.Response:
         """One request to /predict."""
-        found: httpx.Response = self.run(lambda client: client.post("/predict", json=body, **given), base)
+        found: httpx.Response = self.run(
+            lambda client: client.post("/predict", json=body, **given), base
+        )
         return found
 
     def get(self, path: str, base: str = "http://localhost:8000", **given: Any) -> httpx.Response:

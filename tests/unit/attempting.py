@@ -1,4 +1,6 @@
-"""Attempts of a trainable that a test hands over, run here as a worker would run them, against an office. No test lives here."""
+"""Attempts of a trainable that a test hands over, run here as a worker would run them, against an
+office. No test lives here.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,19 @@ from typing import Any
 
 import pytest
 
-from regrow.tasks import reporter
-from regrow.tasks.attempt import Finished, run_attempt
-from regrow.tasks.checkpoint_writer import CheckpointWriter
-from regrow.tasks.messages import Assignment
-from regrow.tasks.ports import Store
-from regrow.tasks.trial import Trial
+from regrow.tasks.attempt.attempt import run_attempt
+from regrow.tasks.checkpoint.writer import CheckpointWriter
+from regrow.tasks.errors import Interrupted
+from regrow.tasks.ports.executor import Finished
+from regrow.tasks.ports.messages import Assignment
+from regrow.tasks.ports.store import Store
+from regrow.tasks.trial import reporter
+from regrow.tasks.trial.trial import Trial
 from tests.unit.office import Bench, MakeOffice, Office, offices
 from tests.unit.told import kept
 
 
-class Killed(BaseException):
+class Killed(Interrupted):
     """The worker is killed: nothing after this is sent."""
 
 
@@ -34,7 +38,9 @@ def make_office(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeOffice]:
 
 
 class Attempting:
-    """Runs attempts of the trainable that it is given. Other names are importable from `work_under_test` as well."""
+    """Runs attempts of the trainable that it is given. Other names are importable from
+    `work_under_test` as well.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._module = ModuleType("work_under_test")
@@ -43,8 +49,14 @@ class Attempting:
         monkeypatch.setitem(sys.modules, "work_under_test", self._module)
 
     def __call__(
-        self, office: Office, train: object, assignment: Assignment | None = None, *, store: Store | None = None,
-        task_run: str = "run-0", **names: Any,
+        self,
+        office: Office,
+        train: object,
+        assignment: Assignment | None = None,
+        *,
+        store: Store | None = None,
+        task_run: str = "run-0",
+        **names: Any,
     ) -> Finished:
         vars(self._module).update(train=train, **names)
         return run(office, assignment, store=store, bench=self.bench, task_run=task_run)
@@ -57,12 +69,23 @@ def attempt(monkeypatch: pytest.MonkeyPatch) -> Attempting:
 
 
 def run(
-    office: Office, assignment: Assignment | None = None, *, store: Store | None = None, bench: Bench | None = None,
+    office: Office,
+    assignment: Assignment | None = None,
+    *,
+    store: Store | None = None,
+    bench: Bench | None = None,
     task_run: str = "run-0",
 ) -> Finished:
-    """One attempt, by default that which the driver is to submit; `store`: another one than the office's."""
+    """One attempt, by default that which the driver is to submit; `store`: another one than the
+    office's.
+    """
     return run_attempt(
-        office.job, assignment or office.submitted(), office, store or office.store, host=bench or Bench(), task_run=task_run,
+        office.job,
+        assignment or office.submitted(),
+        office,
+        store or office.store,
+        host=bench or Bench(),
+        task_run=task_run,
         carry_on=lambda: False,
     )
 

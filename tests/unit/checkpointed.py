@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.checkpoints import SavedCheckpoint, save
+from regrow.tasks.checkpoint.saving import SavedCheckpoint, save
 
 Tree = dict[str, tuple[bytes, bool] | None]
 """Path to content and execute bit; None for an empty folder."""
@@ -32,13 +32,18 @@ def tree_of(folder: Path) -> Tree:
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_file():
-            tree[name] = (path.read_bytes(), os.access(path, os.X_OK) and bool(path.stat().st_mode & 0o100))
+            tree[name] = (
+                path.read_bytes(),
+                os.access(path, os.X_OK) and bool(path.stat().st_mode & 0o100),
+            )
         elif not any(path.iterdir()):
             tree[name] = None
     return tree
 
 
-def put(store: MemoryStore, tmp: Path, tree: Tree, *, trial: int = 1, attempt: int = 1, step: int = 1) -> SavedCheckpoint:
+def put(
+    store: MemoryStore, tmp: Path, tree: Tree, *, trial: int = 1, attempt: int = 1, step: int = 1
+) -> SavedCheckpoint:
     folder = plant(tmp / f"saved-{trial}-{attempt}-{step}", tree)
     return save(store, folder, trial=trial, attempt=attempt, step=step)
 
@@ -60,7 +65,9 @@ entries = st.none() | st.tuples(st.binary(max_size=200), st.booleans())
 def trees(draw: st.DrawFn) -> Tree:
     tree: Tree = {}
     for path, entry in draw(st.dictionaries(paths, entries, max_size=8)).items():
-        in_the_way = any(p == path or p.startswith(path + "/") or path.startswith(p + "/") for p in tree)
+        in_the_way = any(
+            p == path or p.startswith(path + "/") or path.startswith(p + "/") for p in tree
+        )
         if not in_the_way:
             tree[path] = entry
     return tree
@@ -69,5 +76,8 @@ def trees(draw: st.DrawFn) -> Tree:
 def three(store: MemoryStore, tmp: Path) -> list[str]:
     """Manifests of three checkpoints, newest first."""
     return [
-        put(store, tmp, {"w": text(f"weights {i}"), "sub/o": text(f"optimizer {i}")}, step=i).manifest for i in (3, 2, 1)
+        put(
+            store, tmp, {"w": text(f"weights {i}"), "sub/o": text(f"optimizer {i}")}, step=i
+        ).manifest
+        for i in (3, 2, 1)
     ]

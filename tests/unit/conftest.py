@@ -1,8 +1,8 @@
 """The fixtures that several files ask for, and quick collection.
 
-No garbage is collected while the libraries that the tests need are imported: those make millions of objects that stay. Looking
-for garbage among them took 3 s of the 10 s until the first test began, and a tenth of the time of the tests; so what is there by
-then is not looked at again.
+No garbage is collected while the libraries that the tests need are imported: those make millions of
+objects that stay. Looking for garbage among them took 3 s of the 10 s until the first test began,
+and a tenth of the time of the tests; so what is there by then is not looked at again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,18 @@ from tests.unit.programs import programs
 from tests.unit.refusing import refused
 from tests.unit.works import works
 
-__all__ = ["attempt", "group", "histories", "make_office", "make_pair", "programs", "refused", "unfinished_history", "unfinished_root", "works"]
+__all__ = [
+    "attempt",
+    "group",
+    "histories",
+    "make_office",
+    "make_pair",
+    "programs",
+    "refused",
+    "unfinished_history",
+    "unfinished_root",
+    "works",
+]
 
 
 @pytest.hookimpl(wrapper=True)

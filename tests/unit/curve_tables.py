@@ -18,22 +18,40 @@ SPACE: dict[str, Any] = {
 
 ROWS = [
     # lr, depth, kind, step, loss, accuracy, seconds
-    (0.01, 3, "mlp", 1, 0.9, 0.1, 2.0), (0.01, 3, "mlp", 2, 0.8, 0.2, 3.0), (0.01, 3, "mlp", 3, 0.7, 0.3, 4.0),
-    (0.1, 3, "mlp", 1, 0.6, 0.4, 1.0), (0.1, 3, "mlp", 2, 0.5, 0.5, 1.0), (0.1, 3, "mlp", 3, 0.4, 0.6, 1.0),
-    (0.01, 5, "cnn", 1, 0.3, 0.7, 5.0), (0.01, 5, "cnn", 2, 0.2, 0.8, 5.0),
+    (0.01, 3, "mlp", 1, 0.9, 0.1, 2.0),
+    (0.01, 3, "mlp", 2, 0.8, 0.2, 3.0),
+    (0.01, 3, "mlp", 3, 0.7, 0.3, 4.0),
+    (0.1, 3, "mlp", 1, 0.6, 0.4, 1.0),
+    (0.1, 3, "mlp", 2, 0.5, 0.5, 1.0),
+    (0.1, 3, "mlp", 3, 0.4, 0.6, 1.0),
+    (0.01, 5, "cnn", 1, 0.3, 0.7, 5.0),
+    (0.01, 5, "cnn", 2, 0.2, 0.8, 5.0),
 ]
 COLUMNS = ["lr", "depth", "kind", "step", "loss", "accuracy", "seconds"]
 
 
 def spec(**changes: Any) -> Spec:
-    return Spec.parse({
-        "name": "table", "trainable": "work.py:train", "metric": "loss", "mode": "min", "space": SPACE, "search": "random",
-        "trials": 6, "max_steps": 3, **changes,
-    })
+    return Spec.parse(
+        {
+            "name": "table",
+            "trainable": "work.py:train",
+            "metric": "loss",
+            "mode": "min",
+            "space": SPACE,
+            "search": "random",
+            "trials": 6,
+            "max_steps": 3,
+            **changes,
+        }
+    )
 
 
-def write(path: Path, rows: Sequence[Sequence[Any]] = ROWS, columns: Sequence[str] = COLUMNS) -> Path:
-    with (gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="")) as file:
+def write(
+    path: Path, rows: Sequence[Sequence[Any]] = ROWS, columns: Sequence[str] = COLUMNS
+) -> Path:
+    with (
+        gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="")
+    ) as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(rows)

@@ -1,4 +1,6 @@
-"""Experiments to export: simulated, of many kinds, and their logs in a folder; and the command line. No test lives here."""
+"""Experiments to export: simulated, of many kinds, and their logs in a folder; and the command
+line. No test lives here.
+"""
 
 from __future__ import annotations
 
@@ -39,20 +41,41 @@ SPEC: dict[str, Any] = {
     "trials": 12,
     "max_steps": 9,
 }
-CONFIG = ("lr", "model.layers", "model.rate", "noise", "optimizer", "momentum", "warmup", "mixed", "seed")
+CONFIG = (
+    "lr",
+    "model.layers",
+    "model.rate",
+    "noise",
+    "optimizer",
+    "momentum",
+    "warmup",
+    "mixed",
+    "seed",
+)
 """The columns of its parameters."""
 
 
 def curve(config: dict[str, Any], step: int) -> dict[str, float]:
-    """Rises until step 8, by configuration, and falls at step 9; the loss is not finite at its second step."""
+    """Rises until step 8, by configuration, and falls at step 9; the loss is not finite at its
+    second step.
+    """
     score = config["model"]["rate"] * (step / (step + 2) - 0.4 * (step > 8)) + config["lr"]
     return {"score": score, "loss": math.nan if step == 2 else 1.0 / step, "=cost": 2.0 * step}
 
 
-def simulation(function: Callable[[dict[str, Any], int], dict[str, float]] = curve, **changes: Any) -> Simulation:
+def simulation(
+    function: Callable[[dict[str, Any], int], dict[str, float]] = curve, **changes: Any
+) -> Simulation:
     """One that is open, not yet run."""
-    spec = Spec.parse({key: value for key, value in {**SPEC, **changes}.items() if value is not None})
-    made = Finite(spec=spec, objective=FunctionObjective(function=function, spec=spec), workers=3, startup=0.25).open()
+    spec = Spec.parse(
+        {key: value for key, value in {**SPEC, **changes}.items() if value is not None}
+    )
+    made = Finite(
+        spec=spec,
+        objective=FunctionObjective(function=function, spec=spec),
+        workers=3,
+        startup=0.25,
+    ).open()
     remember(made.history, made.events)
     return made
 
@@ -62,11 +85,15 @@ class Finite(Simulation):
 
     def _write(self, event: AnyEvent) -> None:
         for row in getattr(event, "rows", ()):
-            row.metrics.update({k: None for k, v in row.metrics.items() if v is not None and not math.isfinite(v)})
+            row.metrics.update(
+                {k: None for k, v in row.metrics.items() if v is not None and not math.isfinite(v)}
+            )
         super()._write(event)
 
 
-def history(function: Callable[[dict[str, Any], int], dict[str, float]] = curve, **changes: Any) -> History:
+def history(
+    function: Callable[[dict[str, Any], int], dict[str, float]] = curve, **changes: Any
+) -> History:
     """Of one that ran to its end."""
     return simulation(function, **changes).run().history
 
@@ -74,21 +101,29 @@ def history(function: Callable[[dict[str, Any], int], dict[str, float]] = curve,
 def empty() -> History:
     """Of an experiment that was opened where there is no room for a trial."""
     spec = Spec.parse(SPEC)
-    opened = Simulation(spec=spec, objective=FunctionObjective(function=curve, spec=spec), workers=0).open()
+    opened = Simulation(
+        spec=spec, objective=FunctionObjective(function=curve, spec=spec), workers=0
+    ).open()
     return remember(opened.history, opened.events)
 
 
 def unfinished() -> Simulation:
-    """With trials that are done, stopped, failed, running and pending, and one whose attempt was lost."""
+    """With trials that are done, stopped, failed, running and pending, and one whose attempt was
+    lost.
+    """
     run = simulation(trials=16).run(most_events=40)
     run.fail(run.running[0].trial, "ValueError: =1+1\x1b[31m")
-    while not {"done", "stopped", "running"} <= {state.value for state, count in run.history.counts.items() if count}:
+    while not {"done", "stopped", "running"} <= {
+        state.value for state, count in run.history.counts.items() if count
+    }:
         run.run(most_events=len(run.events) + 1)
     return run
 
 
 def keep(root: Path, events: Sequence[AnyEvent], *, at: int = 0) -> Places:
-    """Writes the log below a state root, some segments; `at`: a later writer goes on after so many events."""
+    """Writes the log below a state root, some segments; `at`: a later writer goes on after so many
+    events.
+    """
     places = Places.at(str(root))
     created = events[0]
     name = created.spec["name"] if hasattr(created, "spec") else ""

@@ -1,4 +1,6 @@
-"""Which names of Ray, Prefect, MLflow and Optuna a module uses that their documentation does not promise; read from its source."""
+"""Which names of Ray, Prefect, MLflow and Optuna a module uses that their documentation does not
+promise; read from its source.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,38 @@ from typing import TypeGuard
 
 LIBRARIES = ("mlflow", "optuna", "prefect", "ray")
 INTERNAL = (
-    "mlflow.server.fastapi_app", "mlflow.store", "mlflow.system_metrics", "mlflow.tracking.fluent", "mlflow.utils",
+    "mlflow.server.fastapi_app",
+    "mlflow.store",
+    "mlflow.system_metrics",
+    "mlflow.tracking.fluent",
+    "mlflow.utils",
     "optuna.search_space.group_decomposed",
-    "prefect.context.refresh_global_settings_context", "prefect.events.clients", "prefect.events.worker", "prefect.flow_engine",
-    "prefect.logging.configuration", "prefect.server", "prefect.task_engine", "prefect.utilities.engine",
-    "ray.autoscaler.v2", "ray.core", "ray.dashboard", "ray.scripts",
+    "prefect.context.refresh_global_settings_context",
+    "prefect.events.clients",
+    "prefect.events.worker",
+    "prefect.flow_engine",
+    "prefect.logging.configuration",
+    "prefect.server",
+    "prefect.task_engine",
+    "prefect.utilities.engine",
+    "ray.autoscaler.v2",
+    "ray.core",
+    "ray.dashboard",
+    "ray.scripts",
 )
-"""Modules (and a function) without an underscore that are no part of the documented interface either."""
+"""Modules (and a function) without an underscore that are no part of the documented interface
+either.
+"""
 PRIVATE = {
-    "regrow.infra.clusters.private", "regrow.infra.exports.optuna_private", "regrow.infra.mlflow.private", "regrow.infra.prefect.private",
-    "regrow.infra.ray.private", "regrow.infra.rllib.private", "regrow.search.samplers.optuna_private",
-    "regrow.optuna.private", "regrow.tune.private",
+    "regrow.infra.clusters.private",
+    "regrow.show.exports.optuna_private",
+    "regrow.infra.mlflow.private",
+    "regrow.infra.prefect.private",
+    "regrow.infra.ray.private",
+    "regrow.integrations.rllib.private",
+    "regrow.search.samplers.optuna_private",
+    "regrow.integrations.optuna.private",
+    "regrow.integrations.tune.private",
 }
 """The modules that may use them."""
 
@@ -28,7 +51,9 @@ def internal(name: str) -> bool:
     library, *parts = name.split(".")
     if library not in LIBRARIES:
         return False
-    return any(hidden(part) for part in parts) or any(name == one or name.startswith(f"{one}.") for one in INTERNAL)
+    return any(hidden(part) for part in parts) or any(
+        name == one or name.startswith(f"{one}.") for one in INTERNAL
+    )
 
 
 def hidden(name: str) -> bool:
@@ -37,7 +62,9 @@ def hidden(name: str) -> bool:
 
 
 def used(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """Each use of such a name: `module:name` or `module` for one that is imported, `.name` for an attribute."""
+    """Each use of such a name: `module:name` or `module` for one that is imported, `.name` for an
+    attribute.
+    """
     objects, modules = _objects(tree), _modules(tree)
     for node in ast.walk(tree):
         match node:
@@ -47,13 +74,20 @@ def used(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
                 for alias in names:
                     if internal(f"{module}.{alias.name}"):
                         yield node, f"{module}:{alias.name}"
-            case ast.Call(args=[ast.Constant(value=str(module)), ast.Constant(value=str(name)), *_]) if internal(module):
+            case ast.Call(
+                args=[ast.Constant(value=str(module)), ast.Constant(value=str(name)), *_]
+            ) if internal(module):
                 yield node, f"{module}:{name}"
-            case ast.Attribute(value=value, attr=name) if (found := modules.get(ast.unparse(value))) is not None:
+            case ast.Attribute(value=value, attr=name) if (
+                found := modules.get(ast.unparse(value))
+            ) is not None:
                 yield node, f"{found}:{name}"
-            case ast.Constant(value=str(text)) if internal(text):  # what import_module, and those that call it, are given
+            # what import_module, and those that call it, are given
+            case ast.Constant(value=str(text)) if internal(text):
                 yield node, text
-            case ast.Constant(value=str(text)) if "import " in text and any(library in text for library in LIBRARIES):
+            case ast.Constant(value=str(text)) if "import " in text and any(
+                library in text for library in LIBRARIES
+            ):
                 yield from ((node, name) for _, name in used(_program(text)))
             case ast.Attribute(value=value, attr=name) if hidden(name) and _root(value) in objects:
                 yield node, f".{name}"
@@ -74,12 +108,18 @@ def _program(text: str) -> ast.AST:
 
 
 def _objects(tree: ast.AST) -> set[str]:
-    """Names of what comes from a library, as far as can be told: imported, made of that, or annotated with it."""
+    """Names of what comes from a library, as far as can be told: imported, made of that, or
+    annotated with it.
+    """
     found: set[str] = set()
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                found |= {alias.asname or alias.name.partition(".")[0] for alias in names if _foreign(alias.name)}
+                found |= {
+                    alias.asname or alias.name.partition(".")[0]
+                    for alias in names
+                    if _foreign(alias.name)
+                }
             case ast.ImportFrom(module=str(module), names=names, level=0) if _foreign(module):
                 found |= {alias.asname or alias.name for alias in names}
     before = -1
@@ -87,17 +127,25 @@ def _objects(tree: ast.AST) -> set[str]:
         before = len(found)
         for node in ast.walk(tree):
             match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) if _root(value) in found or _loads(value):
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if _root(
+                    value
+                ) in found or _loads(value):
                     found.add(name)
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if _root(value) in found or _loads(value):
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if _root(
+                    value
+                ) in found or _loads(value):
                     found.add(name)
-                case ast.arg(arg=name, annotation=ast.expr() as annotation) if _root(annotation) in found:
+                case ast.arg(arg=name, annotation=ast.expr() as annotation) if (
+                    _root(annotation) in found
+                ):
                     found.add(name)
     return found
 
 
 def _modules(tree: ast.AST) -> dict[str, str]:
-    """The internal modules that expressions stand for: a call with the name, and what it is assigned to."""
+    """The internal modules that expressions stand for: a call with the name, and what it is
+    assigned to.
+    """
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         match node:
@@ -105,7 +153,9 @@ def _modules(tree: ast.AST) -> dict[str, str]:
                 found[ast.unparse(node)] = name
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if (made := found.get(ast.unparse(value))) is not None:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if (
+                made := found.get(ast.unparse(value))
+            ) is not None:
                 found[name] = made
     return found
 
@@ -115,10 +165,15 @@ def _foreign(module: str) -> bool:
 
 
 def _loads(node: ast.AST) -> bool:
-    """Whether an expression begins with a call that is given the name of a library's module, or `sys.modules` is."""
+    """Whether an expression begins with a call that is given the name of a library's module, or
+    `sys.modules` is.
+    """
     for one in ast.walk(node):
         match one:
-            case ast.Call(args=[ast.Constant(value=str(name)), *_]) | ast.Subscript(slice=ast.Constant(value=str(name))):
+            case (
+                ast.Call(args=[ast.Constant(value=str(name)), *_])
+                | ast.Subscript(slice=ast.Constant(value=str(name)))
+            ):
                 if _foreign(name) and name.isascii() and " " not in name and "." in name:
                     return True
     return False
@@ -146,7 +201,11 @@ def _first(node: ast.Attribute) -> str:
 
 
 def _is_of_self(target: ast.expr) -> TypeGuard[ast.Attribute]:
-    return isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    return (
+        isinstance(target, ast.Attribute)
+        and isinstance(target.value, ast.Name)
+        and target.value.id == "self"
+    )
 
 
 def _own(node: ast.ClassDef) -> set[str]:

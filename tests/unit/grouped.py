@@ -1,5 +1,5 @@
-"""Attempts of several ranks, run here: rank 0 as its worker would run it, each other one in a thread, over real sockets. No test
-lives here.
+"""Attempts of several ranks, run here: rank 0 as its worker would run it, each other one in a
+thread, over real sockets. No test lives here.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from types import ModuleType
 import pytest
 
 from regrow.search.events import Place
-from regrow.tasks import attempt as attempts
-from regrow.tasks import reporter
-from regrow.tasks.attempt import Finished, run_attempt
-from regrow.tasks.group import circle
+from regrow.tasks.attempt import attempt as attempts
+from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.group import leader as leading
+from regrow.tasks.group import peers
 from regrow.tasks.group.leader import Leader
 from regrow.tasks.group.member import Member, run_member
 from regrow.tasks.group.wire import Bye, Hello, Wire
-from regrow.tasks.messages import Assignment
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.executor import Finished
+from regrow.tasks.ports.messages import Assignment
+from regrow.tasks.ports.store import Store
+from regrow.tasks.trial import reporter
 from tests.unit.attempting import Killed
 from tests.unit.office import Bench, MakeOffice, Office, offices
 
@@ -60,7 +61,9 @@ class Rank:
     thread: threading.Thread | None = None
 
     def die(self) -> None:
-        """SIGKILL, as the others see it: nothing of it is heard any more. What it still does is a zombie's."""
+        """SIGKILL, as the others see it: nothing of it is heard any more. What it still does is a
+        zombie's.
+        """
         self.dead = True
         assert self.wire is not None
         self.wire.close()
@@ -82,10 +85,11 @@ class Grouping:
         self._module = ModuleType("work_under_test")
         self._module.__spec__ = ModuleSpec("work_under_test", None)
         monkeypatch.setitem(sys.modules, "work_under_test", self._module)
-        monkeypatch.setattr(sys, "argv", sys.argv)  # put back in another order than taken, by threads
-        monkeypatch.setattr(circle, "BLAME_SECONDS", 0.5)
+        # put back in another order than taken, by threads
+        monkeypatch.setattr(sys, "argv", sys.argv)
+        monkeypatch.setattr(peers, "BLAME_SECONDS", 0.5)
         monkeypatch.setattr(leading, "STACKS_SECONDS", 0.1)
-        monkeypatch.setattr(circle, "BEAT_SECONDS", 0.1)
+        monkeypatch.setattr(peers, "BEAT_SECONDS", 0.1)
         monkeypatch.setattr(attempts, "_leaving", lambda host: self._leave)
         self.lease = 20.0
         self.ranks: dict[int, Rank] = {}
@@ -97,30 +101,62 @@ class Grouping:
         """The end of rank 0's process, as it did not react."""
 
     def __call__(
-        self, office: Office, train: object, assignment: Assignment | None = None, *, nodes: Mapping[int, str] | None = None,
-        devices: Mapping[int, str] | None = None, stores: Mapping[int, Store] | None = None, stall: float | None = None,
+        self,
+        office: Office,
+        train: object,
+        assignment: Assignment | None = None,
+        *,
+        nodes: Mapping[int, str] | None = None,
+        devices: Mapping[int, str] | None = None,
+        stores: Mapping[int, Store] | None = None,
+        stall: float | None = None,
     ) -> Finished:
-        """An attempt of as many ranks as it is wide, by default that which the driver is to submit. `nodes`, `devices`, `stores`: of
-        single ranks. Raises GroupBroken as its worker would. All ranks have ended by then.
+        """An attempt of as many ranks as it is wide, by default that which the driver is to submit.
+        `nodes`, `devices`, `stores`: of single ranks. Raises GroupBroken as its worker would. All
+        ranks have ended by then.
         """
         vars(self._module).update(train=train)
         assignment, job = assignment or office.submitted(), office.job
-        size, (nodes, devices, stores) = assignment.width, (nodes or {}, devices or {}, stores or {})
+        size, (nodes, devices, stores) = (
+            assignment.width,
+            (nodes or {}, devices or {}, stores or {}),
+        )
         self.bench = Bench(nodes.get(0, "node-0"))
         self.ranks = {
-            n: Rank(n, Bench(nodes.get(n, "node-0")), stores.get(n, office.store), devices.get(n, "")) for n in range(1, size)
+            n: Rank(
+                n, Bench(nodes.get(n, "node-0")), stores.get(n, office.store), devices.get(n, "")
+            )
+            for n in range(1, size)
         }
         leader = self.leader = Leader(
-            size, KEY, place=self.bench.place(), address=HOST, run="run-0-1", lease=self.lease, stall=stall or job.stall,
-            mean=job.reduce_mean, devices=devices.get(0, ""),
+            size,
+            KEY,
+            place=self.bench.place(),
+            address=HOST,
+            run="run-0-1",
+            lease=self.lease,
+            stall=stall or job.stall,
+            mean=job.reduce_mean,
+            devices=devices.get(0, ""),
         )
         for rank in self.ranks.values():
-            rank.thread = threading.Thread(target=self._follow, args=(office, assignment, rank), name=f"rank-{rank.number}", daemon=True)
+            rank.thread = threading.Thread(
+                target=self._follow,
+                args=(office, assignment, rank),
+                name=f"rank-{rank.number}",
+                daemon=True,
+            )
             rank.thread.start()
         try:
             leader.form(lambda: None)
             return run_attempt(
-                job, assignment, office, stores.get(0, office.store), host=self.bench, task_run="run-0", carry_on=lambda: False,
+                job,
+                assignment,
+                office,
+                stores.get(0, office.store),
+                host=self.bench,
+                task_run="run-0",
+                carry_on=lambda: False,
                 group=leader,
             )
         finally:
@@ -148,7 +184,11 @@ class Grouping:
             rank.wire.send(Hello(rank=rank.number, place=rank.bench.place(), devices=rank.devices))
             rank.member = Member(rank.wire, lease=self.lease, leave=rank.leave)
             run_member(
-                office.job, assignment, rank.store, member=rank.member, host=rank.bench,
+                office.job,
+                assignment,
+                rank.store,
+                member=rank.member,
+                host=rank.bench,
                 put=lambda welcome: rank.variables.update(welcome.variables),
             )
         except Killed:
@@ -174,8 +214,16 @@ def here(rank: int, node: str = "") -> Hello:
 
 @pytest.fixture
 def make_pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeOffice]:
-    """Makes offices of experiments whose trials have two ranks; messages are sent only where an attempt must, not by the clock."""
+    """Makes offices of experiments whose trials have two ranks; messages are sent only where an
+    attempt must, not by the clock.
+    """
     monkeypatch.setattr(reporter, "FLUSH_SECONDS", 60.0)
-    usual = {"trainable": "work_under_test:train", "schedule": "fifo", "max_steps": 5, "slots": 4, "resources": {"workers": 2}}
+    usual = {
+        "trainable": "work_under_test:train",
+        "schedule": "fifo",
+        "max_steps": 5,
+        "slots": 4,
+        "resources": {"workers": 2},
+    }
     with offices(**usual) as make:
         yield make

@@ -1,4 +1,5 @@
-"""An experiment whose trials save checkpoints, written as a driver writes it: log and checkpoints by the product's own writers.
+"""An experiment whose trials save checkpoints, written as a driver writes it: log and checkpoints
+by the product's own writers.
 
 No test lives here.
 """
@@ -13,27 +14,49 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from regrow.infra.log.log import Log
-from regrow.search.events import AnyEvent, Began, Created, Dropped, Ended, Opened, Proposed, Reported, Row, Saved, Started, encode
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Created,
+    Dropped,
+    Ended,
+    Opened,
+    Proposed,
+    Reported,
+    Row,
+    Saved,
+    Started,
+    encode,
+)
 from regrow.search.history import History
 from regrow.search.spec import Spec
-from regrow.tasks.checkpoints import discard, save
-from regrow.tasks.ports import Store
+from regrow.tasks.checkpoint.saving import discard, save
+from regrow.tasks.ports.store import Store
 
 SPEC: dict[str, Any] = {
-    "name": "kept", "trainable": "work.py:train", "metric": "score", "mode": "max",
-    "space": {"model": {"size": {"int": [1, 1000]}}}, "search": "random", "trials": 50, "max_steps": 9,
+    "name": "kept",
+    "trainable": "work.py:train",
+    "metric": "score",
+    "mode": "max",
+    "space": {"model": {"size": {"int": [1, 1000]}}},
+    "search": "random",
+    "trials": 50,
+    "max_steps": 9,
 }
 
 
 class Kept:
-    """Trials are begun by their first checkpoint. The file of each is JSON: what `save` is given, trial and step beside it."""
+    """Trials are begun by their first checkpoint. The file of each is JSON: what `save` is given,
+    trial and step beside it.
+    """
 
     def __init__(self, store: Store, **changes: Any) -> None:
         self.store, self.log, self.history = store, Log.open(store), History()
         now = time.time()
         spec = Spec.parse({**SPEC, **changes})
         first: list[AnyEvent] = [
-            Created(t=now, id="one", spec=spec.to_json()), Opened(t=now, by="driver", driver="d", slots=50, trials=50)
+            Created(t=now, id="one", spec=spec.to_json()),
+            Opened(t=now, by="driver", driver="d", slots=50, trials=50),
         ]
         self.log.claim([encode(event) for event in first])
         for event in first:
@@ -49,7 +72,8 @@ class Kept:
         """Begins another trial; returns its number."""
         number, now = len(self.history.trials), time.time()
         self.say(
-            Proposed(t=now, trial=number, config={"model.size": number + 1}), Started(t=now, trial=number, attempt=1),
+            Proposed(t=now, trial=number, config={"model.size": number + 1}),
+            Started(t=now, trial=number, attempt=1),
             Began(t=now, trial=number, attempt=1, node="n"),
         )
         return number
@@ -57,17 +81,26 @@ class Kept:
     def report(self, trial: int, *scores: float, **others: float) -> int:
         """The next steps of a trial; returns the last one."""
         step = self.history.trials[trial].step
-        rows = [Row(step + place, time.time(), {"score": score, **others}) for place, score in enumerate(scores, start=1)]
+        rows = [
+            Row(step + place, time.time(), {"score": score, **others})
+            for place, score in enumerate(scores, start=1)
+        ]
         self.say(Reported(t=time.time(), trial=trial, attempt=1, rows=rows))
         return step + len(scores)
 
     def save(self, trial: int, *scores: float, said: bool = True, **content: Any) -> Saved:
-        """The next steps of a trial, and a checkpoint of the last. Not `said`: the log does not have it yet."""
+        """The next steps of a trial, and a checkpoint of the last. Not `said`: the log does not
+        have it yet.
+        """
         step = self.report(trial, *scores)
         with TemporaryDirectory() as folder:
-            (Path(folder) / "model.json").write_text(json.dumps({"trial": trial, "step": step, **content}))
+            (Path(folder) / "model.json").write_text(
+                json.dumps({"trial": trial, "step": step, **content})
+            )
             made = save(self.store, Path(folder), trial=trial, attempt=1, step=step)
-        saved = Saved(t=time.time(), trial=trial, attempt=1, step=step, manifest=made.manifest, size=made.size)
+        saved = Saved(
+            t=time.time(), trial=trial, attempt=1, step=step, manifest=made.manifest, size=made.size
+        )
         if said:
             self.say(saved)
         return saved
@@ -85,10 +118,21 @@ class Kept:
 
     def end(self, trial: int) -> None:
         """The trial is done."""
-        self.say(Ended(t=time.time(), trial=trial, attempt=1, outcome="done", step=self.history.trials[trial].step))
+        self.say(
+            Ended(
+                t=time.time(),
+                trial=trial,
+                attempt=1,
+                outcome="done",
+                step=self.history.trials[trial].step,
+            )
+        )
 
     def _staying(self, going: Iterable[Saved]) -> list[str]:
         gone = {one.manifest for one in going}
         return [
-            one.manifest for trial in self.history.trials for one in trial.checkpoints.values() if one.manifest not in gone
+            one.manifest
+            for trial in self.history.trials
+            for one in trial.checkpoints.values()
+            if one.manifest not in gone
         ]

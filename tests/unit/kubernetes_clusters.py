@@ -8,20 +8,46 @@ from regrow.infra.clusters.description import Cluster, Kubernetes
 
 SPOT = {"karpenter.sh/capacity-type": "spot"}
 FULL: dict[str, Any] = {
-    "name": "sweep", "on": "kubernetes", "image": "registry/sweep:1", "namespace": "ml", "context": "lab",
-    "python": "/opt/venv/bin/python", "service_account": "sweep", "pull_secrets": ["registry"], "secrets": ["aws"],
-    "env": {"MODE": "offline-4711", "HF_TOKEN": "$HF_TOKEN"}, "volumes": {"/data": "sets"}, "shared": ["/data/state"],
-    "idle": "5min", "expires": "2d",
-    "head": {"cpu": 2, "memory": "4GiB", "node_selector": {"pool": "base"}, "tolerations": [{"key": "base", "operator": "Exists"}]},
+    "name": "sweep",
+    "on": "kubernetes",
+    "image": "registry/sweep:1",
+    "namespace": "ml",
+    "context": "lab",
+    "python": "/opt/venv/bin/python",
+    "service_account": "sweep",
+    "pull_secrets": ["registry"],
+    "secrets": ["aws"],
+    "env": {"MODE": "offline-4711", "HF_TOKEN": "$HF_TOKEN"},
+    "volumes": {"/data": "sets"},
+    "shared": ["/data/state"],
+    "idle": "5min",
+    "expires": "2d",
+    "head": {
+        "cpu": 2,
+        "memory": "4GiB",
+        "node_selector": {"pool": "base"},
+        "tolerations": [{"key": "base", "operator": "Exists"}],
+    },
     "workers": [
-        {"name": "spot", "cpu": 3.5, "memory": "16GiB", "gpu": 1, "market": "spot", "most": 30, "node_selector": SPOT,
-         "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}]},
+        {
+            "name": "spot",
+            "cpu": 3.5,
+            "memory": "16GiB",
+            "gpu": 1,
+            "market": "spot",
+            "most": 30,
+            "node_selector": SPOT,
+            "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+        },
         {"name": "steady", "cpu": 4, "memory": "16GiB", "most": 8, "least": 1, "after": "10min"},
     ],
 }
 """One with all of its keys."""
 LEAST: dict[str, Any] = {
-    "name": "small", "on": "kubernetes", "image": "sweep", "workers": [{"name": "all", "cpu": 1, "memory": "2GiB", "most": 2}],
+    "name": "small",
+    "on": "kubernetes",
+    "image": "sweep",
+    "workers": [{"name": "all", "cpu": 1, "memory": "2GiB", "most": 2}],
 }
 """One with the fewest."""
 

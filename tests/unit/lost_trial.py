@@ -1,4 +1,6 @@
-"""The log of a small experiment: trial 0 is lost once and goes on, trial 1 fails. No test lives here."""
+"""The log of a small experiment: trial 0 is lost once and goes on, trial 1 fails. No test lives
+here.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,18 @@ from regrow.search.events import (
     Started,
     encode,
 )
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.store import Store
 
 SPEC = {
-    "name": "told", "trainable": "work.py:train", "metric": "score", "mode": "max", "trials": 2, "max_steps": 3,
-    "space": {"x": {"uniform": [0.0, 1.0]}, "kind": {"choice": ["a|b", "<i>"]}}, "search": "random", "concurrency": 2,
+    "name": "told",
+    "trainable": "work.py:train",
+    "metric": "score",
+    "mode": "max",
+    "trials": 2,
+    "max_steps": 3,
+    "space": {"x": {"uniform": [0.0, 1.0]}, "kind": {"choice": ["a|b", "<i>"]}},
+    "search": "random",
+    "concurrency": 2,
 }
 TRACE = "Traceback (most recent call last):\nValueError: bad | luck"
 
@@ -45,7 +54,16 @@ def beginning() -> list[AnyEvent]:
 def loss() -> list[AnyEvent]:
     """Trial 0 is lost and begins again."""
     return [
-        Ended(t=4.0, trial=0, attempt=1, outcome="lost", cause="infrastructure", step=1, message="it was killed", by="driver"),
+        Ended(
+            t=4.0,
+            trial=0,
+            attempt=1,
+            outcome="lost",
+            cause="infrastructure",
+            step=1,
+            message="it was killed",
+            by="driver",
+        ),
         Started(t=4.0, trial=0, attempt=2, checkpoints=["manifests/0/1/1.json"]),
         Began(t=6.5, trial=0, attempt=2, node="west", restored=1, task_run="r0"),
     ]
@@ -55,7 +73,15 @@ def ending() -> list[AnyEvent]:
     """Trial 1 fails, trial 0 gets better and is done."""
     rows = [Row(2, 7.0, {"score": 0.75}), Row(3, 8.0, {"score": 0.625})]
     return [
-        Ended(t=7.0, trial=1, attempt=1, outcome="failed", cause="error", message="ValueError: bad | luck", trace=TRACE),
+        Ended(
+            t=7.0,
+            trial=1,
+            attempt=1,
+            outcome="failed",
+            cause="error",
+            message="ValueError: bad | luck",
+            trace=TRACE,
+        ),
         Reported(t=8.0, trial=0, attempt=2, rows=rows),
         Ended(t=9.0, trial=0, attempt=2, outcome="done", step=3),
         Closed(t=9.0, status="finished"),

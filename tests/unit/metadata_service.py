@@ -14,7 +14,9 @@ INSTANCE_ACTION = "/latest/meta-data/spot/instance-action"
 
 
 class Service:
-    """A metadata service. `answers` by path; `required` are headers without which it refuses, as the clouds' do."""
+    """A metadata service. `answers` by path; `required` are headers without which it refuses, as
+    the clouds' do.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -32,13 +34,20 @@ class Service:
         self.asked.append(f"{method} {path}")
         self.delay.wait(20)
         if method == "PUT":
-            if path != TOKEN or not headers.get("x-aws-ec2-metadata-token-ttl-seconds", "").isdigit():
+            if (
+                path != TOKEN
+                or not headers.get("x-aws-ec2-metadata-token-ttl-seconds", "").isdigit()
+            ):
                 return 400, ""
             if (refused := self.answers.get(TOKEN)) is not None:
                 return refused
             self.tokens.append(f"token-{len(self.asked)}")
             return 200, self.tokens[-1]
-        if path.startswith("/latest/") and TOKEN not in self.answers and headers.get("x-aws-ec2-metadata-token") not in self.tokens:
+        if (
+            path.startswith("/latest/")
+            and TOKEN not in self.answers
+            and headers.get("x-aws-ec2-metadata-token") not in self.tokens
+        ):
             return 401, ""
         if any(headers.get(name) != value for name, value in self.required.items()):
             return self.refusal, ""
@@ -49,7 +58,9 @@ class Service:
 def serving(service: Service) -> Iterator[None]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = service.answer(self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
+            status, body = service.answer(
+                self.command, self.path, {k.lower(): v for k, v in self.headers.items()}
+            )
             try:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body.encode())))

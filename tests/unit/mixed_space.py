@@ -1,4 +1,6 @@
-"""A space with parameters of every kind, and a function over it whose best is known: for samplers with a model. No test lives here."""
+"""A space with parameters of every kind, and a function over it whose best is known: for samplers
+with a model. No test lives here.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,9 @@ def setting(space: Space = LINE, **changes: Any) -> Setting:
 def loss(config: Mapping[str, Any]) -> float:
     """0 at lr 1e-3, 4 layers of kind "d", width 0.5."""
     return float(
-        abs(math.log10(config["lr"]) + 3) + abs(config["layers"] - 4) + 3 * "dbca".index(config["kind"]) + abs(config["width"] - 0.5)
+        abs(math.log10(config["lr"]) + 3)
+        + abs(config["layers"] - 4)
+        + 3 * "dbca".index(config["kind"])
+        + abs(config["width"] - 0.5)
         + abs(config.get("depth", 4) - 4)
     )

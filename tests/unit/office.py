@@ -1,4 +1,6 @@
-"""A real coordinator over a store in memory, without Ray: its event loop runs in a thread. No test lives here."""
+"""A real coordinator over a store in memory, without Ray: its event loop runs in a thread. No test
+lives here.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +11,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regrow.infra.coordinator.claim import Opening
-from regrow.infra.coordinator.coordinator import Coordinator
-from regrow.infra.coordinator.instructions import Instructions
-from regrow.infra.coordinator.room import Room
+from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.coordinator import Coordinator
+from regrow.flows.coordinator.instructions import Instructions
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Place
 from regrow.search.history import History
+from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Assignment, Job, Progress, Reply
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.ports.store import Store
 from tests.unit.simulated import SPEC
 
 T = TypeVar("T")
 
 
 class GatedStore(MemoryStore):
-    """A store whose writes to the log wait while the gate is shut, and fail with `error` if there is one."""
+    """A store whose writes to the log wait while the gate is shut, and fail with `error` if there
+    is one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +50,9 @@ class GatedStore(MemoryStore):
 
 
 class Bench:
-    """The Host of an attempt that runs here. `notice(why, node)` tells the attempt that it, or its node, goes away."""
+    """The Host of an attempt that runs here. `notice(why, node)` tells the attempt that it, or its
+    node, goes away.
+    """
 
     def __init__(self, node_id: str = "") -> None:
         self._node_id = node_id
@@ -67,9 +73,19 @@ class Bench:
 
 
 class Office:
-    """The CoordinatorClient of a coordinator that may be restarted. `told` has every message, in order."""
+    """The CoordinatorClient of a coordinator that may be restarted. `told` has every message, in
+    order.
+    """
 
-    def __init__(self, *, slots: int = 1, fixed: bool = False, driver: str = "driver-1", store: Store | None = None, **spec: Any) -> None:
+    def __init__(
+        self,
+        *,
+        slots: int = 1,
+        fixed: bool = False,
+        driver: str = "driver-1",
+        store: Store | None = None,
+        **spec: Any,
+    ) -> None:
         self.store = store or GatedStore()
         self.spec = Spec.parse({**SPEC, "trials": 1, **spec})
         self.slots, self.fixed = slots, fixed
@@ -86,7 +102,9 @@ class Office:
         """A coordinator comes up, of a new driver or once more of the same."""
 
         async def make() -> Coordinator:
-            return Coordinator(self.store, self._opening(), driver, monotonic=lambda: self.monotonic)
+            return Coordinator(
+                self.store, self._opening(), driver, monotonic=lambda: self.monotonic
+            )
 
         with self._opening_one:
             self.coordinator = self.wait(make())
@@ -114,10 +132,11 @@ class Office:
             asked = self.coordinator
             reply = self.wait(asked.report(progress))
             with self._opening_one:
-                if asked is self.coordinator:  # else it was gone before it could answer, and Ray asks the next one
+                # else it was gone before it could answer, and Ray asks the next one
+                if asked is self.coordinator:
                     return reply
 
-    def instructions(self, room: Room | None = None) -> Instructions:
+    def instructions(self, room: ClusterCapacity | None = None) -> Instructions:
         """What the driver is to do now, which tells that the cluster has this room."""
         return self.wait(self.coordinator.instructions(0.0, room))
 
@@ -169,7 +188,9 @@ MakeOffice = Callable[..., Office]
 
 @contextmanager
 def offices(**usual: Any) -> Iterator[MakeOffice]:
-    """Makes offices of specifications with these values, unless others are given; all are closed afterwards."""
+    """Makes offices of specifications with these values, unless others are given; all are closed
+    afterwards.
+    """
     made: list[Office] = []
 
     def make(**changes: Any) -> Office:

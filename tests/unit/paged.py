@@ -9,21 +9,23 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp
 
+from regrow.apps.page.app import app
+from regrow.apps.page.links import Links
 from regrow.infra.log.log import Log
+from regrow.infra.state.passwords import USER, Passwords
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
-from regrow.page.app import app
-from regrow.page.links import Links
 from regrow.search.events import AnyEvent, Closed, encode
 
 OURS = "http://localhost"
+KNOWN = Passwords(prefect="of Prefect", mlflow="of MLflow", page="grün:er", cookies="key")
 
 
 class Reader:
     """A browser without a screen: each call is one request, answered in this process."""
 
-    def __init__(self, made: ASGIApp) -> None:
-        self._made = made
+    def __init__(self, made: ASGIApp, auth: tuple[str, str] | None = (USER, KNOWN.page)) -> None:
+        self._made, self._auth = made, auth
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         """The answer, redirections not followed."""
@@ -31,15 +33,22 @@ class Reader:
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(app=self._made)
-            async with httpx.AsyncClient(transport=transport, base_url=OURS) as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url=OURS, auth=self._auth
+            ) as client:
                 return await client.get(path, headers=headers)
 
         return asyncio.run(ask())
 
 
-def reader(root: Path, links: Links | None = None, password: str | None = None, **given: Any) -> Reader:
-    """Who reads the page of a state root."""
-    return Reader(app(Places(root=str(root)), links or Links(), password, **given))
+def reader(root: Path, links: Links | None = None, **given: Any) -> Reader:
+    """Who reads the page of a state root, and has its password."""
+    return Reader(app(Places(root=str(root)), links or Links(), KNOWN, **given))
+
+
+def stranger(root: Path) -> Reader:
+    """Who has not."""
+    return Reader(app(Places(root=str(root)), Links(), KNOWN), None)
 
 
 def logged(root: Path, name: str, events: Sequence[AnyEvent]) -> Log:

@@ -1,4 +1,6 @@
-"""Programs as trials: real processes, run by an attempt against a real coordinator, with a store in memory. No test lives here."""
+"""Programs as trials: real processes, run by an attempt against a real coordinator, with a store in
+memory. No test lives here.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from regrow.tasks.attempt import Finished
-from regrow.tasks.messages import Assignment
+from regrow.tasks.ports.executor import Finished
+from regrow.tasks.ports.messages import Assignment
 from tests.unit.attempting import run
 from tests.unit.office import Bench, MakeOffice, Office, offices
 
@@ -40,10 +42,14 @@ class Programs:
         self.make_office = make_office
         self.bench = Bench()
 
-    def office(self, program: str, *, run: tuple[str, ...] = ("python", "train.py"), **changes: Any) -> Office:
+    def office(
+        self, program: str, *, run: tuple[str, ...] = ("python", "train.py"), **changes: Any
+    ) -> Office:
         """An experiment whose trials are this program."""
         (self.folder / "train.py").write_text(textwrap.dedent(program))
-        return self.make_office(**{"command": list(run), "working_dir": str(self.folder), **changes})
+        return self.make_office(
+            **{"command": list(run), "working_dir": str(self.folder), **changes}
+        )
 
     def attempt(self, office: Office, assignment: Assignment | None = None) -> Finished:
         """One attempt, by default that which the driver is to submit."""
@@ -52,7 +58,9 @@ class Programs:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:
-    """Programs in a folder of the test's; what they report is sent in the background, as in a worker."""
+    """Programs in a folder of the test's; what they report is sent in the background, as in a
+    worker.
+    """
     with offices(trainable="command", schedule="fifo", max_steps=5) as make_office:
         yield Programs(tmp_path, make_office)
 

@@ -1,4 +1,6 @@
-"""Specifications that are refused by the command line, as a user runs it, within this process. No test lives here."""
+"""Specifications that are refused by the command line, as a user runs it, within this process. No
+test lives here.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,12 @@ Refused = Callable[..., str]
 
 
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Runs `regrow ...` in a folder with a trainable; returns the one line that it says, without `regrow: `."""
+def refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Refused:
+    """Runs `regrow ...` in a folder with a trainable; returns the one line that it says, without
+    `regrow: `.
+    """
     for name in [n for n in os.environ if n.startswith(("REGROW_", "PREFECT_", "MLFLOW_", "RAY_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,6 @@
-"""A search in memory with several trials in flight, and its replay from nothing before each proposal. No test lives here."""
+"""A search in memory with several trials in flight, and its replay from nothing before each
+proposal. No test lives here.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,19 @@ def seed_of(number: int) -> int:
 def on_paper(proposal: Proposal | None) -> Proposal:
     """The proposal as it comes back from the log."""
     assert proposal is not None
-    return Proposal(config=json.loads(json.dumps(proposal.config)), state=json.loads(json.dumps(proposal.state)))
+    return Proposal(
+        config=json.loads(json.dumps(proposal.config)), state=json.loads(json.dumps(proposal.state))
+    )
 
 
 @dataclass(kw_only=True)
 class Replayed:
-    """A search of `count` trials, `in_flight` at a time, which end in a random order and in every way there is.
+    """A search of `count` trials, `in_flight` at a time, which end in a random order and in every
+    way there is.
 
-    `ends` has for each remainder of a number by 10 how such trials end; all others are done. Each `every`-th proposal is
-    compared with that of a new sampler which is told the same results in a random order; so is one that was told twice.
+    `ends` has for each remainder of a number by 10 how such trials end; all others are done. Each
+    `every`-th proposal is compared with that of a new sampler which is told the same results in a
+    random order; so is one that was told twice.
     """
 
     search: Any
@@ -40,13 +46,17 @@ class Replayed:
     count: int = 60
     in_flight: int = 4
     every: int = 1
-    ends: Mapping[int, str] = field(default_factory=lambda: {3: "failed", 5: "stopped", 6: "empty", 8: "user"})
+    ends: Mapping[int, str] = field(
+        default_factory=lambda: {3: "failed", 5: "stopped", 6: "empty", 8: "user"}
+    )
     earlier: int = 12
     told: list[Result] = field(default_factory=list)
     compared: int = 0
 
     def run(self) -> Replayed:
-        """Runs it. Raises AssertionError at the first proposal that is another one in the replay."""
+        """Runs it. Raises AssertionError at the first proposal that is another one in the
+        replay.
+        """
         chance = random.Random(7)
         sampler = make(self.search, self.setting)
         for result in self._earlier(chance):
@@ -56,12 +66,21 @@ class Replayed:
             if len(running) == self.in_flight:
                 self._tell(sampler, self._ended(running.pop(chance.randrange(len(running)))))
             if self.ends.get(number % 10) == "user":
-                running.append(Result(number=number, config=self._drawn(chance, number), status="running"))
+                running.append(
+                    Result(number=number, config=self._drawn(chance, number), status="running")
+                )
             else:
                 proposal = on_paper(sampler.ask(number, seed_of(number)))
                 if number % self.every == 0:
                     self._compare(number, proposal, chance)
-                running.append(Result(number=number, config=proposal.config, state=proposal.state, status="running"))
+                running.append(
+                    Result(
+                        number=number,
+                        config=proposal.config,
+                        state=proposal.state,
+                        status="running",
+                    )
+                )
             self._tell(sampler, running[-1])
         return self
 
@@ -72,7 +91,9 @@ class Replayed:
             fresh = make(self.search, self.setting)
             for result in told:
                 fresh.tell(result)
-            assert on_paper(fresh.ask(number, seed_of(number))) == proposal, f"proposal {number} differs"
+            assert on_paper(fresh.ask(number, seed_of(number))) == proposal, (
+                f"proposal {number} differs"
+            )
             self.compared += 1
 
     def _tell(self, sampler: Sampler, result: Result) -> None:
@@ -105,7 +126,10 @@ class Replayed:
         curve = [(step, value + 1 / step - 1 / 4) for step in range(1, steps + 1)]
         several = len(self.setting.modes)
         return replace(
-            running, status="stopped" if how == "stopped" else "done", value=curve[-1][1], intermediate=curve,
+            running,
+            status="stopped" if how == "stopped" else "done",
+            value=curve[-1][1],
+            intermediate=curve,
             values=tuple(abs(curve[-1][1] - k) for k in range(several)) if several > 1 else None,
             violations=tuple(math.sin(9 * value + k) for k in range(self.setting.constraints)),
         )
@@ -118,10 +142,16 @@ def best(search: Any, setting: Setting, objective: Objective, count: int) -> flo
         proposal = on_paper(sampler.ask(number, seed_of(number)))
         value = objective(proposal.config)
         found = min(found, value)
-        sampler.tell(Result(number=number, config=proposal.config, state=proposal.state, status="running"))
+        sampler.tell(
+            Result(number=number, config=proposal.config, state=proposal.state, status="running")
+        )
         sampler.tell(
             Result(
-                number=number, config=proposal.config, state=proposal.state, status="done", value=value,
+                number=number,
+                config=proposal.config,
+                state=proposal.state,
+                status="done",
+                value=value,
                 intermediate=[(setting.max_steps or 1, value)],
             )
         )

@@ -1,4 +1,6 @@
-"""Experiments whose trials fail, and the next session, in which they are tried again. No test lives here."""
+"""Experiments whose trials fail, and the next session, in which they are tried again. No test lives
+here.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,18 @@ from regrow.search.spec import Spec
 from tests.unit.simulated import SPEC, score
 
 SCHEDULES: list[Any] = [
-    "fifo", "asha", {"asha": {"type": "promotion", "reduction_factor": 2}}, "hyperband", "successive_halving",
-    {"async_hyperband": {"type": "promotion"}}, "pasha", {"median": {"min_samples_required": 1}},
-    {"percentile": {"min_samples_required": 1, "percentile": 50}}, {"pbt": {"perturbation_interval": 2}},
-    {"pb2": {"perturbation_interval": 2}}, {"resource_changing": {"schedule": "asha"}},
+    "fifo",
+    "asha",
+    {"asha": {"type": "promotion", "reduction_factor": 2}},
+    "hyperband",
+    "successive_halving",
+    {"async_hyperband": {"type": "promotion"}},
+    "pasha",
+    {"median": {"min_samples_required": 1}},
+    {"percentile": {"min_samples_required": 1, "percentile": 50}},
+    {"pbt": {"perturbation_interval": 2}},
+    {"pb2": {"perturbation_interval": 2}},
+    {"resource_changing": {"schedule": "asha"}},
 ]
 
 
@@ -29,7 +39,9 @@ def _objective(spec: Spec) -> FunctionObjective:
 
 
 def failing(run: Simulated, *at: tuple[int, int]) -> Simulated:
-    """Runs to the end; the trials of `at` raise once at the step beside their number, where they come to it."""
+    """Runs to the end; the trials of `at` raise once at the step beside their number, where they
+    come to it.
+    """
     left = set(at)
     run.open()
     while run.history.closed is None:
@@ -54,16 +66,27 @@ def curves(history: History) -> list[list[float]]:
 
 def until(events: list[AnyEvent], verdict: str) -> list[AnyEvent]:
     """The log up to the first such decision."""
-    place = next(n for n, event in enumerate(events) if isinstance(event, Decided) and event.verdict == verdict)
+    place = next(
+        n
+        for n, event in enumerate(events)
+        if isinstance(event, Decided) and event.verdict == verdict
+    )
     return events[: place + 1]
 
 
 def failed_after(run: Simulated, log: list[AnyEvent]) -> Simulated:
-    """That log, in which the trial of the last decision then raised, run to its end by the next driver."""
+    """That log, in which the trial of the last decision then raised, run to its end by the next
+    driver.
+    """
     decided = log[-1]
     assert isinstance(decided, Decided)
     ended = Ended(
-        t=decided.t, trial=decided.trial, attempt=decided.attempt, outcome="failed", cause="error", step=decided.step,
+        t=decided.t,
+        trial=decided.trial,
+        attempt=decided.attempt,
+        outcome="failed",
+        cause="error",
+        step=decided.step,
         message="raised as it was told",
     )
     return Simulated(spec=run.spec, objective=run.objective, workers=1).open([*log, ended]).run()

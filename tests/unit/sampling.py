@@ -1,4 +1,6 @@
-"""A space with a parameter of every kind, and samplers that are told results over it. No test lives here."""
+"""A space with a parameter of every kind, and samplers that are told results over it. No test lives
+here.
+"""
 
 from __future__ import annotations
 
@@ -63,19 +65,31 @@ def history(count: int, space: Space = SPACE) -> list[Result]:
         proposal = sampler.ask(number, seed_of(number))
         assert proposal is not None
         curve = [(step, loss(proposal.config) + 1 / step) for step in range(1, 2 + number % 5)]
-        common: dict[str, Any] = {"number": number, "config": proposal.config, "state": proposal.state}
+        common: dict[str, Any] = {
+            "number": number,
+            "config": proposal.config,
+            "state": proposal.state,
+        }
         if number % 7 == 5:
             results.append(Result(**common, status="running"))
         elif number % 7 == 4:
             results.append(Result(**common, status="failed"))
         elif number % 7 in (1, 3):
-            results.append(Result(**common, status="stopped", value=curve[-1][1], intermediate=curve[: number % 4]))
+            results.append(
+                Result(
+                    **common, status="stopped", value=curve[-1][1], intermediate=curve[: number % 4]
+                )
+            )
         else:
-            results.append(Result(**common, status="done", value=loss(proposal.config), intermediate=curve))
+            results.append(
+                Result(**common, status="done", value=loss(proposal.config), intermediate=curve)
+            )
     return results
 
 
-def told(search: object, results: list[Result], mode: Mode = "min", space: Space = SPACE) -> Sampler:
+def told(
+    search: object, results: list[Result], mode: Mode = "min", space: Space = SPACE
+) -> Sampler:
     sampler = make(search, space, mode)
     for result in results:
         sampler.tell(result)

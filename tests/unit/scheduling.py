@@ -1,4 +1,6 @@
-"""A scheduler at work on a number of slots, without a log: what a planner does with the port, step by step."""
+"""A scheduler at work on a number of slots, without a log: what a planner does with the port, step
+by step.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ SPACE = Space.parse({"x": {"uniform": [0, 1]}})
 
 
 def setting(
-    max_steps: int | None = 27, mode: Mode = "max", trials: int | None = None, seed: int = 0, space: Space = SPACE
+    max_steps: int | None = 27,
+    mode: Mode = "max",
+    trials: int | None = None,
+    seed: int = 0,
+    space: Space = SPACE,
 ) -> Setting:
     """A setting with one metric."""
     return Setting(space=space, modes=(mode,), max_steps=max_steps, trials=trials, seed=seed)
@@ -37,10 +43,12 @@ class Attempt:
 
 @dataclass
 class Run:
-    """Runs trials on `slots` slots, one step each in turn in the order of their start, until nothing is left to do.
+    """Runs trials on `slots` slots, one step each in turn in the order of their start, until
+    nothing is left to do.
 
-    `curve(trial, step, config)` is the objective. `breaks`: the step at which a trial fails for good; `lost`: those at
-    which an attempt is lost once, to be redone from the step of the last decision. `ends`: where a trial ends by itself.
+    `curve(trial, step, config)` is the objective. `breaks`: the step at which a trial fails for
+    good; `lost`: those at which an attempt is lost once, to be redone from the step of the last
+    decision. `ends`: where a trial ends by itself.
     """
 
     scheduler: Scheduler
@@ -96,7 +104,9 @@ class Run:
                 self.values[trial], self._decided[trial] = [], 0
                 self.config[trial] = dict(self.configs[trial]) if self.configs else {"x": 0.5}
                 state = self.states[trial] if self.states else {}
-                self.scheduler.added(Candidate(trial=trial, config=dict(self.config[trial]), state=state))
+                self.scheduler.added(
+                    Candidate(trial=trial, config=dict(self.config[trial]), state=state)
+                )
             else:
                 return
             width = self.scheduler.width(trial) if isinstance(self.scheduler, Widening) else 1
@@ -159,7 +169,7 @@ class Run:
         self.outcome[trial] = how
         self.scheduler.ended(trial, how)
 
-    # ---- what came of it --------------------------------------------------------------------------------------------
+    # ---- what came of it
 
     def reached(self, step: int) -> list[int]:
         """The trials that did at least so many steps."""
@@ -170,8 +180,12 @@ class Run:
         return [(step, verdict.action) for of, step, verdict in self.log if of == trial]
 
 
-def arrive(scheduler: Any, *arrivals: tuple[int, int, float], started: Iterable[int] = ()) -> list[str]:
-    """Trials that arrive at (trial, step, value) in that order; the actions. Only the last value of each is real."""
+def arrive(
+    scheduler: Any, *arrivals: tuple[int, int, float], started: Iterable[int] = ()
+) -> list[str]:
+    """Trials that arrive at (trial, step, value) in that order; the actions. Only the last value of
+    each is real.
+    """
     actions = []
     for trial, step, value in arrivals:
         values = [value] * step

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Reported, Row, Saved, Started
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Created,
+    Ended,
+    Opened,
+    Reported,
+    Row,
+    Saved,
+    Started,
+)
 from regrow.search.planning.planner import Planner
 from regrow.search.planning.verify import verify
 from regrow.search.schedulers import Scheduler, Verdict
@@ -14,7 +24,8 @@ from tests.unit.simulated import SPEC
 
 
 class Scripted(Scheduler):
-    """Does what the specification says: `script` has a verdict by "trial:step". Paused trials go on lowest first.
+    """Does what the specification says: `script` has a verdict by "trial:step". Paused trials go on
+    lowest first.
 
     `last`: only once no new trial comes. `widths`: by trial.
     """
@@ -22,16 +33,25 @@ class Scripted(Scheduler):
     needs_max_steps = False
 
     def __init__(
-        self, setting: Setting, *, script: dict[str, Any] | None = None, last: bool = False, widths: dict[str, int] | None = None
+        self,
+        setting: Setting,
+        *,
+        script: dict[str, Any] | None = None,
+        last: bool = False,
+        widths: dict[str, int] | None = None,
     ) -> None:
         super().__init__(setting)
-        self.script = {tuple(map(int, key.split(":"))): verdict for key, verdict in (script or {}).items()}
+        self.script = {
+            tuple(map(int, key.split(":"))): verdict for key, verdict in (script or {}).items()
+        }
         self.last, self.widths = last, widths or {}
         self.paused: set[int] = set()
         self.told: list[tuple[object, ...]] = []
 
     def first(self, trial: int, after: int) -> int | None:
-        return min((step for number, step in self.script if number == trial and step > after), default=None)
+        return min(
+            (step for number, step in self.script if number == trial and step > after), default=None
+        )
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
         verdict: Mapping[str, Any] = self.script[trial, len(values)]
@@ -66,7 +86,9 @@ RESTART = {"action": "restart", "why": "more resources"}
 
 
 def clone(source: int, x: float | None = None, action: str = "restart") -> dict[str, Any]:
-    return {"action": action, "why": "exploits", "source": source} | ({} if x is None else {"config": {"x": x}})
+    return {"action": action, "why": "exploits", "source": source} | (
+        {} if x is None else {"config": {"x": x}}
+    )
 
 
 def scripted(script: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -76,11 +98,24 @@ def scripted(script: dict[str, Any], **options: Any) -> dict[str, Any]:
 class Desk:
     """A planner with its log; every decision is checked by folding the log anew."""
 
-    def __init__(self, script: dict[str, Any], *, slots: int = 1, trials: int = 3, options: Any = None, **changes: Any) -> None:
+    def __init__(
+        self,
+        script: dict[str, Any],
+        *,
+        slots: int = 1,
+        trials: int = 3,
+        options: Any = None,
+        **changes: Any,
+    ) -> None:
         self.events: list[AnyEvent] = []
         self.planner = Planner()
         self.t = 0.0
-        spec = {**SPEC, "schedule": scripted(script, **(options or {})), "trials": trials, **changes}
+        spec = {
+            **SPEC,
+            "schedule": scripted(script, **(options or {})),
+            "trials": trials,
+            **changes,
+        }
         self.tell(Created(t=0.0, id="i", spec=spec))
         self.open(slots=slots, trials=trials)
 
@@ -108,10 +143,14 @@ class Desk:
 
     def open(self, *, slots: int = 1, trials: int = 3) -> list[AnyEvent]:
         self.t += 1
-        return self.tell(Opened(t=self.t, by="driver", driver=f"d{self.t}", slots=slots, trials=trials))
+        return self.tell(
+            Opened(t=self.t, by="driver", driver=f"d{self.t}", slots=slots, trials=trials)
+        )
 
     def begin(self, trial: int, restored: int = 0) -> list[AnyEvent]:
-        return self.tell(Began(t=self.t, trial=trial, attempt=self.attempt(trial), node="n", restored=restored))
+        return self.tell(
+            Began(t=self.t, trial=trial, attempt=self.attempt(trial), node="n", restored=restored)
+        )
 
     def report(self, trial: int, *steps: int, value: float = 1.0) -> list[AnyEvent]:
         rows = [Row(step, self.t, {"score": value}) for step in steps]
@@ -120,11 +159,30 @@ class Desk:
     def save(self, trial: int, step: int, source: str | None = None) -> list[AnyEvent]:
         number = self.attempt(trial)
         return self.tell(
-            Saved(t=self.t, trial=trial, attempt=number, step=step, manifest=f"m{trial}.{number}.{step}", size=1, source=source)
+            Saved(
+                t=self.t,
+                trial=trial,
+                attempt=number,
+                step=step,
+                manifest=f"m{trial}.{number}.{step}",
+                size=1,
+                source=source,
+            )
         )
 
-    def end(self, trial: int, outcome: Any = "paused", cause: Any = "", step: int = 0) -> list[AnyEvent]:
-        return self.tell(Ended(t=self.t, trial=trial, attempt=self.attempt(trial), outcome=outcome, cause=cause, step=step))
+    def end(
+        self, trial: int, outcome: Any = "paused", cause: Any = "", step: int = 0
+    ) -> list[AnyEvent]:
+        return self.tell(
+            Ended(
+                t=self.t,
+                trial=trial,
+                attempt=self.attempt(trial),
+                outcome=outcome,
+                cause=cause,
+                step=step,
+            )
+        )
 
     def attempt(self, trial: int) -> int:
         return len(self.planner.history.trials[trial].attempts)

@@ -1,6 +1,8 @@
-"""An experiment in memory: the real planner over a list of events, with virtual attempts in place of workers.
+"""An experiment in memory: the real planner over a list of events, with virtual attempts in place
+of workers.
 
-Time is counted in events, chance comes from a seed: the same arguments give the same log. No test lives here.
+Time is counted in events, chance comes from a seed: the same arguments give the same log. No test
+lives here.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def created(**changes: Any) -> Created:
     return Created(t=0.0, id="00000000-0000-0000-0000-000000000001", spec={**SPEC, **changes})
 
 
-def opened(t: float, *, slots: int = 2, trials: int = 6, by: Any = "driver", driver: str = "d") -> Opened:
+def opened(
+    t: float, *, slots: int = 2, trials: int = 6, by: Any = "driver", driver: str = "d"
+) -> Opened:
     """A writer takes over."""
     return Opened(t=t, by=by, driver=driver, slots=slots, trials=trials)
 
@@ -72,7 +76,9 @@ class Worker:
 
 @dataclass(slots=True)
 class Simulation:
-    """Runs until the experiment is closed. `lose`: the chance that an action of an attempt is its loss."""
+    """Runs until the experiment is closed. `lose`: the chance that an action of an attempt is its
+    loss.
+    """
 
     events: list[AnyEvent] = field(default_factory=list)
     slots: int = 2
@@ -88,7 +94,9 @@ class Simulation:
     most_running: int = 0
 
     def open(self, **changes: Any) -> Simulation:
-        """Replays the events there are and begins a session; creates the experiment where there are none."""
+        """Replays the events there are and begins a session; creates the experiment where there are
+        none.
+        """
         for event in self.events:
             self.planner.apply(event)
         if not self.events:
@@ -112,7 +120,11 @@ class Simulation:
         """Until closed; the user interrupts once there are `interrupt_after` events."""
         chance = random.Random(f"{self.seed}:{len(self.events)}")
         while self.planner.history.closed is None:
-            if interrupt_after is not None and len(self.events) >= interrupt_after and self.planner.history.closing is None:
+            if (
+                interrupt_after is not None
+                and len(self.events) >= interrupt_after
+                and self.planner.history.closing is None
+            ):
                 self.tell(Closing(t=self.now, status="interrupted", why="by the user", by="user"))
                 continue
             assert self.workers, "no attempt runs, and the experiment is not closed"
@@ -140,7 +152,15 @@ class Simulation:
             # A newer checkpoint is damaged now and then.
             usable = [m for m in worker.checkpoints if self.steady or chance.random() > self.lose]
             worker.step = at[usable[0]] if usable else 0
-            return self.tell(Began(t=self.now, trial=worker.trial, attempt=worker.attempt, node="n", restored=worker.step))
+            return self.tell(
+                Began(
+                    t=self.now,
+                    trial=worker.trial,
+                    attempt=worker.attempt,
+                    node="n",
+                    restored=worker.step,
+                )
+            )
         if worker.trial in self.fails:
             return self._end(worker, "failed", "error")
         if lease.stop is not None:
@@ -148,7 +168,11 @@ class Simulation:
         if worker.step == MAX_STEPS:
             return self._end(worker, "done")
         if history.closing is not None:
-            if history.closing.by == "user" and worker.saved < worker.step and chance.random() < 0.7:
+            if (
+                history.closing.by == "user"
+                and worker.saved < worker.step
+                and chance.random() < 0.7
+            ):
                 return self._save(worker)
             return self._end(worker, "paused" if history.closing.by == "user" else "stopped")
         if worker.saved < worker.step and (self.steady or chance.random() < 0.5):
@@ -158,14 +182,23 @@ class Simulation:
         steps = range(worker.step + 1, worker.step + count + 1)
         worker.step += count
         rows = [Row(step, self.now, {"score": score(trial.config, step)}) for step in steps]
-        return self.tell(Reported(t=self.now, trial=worker.trial, attempt=worker.attempt, rows=rows))
+        return self.tell(
+            Reported(t=self.now, trial=worker.trial, attempt=worker.attempt, rows=rows)
+        )
 
     def _save(self, worker: Worker) -> None:
         assert worker.step is not None
         worker.saved = worker.step
         manifest = f"manifests/{worker.trial}/{worker.attempt}/{worker.step}"
         self.tell(
-            Saved(t=self.now, trial=worker.trial, attempt=worker.attempt, step=worker.step, manifest=manifest, size=1)
+            Saved(
+                t=self.now,
+                trial=worker.trial,
+                attempt=worker.attempt,
+                step=worker.step,
+                manifest=manifest,
+                size=1,
+            )
         )
 
     def _end(self, worker: Worker, outcome: Outcome, cause: Cause = "") -> None:
@@ -173,7 +206,13 @@ class Simulation:
         by: Any = "driver" if outcome == "lost" else "attempt"
         self.tell(
             Ended(
-                t=self.now, trial=worker.trial, attempt=worker.attempt, outcome=outcome, cause=cause, step=worker.step or 0, by=by
+                t=self.now,
+                trial=worker.trial,
+                attempt=worker.attempt,
+                outcome=outcome,
+                cause=cause,
+                step=worker.step or 0,
+                by=by,
             )
         )
 
@@ -191,7 +230,9 @@ def decisions(events: Iterable[AnyEvent]) -> list[tuple[object, ...]]:
             case Proposed():
                 found.append(("proposed", event.trial, event.config))
             case Decided():
-                found.append(("decided", event.trial, event.step, event.verdict, event.until, event.why))
+                found.append(
+                    ("decided", event.trial, event.step, event.verdict, event.until, event.why)
+                )
             case _:
                 pass
     return found

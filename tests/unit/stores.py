@@ -1,4 +1,6 @@
-"""Stores in memory that fail or are out of reach, and damage to what is in a store. No test lives here."""
+"""Stores in memory that fail or are out of reach, and damage to what is in a store. No test lives
+here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.ports import Store, Unavailable
+from regrow.tasks.ports.store import Store, Unavailable
 
 
 def replace(store: Store, key: str, data: bytes) -> None:
@@ -23,7 +25,9 @@ def corrupt(store: Store, key: str) -> None:
 
 
 class Faulty(MemoryStore):
-    """Fails at chosen calls that change it: before they take effect, or after (the answer is lost)."""
+    """Fails at chosen calls that change it: before they take effect, or after (the answer is
+    lost).
+    """
 
     def __init__(self) -> None:
         super().__init__()

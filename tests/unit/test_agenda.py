@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regrow.station.agenda import Due, End, Skip, Start, plan
+from regrow.apps.station.due_runs import Due, End, Skip, Start, plan
 
 
 def due(run: str, at: float, schedule: str | None = "nightly", **other: object) -> Due:
@@ -49,7 +49,10 @@ def test_an_event_is_never_skipped() -> None:
 
 def test_other_schedules_and_runs_without_one_do_not_wait() -> None:
     running = [("before", "nightly"), ("typed", None)]
-    assert list(plan([due("a", 1, "hourly"), event("retried", 2, None)], running)) == [Start("a"), Start("retried")]
+    assert list(plan([due("a", 1, "hourly"), event("retried", 2, None)], running)) == [
+        Start("a"),
+        Start("retried"),
+    ]
 
 
 def test_what_runs_is_not_started_again() -> None:

@@ -18,7 +18,9 @@ from tests.unit.scheduling import setting
 
 
 def asha_of(mode: Mode, max_steps: int, reduction_factor: int = 3, grace_period: int = 1) -> Asha:
-    return Asha(setting(max_steps, mode), reduction_factor=reduction_factor, grace_period=grace_period)
+    return Asha(
+        setting(max_steps, mode), reduction_factor=reduction_factor, grace_period=grace_period
+    )
 
 
 def run(asha: Asha, *arrivals: tuple[int, float]) -> list[bool]:
@@ -33,9 +35,11 @@ def run(asha: Asha, *arrivals: tuple[int, float]) -> list[bool]:
 
 
 def test_the_best_third_goes_on_when_more_is_better() -> None:
-    # place of each among those before it and itself:  1/1   2/2   1/3   2/4    1/5   1/6    3/7   2/8    5/9
+    # place of each among those before it and itself:  1/1   2/2   1/3   2/4    1/5   1/6    3/7
+    # 2/8    5/9
     values = (0.5, 0.4, 0.6, 0.55, 0.7, 0.9, 0.65, 0.8, 0.62)
-    # of n, max(1, n // 3) go on:                       1     1     1     1      1     2      2     2      3
+    # of n, max(1, n // 3) go on:                       1     1     1     1      1     2      2
+    # 2      3
     expected = [True, False, True, False, True, True, False, True, False]
     assert run(asha_of("max", 27), *((1, v) for v in values)) == expected
 
@@ -55,7 +59,14 @@ def test_a_halving_takes_the_best_half() -> None:
     values = (1.0, 2.0, 3.0, 2.5, 2.75, 0.5)
     # of n, n // 2 go on, at least one:              1  1  1  2  2  3
     # places:                                        1  1  1  2  2  6
-    assert run(asha_of("max", 8, reduction_factor=2), *((1, v) for v in values)) == [True, True, True, True, True, False]
+    assert run(asha_of("max", 8, reduction_factor=2), *((1, v) for v in values)) == [
+        True,
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_single_trial_goes_on_to_its_end() -> None:
@@ -84,7 +95,9 @@ def test_the_order_of_arrival_counts() -> None:
         (2, 1, 3, [1]),
     ],
 )
-def test_rungs_lie_below_the_last_step(most: int, grace: int, factor: int, rungs: list[int]) -> None:
+def test_rungs_lie_below_the_last_step(
+    most: int, grace: int, factor: int, rungs: list[int]
+) -> None:
     asha = asha_of("max", most, grace_period=grace, reduction_factor=factor)
     found, after = [], 0
     while (rung := asha.first(0, after)) is not None:
@@ -119,7 +132,9 @@ def test_asking_changes_nothing() -> None:
 values = st.floats(-1e6, 1e6).map(lambda v: round(v, 3))
 
 
-@given(st.lists(values, min_size=1, max_size=40), st.integers(2, 5), st.sampled_from(["min", "max"]))
+@given(
+    st.lists(values, min_size=1, max_size=40), st.integers(2, 5), st.sampled_from(["min", "max"])
+)
 def test_a_trial_goes_on_if_it_is_among_the_best_of_those_so_far(
     seen: list[float], factor: int, mode: Mode
 ) -> None:
@@ -138,7 +153,9 @@ def test_the_best_of_all_is_never_stopped(seen: list[float]) -> None:
     assert verdicts[seen.index(max(seen))]
 
 
-@pytest.mark.parametrize("options", [{"reduction_factor": 1}, {"grace_period": 0}, {"grace_period": 10}, {"grace": 1}])
+@pytest.mark.parametrize(
+    "options", [{"reduction_factor": 1}, {"grace_period": 0}, {"grace_period": 10}, {"grace": 1}]
+)
 def test_options_that_make_no_rungs_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(SpecError, match=r"schedule\.asha"):
         schedulers.make({"asha": options}, setting(9))

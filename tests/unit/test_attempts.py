@@ -1,4 +1,6 @@
-"""What is told of a task run that ended without telling how, and which attempts are not made after all."""
+"""What is told of a task run that ended without telling how, and which attempts are not made after
+all.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,13 @@ def test_of_one_that_says_nothing_its_type() -> None:
 
 def test_an_attempt_that_is_given_up_behind_the_one_before_it_is_not_made() -> None:
     parts: Any = SimpleNamespace()
-    at = Attempts(runner=parts, executor=parts, lost=parts, flow_run_id=uuid4(), experiment_id="e", logs=parts)
-    orders: Any = [_Submission(assignment=SimpleNamespace(trial=0, attempt=n), avoid=()) for n in (3, 4)]  # type: ignore[arg-type]  # all that is asked of it
+    at = Attempts(
+        runner=parts, executor=parts, lost=parts, flow_run_id=uuid4(), experiment_id="e", logs=parts
+    )
+    orders: Any = [
+        _Submission(assignment=SimpleNamespace(trial=0, attempt=n), avoid=())  # type: ignore[arg-type]  # all that is asked of it
+        for n in (3, 4)
+    ]
     run = at._runs[0] = _TrialRun(id=uuid4(), orders=deque(orders), attempt=2)
     at._forget(0, 3)
     assert [order.assignment.attempt for order in run.orders] == [4]

@@ -1,4 +1,6 @@
-"""`search: auto`: what is chosen for which specification, that it is chosen once, and that logs older than it say what they said."""
+"""`search: auto`: what is chosen for which specification, that it is chosen once, and that logs
+older than it say what they said.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +9,33 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.claim import Opening, claimed
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.mlflow.parent_run import note
 from regrow.infra.state.experiments import Prepared, prepare
 from regrow.infra.state.places import Places
-from regrow.infra.views import summaries
-from regrow.live import text
 from regrow.search.errors import SpecError
 from regrow.search.events import Created, decode, encode
 from regrow.search.history import History
 from regrow.search.planning.simulator import FunctionObjective, simulate
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec, auto
+from regrow.show.live import text
+from regrow.show.views import summaries
 from tests.unit.simulated import Simulation, created, score
 
 GIVEN: dict[str, Any] = {
-    "name": "simulated", "trainable": "work.py:train", "metric": "score", "mode": "max",
-    "space": {"x": {"uniform": [0.0, 1.0]}, "size": {"logint": [1, 64]}, "kind": {"choice": ["a", "b"]}}, "trials": 40, "max_steps": 27,
+    "name": "simulated",
+    "trainable": "work.py:train",
+    "metric": "score",
+    "mode": "max",
+    "space": {
+        "x": {"uniform": [0.0, 1.0]},
+        "size": {"logint": [1, 64]},
+        "kind": {"choice": ["a", "b"]},
+    },
+    "trials": 40,
+    "max_steps": 27,
 }
 CELLS: dict[str, Any] = {"x": {"grid": [0.1, 0.5, 0.9]}, "kind": {"grid": ["a", "b"]}}
 TWO = {"metric": [{"name": "score", "mode": "max"}, {"name": "size", "mode": "min"}], "mode": None}
@@ -41,9 +52,21 @@ def spec(**changes: Any) -> Spec:
         ({"search": "auto", "schedule": "auto"}, "mobster", "async_hyperband"),
         ({"trials": auto.MOST_TRIALS}, "mobster", "async_hyperband"),
         ({"trials": auto.MOST_TRIALS + 1}, "tpe", "async_hyperband"),
-        ({"space": {f"x{n}": {"uniform": [0, 1]} for n in range(auto.MOST_DIMENSIONS)}}, "mobster", "async_hyperband"),
-        ({"space": {f"x{n}": {"uniform": [0, 1]} for n in range(auto.MOST_DIMENSIONS + 1)}}, "tpe", "async_hyperband"),
-        ({"space": {"x": {"uniform": [0, 1]}, **{f"c{n}": n for n in range(99)}}}, "mobster", "async_hyperband"),
+        (
+            {"space": {f"x{n}": {"uniform": [0, 1]} for n in range(auto.MOST_DIMENSIONS)}},
+            "mobster",
+            "async_hyperband",
+        ),
+        (
+            {"space": {f"x{n}": {"uniform": [0, 1]} for n in range(auto.MOST_DIMENSIONS + 1)}},
+            "tpe",
+            "async_hyperband",
+        ),
+        (
+            {"space": {"x": {"uniform": [0, 1]}, **{f"c{n}": n for n in range(99)}}},
+            "mobster",
+            "async_hyperband",
+        ),
         ({"max_steps": None}, "mobster", "fifo"),
         ({"max_steps": 1}, "mobster", "fifo"),
         ({"repeats": 2}, "mobster", "fifo"),
@@ -72,10 +95,16 @@ def test_what_is_chosen(changes: dict[str, Any], search: str, schedule: str) -> 
     given = spec(**changes)
     choice = given.choice
     assert choice.told().partition(" (")[0] == f"search: {search}, schedule: {schedule}"
-    assert set(choice.why) == {key for key in ("search", "schedule") if getattr(given, key) == "auto"}
+    assert set(choice.why) == {
+        key for key in ("search", "schedule") if getattr(given, key) == "auto"
+    }
     assert all(choice.why.values()), "each has a reason"
     again = Spec.parse(given.resolved.to_json())
-    assert (again.search, again.schedule, again.choice.why) == (choice.search, choice.schedule, {}), "what was chosen is said"
+    assert (again.search, again.schedule, again.choice.why) == (
+        choice.search,
+        choice.schedule,
+        {},
+    ), "what was chosen is said"
     again.check_imports()
     assert Spec.parse(given.to_json()) == given, "written and read it is still left to regrow"
 
@@ -83,8 +112,14 @@ def test_what_is_chosen(changes: dict[str, Any], search: str, schedule: str) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"search": {"auto": {"n": 1}}}, 'search.auto: {"n": 1}: has no options; write search: auto, or name one and its options'),
-        ({"search": "tpe", "schedule": "auto"}, 'schedule: "auto": goes with search: auto alone; leave it out, which is fifo, or name'),
+        (
+            {"search": {"auto": {"n": 1}}},
+            'search.auto: {"n": 1}: has no options; write search: auto, or name one and its options',
+        ),
+        (
+            {"search": "tpe", "schedule": "auto"},
+            'schedule: "auto": goes with search: auto alone; leave it out, which is fifo, or name',
+        ),
         ({"search": "atuo"}, "did you mean 'auto'?"),
         ({"trials": None}, "trials: is missing; write the total number of trials"),
         ({"enqueue": [{"x": 0.5}]}, "is for search: define_by_run"),
@@ -98,9 +133,15 @@ def test_what_does_not_fit_is_told(changes: dict[str, Any], message: str) -> Non
 
 @pytest.mark.parametrize(
     ("changes", "decided"),
-    [({}, True), ({"constraints": ["size <= 10"], "trials": 12}, False), ({"space": CELLS, "trials": None}, False)],
+    [
+        ({}, True),
+        ({"constraints": ["size <= 10"], "trials": 12}, False),
+        ({"space": CELLS, "trials": None}, False),
+    ],
 )
-def test_the_choice_stands_in_the_log_and_every_decision_follows_from_it(changes: dict[str, Any], decided: bool) -> None:
+def test_the_choice_stands_in_the_log_and_every_decision_follows_from_it(
+    changes: dict[str, Any], decided: bool
+) -> None:
     given = spec(**changes)
 
     def curve(config: dict[str, Any], step: int) -> dict[str, float]:
@@ -110,7 +151,10 @@ def test_the_choice_stands_in_the_log_and_every_decision_follows_from_it(changes
     first = decode(encode(events[0]))
     assert isinstance(first, Created)
     assert first.auto == given.choice.why
-    assert (first.spec["search"], first.spec["schedule"]) == (given.choice.search, given.choice.schedule)
+    assert (first.spec["search"], first.spec["schedule"]) == (
+        given.choice.search,
+        given.choice.schedule,
+    )
     verified = verify(events)
     assert verified.difference is None
     assert verified.history.closed is not None
@@ -145,10 +189,18 @@ def session(places: Places, given: Spec | None, driver: str, trials: int | None 
     first = prepare(places, GIVEN["name"], given, trials=trials, code=None)
     handed = None if given is None else Spec.parse(first.asked.to_json())
     prepared = prepare(places, GIVEN["name"], handed, trials=trials, code=None)
-    assert (prepared.choice, prepared.spec) == (first.choice, first.spec), "the flow finds what was found before it"
+    assert (prepared.choice, prepared.spec) == (first.choice, first.spec), (
+        "the flow finds what was found before it"
+    )
     opening = Opening(
-        id="00000000-0000-0000-0000-000000000001", spec=prepared.spec.model_dump(mode="json"), slots=1, trials=prepared.trials,
-        flow_run=None, code=None, versions={}, auto=prepared.auto,
+        id="00000000-0000-0000-0000-000000000001",
+        spec=prepared.spec.model_dump(mode="json"),
+        slots=1,
+        trials=prepared.trials,
+        flow_run=None,
+        code=None,
+        versions={},
+        auto=prepared.auto,
     )
     claimed(prepared.store, opening, driver)
     return prepared
@@ -159,13 +211,19 @@ def places(tmp_path: Path) -> Places:
     return Places(root=str(tmp_path / "state"))
 
 
-def test_a_session_with_more_trials_than_the_rule_would_have_keeps_the_choice(places: Places) -> None:
+def test_a_session_with_more_trials_than_the_rule_would_have_keeps_the_choice(
+    places: Places,
+) -> None:
     begun = session(places, spec(), "d1")
     assert begun.choice is not None
     assert begun.choice.told() == (
         "search: mobster, schedule: async_hyperband (auto: 40 trials, 3 parameters; trials of at most 27 steps)"
     )
-    for driver, given, trials in (("d2", spec(trials=3000), None), ("d3", spec(), 4000), ("d4", None, 5000)):
+    for driver, given, trials in (
+        ("d2", spec(trials=3000), None),
+        ("d3", spec(), 4000),
+        ("d4", None, 5000),
+    ):
         prepared = session(places, given, driver, trials)
         assert (prepared.choice, prepared.changes) == (None, []), "nothing is chosen again"
         history = replay(prepared.store)
@@ -184,8 +242,16 @@ def test_what_the_log_has_is_taken_whatever_it_is(places: Places) -> None:
 def test_a_search_that_is_named_has_to_be_the_one_that_was_chosen(places: Places) -> None:
     session(places, spec(), "d1")
     session(places, spec(search="mobster", schedule={"async_hyperband": {"eager": 13}}), "d2")
-    with pytest.raises(SpecError, match=r'search: "random": differs from the experiment .* which has "mobster"'):
-        prepare(places, GIVEN["name"], spec(search="random", schedule={"async_hyperband": {"eager": 13}}), trials=None, code=None)
+    with pytest.raises(
+        SpecError, match=r'search: "random": differs from the experiment .* which has "mobster"'
+    ):
+        prepare(
+            places,
+            GIVEN["name"],
+            spec(search="random", schedule={"async_hyperband": {"eager": 13}}),
+            trials=None,
+            code=None,
+        )
 
 
 def test_it_is_shown_with_its_reasons(places: Places) -> None:
@@ -194,5 +260,8 @@ def test_it_is_shown_with_its_reasons(places: Places) -> None:
     assert told in text.summary(history, places, alive=False, now=0.0)
     view = summaries.show(history, alive=False, now=0.0)
     assert (view["search"], view["schedule"]) == ("mobster", {"async_hyperband": {"eager": 13}})
-    assert view["auto"] == {"search": "40 trials, 3 parameters", "schedule": "trials of at most 27 steps"}
+    assert view["auto"] == {
+        "search": "40 trials, 3 parameters",
+        "schedule": "trials of at most 27 steps",
+    }
     assert "(search `mobster`, schedule `async_hyperband`, auto)" in note(history, None, None, "")

@@ -1,4 +1,6 @@
-"""Files and surroundings that are refused before anything is started, and what Python and editors say of a specification."""
+"""Files and surroundings that are refused before anything is started, and what Python and editors
+say of a specification.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from regrow import Experiment, SpecError
 from regrow.cli import main
 from tests.unit.refusing import SPEC, TEXT, Refused
 
-# ---- the file ----------------------------------------------------------------------------------------------------------
+# ---- the file
+
+
+BOMB = "a0: &a0 [1]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
 
 
 @pytest.mark.parametrize(
@@ -27,32 +34,57 @@ from tests.unit.refusing import SPEC, TEXT, Refused
         (TEXT + "trials: 4\n", "s.yaml:7: not valid YAML: the key 'trials' is given twice"),
         ("space:\n  a: 1\n  a: 2\n", "s.yaml:3: not valid YAML: the key 'a' is given twice"),
         (TEXT + "\tseed: 1\n", "s.yaml:7: not valid YAML: there is a tab; indent with spaces"),
-        (TEXT.replace("[0, 1]", "[0, 1"), "s.yaml:6: not valid YAML: expected ',' or ']', but got '}'"),
+        (
+            TEXT.replace("[0, 1]", "[0, 1"),
+            "s.yaml:6: not valid YAML: expected ',' or ']', but got '}'",
+        ),
         (TEXT + "seed: 1: 2\n", "s.yaml:7: not valid YAML: mapping values are not allowed here"),
         (TEXT + "---\na: 1\n", "s.yaml:7: not valid YAML: but found another document"),
         (TEXT + "seed: *nope\n", "s.yaml:7: not valid YAML: found undefined alias 'nope'"),
         (TEXT + "? [a]\n: 1\n", "s.yaml:7: not valid YAML: a list or map cannot be a key"),
         (TEXT + "1: 2\n", "s.yaml:7: 1: 1: is not a key; put quotes around it"),
-        (TEXT + "seed: 0b_\n", "s.yaml: not valid YAML: invalid literal for int() with base 2: ''; put quotes around what is text"),
+        (
+            TEXT + "seed: 0b_\n",
+            "s.yaml: not valid YAML: invalid literal for int() with base 2: '0b'; put quotes around what is text",
+        ),
+        (
+            TEXT + BOMB,
+            "s.yaml:13: not valid YAML: more than 1,000,000 values, by anchors within anchors",
+        ),
+        (TEXT + "seed: &a [*a]\n", "s.yaml:7: not valid YAML: a value contains itself"),
+        (
+            TEXT + 'env: {A: "\\ud83d"}\n',
+            r"s.yaml:7: not valid YAML: '\ud83d' has half of a surrogate pair, which is no letter; write the whole one",
+        ),
         ("a: " + "[" * 5000, "s.yaml: is nested too deeply; see `regrow schema` for its form"),
         (
             TEXT.replace("max", "on"),
             's.yaml:4: on: is true to some and text to others; write true, or "on" in quotes if the text is meant',
         ),
-        (TEXT.replace("trials: 3", "trials: 1e1"), "s.yaml:5: trials: 10.0: is not a whole number; write 10"),
+        (
+            TEXT.replace("trials: 3", "trials: 1e1"),
+            "s.yaml:5: trials: 10.0: is not a whole number; write 10",
+        ),
         (b"\x80", "s.yaml: is not text in UTF-8 (byte 1); save it as UTF-8"),
         (b"a: \0", "s.yaml: not valid YAML: special characters are not allowed"),
     ],
 )
-def test_what_is_no_specification_is_named_by_its_line(text: str | bytes, line: str, refused: Refused) -> None:
+def test_what_is_no_specification_is_named_by_its_line(
+    text: str | bytes, line: str, refused: Refused
+) -> None:
     Path("s.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     assert refused("run", "s.yaml") == line
 
 
-@pytest.mark.parametrize("tag", ["python/object/apply:os.mkdir", "python/object/new:os.mkdir", "python/name:os.mkdir"])
+@pytest.mark.parametrize(
+    "tag", ["python/object/apply:os.mkdir", "python/object/new:os.mkdir", "python/name:os.mkdir"]
+)
 def test_nothing_in_a_file_is_ever_executed(tag: str, refused: Refused) -> None:
     Path("s.yaml").write_text(TEXT + f"seed: !!{tag} [pwned]\n")
-    assert refused("run", "s.yaml") == f"s.yaml:7: not valid YAML: the tag !!{tag} is not taken; write plain values"
+    assert (
+        refused("run", "s.yaml")
+        == f"s.yaml:7: not valid YAML: the tag !!{tag} is not taken; write plain values"
+    )
     assert not Path("pwned").exists()
 
 
@@ -68,19 +100,27 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_named(refused: Refused) -> N
     assert refused("run", "s.yaml") == f"s.yaml: is a folder; {advice}"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything; as another user: tests/system/test_bad_input.py")
+@pytest.mark.skipif(
+    os.geteuid() == 0,
+    reason="root may read everything; as another user: tests/system/test_bad_input.py",
+)
 def test_a_file_that_may_not_be_read_is_named(refused: Refused) -> None:
     Path("s.yaml").write_text(TEXT)
     Path("s.yaml").chmod(0)
-    assert refused("run", "s.yaml") == "s.yaml: cannot be read: Permission denied; check its permissions"
+    assert (
+        refused("run", "s.yaml")
+        == "s.yaml: cannot be read: Permission denied; check its permissions"
+    )
 
 
-# ---- the surroundings --------------------------------------------------------------------------------------------------
+# ---- the surroundings
 
 
 @pytest.mark.parametrize("command", ["show", "trials", "best", "verify", "stop", "resume", "ui"])
 @pytest.mark.parametrize("name", ["nope", "../nope", ""])
-def test_an_experiment_that_is_not_there_is_told_by_every_command(command: str, name: str, refused: Refused) -> None:
+def test_an_experiment_that_is_not_there_is_told_by_every_command(
+    command: str, name: str, refused: Refused
+) -> None:
     assert refused(command, name) == (
         f"there is no experiment {name!r} in HERE/.regrow (there: none); "
         "start one with `regrow run FILE`, or name another state root with --state"
@@ -91,16 +131,24 @@ def test_a_state_root_that_is_a_file_is_told(refused: Refused) -> None:
     Path("s.yaml").write_text(TEXT)
     Path("full").touch()
     advice = "choose another with --state or REGROW_STATE"
-    assert refused("run", "s.yaml", "--state", "full") == f"the state root HERE/full is not a folder; {advice}"
-    assert refused("ls", "--state", "full/x") == f"the state root HERE/full/x cannot be used (Not a directory); {advice}"
+    assert (
+        refused("run", "s.yaml", "--state", "full")
+        == f"the state root HERE/full is not a folder; {advice}"
+    )
+    assert (
+        refused("ls", "--state", "full/x")
+        == f"the state root HERE/full/x cannot be used (Not a directory); {advice}"
+    )
 
 
-# ---- from Python, and for editors --------------------------------------------------------------------------------------
+# ---- from Python, and for editors
 
 
 def test_python_says_the_same() -> None:
     with pytest.raises(SpecError) as caught:
-        Experiment(lambda trial: None, space={"lr": {"uniform": [1, 0]}}, metric="a", mode="max", trials=1)
+        Experiment(
+            lambda trial: None, space={"lr": {"uniform": [1, 0]}}, metric="a", mode="max", trials=1
+        )
     assert str(caught.value) == "space.lr.uniform: [1, 0]: bounds are reversed; write [low, high]"
 
 

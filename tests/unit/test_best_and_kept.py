@@ -1,4 +1,6 @@
-"""What `best` shows, and which checkpoints are kept for it: under constraints, and where configurations change under way."""
+"""What `best` shows, and which checkpoints are kept for it: under constraints, and where
+configurations change under way.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.views import summaries
 from regrow.search import schedulers
 from regrow.search.errors import SpecError
 from regrow.search.events import Created, Opened, Started
@@ -17,23 +18,35 @@ from regrow.search.planning.verify import verify
 from regrow.search.samplers import Proposal, Result
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
+from regrow.show.views import summaries
 
 
 def spec(**changes: Any) -> Spec:
     return Spec.parse(
         {
-            "name": "kept", "trainable": "a.py:b", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0.0, 1.0]}},
-            "search": "random", "trials": 1, "max_steps": 9, **changes,
+            "name": "kept",
+            "trainable": "a.py:b",
+            "metric": "score",
+            "mode": "max",
+            "space": {"x": {"uniform": [0.0, 1.0]}},
+            "search": "random",
+            "trials": 1,
+            "max_steps": 9,
+            **changes,
         }
     )
 
 
-def run(given: Spec, function: Callable[[dict[str, Any], int], Any], workers: int = 1) -> Simulation:
+def run(
+    given: Spec, function: Callable[[dict[str, Any], int], Any], workers: int = 1
+) -> Simulation:
     return simulate(given, FunctionObjective(function=function, spec=given), workers=workers)
 
 
 def test_the_best_checkpoint_is_of_a_step_that_meets_the_constraints() -> None:
-    done = run(spec(constraints=["lat <= 3"]), lambda _, step: {"score": float(step), "lat": float(step)})
+    done = run(
+        spec(constraints=["lat <= 3"]), lambda _, step: {"score": float(step), "lat": float(step)}
+    )
     shown = summaries.best(done.history)
     assert shown is not None
     assert (shown["step"], shown["value"]) == (3, 3.0)
@@ -44,7 +57,9 @@ def test_the_best_checkpoint_is_of_a_step_that_meets_the_constraints() -> None:
 def test_the_best_configuration_is_the_one_with_which_the_value_was_reached() -> None:
     """Values fall, so that every best one is of step 1, before any exploit."""
     done = run(
-        spec(trials=6, schedule={"pbt": {"perturbation_interval": 2}}), lambda config, step: config["x"] + 1 / step, workers=6
+        spec(trials=6, schedule={"pbt": {"perturbation_interval": 2}}),
+        lambda config, step: config["x"] + 1 / step,
+        workers=6,
     )
     changed = [trial for trial in done.history.trials if trial.changes]
     assert changed
@@ -80,7 +95,11 @@ def test_a_known_point_needs_the_metrics_of_the_constraints() -> None:
     with pytest.raises(SpecError, match="lacks a metric of the constraints; give lat"):
         spec(constraints=["lat <= 3"], points=[point])
     heard: list[tuple[float, ...]] = []
-    given = spec(constraints=["lat <= 3"], points=[{**point, "metrics": {"score": 1.0, "lat": 5.0}}], search=f"{__name__}:Hears")
+    given = spec(
+        constraints=["lat <= 3"],
+        points=[{**point, "metrics": {"score": 1.0, "lat": 5.0}}],
+        search=f"{__name__}:Hears",
+    )
     Hears.told = heard
     run(given, lambda *_: {"score": 1.0, "lat": 1.0})
     assert heard[0] == (2.0,)

@@ -1,4 +1,6 @@
-"""The sampler "bohb": its densities by hand, the budget it learns from, and that it finds what is good."""
+"""The sampler "bohb": its densities by hand, the budget it learns from, and that it finds what is
+good.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ GREEDY = {"bohb": {"random_fraction": 0.0}}
 
 
 def kde(levels: list[int], **changes: Any) -> Kde:
-    defaults: dict[str, Any] = {"least": len(levels) + 1, "top": 15, "samples": 64, "factor": 3.0, "narrowest": 1e-3}
+    defaults: dict[str, Any] = {
+        "least": len(levels) + 1,
+        "top": 15,
+        "samples": 64,
+        "factor": 3.0,
+        "narrowest": 1e-3,
+    }
     return Kde(levels=levels, **(defaults | changes))
 
 
@@ -31,17 +39,26 @@ def xs(sampler: Sampler, count: int = 40) -> list[float]:
     return [on_paper(sampler.ask(n, seed_of(n))).config["x"] for n in range(100, 100 + count)]
 
 
-def curve(number: int, x: float, *values: float, status: Any = "done", steps: tuple[int, ...] = (1, 3, 9)) -> Result:
+def curve(
+    number: int, x: float, *values: float, status: Any = "done", steps: tuple[int, ...] = (1, 3, 9)
+) -> Result:
     told = list(zip(steps, values, strict=False))
-    return Result(number=number, config={"x": x}, status=status, value=min(values), intermediate=told)
+    return Result(
+        number=number, config={"x": x}, status=status, value=min(values), intermediate=told
+    )
 
 
-# ---- the densities ---------------------------------------------------------------------------------------------------
+# ---- the densities
 
 
 @pytest.mark.parametrize(
     ("count", "good", "bad"),
-    [(100, 15, 85), (30, 4, 26), (6, 4, 4), (27, 4, 23)],  # equation 3 with d = 3, so N_min = 4; the part is rounded down
+    [
+        (100, 15, 85),
+        (30, 4, 26),
+        (6, 4, 4),
+        (27, 4, 23),
+    ],  # equation 3 with d = 3, so N_min = 4; the part is rounded down
 )
 def test_the_best_and_the_worst_points_of_equation_3(count: int, good: int, bad: int) -> None:
     parts = kde([0, 0, 0])._split(np.arange(count, dtype=float).reshape(-1, 1))
@@ -87,7 +104,9 @@ def test_inactive_parameters_take_the_values_of_a_point_where_they_are_active() 
     assert full[0, 1:3].tolist() in ([0.3, 2.0], [0.6, 1.0])  # both from one point
     assert set(full[:, 3]) <= {0.0, 1.0, 2.0}
     np.testing.assert_array_equal(full[1:, :3], data[1:, :3])
-    many = kde([0, 0, 3, 3])._imputed(np.concatenate([data[:1]] * 50 + [data[1:]]), np.random.RandomState(1))
+    many = kde([0, 0, 3, 3])._imputed(
+        np.concatenate([data[:1]] * 50 + [data[1:]]), np.random.RandomState(1)
+    )
     assert 10 < np.count_nonzero(many[:50, 1] == 0.3) < 40  # each has its own point
 
 
@@ -98,7 +117,7 @@ def test_the_best_candidate_has_the_largest_ratio() -> None:
     assert all(abs(u - 0.1) < 0.1 for u in drawn)
 
 
-# ---- what it learns from ---------------------------------------------------------------------------------------------
+# ---- what it learns from
 
 
 def test_it_learns_from_the_largest_budget_with_enough_trials() -> None:
@@ -148,10 +167,19 @@ def test_more_is_better_where_the_mode_says_so() -> None:
 def test_failed_trials_teach_nothing_and_earlier_ones_do() -> None:
     sampler = make(GREEDY, setting(max_steps=9))
     for number in range(30):
-        sampler.tell(Result(number=number, config={"x": 0.9}, status="failed", value=-9.0, intermediate=[(9, -9.0)]))
+        sampler.tell(
+            Result(
+                number=number,
+                config={"x": 0.9},
+                status="failed",
+                value=-9.0,
+                intermediate=[(9, -9.0)],
+            )
+        )
         sampler.tell(Result(number=number + 30, config={"x": 0.9}, status="done"))
         sampler.tell(Result(number=number + 200, config={"x": 0.9}, status="done", value=math.nan))
-        sampler.tell(Result(number=-number - 40, config={"y": 0.9}, status="done", value=-9.0))  # of another space
+        # of another space
+        sampler.tell(Result(number=-number - 40, config={"y": 0.9}, status="done", value=-9.0))
     assert xs(sampler) == xs(make("random", setting()))
     for number in range(-20, 0):
         x = -number / 20
@@ -169,7 +197,9 @@ def test_a_third_of_the_proposals_is_random() -> None:
 
 
 def test_it_beats_random_search() -> None:
-    """By the median of what it proposes with a model; a third of its proposals is random, so the mean says less."""
+    """By the median of what it proposes with a model; a third of its proposals is random, so the
+    mean says less.
+    """
     for k in range(3):
         medians = [statistics.median(losses(name, k)[60:]) for name in ("bohb", "random")]
         assert medians[0] < medians[1] / 2
@@ -180,7 +210,15 @@ def losses(search: Any, k: int) -> list[float]:
     found: list[float] = []
 
     def shifted(config: Mapping[str, Any]) -> float:
-        found.append(loss({**config, "lr": config["lr"] * 10 ** (k - 2), "width": config["width"] + (k - 2) / 8}))
+        found.append(
+            loss(
+                {
+                    **config,
+                    "lr": config["lr"] * 10 ** (k - 2),
+                    "width": config["width"] + (k - 2) / 8,
+                }
+            )
+        )
         return found[-1]
 
     best(search, Setting(space=MIXED, modes=("min",), max_steps=9), shifted, 120)
@@ -190,7 +228,10 @@ def losses(search: Any, k: int) -> list[float]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_points_in_model": 5}, "search.bohb.min_points_in_model: 5: is below 6, the number of parameters plus 1"),
+        (
+            {"min_points_in_model": 5},
+            "search.bohb.min_points_in_model: 5: is below 6, the number of parameters plus 1",
+        ),
         ({"min_points_in_model": "many"}, "is not a whole number"),
         ({"top_n_percent": 0}, "is not between 0 and 100"),
         ({"num_samples": 0}, "is below 1"),
@@ -204,5 +245,7 @@ def test_options_that_cannot_be_used(options: dict[str, Any], message: str) -> N
 
 
 def test_a_replay_proposes_the_same() -> None:
-    run = Replayed(search=GREEDY, setting=setting(MIXED, max_steps=4), objective=loss, every=2).run()
+    run = Replayed(
+        search=GREEDY, setting=setting(MIXED, max_steps=4), objective=loss, every=2
+    ).run()
     assert run.compared > 40

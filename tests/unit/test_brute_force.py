@@ -59,7 +59,8 @@ def test_it_is_a_permutation(count: int, seed: int) -> None:
 def test_all_orders_of_three_are_about_equally_likely() -> None:
     found = Counter(tuple(permuted(k, 3, seed) for k in range(3)) for seed in range(240))
     assert len(found) == 6
-    assert sum((n - 40) ** 2 / 40 for n in found.values()) < 20.5  # chi-squared of 5 degrees: one in 1,000
+    # chi-squared of 5 degrees: one in 1,000
+    assert sum((n - 40) ** 2 / 40 for n in found.values()) < 20.5
 
 
 def test_successive_cells_are_as_far_apart_as_random_ones() -> None:
@@ -87,15 +88,23 @@ def test_a_trial_of_the_users_takes_no_place_in_the_order() -> None:
         proposal = sampler.ask(number, 0)
         assert proposal is not None
         found.append(json.dumps(proposal.config))
-        sampler.tell(Result(number=number, config=proposal.config, state=proposal.state, status="running"))
+        sampler.tell(
+            Result(number=number, config=proposal.config, state=proposal.state, status="running")
+        )
     assert found == order(0)
 
 
 @pytest.mark.parametrize(
     ("domain", "message"),
     [
-        ({"uniform": [0, 1]}, "is continuous, so its values cannot be tried one by one; use choice: .*, or quniform"),
-        ({"int": [1, 5000]}, "has 5000 values, so its values cannot be tried one by one; use choice: .*, or a step"),
+        (
+            {"uniform": [0, 1]},
+            "is continuous, so its values cannot be tried one by one; use choice: .*, or quniform",
+        ),
+        (
+            {"int": [1, 5000]},
+            "has 5000 values, so its values cannot be tried one by one; use choice: .*, or a step",
+        ),
     ],
 )
 def test_what_has_no_cells_is_refused(domain: dict[str, list[int]], message: str) -> None:
@@ -104,5 +113,7 @@ def test_what_has_no_cells_is_refused(domain: dict[str, list[int]], message: str
 
 
 def test_a_replay_proposes_the_same() -> None:
-    replayed = Replayed(search="brute_force", setting=setting(), objective=lambda c: c["drop"], count=50).run()
+    replayed = Replayed(
+        search="brute_force", setting=setting(), objective=lambda c: c["drop"], count=50
+    ).run()
     assert replayed.compared > 80

@@ -1,4 +1,6 @@
-"""How often attempts are to speak, and which nodes are to have a relay: both by how many there are."""
+"""How often attempts are to speak, and which nodes are to have a relay: both by how many there
+are.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator import callers as calling
-from regrow.infra.coordinator.callers import MANY, MANY_OF_A_NODE, SLOWEST_SECONDS, Callers
+from regrow.flows.coordinator import callers as calling
+from regrow.flows.coordinator.callers import MANY, MANY_OF_A_NODE, SLOWEST_SECONDS, Callers
 from regrow.search.events import Ended, Place, Reported, Row
-from regrow.tasks.messages import Arrival, Progress
-from regrow.tasks.reporter import FLUSH_SECONDS
+from regrow.tasks.ports.messages import Arrival, Progress
+from regrow.tasks.trial.reporter import FLUSH_SECONDS
 from tests.unit.office import MakeOffice, offices
 
 
@@ -64,7 +66,9 @@ def test_relays_count_as_one_and_who_is_gone_does_not_count() -> None:
 def test_nodes_with_many_attempts_of_many_want_a_relay_once() -> None:
     clock = Clock()
     callers = Callers(clock, "s")
-    assert looked(callers, clock, *["big"] * MANY) == (), "a small experiment pays for no other process"
+    assert looked(callers, clock, *["big"] * MANY) == (), (
+        "a small experiment pays for no other process"
+    )
     crowd = ["big"] * MANY + ["small"] * (MANY_OF_A_NODE - 1)
     assert looked(callers, clock, *crowd) == ("big",)
     assert looked(callers, clock, *crowd) == (), "it is on its way"
@@ -78,7 +82,7 @@ def test_nodes_with_many_attempts_of_many_want_a_relay_once() -> None:
     assert looked(callers, clock, *crowd) == ()
 
 
-# ---- the coordinator, spoken to by a relay --------------------------------------------------------------------------
+# ---- the coordinator, spoken to by a relay
 
 
 @pytest.fixture
@@ -87,20 +91,32 @@ def make() -> Iterator[MakeOffice]:
         yield make
 
 
-def news(trial: int, attempt: int = 1, *, steps: int = 0, node: str = "n1", **more: Any) -> Progress:
+def news(
+    trial: int, attempt: int = 1, *, steps: int = 0, node: str = "n1", **more: Any
+) -> Progress:
     came = Arrival(place=Place("node", node), task_run=f"run-{trial}")
     rows = tuple(Row(step, 0.0, {"score": 1.0}) for step in range(1, steps + 1))
     return Progress(trial=trial, attempt=attempt, began=came, rows=rows, **more)
 
 
-def test_the_answers_to_a_batch_are_in_its_order_each_as_it_would_be_alone(make: MakeOffice) -> None:
+def test_the_answers_to_a_batch_are_in_its_order_each_as_it_would_be_alone(
+    make: MakeOffice,
+) -> None:
     office = make()
     office.instructions()
     ended = Ended(t=0.0, trial=2, attempt=1, outcome="done", step=1)
-    batch = [news(0, steps=2), news(1, 7, steps=1), news(2, steps=1), news(2, steps=1, ended=ended), news(59, steps=1)]
+    batch = [
+        news(0, steps=2),
+        news(1, 7, steps=1),
+        news(2, steps=1),
+        news(2, steps=1, ended=ended),
+        news(59, steps=1),
+    ]
     replies = office.wait(office.coordinator.report_all(batch, "relay"))
     assert [reply.reason for reply in replies] == ["", "fenced", "", "", ""]
-    assert {event.trial for event in office.events if isinstance(event, Reported)} == {0, 2, 59}, "durable by then"
+    assert {event.trial for event in office.events if isinstance(event, Reported)} == {0, 2, 59}, (
+        "durable by then"
+    )
     again = office.wait(office.coordinator.report_all(batch, "relay"))
     assert [reply.reason for reply in again] == ["", "fenced", "fenced", "", ""]
     assert len([event for event in office.events if isinstance(event, Reported)]) == 3
@@ -149,5 +165,9 @@ def test_the_loss_of_a_task_run_looks_at_what_it_carries_alone(make: MakeOffice)
     office.report(Progress(trial=following.trial, attempt=1, began=carried))
     office.open("driver-1")
     office.lost(0, 1, task_run="run-0")
-    assert [event.trial for event in office.events if isinstance(event, Ended) and event.outcome == "lost"] == [following.trial]
+    assert [
+        event.trial
+        for event in office.events
+        if isinstance(event, Ended) and event.outcome == "lost"
+    ] == [following.trial]
     assert office.history.lease(1, 1) is not None

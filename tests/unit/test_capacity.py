@@ -1,4 +1,6 @@
-"""A cluster that becomes larger and smaller while an experiment runs: an observation in the log, from which decisions follow."""
+"""A cluster that becomes larger and smaller while an experiment runs: an observation in the log,
+from which decisions follow.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from regrow.infra.coordinator.room import Room
-from regrow.live.board import Board
-from regrow.live.grid import Signs
-from regrow.live.layout import compose
-from regrow.live.viewer import standing
 from regrow.search.events import Capacity, Ended, Place, Proposed, Row, Started
+from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.verify import verify
-from regrow.tasks.messages import Arrival, Progress
+from regrow.show.live.board import Board
+from regrow.show.live.grid import Signs
+from regrow.show.live.layout import compose
+from regrow.show.live.viewer import standing
+from regrow.tasks.ports.messages import Arrival, Progress
 from tests.unit.office import Office, offices
 
 
@@ -25,10 +27,10 @@ def office() -> Iterator[Office]:
 
 def grow(office: Office, slots: int) -> list[int]:
     """The cluster has room for so many from now on; the trials that start."""
-    return start(office, Room(slots=slots, widest=max(1, slots)))
+    return start(office, ClusterCapacity(slots=slots, widest=max(1, slots)))
 
 
-def start(office: Office, room: Room | None = None) -> list[int]:
+def start(office: Office, room: ClusterCapacity | None = None) -> list[int]:
     submitted = office.wait(office.coordinator.instructions(0.0, room)).submit
     for one in submitted:
         began = Arrival(place=Place("node", "n1"), task_run=f"run-{one.trial}", restored=0)
@@ -38,24 +40,32 @@ def start(office: Office, room: Room | None = None) -> list[int]:
 
 def finish(office: Office, trial: int) -> None:
     ended = Ended(t=0.0, trial=trial, attempt=1, outcome="done", step=1)
-    office.report(Progress(trial=trial, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}),), ended=ended))
+    office.report(
+        Progress(trial=trial, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}),), ended=ended)
+    )
 
 
 def test_more_trials_start_as_soon_as_there_is_more_room(office: Office) -> None:
     assert start(office) == [0]
     assert grow(office, 3) == [1, 2]
     assert grow(office, 3) == []
-    assert [event.slots for event in office.events if isinstance(event, Capacity)] == [3], "what is as it was is no event"
+    assert [event.slots for event in office.events if isinstance(event, Capacity)] == [3], (
+        "what is as it was is no event"
+    )
     assert verify(office.events).difference is None
 
 
 def test_where_so_many_were_asked_for_only_larger_nodes_are_news() -> None:
     with offices(schedule="fifo", trials=6, max_steps=1, slots=2, fixed=True) as make:
         office = make()
-        assert start(office, Room(slots=0, widest=1)) == [0, 1], "they wait in the cluster, which may grow for them"
+        assert start(office, ClusterCapacity(slots=0, widest=1)) == [0, 1], (
+            "they wait in the cluster, which may grow for them"
+        )
         for widest in (1, 4, 2):
-            assert start(office, Room(slots=widest, widest=widest)) == []
-        assert [(event.slots, event.widest) for event in office.events if isinstance(event, Capacity)] == [(2, 4)]
+            assert start(office, ClusterCapacity(slots=widest, widest=widest)) == []
+        assert [
+            (event.slots, event.widest) for event in office.events if isinstance(event, Capacity)
+        ] == [(2, 4)]
         assert verify(office.events).difference is None
 
 
@@ -73,12 +83,17 @@ def test_people_are_told_how_large_the_cluster_is_and_who_waits(office: Office) 
     now = board.history.t_last
     for slots, widest in ((3, 1), (3, 2), (0, 1)):
         told += board.apply(Capacity(t=now, slots=slots, widest=widest))
-    assert told == ["the cluster has room for 3 trials at a time now", "the cluster has no room for a trial now: they wait for a node"]
+    assert told == [
+        "the cluster has room for 3 trials at a time now",
+        "the cluster has no room for a trial now: they wait for a node",
+    ]
     board.apply(Proposed(t=now, trial=1, config={"x": 0.5}))
     board.apply(Started(t=now, trial=1, attempt=1))
     assert "waits for room" not in standing(board, now + 20)
     assert "1 waits for room on a node" in standing(board, now + 240)
-    drawn = "\n".join(line.plain for line in compose(board, width=160, height=40, now=now + 240, signs=Signs()))
+    drawn = "\n".join(
+        line.plain for line in compose(board, width=160, height=40, now=now + 240, signs=Signs())
+    )
     assert "1 waits for room on a node" in drawn
     assert "waits 4 min" in drawn
 

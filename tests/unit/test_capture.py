@@ -12,9 +12,9 @@ import pytest
 
 PRINTS = r"""
 import ctypes, json, logging, multiprocessing, os, subprocess, sys, threading, warnings
-from regrow.tasks import capture
-from regrow.tasks.logs import LogRelay
-from regrow.tasks.output import KEEPER, decode
+from regrow.tasks.output import capture
+from regrow.tasks.output.logs import LogRelay
+from regrow.tasks.output.parts import KEEPER, decode
 from regrow.infra.stores.memory import MemoryStore
 
 store, said, before = MemoryStore(), [], (sys.stdout, sys.stderr)
@@ -83,7 +83,12 @@ def taken() -> dict[str, Any]:
     """What a process of its own took in: here pytest has the descriptors."""
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
-        [sys.executable, "-c", PRINTS], env=buffered, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PRINTS],
+        env=buffered,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     first, last = done.stdout.splitlines()
@@ -92,41 +97,64 @@ def taken() -> dict[str, Any]:
     return result
 
 
-def test_all_that_is_printed_is_taken_once_and_by_the_attempt_that_printed_it(taken: dict[str, Any]) -> None:
+def test_all_that_is_printed_is_taken_once_and_by_the_attempt_that_printed_it(
+    taken: dict[str, Any],
+) -> None:
     found = [(stream, text) for stream, text, *_ in taken["found"]["0"]]
     short = [one for one in found if len(one[1]) < 900]
     assert sorted(short) == sorted(
         [
-            ("stdout", "printed"), ("stderr", "to stderr"), ("stdout", "no end yet"), ("log", "logged 1"),
+            ("stdout", "printed"),
+            ("stderr", "to stderr"),
+            ("stdout", "no end yet"),
+            ("log", "logged 1"),
             ("stderr", "a record that only its own handler is told"),
             next(one for one in short if one[1].startswith("with a traceback\nTraceback")),
-            ("stderr", "100%"), ("stderr", "3"), ("stderr", "long"), ("stdout", "from a thread"), ("stdout", "raw ä"), ("stdout", "binary �"), ("stdout", "from C"),
-            ("stdout", "child"), ("stderr", "child error"), ("stdout", "from a fork"),
-            ("stdout", "a lone surrogate \\ud800 and \x1b[31m"), ("stdout", "the last line has no end"),
+            ("stderr", "100%"),
+            ("stderr", "3"),
+            ("stderr", "long"),
+            ("stdout", "from a thread"),
+            ("stdout", "raw ä"),
+            ("stdout", "binary �"),
+            ("stdout", "from C"),
+            ("stdout", "child"),
+            ("stderr", "child error"),
+            ("stdout", "from a fork"),
+            ("stdout", "a lone surrogate \\ud800 and \x1b[31m"),
+            ("stdout", "the last line has no end"),
             ("stderr", "formatted: printed only"),
         ]
     )
-    assert [one for one in found if len(one[1]) >= 900] == [("stdout", "x" * 999)] + [("stderr", "y" * 999)] * 200
+    assert [one for one in found if len(one[1]) >= 900] == [("stdout", "x" * 999)] + [
+        ("stderr", "y" * 999)
+    ] * 200
     assert [text for _, text, *_ in taken["found"]["1"]] == ["the second trial"]
 
 
 def test_records_keep_their_level_and_their_logger(taken: dict[str, Any]) -> None:
-    logged = [(level, logger) for stream, _, level, logger in taken["found"]["0"] if stream == "log"]
+    logged = [
+        (level, logger) for stream, _, level, logger in taken["found"]["0"] if stream == "log"
+    ]
     assert logged == [("INFO", "a.b"), ("ERROR", "a.b")]
 
 
 def test_what_was_printed_and_logged_is_handed_on_once(taken: dict[str, Any]) -> None:
     said = [(source, text) for source, text in taken["said"]]
-    assert {("stdout", "printed"), ("stderr", "to stderr"), ("stdout", "from C"), ("stdout", "the second trial")} <= set(said)
+    assert {
+        ("stdout", "printed"),
+        ("stderr", "to stderr"),
+        ("stdout", "from C"),
+        ("stdout", "the second trial"),
+    } <= set(said)
     assert [source for source, text in said if text.endswith("logged 1")] == ["a.b"]
     assert not [text for _, text in said if "nobody's" in text]
 
 
 ENDLESS = r"""
 import json, os, subprocess, sys, tempfile, threading
-from regrow.tasks import capture
-from regrow.tasks.logs import LogRelay
-from regrow.tasks.output import KEEPER, decode
+from regrow.tasks.output import capture
+from regrow.tasks.output.logs import LogRelay
+from regrow.tasks.output.parts import KEEPER, decode
 from regrow.infra.stores.memory import MemoryStore
 
 store, most, mb = MemoryStore(), 0, 1 << 20
@@ -145,11 +173,21 @@ print(json.dumps([most / mb, [l.text for k in sorted(store.list("logs/0/")) for 
 
 
 @pytest.mark.parametrize("more", [[], ["without holes"]])
-def test_a_bar_that_never_ends_its_line_takes_no_room_and_is_told_now_and_then(more: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", ENDLESS, *more], capture_output=True, text=True, timeout=60, check=False)
+def test_a_bar_that_never_ends_its_line_takes_no_room_and_is_told_now_and_then(
+    more: list[str],
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDLESS, *more],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     most, lines = json.loads(done.stdout)
     assert most < 10, "MB on the disk"
     assert lines[-1] == "ended"
-    assert [int(line) for line in lines[:-1]] == sorted({*map(int, lines[:-1])}), "each once, in order"
+    assert [int(line) for line in lines[:-1]] == sorted({*map(int, lines[:-1])}), (
+        "each once, in order"
+    )
     assert 40 <= len(lines) <= 50

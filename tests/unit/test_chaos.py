@@ -1,4 +1,6 @@
-"""A scheduler that draws its verdicts, while drivers, attempts and checkpoints are lost: what holds all the same."""
+"""A scheduler that draws its verdicts, while drivers, attempts and checkpoints are lost: what holds
+all the same.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from regrow.search.planning.verify import verify
 from regrow.search.schedulers import Candidate, Scheduler, Verdict
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
-from regrow.tasks.trial import Trial
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Killed, sent
 from tests.unit.simulated import SPEC, score
 from tests.unit.stores import corrupt
@@ -25,7 +27,9 @@ from tests.unit.works import MakeWorks, writing
 
 
 class Chaos(Scheduler):
-    """Draws each verdict from trial and step: on, pause, restart, clone (a running or an ended one, itself), stop."""
+    """Draws each verdict from trial and step: on, pause, restart, clone (a running or an ended one,
+    itself), stop.
+    """
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -46,7 +50,10 @@ class Chaos(Scheduler):
         chance = self.draw("decide", trial, len(values))
         action: Any = chance.choice(["continue", "continue", "pause", "pause", "restart", "stop"])
         if action in ("continue", "stop"):
-            return Verdict(action=action, until=self.first(trial, len(values)) if action == "continue" else None)
+            return Verdict(
+                action=action,
+                until=self.first(trial, len(values)) if action == "continue" else None,
+            )
         source = chance.choice([None, chance.choice(self.known)])
         config = chance.choice([None, {"x": chance.random()}])
         return Verdict(action=action, source=source, config=config, why="as drawn")
@@ -65,11 +72,19 @@ class Chaos(Scheduler):
         self.paused.pop(trial, None)
 
     def promote(self, *, complete: bool) -> int | None:
-        willing = [trial for trial, step in self.paused.items() if complete or self.draw("promote", trial, step).random() < 0.5]
+        willing = [
+            trial
+            for trial, step in self.paused.items()
+            if complete or self.draw("promote", trial, step).random() < 0.5
+        ]
         return min(willing, default=None)
 
     def surplus(self, *, complete: bool) -> tuple[int, str] | None:
-        gone = [trial for trial, step in self.paused.items() if self.draw("surplus", trial, step).random() < 0.2]
+        gone = [
+            trial
+            for trial, step in self.paused.items()
+            if self.draw("surplus", trial, step).random() < 0.2
+        ]
         return (min(gone), "as drawn") if gone else None
 
     def width(self, trial: int) -> int:
@@ -77,7 +92,9 @@ class Chaos(Scheduler):
 
 
 def check_promises(events: Sequence[AnyEvent], slots: int) -> None:
-    """Slots are never exceeded; no checkpoint that a trial may still go on from is dropped; decisions are taken once."""
+    """Slots are never exceeded; no checkpoint that a trial may still go on from is dropped;
+    decisions are taken once.
+    """
     history = History()
     wide: dict[tuple[int, int], int] = {}
     dropped: set[str] = set()
@@ -92,7 +109,12 @@ def check_promises(events: Sequence[AnyEvent], slots: int) -> None:
                 del wide[event.trial, event.attempt]
             case Dropped():
                 dropped |= set(event.manifests)
-                needed = {m for trial in history.trials if trial.clone is not None for m in trial.clone.manifests}
+                needed = {
+                    m
+                    for trial in history.trials
+                    if trial.clone is not None
+                    for m in trial.clone.manifests
+                }
                 assert not dropped & needed, "a clone needs it"
             case Decided():
                 assert (event.trial, event.step) not in decided, "decided twice"
@@ -102,7 +124,10 @@ def check_promises(events: Sequence[AnyEvent], slots: int) -> None:
         history.apply(event)
         assert history.occupied == sum(wide.values())
         assert history.held == {t.number for t in history.trials if t.held}
-        assert all(history.trials[number].state in (TrialState.PAUSED, TrialState.RUNNING) for number in history.held)
+        assert all(
+            history.trials[number].state in (TrialState.PAUSED, TrialState.RUNNING)
+            for number in history.held
+        )
         assert not history.pinned or any(trial.clone for trial in history.trials)
         for trial in history.trials:
             assert len(list(trial.curve.lineage())) == len(trial.curve.times) == trial.step
@@ -110,12 +135,24 @@ def check_promises(events: Sequence[AnyEvent], slots: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_decided_and_lost_the_total_is_exact_and_nothing_is_decided_twice(seed: int) -> None:
+def test_whatever_is_decided_and_lost_the_total_is_exact_and_nothing_is_decided_twice(
+    seed: int,
+) -> None:
     chance = random.Random(seed)
-    spec = Spec.parse({
-        **SPEC, "schedule": f"{__name__}:Chaos", "trials": 8, "seed": seed, "retries": {"error": 2},
-        "checkpoint": {"every_steps": chance.randint(1, 3), "keep_last": chance.randint(1, 2), "keep_best": chance.randint(0, 1)},
-    })
+    spec = Spec.parse(
+        {
+            **SPEC,
+            "schedule": f"{__name__}:Chaos",
+            "trials": 8,
+            "seed": seed,
+            "retries": {"error": 2},
+            "checkpoint": {
+                "every_steps": chance.randint(1, 3),
+                "keep_last": chance.randint(1, 2),
+                "keep_best": chance.randint(0, 1),
+            },
+        }
+    )
     workers = chance.randint(1, 4)
     machines = [[], availability([4, 2, 4, 0, 1, 3, 1, 4], 3.5, workers)][seed % 2]
     objective = FunctionObjective(function=score, spec=spec)
@@ -123,8 +160,11 @@ def test_whatever_is_decided_and_lost_the_total_is_exact_and_nothing_is_decided_
     while run.history.closed is None or run.history.closed.status == "interrupted":
         run.run(most_events=len(run.events) + chance.randint(1, 40))
         what = chance.random()
-        if run.history.closed is not None or what < 0.1:  # the driver is killed, or comes after an interruption
-            run = Simulated(spec=spec, objective=objective, workers=workers, availability=machines).open(run.events)
+        # the driver is killed, or comes after an interruption
+        if run.history.closed is not None or what < 0.1:
+            run = Simulated(
+                spec=spec, objective=objective, workers=workers, availability=machines
+            ).open(run.events)
         elif what < 0.2 and run.history.closing is None:
             run.tell(Closing(t=run.now, status="interrupted", why="by the user", by="user"))
         elif what < 0.3 and run.running:
@@ -135,15 +175,27 @@ def test_whatever_is_decided_and_lost_the_total_is_exact_and_nothing_is_decided_
     assert all(trial.state.final for trial in run.history.trials)
     check_promises(run.events, workers)
     most = spec.checkpoint.keep_last + spec.checkpoint.keep_best
-    assert all(len(trial.checkpoints) <= most for trial in run.history.trials), "nothing is kept for nobody"
+    assert all(len(trial.checkpoints) <= most for trial in run.history.trials), (
+        "nothing is kept for nobody"
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_every_step_is_done_on_the_weights_that_the_log_says(works: MakeWorks, seed: int) -> None:
-    """Attempts are killed, coordinators come back, checkpoints rot. Weights are the list of steps that made them."""
+def test_whatever_happens_every_step_is_done_on_the_weights_that_the_log_says(
+    works: MakeWorks, seed: int
+) -> None:
+    """Attempts are killed, coordinators come back, checkpoints rot. Weights are the list of steps
+    that made them.
+    """
     chance = random.Random(seed)
     at = works(
-        {}, trials=5, slots=1, max_steps=9, seed=seed, schedule=f"{__name__}:Chaos", retries={"infrastructure": 1000},
+        {},
+        trials=5,
+        slots=1,
+        max_steps=9,
+        seed=seed,
+        schedule=f"{__name__}:Chaos",
+        retries={"infrastructure": 1000},
         checkpoint={"every_steps": chance.randint(1, 3), "keep_last": 1, "keep_best": 0},
     )
     office, final, driver = at.office, dict[int, str](), "driver-1"
@@ -178,8 +230,15 @@ def test_whatever_happens_every_step_is_done_on_the_weights_that_the_log_says(wo
     check_promises(office.events, 1)
     for trial in history.trials:
         if trial.state is TrialState.DONE and trial.number in final:
-            taken = [e.step for e in office.events if isinstance(e, Saved) and e.trial == trial.number and e.source is not None]
-            own = [f"{trial.number}.{step}" for step in range(max([0, *(s for s in taken if s <= trial.step)]) + 1, 10)]
+            taken = [
+                e.step
+                for e in office.events
+                if isinstance(e, Saved) and e.trial == trial.number and e.source is not None
+            ]
+            own = [
+                f"{trial.number}.{step}"
+                for step in range(max([0, *(s for s in taken if s <= trial.step)]) + 1, 10)
+            ]
             assert final[trial.number].split()[-len(own) :] == own or not own
             if not taken:
                 assert final[trial.number].split() == own

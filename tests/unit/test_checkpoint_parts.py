@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.checkpoints import clone, commit, discard, restore, sweep, upload
+from regrow.tasks.checkpoint.manifests import unseal
+from regrow.tasks.checkpoint.saving import clone, commit, discard, restore, sweep, upload
 from regrow.tasks.errors import UserError
-from regrow.tasks.manifests import Part, unseal
+from regrow.tasks.ports.uploads import Part
 from tests.unit.checkpointed import Tree, plant, put, text, tree_of
 
 RANKS: list[Tree] = [
@@ -23,7 +24,8 @@ RANKS: list[Tree] = [
 
 def uploaded(store: MemoryStore, tmp: Path, trees: list[Tree]) -> list[Part]:
     return [
-        upload(store, plant(tmp / f"rank-{rank}", tree), trial=1, attempt=1, rank=rank) for rank, tree in enumerate(trees)
+        upload(store, plant(tmp / f"rank-{rank}", tree), trial=1, attempt=1, rank=rank)
+        for rank, tree in enumerate(trees)
     ]
 
 
@@ -32,21 +34,31 @@ def test_the_parts_of_all_ranks_are_restored_as_one_folder(tmp_path: Path) -> No
     parts = uploaded(store, tmp_path, RANKS)
     assert store.list("manifests/") == [], "nothing is committed by an upload"
 
-    saved = commit(store, [pickle.loads(pickle.dumps(part)) for part in parts], trial=1, attempt=1, step=4)  # ranks send them
+    saved = commit(
+        store, [pickle.loads(pickle.dumps(part)) for part in parts], trial=1, attempt=1, step=4
+    )  # ranks send them
     assert (saved.files, saved.size) == (5, len("planzeroonetwothe same"))
     assert saved.uploaded == saved.size, "what two ranks wrote alike was sent once"
-    ranks = {file.path: file.rank for file in unseal(saved.manifest, store.read(saved.manifest)).files}
+    ranks = {
+        file.path: file.rank for file in unseal(saved.manifest, store.read(saved.manifest)).files
+    }
     assert ranks == {".metadata": 0, "shards/0": 0, "shards/1": 1, "vocabulary": 1, "shards/2": 2}
 
     assert restore(store, [saved.manifest], tmp_path / "restored").step == 4
     assert tree_of(tmp_path / "restored") == RANKS[0] | RANKS[1] | RANKS[2]
 
 
-def test_what_is_lost_of_one_part_is_named_with_its_rank_and_the_checkpoint_before_is_taken(tmp_path: Path) -> None:
+def test_what_is_lost_of_one_part_is_named_with_its_rank_and_the_checkpoint_before_is_taken(
+    tmp_path: Path,
+) -> None:
     store = MemoryStore()
     before = put(store, tmp_path, {"w": text("before")}).manifest
     saved = commit(store, uploaded(store, tmp_path, RANKS), trial=1, attempt=1, step=4)
-    (lost,) = [f.key for f in unseal(saved.manifest, store.read(saved.manifest)).files if f.path == "shards/1"]
+    (lost,) = [
+        f.key
+        for f in unseal(saved.manifest, store.read(saved.manifest)).files
+        if f.path == "shards/1"
+    ]
     store.delete([lost])
 
     restored = restore(store, [saved.manifest, before], tmp_path / "restored")
@@ -56,8 +68,12 @@ def test_what_is_lost_of_one_part_is_named_with_its_rank_and_the_checkpoint_befo
 
 def test_two_ranks_that_wrote_different_files_at_one_path_are_named(tmp_path: Path) -> None:
     store = MemoryStore()
-    parts = uploaded(store, tmp_path, [{"shared": text("plan")}, {"w": text("w")}, {"w": text("another")}])
-    with pytest.raises(UserError, match=r"ranks 1 and 2 wrote different files at 'w'; put the rank into the name"):
+    parts = uploaded(
+        store, tmp_path, [{"shared": text("plan")}, {"w": text("w")}, {"w": text("another")}]
+    )
+    with pytest.raises(
+        UserError, match=r"ranks 1 and 2 wrote different files at 'w'; put the rank into the name"
+    ):
         commit(store, parts, trial=1, attempt=1, step=1)
     assert store.list("manifests/") == []
 
@@ -80,8 +96,12 @@ def test_the_files_of_all_ranks_are_cloned_kept_and_deleted_together(tmp_path: P
     assert store.list("") == []
 
 
-def test_the_manifest_of_one_rank_is_written_as_it_was_before_there_were_ranks(tmp_path: Path) -> None:
-    """So that a manifest whose creation was not heard of is known again by another version, and read by both."""
+def test_the_manifest_of_one_rank_is_written_as_it_was_before_there_were_ranks(
+    tmp_path: Path,
+) -> None:
+    """So that a manifest whose creation was not heard of is known again by another version, and
+    read by both.
+    """
     store = MemoryStore()
     saved = put(store, tmp_path, {"w": text("w")})
     (file,) = json.loads(store.read(saved.manifest))["manifest"]["files"]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.checkpoint_writer import CheckpointWriter
-from regrow.tasks.checkpoints import clone, discard, restore, save, sweep
-from regrow.tasks.manifests import Unsound, manifest_key
-from regrow.tasks.ports import Missing, Unavailable
+from regrow.tasks.checkpoint.manifests import Unsound, manifest_key
+from regrow.tasks.checkpoint.saving import clone, discard, restore, save, sweep
+from regrow.tasks.checkpoint.writer import CheckpointWriter
+from regrow.tasks.ports.store import Missing, Unavailable
 from tests.unit.checkpointed import plant, text
 from tests.unit.stores import Away
 
@@ -52,14 +52,18 @@ def test_checkpoints_become_durable_in_order_and_their_snapshots_go(tmp_path: Pa
     writer.close()
 
 
-def test_submit_returns_at_once_until_one_is_queued_behind_the_one_in_flight(tmp_path: Path) -> None:
+def test_submit_returns_at_once_until_one_is_queued_behind_the_one_in_flight(
+    tmp_path: Path,
+) -> None:
     store = Gated()
     writer = CheckpointWriter(store, trial=1, attempt=1)
     for step in (1, 2):
         writer.submit(plant(tmp_path / f"{step}", {"w": text(f"{step}")}), step)
         if step == 1:
             assert store.waiting.acquire(timeout=30)  # in flight
-    third = threading.Thread(target=writer.submit, args=(plant(tmp_path / "3", {"w": text("3")}), 3))
+    third = threading.Thread(
+        target=writer.submit, args=(plant(tmp_path / "3", {"w": text("3")}), 3)
+    )
     third.start()
     third.join(timeout=0.05)
     assert third.is_alive()
@@ -73,7 +77,9 @@ def test_submit_returns_at_once_until_one_is_queued_behind_the_one_in_flight(tmp
     assert [s.step for s in writer.results()] == [1, 2, 3]
 
 
-def test_a_failed_checkpoint_is_kept_for_the_caller_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_failed_checkpoint_is_kept_for_the_caller_and_the_next_one_goes_on(
+    tmp_path: Path,
+) -> None:
     class Flaky(MemoryStore):
         def create(self, key: str, data: bytes | Path) -> None:
             if key == manifest_key(1, 1, 2):
@@ -86,7 +92,10 @@ def test_a_failed_checkpoint_is_kept_for_the_caller_and_the_next_one_goes_on(tmp
     writer.submit(tmp_path / "never made", 4)
     writer.close()
     assert [s.step for s in writer.results()] == [1, 3]
-    assert [(f.step, type(f.error)) for f in writer.errors()] == [(2, PermissionError), (4, FileNotFoundError)]
+    assert [(f.step, type(f.error)) for f in writer.errors()] == [
+        (2, PermissionError),
+        (4, FileNotFoundError),
+    ]
     assert writer.errors() == []
     assert list(tmp_path.iterdir()) == []
 
@@ -102,7 +111,9 @@ def test_a_clone_is_one_more_manifest_over_the_same_blobs(tmp_path: Path) -> Non
     restored = restore(store, [copy.manifest], tmp_path / "restored")
     assert (restored.manifest, restored.step) == (copy.manifest, 4)
     assert sweep(store, [copy.manifest], [(1, 2), (7, 1)]).blobs == []
-    assert clone(store, copy.manifest, trial=7, attempt=1, step=4) == copy, "again, as after a lost answer"
+    assert clone(store, copy.manifest, trial=7, attempt=1, step=4) == copy, (
+        "again, as after a lost answer"
+    )
 
 
 def test_what_cannot_be_restored_cannot_be_cloned(tmp_path: Path) -> None:
@@ -126,7 +137,8 @@ def test_a_checkpoint_waits_for_a_store_that_is_out_of_reach_and_says_so_once(
     assert writer.drain(timeout=20)
     assert [s.step for s in writer.results()] == [1]
     assert [r.message.partition(":")[0] for r in caplog.records] == [
-        "checkpoints cannot be saved", "checkpoints can be saved again"
+        "checkpoints cannot be saved",
+        "checkpoints can be saved again",
     ]
     writer.close()
 
@@ -142,7 +154,9 @@ def test_one_that_is_given_up_waits_no_longer(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_dropping_never_takes_a_blob_from_a_checkpoint_that_is_still_on_its_way(tmp_path: Path) -> None:
+def test_dropping_never_takes_a_blob_from_a_checkpoint_that_is_still_on_its_way(
+    tmp_path: Path,
+) -> None:
     store = Gated()
     store.gate.release(2)
     writer = CheckpointWriter(store, trial=1, attempt=1)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.checkpoints import Restored, restore, save
+from regrow.tasks.checkpoint.manifests import unseal
+from regrow.tasks.checkpoint.saving import Restored, restore, save
 from regrow.tasks.errors import UserError
-from regrow.tasks.manifests import unseal
-from regrow.tasks.ports import Exists, Unavailable
+from regrow.tasks.ports.store import Exists, Unavailable
 from tests.unit.checkpointed import Tree, plant, put, text, three, tree_of, trees
 from tests.unit.stores import replace
 
@@ -43,11 +43,14 @@ def test_equal_files_of_an_attempt_are_stored_once(tmp_path: Path) -> None:
     known: dict[str, int] = {}
     first = plant(tmp_path / "a", {"x": text("same"), "y": text("same"), "z": text("one")})
     second = plant(tmp_path / "b", {"moved/x": text("same"), "z": text("two!!")})
-    assert save(store, first, trial=1, attempt=1, step=1, known=known).uploaded == len("same" + "one")
+    assert save(store, first, trial=1, attempt=1, step=1, known=known).uploaded == len(
+        "same" + "one"
+    )
     assert save(store, second, trial=1, attempt=1, step=2, known=known).uploaded == len("two!!")
     assert save(store, second, trial=1, attempt=1, step=3).uploaded == 0
     assert set(known) == set(store.list("blobs/1/1/"))
-    assert save(store, second, trial=1, attempt=2, step=3).uploaded == len("same" + "two!!")  # another lease
+    # another lease
+    assert save(store, second, trial=1, attempt=2, step=3).uploaded == len("same" + "two!!")
 
 
 def test_a_file_that_is_known_is_not_sent_again(tmp_path: Path) -> None:
@@ -66,7 +69,9 @@ def test_a_file_that_is_known_is_not_sent_again(tmp_path: Path) -> None:
     assert store.created == 1  # the manifest
 
 
-def test_saving_the_same_again_is_fine_and_something_else_at_that_step_is_not(tmp_path: Path) -> None:
+def test_saving_the_same_again_is_fine_and_something_else_at_that_step_is_not(
+    tmp_path: Path,
+) -> None:
     store = MemoryStore()
     folder = plant(tmp_path / "a", {"x": text("x")})
     first = save(store, folder, trial=1, attempt=1, step=1)
@@ -96,10 +101,16 @@ def test_links_within_the_folder_are_saved_as_what_they_point_to(tmp_path: Path)
     (folder / "folder").symlink_to(folder / "real")
     saved = save(store, folder, trial=1, attempt=1, step=1)
     restore(store, [saved.manifest], tmp_path / "r")
-    assert tree_of(tmp_path / "r") == {"real/x": text("x"), "file": text("x"), "folder/x": text("x")}
+    assert tree_of(tmp_path / "r") == {
+        "real/x": text("x"),
+        "file": text("x"),
+        "folder/x": text("x"),
+    }
 
 
-def test_a_folder_that_cannot_be_saved_is_the_users_error_and_names_the_entry(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_saved_is_the_users_error_and_names_the_entry(
+    tmp_path: Path,
+) -> None:
     def link(target: str | Path) -> Path:
         folder = plant(tmp_path / f"{len(os.listdir(tmp_path))}", {"sub/x": text("x")})
         (folder / "sub" / "bad").symlink_to(target)
@@ -118,7 +129,11 @@ def test_a_folder_that_cannot_be_saved_is_the_users_error_and_names_the_entry(tm
     folder = plant(tmp_path / "fifo", {"sub/x": text("x")})
     os.mkfifo(folder / "bad")
     cases.append((folder, "'bad' is neither a file nor a folder"))
-    for name, why in ((b"\xffbad", "UTF-8"), (b"C:bad", "Windows"), (b"back\\bad", "not a plain one")):
+    for name, why in (
+        (b"\xffbad", "UTF-8"),
+        (b"C:bad", "Windows"),
+        (b"back\\bad", "not a plain one"),
+    ):
         folder = plant(tmp_path / f"{len(os.listdir(tmp_path))}", {"sub/x": text("x")})
         Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_bytes(b"")
         cases.append((folder, f"bad.*{why}"))
@@ -126,6 +141,23 @@ def test_a_folder_that_cannot_be_saved_is_the_users_error_and_names_the_entry(tm
     for folder, why in cases:
         with pytest.raises(UserError, match=why):
             save(store, folder, trial=1, attempt=1, step=1)
+    assert store.list("") == []
+
+
+def test_a_file_that_grows_while_it_is_saved_is_refused_and_leaves_no_blob_behind(
+    tmp_path: Path,
+) -> None:
+    folder = plant(tmp_path / "folder", {"log": text("x"), "w": text("w")})
+
+    class Busy(MemoryStore):
+        def create(self, key: str, data: bytes | Path) -> None:
+            if isinstance(data, Path) and data.name == "log":
+                data.write_bytes(data.read_bytes() + b"more")
+            super().create(key, data)
+
+    store = Busy()
+    with pytest.raises(UserError, match="'log' was written to while it was saved"):
+        save(store, folder, trial=1, attempt=1, step=1)
     assert store.list("") == []
 
 
@@ -164,7 +196,9 @@ def test_what_is_missing_falls_back_with_the_reason(tmp_path: Path) -> None:
     assert [key for key, _ in restored.skipped] == [newest, middle]
     assert all("does not exist" in why for _, why in restored.skipped)
     assert tree_of(tmp_path / "r") == {"w": text("weights 1"), "sub/o": text("optimizer 1")}
-    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("saved")) == ["r"]
+    assert sorted(
+        path.name for path in tmp_path.iterdir() if not path.name.startswith("saved")
+    ) == ["r"]
 
 
 def test_a_store_out_of_reach_is_no_reason_to_fall_back(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.checkpoints import discard, restore, sweep
-from regrow.tasks.manifests import Unsound, blob_key, manifest_key, seal, unseal
+from regrow.tasks.checkpoint.manifests import Unsound, blob_key, manifest_key, seal, unseal
+from regrow.tasks.checkpoint.saving import discard, restore, sweep
 from tests.unit.checkpointed import Tree, put, text, three, tree_of
 from tests.unit.stores import replace
 
@@ -29,7 +29,9 @@ def test_discard_deletes_what_no_kept_manifest_refers_to(tmp_path: Path) -> None
     assert store.list("") == []
 
 
-def test_discard_leaves_the_blobs_of_other_attempts_and_those_a_clone_refers_to(tmp_path: Path) -> None:
+def test_discard_leaves_the_blobs_of_other_attempts_and_those_a_clone_refers_to(
+    tmp_path: Path,
+) -> None:
     store = MemoryStore()
     origin = put(store, tmp_path, {"w": text("w")}).manifest
     source = unseal(origin, store.read(origin))
@@ -79,7 +81,10 @@ def test_sweep_leaves_exactly_the_live_checkpoints(tmp_path: Path) -> None:
     swept = sweep(store, {manifests[1], manifest_key(5, 5, 5)}, [(1, 1), (9, 9)])
     assert swept.manifests == sorted([manifests[0], manifests[2]])
     assert orphan in swept.blobs
-    kept = [manifests[1], *(file.key for file in unseal(manifests[1], store.read(manifests[1])).files)]
+    kept = [
+        manifests[1],
+        *(file.key for file in unseal(manifests[1], store.read(manifests[1])).files),
+    ]
     assert store.list("") == sorted(["log/0000000001.jsonl", foreign, *kept])
 
 

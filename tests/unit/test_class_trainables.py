@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from regrow.search.events import Began, Row, Saved
-from regrow.tasks.reporter import Reporter
+from regrow.tasks.trial.reporter import Reporter
 from tests.unit.attempting import Attempting, steps
 from tests.unit.office import MakeOffice
 from tests.unit.told import kept
@@ -45,7 +45,9 @@ def _no_models() -> None:
     Model.made.clear()
 
 
-def test_a_class_that_says_it_is_done_ends_its_trial(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_class_that_says_it_is_done_ends_its_trial(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(max_steps=None)
     assert attempt(office, Model).ended.outcome == "done"
     assert steps(office) == [1, 2, 3]
@@ -53,7 +55,9 @@ def test_a_class_that_says_it_is_done_ends_its_trial(make_office: MakeOffice, at
     assert Model.made[0].cleaned
 
 
-def test_its_last_step_is_saved_though_no_checkpoint_was_due(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_its_last_step_is_saved_though_no_checkpoint_was_due(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(checkpoint={"every_steps": 2})
     attempt(office, Model)
     assert [event.step for event in office.events if isinstance(event, Saved)] == [2, 3]
@@ -71,7 +75,9 @@ def test_a_class_is_cleaned_up_after_an_error(make_office: MakeOffice, attempt: 
     assert steps(office) == [1]
 
 
-def test_a_class_is_loaded_from_its_checkpoint(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_class_is_loaded_from_its_checkpoint(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office()
 
     class Interrupted(Model):

@@ -11,8 +11,8 @@ import pytest
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import Began, Dropped, Saved
 from regrow.search.lifecycle import TrialState
-from regrow.tasks.checkpoints import restore
-from regrow.tasks.trial import Trial
+from regrow.tasks.checkpoint.saving import restore
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Killed, sent
 from tests.unit.scripted import clone
 from tests.unit.stores import NoReads, corrupt
@@ -21,7 +21,9 @@ from tests.unit.works import MakeWorks, writing
 
 
 @pytest.mark.parametrize("kind", ["memory", "local"])
-def test_a_clone_has_the_sources_weights_at_its_own_step(works: MakeWorks, kind: str, tmp_path: Path) -> None:
+def test_a_clone_has_the_sources_weights_at_its_own_step(
+    works: MakeWorks, kind: str, tmp_path: Path
+) -> None:
     store: Any = None if kind == "memory" else LocalStore(tmp_path)
     at = works({"1:3": clone(0, 0.25)}, store=store)
     at.run()
@@ -59,8 +61,12 @@ def test_a_source_whose_newest_checkpoint_is_corrupt_gives_the_one_before(works:
 
 
 @pytest.mark.parametrize(("every", "step"), [(2, 2), (3, 3)])
-def test_a_source_without_a_sound_checkpoint_leaves_the_trial_its_own(works: MakeWorks, every: int, step: int) -> None:
-    """Its own newest is of step 2, so that step 3 is done again, or (every 3) of the very step of the decision."""
+def test_a_source_without_a_sound_checkpoint_leaves_the_trial_its_own(
+    works: MakeWorks, every: int, step: int
+) -> None:
+    """Its own newest is of step 2, so that step 3 is done again, or (every 3) of the very step of
+    the decision.
+    """
     at = works({"1:3": clone(0, 0.25)}, checkpoint={"every_steps": every})
     at.run()
     at.run()
@@ -74,8 +80,12 @@ def test_a_source_without_a_sound_checkpoint_leaves_the_trial_its_own(works: Mak
     assert [row.step for _, row in kept(at.office.events)[1]] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_clones_blobs_survive_that_the_source_drops_its_checkpoint(works: MakeWorks, tmp_path: Path) -> None:
-    """The source keeps one checkpoint. It is dropped, and deleted, after the clone was taken; the clone restores from its blobs."""
+def test_a_clones_blobs_survive_that_the_source_drops_its_checkpoint(
+    works: MakeWorks, tmp_path: Path
+) -> None:
+    """The source keeps one checkpoint. It is dropped, and deleted, after the clone was taken; the
+    clone restores from its blobs.
+    """
     at = works({"1:3": clone(0)}, slots=2, checkpoint={"keep_last": 1, "keep_best": 0})
     at_three, cloned = threading.Event(), threading.Event()
 
@@ -108,7 +118,9 @@ def test_a_clones_blobs_survive_that_the_source_drops_its_checkpoint(works: Make
     assert at.run(second, cloner).ended.outcome == "paused"
     with pytest.raises(Killed):
         at.run(train=cloner)
-    dropped = {m for e in at.office.events if isinstance(e, Dropped) and e.trial == 0 for m in e.manifests}
+    dropped = {
+        m for e in at.office.events if isinstance(e, Dropped) and e.trial == 0 for m in e.manifests
+    }
     copy = at.office.history.trials[1].checkpoints[3]
     assert copy.source in dropped
     assert copy.source not in at.office.store.list("manifests/"), "it is gone from the store"
@@ -121,7 +133,7 @@ def test_a_clones_blobs_survive_that_the_source_drops_its_checkpoint(works: Make
 def test_a_store_that_is_away_when_a_clone_is_to_be_taken_supersedes_nothing(
     works: MakeWorks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regrow.tasks.attempt.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("regrow.tasks.attempt.attempt.PATIENCE_SECONDS", 0.1)
     at = works({"1:3": clone(0)})
     at.run()
     at.run()

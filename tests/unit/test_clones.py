@@ -1,4 +1,6 @@
-"""Trials that go on from another one's weights: what the planner decides, and which checkpoints it keeps for them."""
+"""Trials that go on from another one's weights: what the planner decides, and which checkpoints it
+keeps for them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tests.unit.scripted import PAUSE, Desk, Scripted, clone, started
 
 
 def cloning(slots: int = 2, script: dict[str, Any] | None = None, **changes: Any) -> Desk:
-    """Trial 0 has checkpoints of steps 1 to 3, trial 1 is at step 2, where it is to go on from trial 0."""
+    """Trial 0 has checkpoints of steps 1 to 3, trial 1 is at step 2, where it is to go on from
+    trial 0.
+    """
     desk = Desk(script or {"1:2": clone(0, 0.25)}, slots=slots, trials=2, **changes)
     desk.begin(0)
     desk.begin(1)
@@ -32,7 +36,11 @@ def test_a_clone_starts_from_the_sources_checkpoints_with_the_new_configuration(
     proposed = dict(desk.of(1).config)
     (decided,) = desk.report(1, 2)
     assert isinstance(decided, Decided)
-    assert (decided.source, decided.manifests, decided.config) == (0, ["m0.1.3", "m0.1.2", "m0.1.1"], {"x": 0.25})
+    assert (decided.source, decided.manifests, decided.config) == (
+        0,
+        ["m0.1.3", "m0.1.2", "m0.1.1"],
+        {"x": 0.25},
+    )
     (event,) = desk.end(1)
     assert isinstance(event, Started)
     assert (event.clones, event.checkpoints) == (3, ["m0.1.3", "m0.1.2", "m0.1.1", "m1.1.1"])
@@ -47,10 +55,17 @@ def test_without_a_checkpoint_of_the_source_the_trial_goes_on_and_the_log_says_w
     before = dict(desk.of(1).config)
     (decided,) = desk.report(1, 1, 2)
     assert isinstance(decided, Decided)
-    assert (decided.verdict, decided.until, decided.source, decided.config) == ("continue", 4, None, None)
+    assert (decided.verdict, decided.until, decided.source, decided.config) == (
+        "continue",
+        4,
+        None,
+        None,
+    )
     assert "no checkpoint" in decided.why
     assert desk.of(1).config == before
-    assert desk.scheduler.told[-1] == ("continue", 1, 2, None), "the scheduler is told what came of it"
+    assert desk.scheduler.told[-1] == ("continue", 1, 2, None), (
+        "the scheduler is told what came of it"
+    )
 
 
 def test_the_sources_checkpoints_are_kept_until_the_clone_has_its_own() -> None:
@@ -64,7 +79,10 @@ def test_the_sources_checkpoints_are_kept_until_the_clone_has_its_own() -> None:
     assert [e.manifests for e in desk.save(0, 5) if isinstance(e, Dropped)] == [["m0.1.4"]]
     desk.begin(1, restored=2)
     dropped = desk.save(1, 2, source="m0.1.3")
-    assert sorted(m for e in dropped if isinstance(e, Dropped) for m in e.manifests) == ["m0.1.3", "m1.1.1"]
+    assert sorted(m for e in dropped if isinstance(e, Dropped) for m in e.manifests) == [
+        "m0.1.3",
+        "m1.1.1",
+    ]
     assert manifests(desk, 1) == ["m1.2.2"]
     assert desk.planner.history.borrowed == {"m1.2.2": 0}
 
@@ -75,21 +93,27 @@ def test_they_are_let_go_where_no_clone_could_be_read() -> None:
     desk.report(0, 4)
     desk.save(0, 4)
     desk.end(1)
-    assert [e.manifests for e in desk.begin(1, restored=1) if isinstance(e, Dropped)] == [["m0.1.3"]]
+    assert [e.manifests for e in desk.begin(1, restored=1) if isinstance(e, Dropped)] == [
+        ["m0.1.3"]
+    ]
     assert manifests(desk, 1) == ["m1.1.1"], "its own are of use again"
     assert desk.of(1).step == 1
 
 
 def test_they_are_let_go_where_the_trial_that_was_to_clone_is_given_up_or_fails() -> None:
     desk = cloning(
-        script={"1:2": clone(0, action="pause")}, options={"last": True}, checkpoint={"keep_last": 1, "keep_best": 0},
+        script={"1:2": clone(0, action="pause")},
+        options={"last": True},
+        checkpoint={"keep_last": 1, "keep_best": 0},
     )
     desk.report(1, 2)
     desk.report(0, 4)
     desk.save(0, 4)
     desk.end(1)  # promoted, as no new one comes
     assert started(desk.events[-1:]) == [(1, 2)]
-    assert [e.manifests for e in desk.end(1, "failed", "error") if isinstance(e, Dropped)] == [["m0.1.3"]]
+    assert [e.manifests for e in desk.end(1, "failed", "error") if isinstance(e, Dropped)] == [
+        ["m0.1.3"]
+    ]
 
 
 class GivesUp(Scripted):
@@ -104,7 +128,10 @@ class GivesUp(Scripted):
 
 def test_they_are_let_go_where_it_is_given_up() -> None:
     script = {"1:2": clone(0, action="pause")}
-    desk = cloning(checkpoint={"keep_last": 1, "keep_best": 0}, schedule={f"{__name__}:GivesUp": {"script": script}})
+    desk = cloning(
+        checkpoint={"keep_last": 1, "keep_best": 0},
+        schedule={f"{__name__}:GivesUp": {"script": script}},
+    )
     desk.report(1, 2)
     desk.report(0, 4)
     desk.save(0, 4)
@@ -122,18 +149,26 @@ def test_an_attempt_that_is_lost_before_the_clone_is_its_own_clones_again(began:
         desk.begin(1, restored=2)
     (event,) = desk.end(1, "lost", "preempted")
     assert isinstance(event, Started)
-    assert (event.attempt, event.clones, event.checkpoints[:3]) == (3, 3, ["m0.1.3", "m0.1.2", "m0.1.1"])
+    assert (event.attempt, event.clones, event.checkpoints[:3]) == (
+        3,
+        3,
+        ["m0.1.3", "m0.1.2", "m0.1.1"],
+    )
 
 
 @pytest.mark.parametrize("restored", [3, 0])
-def test_a_source_that_is_lost_meanwhile_goes_on_and_gives_its_weights_all_the_same(restored: int) -> None:
+def test_a_source_that_is_lost_meanwhile_goes_on_and_gives_its_weights_all_the_same(
+    restored: int,
+) -> None:
     desk = cloning(checkpoint={"keep_last": 1, "keep_best": 0, "every_steps": 1})
     desk.report(1, 2)
     again = desk.end(0, "lost", "preempted")
     assert started(again) == [(0, 2)]
     desk.begin(0, restored=restored)  # its newest may turn out to be unreadable
     desk.report(0, *range(desk.of(0).step + 1, 5))
-    assert not [e for e in desk.save(0, 4) if isinstance(e, Dropped)], "what is needed is kept, what is superseded is gone already"
+    assert not [e for e in desk.save(0, 4) if isinstance(e, Dropped)], (
+        "what is needed is kept, what is superseded is gone already"
+    )
     (event,) = desk.end(1)
     assert isinstance(event, Started)
     assert event.checkpoints[: event.clones] == ["m0.1.3"]
@@ -152,10 +187,14 @@ def test_the_last_checkpoint_of_the_attempt_that_leaves_does_not_undo_the_clone(
     assert event.clones == 3
     desk.begin(1, restored=2)
     desk.save(1, 2, source="m0.1.3")
-    assert manifests(desk, 1) == ["m1.1.1", "m1.2.2"], "its best one is kept, for whoever asks for the best"
+    assert manifests(desk, 1) == ["m1.1.1", "m1.2.2"], (
+        "its best one is kept, for whoever asks for the best"
+    )
     (again,) = desk.end(1, "lost", "preempted")
     assert isinstance(again, Started)
-    assert (again.clones, again.checkpoints) == (0, ["m1.2.2"]), "its weights of before are never restored again"
+    assert (again.clones, again.checkpoints) == (0, ["m1.2.2"]), (
+        "its weights of before are never restored again"
+    )
 
 
 def test_a_checkpoint_whose_step_got_another_one_is_dropped_once_nobody_waits_for_it() -> None:
@@ -164,7 +203,11 @@ def test_a_checkpoint_whose_step_got_another_one_is_dropped_once_nobody_waits_fo
     desk.save(1, 2)
     desk.end(1)
     desk.begin(1, restored=2)
-    (dropped, *_) = [event for event in desk.save(1, 2, source="m0.1.3") if isinstance(event, Dropped) and event.trial == 1]
+    (dropped, *_) = [
+        event
+        for event in desk.save(1, 2, source="m0.1.3")
+        if isinstance(event, Dropped) and event.trial == 1
+    ]
     assert "m1.1.2" in dropped.manifests
 
 

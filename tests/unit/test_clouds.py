@@ -48,14 +48,19 @@ def gcp(service: Service) -> Gcp:
 @pytest.fixture
 def azure(service: Service) -> Azure:
     service.required = {"metadata": "true"}
-    service.answers = {NAME: (200, "FrontEnd_IN_0"), EVENTS: (200, '{"DocumentIncarnation": 1, "Events": []}')}
+    service.answers = {
+        NAME: (200, "FrontEnd_IN_0"),
+        EVENTS: (200, '{"DocumentIncarnation": 1, "Events": []}'),
+    }
     return Azure(f"http://{service.address}")
 
 
-# ---- what the clouds say -----------------------------------------------------------------------------------------------
+# ---- what the clouds say
 
 
-def test_aws_says_nothing_until_the_instance_is_to_be_interrupted(service: Service, aws: Aws) -> None:
+def test_aws_says_nothing_until_the_instance_is_to_be_interrupted(
+    service: Service, aws: Aws
+) -> None:
     assert aws.look() is None
     service.answers[INSTANCE_ACTION] = 200, ACTION
     assert aws.look() == "AWS takes the spot instance back (terminate at 2017-09-18T08:22:00Z)"
@@ -107,15 +112,24 @@ def test_azure_speaks_of_many_machines_and_only_ours_counts(service: Service, az
     service.answers[EVENTS] = 200, PREEMPT % ("Freeze", "frontend_in_0")
     assert azure.look() is None
     service.answers[EVENTS] = 200, PREEMPT % ("Preempt", "frontend_in_0")
-    assert azure.look() == "Azure takes the machine away (Preempt, not before Mon, 11 Apr 2022 22:26:58 GMT)"
+    assert (
+        azure.look()
+        == "Azure takes the machine away (Preempt, not before Mon, 11 Apr 2022 22:26:58 GMT)"
+    )
     assert not any(asked.startswith("POST") for asked in service.asked)
 
 
-@pytest.mark.parametrize("body", ["", "<html>", "[]", "null", '"TRUE"', '{"action": 7}', '{"Events": 3}', "\x00" * 100])
+@pytest.mark.parametrize(
+    "body", ["", "<html>", "[]", "null", '"TRUE"', '{"action": 7}', '{"Events": 3}', "\x00" * 100]
+)
 @pytest.mark.parametrize("which", ["aws", "gcp", "azure"])
-def test_what_no_cloud_would_say_is_no_notice(service: Service, which: str, body: str, request: pytest.FixtureRequest) -> None:
+def test_what_no_cloud_would_say_is_no_notice(
+    service: Service, which: str, body: str, request: pytest.FixtureRequest
+) -> None:
     source: Cloud = request.getfixturevalue(which)
-    service.answers = dict.fromkeys((INSTANCE_ACTION, PREEMPTED, EVENTS), (200, body)) | {NAME: (200, "vm")}
+    service.answers = dict.fromkeys((INSTANCE_ACTION, PREEMPTED, EVENTS), (200, body)) | {
+        NAME: (200, "vm")
+    }
     with pytest.raises(Unanswered):
         source.look()
 
@@ -142,7 +156,7 @@ def test_nobody_there_is_no_answer() -> None:
         Aws("no address").look()
 
 
-# ---- which cloud -------------------------------------------------------------------------------------------------------
+# ---- which cloud
 
 
 @pytest.mark.parametrize(
@@ -156,7 +170,9 @@ def test_nobody_there_is_no_answer() -> None:
         ("sys_vendor", "QEMU", type(None)),
     ],
 )
-def test_the_cloud_is_known_by_the_machines_firmware(tmp_path: Path, file: str, says: str, kind: type) -> None:
+def test_the_cloud_is_known_by_the_machines_firmware(
+    tmp_path: Path, file: str, says: str, kind: type
+) -> None:
     (tmp_path / file).write_text(f"{says}\n")
     assert isinstance(cloud({}, tmp_path), kind)
     assert isinstance(cloud({"REGROW_CLOUD": "auto"}, tmp_path), kind)
@@ -169,5 +185,8 @@ def test_aws_can_be_switched_off_by_its_own_variable() -> None:
 
 
 def test_an_unknown_cloud_is_told_to_the_user() -> None:
-    with pytest.raises(UserError, match="REGROW_CLOUD='aw' is unknown: set it to one of auto, aws, gcp, azure, none, or unset it"):
+    with pytest.raises(
+        UserError,
+        match="REGROW_CLOUD='aw' is unknown: set it to one of auto, aws, gcp, azure, none, or unset it",
+    ):
         cloud({"REGROW_CLOUD": "aw"})

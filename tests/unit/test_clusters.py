@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -15,26 +16,46 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from regrow.flows.remote import ClusterRun, RunRequest, check_state, growth, offer
 from regrow.infra.clusters import node, shipping
 from regrow.infra.clusters.cluster_file import read_cluster, schema
 from regrow.infra.clusters.description import Cluster, Ssh
 from regrow.infra.clusters.folder import Folder, variables
+from regrow.infra.clusters.machines import Remote
 from regrow.infra.clusters.node import Node, main
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.clusters.provider import Offer
 from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.ray.scaling import with_market
 from regrow.infra.state.places import Places
-from regrow.remote import ClusterRun, Order, check_state, growth, offer
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 
 AWS: dict[str, Any] = {
-    "name": "sweep", "on": "aws", "region": "us-west-2", "head": {"type": "m6i.large"}, "idle": "5min",
-    "workers": [{"type": "g5.xlarge", "market": "spot", "most": 30}, {"type": "g5.xlarge", "most": 8, "after": "10min"}],
+    "name": "sweep",
+    "on": "aws",
+    "region": "us-west-2",
+    "head": {"type": "m6i.large"},
+    "idle": "5min",
+    "workers": [
+        {"type": "g5.xlarge", "market": "spot", "most": 30},
+        {"type": "g5.xlarge", "most": 8, "after": "10min"},
+    ],
 }
-SSH: dict[str, Any] = {"name": "lab", "on": "ssh", "user": "me", "head": "10.0.0.1", "workers": ["10.0.0.2", "10.0.0.3"]}
+SSH: dict[str, Any] = {
+    "name": "lab",
+    "on": "ssh",
+    "user": "me",
+    "head": "10.0.0.1",
+    "workers": ["10.0.0.2", "10.0.0.3"],
+}
+KUBERNETES: dict[str, Any] = {
+    "name": "pods",
+    "on": "kubernetes",
+    "image": "x",
+    "workers": [{"name": "w", "cpu": 1, "memory": "1GiB", "most": 1}],
+}
 
 
 def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -44,19 +65,71 @@ def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (changed(AWS, on=...), "on: is missing; add `on:` with one of aws, gcp, azure, ssh, kubernetes"),
-        (changed(AWS, on="awss"), 'on: "awss": is no place for a cluster; did you mean \'aws\'?'),
+        (
+            changed(AWS, on=...),
+            "on: is missing; add `on:` with one of aws, gcp, azure, ssh, kubernetes",
+        ),
+        (changed(AWS, on="awss"), "on: \"awss\": is no place for a cluster; did you mean 'aws'?"),
         (changed(AWS, region=...), "region: is missing; add `region:`"),
-        (changed(AWS, namespace="x"), 'namespace: "x": is for clusters on kubernetes; leave it out'),
+        (
+            changed(AWS, namespace="x"),
+            'namespace: "x": is for clusters on kubernetes; leave it out',
+        ),
         (changed(AWS, worker=[]), "worker: []: unknown key; did you mean 'workers'?"),
         (changed(AWS, workers=[]), "workers: []: is empty; write at least one"),
-        (changed(AWS, workers=[{"type": "a", "mst": 3}]), "workers.0.mst: 3: unknown key; did you mean 'most'?"),
-        (changed(AWS, workers=[{"type": "a", "most": 3, "market": "spo"}]), "workers.0.market: \"spo\": is not 'spot' or 'on-demand'"),
-        (changed(AWS, idle="5 parsecs"), 'idle: "5 parsecs": is not a number; write seconds, or text such as "10min"'),
+        (
+            changed(AWS, workers=[{"type": "a", "mst": 3}]),
+            "workers.0.mst: 3: unknown key; did you mean 'most'?",
+        ),
+        (
+            changed(AWS, workers=[{"type": "a", "most": 3, "market": "spo"}]),
+            "workers.0.market: \"spo\": is not 'spot' or 'on-demand'",
+        ),
+        (
+            changed(AWS, idle="5 parsecs"),
+            'idle: "5 parsecs": is not a number; write seconds, or text such as "10min"',
+        ),
         (changed(AWS, head={"typ": "x"}), "head.typ: \"x\": unknown key; did you mean 'type'?"),
-        (changed(AWS, name="A_b"), 'name: "A_b": is no name of a cluster; write at most 40 lower-case letters'),
+        (
+            changed(AWS, name="A_b"),
+            'name: "A_b": is no name of a cluster; write at most 40 lower-case letters',
+        ),
         (changed(AWS, env={"A B": "secret"}), 'env.A B: "***": is no name of a variable'),
-        (changed(SSH, workers=["10.0.0.1"]), 'workers.0: "10.0.0.1": is the head, which takes no trials'),
+        (
+            changed(SSH, workers=["10.0.0.1"]),
+            'workers.0: "10.0.0.1": is the head, which takes no trials',
+        ),
+        (
+            changed(SSH, user="-oProxyCommand=touch x"),
+            'user: "-oProxyCommand=touch x": is no name of a user',
+        ),
+        (changed(AWS, user="a b"), 'user: "a b": is no name of a user'),
+        (
+            changed(SSH, head="-oProxyCommand=touch x"),
+            'head: "-oProxyCommand=touch x": is no address of a machine',
+        ),
+        (changed(SSH, workers=["x", "-Fx"]), 'workers.1: "-Fx": is no address of a machine'),
+        (
+            changed(SSH, workers=["x; touch y"]),
+            'workers.0: "x; touch y": is no address of a machine',
+        ),
+        (changed(SSH, workers=["x\n-oa"]), 'workers.0: "x\\n-oa": is no address of a machine'),
+        (
+            changed(SSH, python="-c"),
+            'python: "-c": begins with what a command line could take for something else',
+        ),
+        (
+            changed(SSH, mounts={"-e sh": "x"}),
+            'mounts.-e sh: "-e sh": begins with what a command line could take',
+        ),
+        (changed(SSH, shared=["--x"]), 'shared.0: "--x": begins with'),
+        (changed(AWS, region="--profile=x"), 'region: "--profile=x": begins with'),
+        (
+            changed(AWS, zones=["a\x1b]0;x"]),
+            'zones.0: "a\\u001b]0;x": has a line end or another control character',
+        ),
+        (changed(KUBERNETES, context="--as=root"), 'context: "--as=root": begins with'),
+        (changed(KUBERNETES, namespace="-n"), 'namespace: "-n": is no name'),
         (changed(SSH, workers=["a", "a"]), 'workers.1: "a": is named twice'),
         (changed(SSH, python="/x", lock="y"), 'lock: "y": stands beside python'),
     ],
@@ -67,8 +140,33 @@ def test_a_mistake_is_told_with_its_key_and_what_to_write(data: dict[str, Any], 
     assert str(wrong.value).startswith(told)
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["node-1.lab.example.org", "10.0.0.7", "fe80::1%eth0", "2001:db8::7", "_gpu", "[::1]"],
+)
+def test_names_and_addresses_of_every_kind_are_taken(address: str) -> None:
+    for user in ("me", "svc_train", "first.last", "a@realm", "m-1", "machine$"):
+        assert Cluster.parse(changed(SSH, user=user, head=address, setup=["-x"], env={"A": "-b\n"}))
+
+
+def test_no_option_of_ssh_comes_after_the_name_of_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    remote = Remote(
+        address="-oProxyCommand=x", user="-Fx", key=tmp_path / "key", known_hosts=tmp_path / "a b%"
+    )
+    words = remote.run("true").stdout.decode().splitlines()
+    assert words[words.index("--") + 1 :] == ["-Fx@-oProxyCommand=x", "bash -lc true"]
+    assert f'UserKnownHostsFile="{tmp_path}/a b%%"' in words
+
+
 @pytest.mark.parametrize("data", [AWS, SSH])
-def test_it_says_the_same_when_it_is_written_and_read_again_and_the_schema_takes_it(data: dict[str, Any]) -> None:
+def test_it_says_the_same_when_it_is_written_and_read_again_and_the_schema_takes_it(
+    data: dict[str, Any],
+) -> None:
     cluster = Cluster.parse(data)
     assert Cluster.parse(cluster.to_json()) == cluster
     jsonschema.validate(data, schema())
@@ -89,23 +187,34 @@ def test_variables_come_from_here_and_one_that_is_not_set_is_told() -> None:
     cluster = Cluster.parse(changed(SSH, env={"A": "plain", "B": "$THERE", "C": "$NOT"}))
     with pytest.raises(SpecError, match=r'env\.C: "\$NOT": is not set here; export NOT'):
         variables(cluster, {"THERE": "secret"})
-    assert variables(cluster, {"THERE": "secret", "NOT": "x"}) == {"A": "plain", "B": "secret", "C": "x"}
+    assert variables(cluster, {"THERE": "secret", "NOT": "x"}) == {
+        "A": "plain",
+        "B": "secret",
+        "C": "x",
+    }
     with pytest.raises(SpecError) as wrong:
         variables(cluster, {"THERE": "two\nlines", "NOT": "x"})
     assert "two" not in str(wrong.value)
 
 
-def test_the_token_and_the_environment_are_files_of_their_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_and_the_environment_are_files_of_their_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REGROW_HOME", str(tmp_path))
     folder = Folder("lab")
     assert folder.token == Folder("lab").token
     assert len(folder.token) == 64
-    files = [folder.token_file, folder.environment_file(Cluster.parse(changed(SSH, env={"A": "1"})))]
+    files = [
+        folder.token_file,
+        folder.environment_file(Cluster.parse(changed(SSH, env={"A": "1"}))),
+    ]
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
     assert folder.path.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_launchers_file_has_no_secret_and_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launchers_file_has_no_secret_and_is_the_same_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REGROW_HOME", str(tmp_path))
     cluster = Cluster.parse(changed(SSH, env={"KEY": "$SECRET"}, python="/opt/my env/bin/python"))
     assert isinstance(cluster, Ssh)
@@ -113,37 +222,63 @@ def test_the_launchers_file_has_no_secret_and_is_the_same_each_time(tmp_path: Pa
     assert written == SshEngine(cluster).files()["launcher.yaml"]
     assert Folder("lab").token not in written.decode()
     config = yaml.safe_load(written)
-    assert config["provider"] == {"type": "local", "head_ip": "10.0.0.1", "worker_ips": ["10.0.0.2", "10.0.0.3"]}
-    assert config["head_start_ray_commands"][0].startswith("'/opt/my env/bin/python' -m regrow.infra.clusters.node lab start head ")
+    assert config["provider"] == {
+        "type": "local",
+        "head_ip": "10.0.0.1",
+        "worker_ips": ["10.0.0.2", "10.0.0.3"],
+    }
+    assert config["head_start_ray_commands"][0].startswith(
+        "'/opt/my env/bin/python' -m regrow.infra.clusters.node lab start head "
+    )
     assert " --dashboard-host=127.0.0.1 " in config["head_start_ray_commands"][0]
-    assert not any("ray stop" in command for key in config if key.endswith("commands") for command in config[key])
+    assert not any(
+        "ray stop" in command
+        for key in config
+        if key.endswith("commands")
+        for command in config[key]
+    )
 
 
-def test_rays_own_schema_takes_the_launchers_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rays_own_schema_takes_the_launchers_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import ray
 
     monkeypatch.setenv("REGROW_HOME", str(tmp_path))
     cluster = Cluster.parse(changed(SSH, setup=["true"]))
     assert isinstance(cluster, Ssh)
-    published = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
+    published = json.loads(
+        (Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text()
+    )
     jsonschema.validate(SshEngine(cluster).launcher.file(), published)
 
 
 def test_the_wheel_has_the_whole_package_and_can_be_imported_from(tmp_path: Path) -> None:
     archive = zipfile.ZipFile(BytesIO(shipping.wheel()))
     names = archive.namelist()
-    assert {"regrow/search/spec/spec.py", "regrow/infra/clusters/node.py", "regrow/cli/app.py", "regrow/py.typed"} <= {*names}
+    assert {
+        "regrow/search/spec/spec.py",
+        "regrow/infra/clusters/node.py",
+        "regrow/cli/app.py",
+        "regrow/py.typed",
+    } <= {*names}
     assert not [name for name in names if "__pycache__" in name]
     archive.extractall(tmp_path)
     code = "import regrow.search.spec as s; print(s.__file__)"
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True,
-        text=True, check=True, cwd=tmp_path,
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
     )
     assert done.stdout.startswith(str(tmp_path))
 
 
-def test_what_was_installed_from_a_folder_cannot_be_had_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_installed_from_a_folder_cannot_be_had_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     listed = shipping.requirements(None).decode().splitlines()
     assert any(line.startswith("ray==") for line in listed)
     assert not any(line.startswith("regrow") for line in listed)
@@ -162,7 +297,9 @@ def test_what_was_installed_from_a_folder_cannot_be_had_elsewhere(monkeypatch: p
 
 def test_prices_are_read_and_a_wrong_one_is_told_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "prices.csv"
-    file.write_text("InstanceType,Region,Price,SpotPrice\ng5.xlarge,us-west-2,1.006,0.40\ng5.xlarge,us-west-2,1.006,0.35\nm6i.large,us-west-2,0.096,\n")
+    file.write_text(
+        "InstanceType,Region,Price,SpotPrice\ng5.xlarge,us-west-2,1.006,0.40\ng5.xlarge,us-west-2,1.006,0.35\nm6i.large,us-west-2,0.096,\n"
+    )
     prices = Prices(file)
     assert prices.of("g5.xlarge", "us-west-2", "spot") == 0.35
     assert prices.of("m6i.large", "us-west-2", "spot") is None
@@ -179,7 +316,8 @@ def test_what_it_costs_at_most_is_shown_before_anything_starts() -> None:
     head = Offer(role="head", type="m6i.large", market="on-demand", most=1, price=0.096)
     workers = Offer(role="workers", type="g5.xlarge", market="spot", most=30, price=0.35)
     assert offer([head, workers]) == [
-        "  head:    m6i.large, on-demand, 0.10 USD an hour", "  workers: up to 30 x g5.xlarge, spot, 10.50 USD an hour",
+        "  head:    m6i.large, on-demand, 0.10 USD an hour",
+        "  workers: up to 30 x g5.xlarge, spot, 10.50 USD an hour",
         "  at most 10.60 USD an hour",
     ]
     unknown = Offer(role="workers", type="x", market="spot", most=3)
@@ -190,25 +328,51 @@ def test_a_state_that_the_cluster_does_not_see_is_refused(tmp_path: Path) -> Non
     cluster = Cluster.parse(changed(SSH, shared=[str(tmp_path)]))
     check_state(Places.at(str(tmp_path / "state")), cluster, "state")
     check_state(Places.at("s3://bucket/x"), cluster, "state")
-    with pytest.raises(SpecError, match="is on this machine, where the cluster does not see it; give --state s3://"):
+    with pytest.raises(
+        SpecError, match="is on this machine, where the cluster does not see it; give --state s3://"
+    ):
         check_state(Places.at("/elsewhere"), cluster, "--state")
 
 
 def test_the_project_holds_the_code_and_the_specification(tmp_path: Path) -> None:
     (tmp_path / "sweeps").mkdir()
-    data = {"name": "a", "trainable": "work.py:train", "space": {"x": {"uniform": [0, 1]}}, "metric": "m", "mode": "min", "trials": 1}
+    data = {
+        "name": "a",
+        "trainable": "work.py:train",
+        "space": {"x": {"uniform": [0, 1]}},
+        "metric": "m",
+        "mode": "min",
+        "trials": 1,
+    }
     spec = Spec.parse({**data, "working_dir": str(tmp_path)})
-    what = Order(spec=spec, file=tmp_path / "sweeps" / "a b.yaml", places=Places.at("s3://bucket/x"), name="b", trials=3)
+    what = RunRequest(
+        spec=spec,
+        file=tmp_path / "sweeps" / "a b.yaml",
+        places=Places.at("s3://bucket/x"),
+        name="b",
+        trials=3,
+    )
     assert what.project == tmp_path
-    assert what.entrypoint == "regrow run 'sweeps/a b.yaml' --state s3://bucket/x --name b --trials 3 --prefect-port 4200"
+    assert (
+        what.entrypoint
+        == "regrow run 'sweeps/a b.yaml' --state s3://bucket/x --name b --trials 3 --prefect-port 4200"
+    )
 
 
-def test_a_machine_knows_what_of_a_cluster_runs_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_knows_what_of_a_cluster_runs_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     name = f"t{os.getpid()}"
     child = subprocess.Popen(["sleep", "300"], env={"REGROW_ON": name})
+    # Popen returns once exec has begun: the kernel sets the environment a moment later.
+    while not Path(f"/proc/{child.pid}/environ").read_bytes():
+        time.sleep(0.001)
     assert main([name, "status"]) == 0
-    assert json.loads(capfd.readouterr().out) == {"supervisor": None, "left": [f"{child.pid} sleep 300"]}
+    assert json.loads(capfd.readouterr().out) == {
+        "supervisor": None,
+        "left": [f"{child.pid} sleep 300"],
+    }
     assert main([name, "stop"]) == 0
     assert json.loads(capfd.readouterr().out) == {"supervisor": None, "left": []}
     assert child.wait() == -9
@@ -232,18 +396,33 @@ def test_a_head_whose_dashboard_is_away_has_work_as_long_as_an_experiments_proce
     assert not jobs.any()
 
 
-def test_a_cluster_that_grows_tells_its_driver_how_far_and_on_which_machines_trials_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_grows_tells_its_driver_how_far_and_on_which_machines_trials_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told = growth(Cluster.parse(AWS))
     assert told["REGROW_SLOTS"] == "38"
     assert told["REGROW_MARKETS"] == "spot,on-demand"
     assert growth(Cluster.parse(SSH)) == {}
-    at_once = changed(AWS, workers=[{"type": "a", "market": "spot", "most": 1}, {"type": "a", "most": 1}])
+    at_once = changed(
+        AWS, workers=[{"type": "a", "market": "spot", "most": 1}, {"type": "a", "most": 1}]
+    )
     assert "REGROW_MARKET" not in growth(Cluster.parse(at_once))
-    data = {"name": "a", "trainable": "work.py:train", "space": {"x": {"uniform": [0, 1]}}, "metric": "m", "mode": "min", "trials": 1}
+    data = {
+        "name": "a",
+        "trainable": "work.py:train",
+        "space": {"x": {"uniform": [0, 1]}},
+        "metric": "m",
+        "mode": "min",
+        "trials": 1,
+    }
     plain, own = Spec.parse(data), Spec.parse({**data, "market": "on-demand"})
     assert with_market(plain) == plain
     monkeypatch.setenv("REGROW_MARKET", told["REGROW_MARKET"])
-    assert with_market(plain).to_json()["market"] == {"first": "spot", "after": 600.0, "evictions": 3}
+    assert with_market(plain).to_json()["market"] == {
+        "first": "spot",
+        "after": 600.0,
+        "evictions": 3,
+    }
     assert with_market(own) == own
     for wrong in ("spot", "[]", '{"first": "moon"}'):
         monkeypatch.setenv("REGROW_MARKET", wrong)
@@ -253,6 +432,19 @@ def test_a_cluster_that_grows_tells_its_driver_how_far_and_on_which_machines_tri
 
 def test_only_kubernetes_has_jobs_with_a_cluster_of_their_own(tmp_path: Path) -> None:
     run = ClusterRun(cluster=Cluster.parse(SSH), say=print, show=print)
-    spec = Spec.parse({"name": "a", "trainable": "a.py:b", "metric": "x", "mode": "max", "space": {"x": {"uniform": [0, 1]}}, "trials": 1})
-    with pytest.raises(UserError, match="--job: is for Kubernetes, and lab is on ssh; bring the cluster up"):
-        run.submit_apart(Order(spec=spec, file=tmp_path / "a.yaml", places=Places.at("s3://bucket/x")))
+    spec = Spec.parse(
+        {
+            "name": "a",
+            "trainable": "a.py:b",
+            "metric": "x",
+            "mode": "max",
+            "space": {"x": {"uniform": [0, 1]}},
+            "trials": 1,
+        }
+    )
+    with pytest.raises(
+        UserError, match="--job: is for Kubernetes, and lab is on ssh; bring the cluster up"
+    ):
+        run.submit_apart(
+            RunRequest(spec=spec, file=tmp_path / "a.yaml", places=Places.at("s3://bucket/x"))
+        )

@@ -1,4 +1,6 @@
-"""The sampler "cmaes": the library's own sequence where trials are synchronous, generations that nothing stalls where not."""
+"""The sampler "cmaes": the library's own sequence where trials are synchronous, generations that
+nothing stalls where not.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def end(sampler: Sampler, number: int, proposal: Proposal, **end: Any) -> None:
 
 @pytest.mark.parametrize("function", [sphere, rosenbrock])
 @pytest.mark.parametrize("popsize", [None, 9])
-def test_synchronous_trials_are_the_librarys_own_sequence(function: Any, popsize: int | None) -> None:
+def test_synchronous_trials_are_the_librarys_own_sequence(
+    function: Any, popsize: int | None
+) -> None:
     """Bit for bit, over 25 generations."""
     ours = make({"cmaes": {"popsize": popsize, "restart": False}}, setting())
     theirs = CMA(np.full(3, 0.5), 0.3, BOX, seed=0, population_size=popsize)
@@ -71,7 +75,11 @@ def test_synchronous_trials_are_the_librarys_own_sequence(function: Any, popsize
 
 def test_it_converges_where_random_search_does_not() -> None:
     for function, ten in ((sphere, 1e-6), (rosenbrock, 0.1)):
-        assert best("cmaes", setting(), function, 420) < ten < best("random", setting(), function, 420) / 5
+        assert (
+            best("cmaes", setting(), function, 420)
+            < ten
+            < best("random", setting(), function, 420) / 5
+        )
 
 
 def test_more_is_better_where_the_mode_says_so() -> None:
@@ -90,15 +98,23 @@ def test_failed_trials_are_replaced_and_stopped_ones_count_by_their_last_value()
         proposal = on_paper(sampler.ask(number, number))
         states.append(proposal.state)
         ends: list[dict[str, Any]] = [
-            {"status": "failed"}, {"status": "done"}, {"status": "done", "value": float("nan")}, {"status": "running"},
-            {"status": "stopped", "value": 0.0, "intermediate": [(1, 0.0), (2, 9.0)]}, {"status": "stopped", "value": 3.0},
-            {"status": "done", "value": 1.0}, {"status": "done", "value": 2.0}, {"status": "done", "value": 0.5},
+            {"status": "failed"},
+            {"status": "done"},
+            {"status": "done", "value": float("nan")},
+            {"status": "running"},
+            {"status": "stopped", "value": 0.0, "intermediate": [(1, 0.0), (2, 9.0)]},
+            {"status": "stopped", "value": 3.0},
+            {"status": "done", "value": 1.0},
+            {"status": "done", "value": 2.0},
+            {"status": "done", "value": 0.5},
         ]
         end(sampler, number, proposal, **ends[number])
     assert [s["generation"] for s in states] == [0] * 8 + [1]
     assert states[8]["told"] == [4, 5, 6, 7]
     theirs = CMA(np.full(3, 0.5), 0.3, BOX, population_size=4)
-    theirs.tell([(np.array(states[n]["x"]), cost) for n, cost in ((4, 9.0), (5, 3.0), (6, 1.0), (7, 2.0))])
+    theirs.tell(
+        [(np.array(states[n]["x"]), cost) for n, cost in ((4, 9.0), (5, 3.0), (6, 1.0), (7, 2.0))]
+    )
     theirs.reseed_rng(8)
     assert states[8]["x"] == theirs.ask().tolist()
 
@@ -128,7 +144,13 @@ def test_asking_without_telling_commits_to_nothing() -> None:
     assert on_paper(sampler.ask(5, 5)).state["told"] == [0, 2, 3, 4]
     fresh = make({"cmaes": {"popsize": 4}}, setting())
     for number in range(4):
-        end(fresh, number, proposals[number], status="done", value=5.0 if number == 1 else float(number))
+        end(
+            fresh,
+            number,
+            proposals[number],
+            status="done",
+            value=5.0 if number == 1 else float(number),
+        )
     end(sampler, 1, proposals[1], status="done", value=5.0)
     assert on_paper(sampler.ask(5, 5)).state["told"] == [0, 1, 2, 3]
     assert sampler.ask(5, 5) == fresh.ask(5, 5)
@@ -138,7 +160,9 @@ def test_a_log_without_a_value_that_a_generation_stands_on_is_refused() -> None:
     sampler = make("cmaes", setting())
     state = {"generation": 1, "x": [0.5] * 3, "told": list(range(7))}
     sampler.tell(Result(number=7, config={}, state=state, status="running"))
-    with pytest.raises(ValueError, match="generation 1 was updated by trial 0, whose value is not told"):
+    with pytest.raises(
+        ValueError, match="generation 1 was updated by trial 0, whose value is not told"
+    ):
         sampler.ask(8, 8)
 
 
@@ -151,7 +175,8 @@ def test_earlier_results_are_where_the_search_begins() -> None:
         config = {f"x{i}": float(rng.random_sample()) for i in range(3)}
         earlier.append((np.array(list(config.values())), sphere(config)))
         sampler.tell(Result(number=number, config=config, status="done", value=sphere(config)))
-    sampler.tell(Result(number=-41, config={"x0": 7}, status="done", value=-1.0))  # of another space
+    # of another space
+    sampler.tell(Result(number=-41, config={"x0": 7}, status="done", value=-1.0))
     mean, sigma, covariance = get_warm_start_mgd(earlier)
     theirs = CMA(mean, sigma, BOX, cov=covariance)
     theirs.reseed_rng(5)
@@ -179,14 +204,20 @@ def test_what_is_not_modelled_is_drawn_at_random() -> None:
     for number in range(20):
         ours, theirs = (on_paper(s.ask(number, seed_of(number))).config for s in (sampler, random))
         assert list(ours) == list(theirs)
-        assert {n: ours[n] for n in ours if n in ("kind", "depth", "g")} == {n: theirs[n] for n in theirs if n in ("kind", "depth", "g")}
+        assert {n: ours[n] for n in ours if n in ("kind", "depth", "g")} == {
+            n: theirs[n] for n in theirs if n in ("kind", "depth", "g")
+        }
         assert ours["lr"] != theirs["lr"]
 
 
 def test_x0_is_written_in_the_parameters_own_units() -> None:
     sampler = make({"cmaes": {"x0": {"lr": 1e-3, "layers": 9}, "sigma0": 1e-9}}, setting(MIXED))
     config = on_paper(sampler.ask(0, 1)).config
-    assert (config["lr"], config["layers"], config["z"]) == (pytest.approx(1e-3), 9, pytest.approx(0, abs=1e-6))
+    assert (config["lr"], config["layers"], config["z"]) == (
+        pytest.approx(1e-3),
+        9,
+        pytest.approx(0, abs=1e-6),
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +227,10 @@ def test_x0_is_written_in_the_parameters_own_units() -> None:
         ({"popsize": 2.5}, "search.cmaes.popsize: 2.5: is not a whole number"),
         ({"sigma0": 0.0}, "search.cmaes.sigma0: 0.0: is not above 0"),
         ({"x0": [1]}, "search.cmaes.x0: .*is not a map; write {lr: value}"),
-        ({"x0": {"kind": "a"}}, "search.cmaes.x0.kind: .*is not a parameter that is modelled; known: lr, layers, z"),
+        (
+            {"x0": {"kind": "a"}},
+            "search.cmaes.x0.kind: .*is not a parameter that is modelled; known: lr, layers, z",
+        ),
         ({"x0": {"layers": 12}}, "search.cmaes.x0.layers: 12: layers can never be this"),
     ],
 )
@@ -206,13 +240,21 @@ def test_options_that_cannot_be_used(options: dict[str, Any], message: str) -> N
 
 
 def test_a_space_without_a_numeric_parameter_is_refused() -> None:
-    with pytest.raises(SpecError, match="there is no numeric parameter without a condition; write search: tpe or random"):
+    with pytest.raises(
+        SpecError,
+        match="there is no numeric parameter without a condition; write search: tpe or random",
+    ):
         make("cmaes", setting(Space.parse({"kind": {"choice": [1, 2]}, "g": {"grid": [1]}})))
 
 
 def test_a_replay_proposes_the_same() -> None:
     space, options = MIXED, {"popsize": 4}
-    run = Replayed(search={"cmaes": options}, setting=setting(space), objective=lambda c: c["lr"] + c["layers"], count=80).run()
+    run = Replayed(
+        search={"cmaes": options},
+        setting=setting(space),
+        objective=lambda c: c["lr"] + c["layers"],
+        count=80,
+    ).run()
     assert run.compared > 100
     assert max(r.state.get("generation", 0) for r in run.told) > 8
 
@@ -223,8 +265,17 @@ def test_a_generation_told_late_is_folded_again() -> None:
     told = []
     for number in range(6):
         proposal = on_paper(made.ask(number, number))
-        told.append(Result(number=number, config=proposal.config, state=proposal.state, status="done", value=number % 3))
-    for number, updated_by in ((7, [0, 1, 2, 3]), (6, [2, 3, 4, 5])):  # of two that open a generation the first one counts
+        told.append(
+            Result(
+                number=number,
+                config=proposal.config,
+                state=proposal.state,
+                status="done",
+                value=number % 3,
+            )
+        )
+    # of two that open a generation the first one counts
+    for number, updated_by in ((7, [0, 1, 2, 3]), (6, [2, 3, 4, 5])):
         state = {"generation": 1, "x": [0.5] * 3, "told": updated_by}
         told.append(Result(number=number, config={}, state=state, status="running"))
     late, whole = (make({"cmaes": {"popsize": 4}}, setting()) for _ in range(2))
@@ -243,7 +294,11 @@ def test_a_generation_told_late_is_folded_again() -> None:
 ])  # fmt: skip
 def test_a_values_position_is_where_its_quantile_is(domain: Any) -> None:
     parsed = Space.parse({"x": domain}).flat[0].domain
-    values = [parsed.cell(k) for k in range(parsed.cells)] if parsed.cells else [parsed.quantile(k / 50) for k in range(1, 50)]
+    values = (
+        [parsed.cell(k) for k in range(parsed.cells)]
+        if parsed.cells
+        else [parsed.quantile(k / 50) for k in range(1, 50)]
+    )
     back = [parsed.quantile(position(parsed, value)) for value in values]
     assert back == values if parsed.cells else back == pytest.approx(values)
     if "logint" in domain:  # each whole number has the interval half a unit around it

@@ -1,4 +1,6 @@
-"""How a program that is a trial ends: by itself, by a decision, by a signal, with all that it started."""
+"""How a program that is a trial ends: by itself, by a decision, by a signal, with all that it
+started.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from regrow.search.lifecycle import TrialState
-from regrow.tasks import command, supervisor
+from regrow.tasks.program import command, supervisor
 from tests.unit.programs import Programs, alive, await_true, children_of, rows
 
 
@@ -29,14 +31,21 @@ def test_an_exit_code_fails_the_trial_with_what_it_said_last(programs: Programs)
     assert office.history.trials[0].state is TrialState.FAILED
 
 
-def test_a_program_that_never_reports_the_metric_is_told_what_it_did_report(programs: Programs) -> None:
-    office = programs.office("print('{\"accuracy\": 1, \"loss\": 2}')")
+def test_a_program_that_never_reports_the_metric_is_told_what_it_did_report(
+    programs: Programs,
+) -> None:
+    office = programs.office('print(\'{"accuracy": 1, "loss": 2}\')')
     ended = programs.attempt(office).ended
     assert ended.outcome == "failed"
-    assert "ended without ever reporting 'score' (its output: seen were: accuracy, loss)" in ended.message
+    assert (
+        "ended without ever reporting 'score' (its output: seen were: accuracy, loss)"
+        in ended.message
+    )
 
 
-def test_a_report_that_is_no_number_fails_the_trial_and_ends_the_program(programs: Programs) -> None:
+def test_a_report_that_is_no_number_fails_the_trial_and_ends_the_program(
+    programs: Programs,
+) -> None:
     office = programs.office("""
         import regrow as rg, time
         rg.report({"score": "good"})
@@ -45,7 +54,9 @@ def test_a_report_that_is_no_number_fails_the_trial_and_ends_the_program(program
     assert "metric 'score' is 'good' (str), not a number" in programs.attempt(office).ended.message
 
 
-def test_a_program_that_goes_on_after_its_last_step_is_ended_and_one_that_finishes_is_not(programs: Programs) -> None:
+def test_a_program_that_goes_on_after_its_last_step_is_ended_and_one_that_finishes_is_not(
+    programs: Programs,
+) -> None:
     office = programs.office("""
         import itertools
         import regrow as rg
@@ -66,7 +77,9 @@ def test_a_program_that_goes_on_after_its_last_step_is_ended_and_one_that_finish
     assert (programs.folder / "finished").exists()
 
 
-def test_a_decision_ends_the_program_by_sigterm_and_nothing_beyond_it_counts(programs: Programs) -> None:
+def test_a_decision_ends_the_program_by_sigterm_and_nothing_beyond_it_counts(
+    programs: Programs,
+) -> None:
     program = """
         import os, signal, sys, time
         import regrow as rg
@@ -89,21 +102,29 @@ def test_a_decision_ends_the_program_by_sigterm_and_nothing_beyond_it_counts(pro
 
 
 def test_lines_that_ran_ahead_of_a_decision_do_not_count(programs: Programs) -> None:
-    office = programs.office("""
+    office = programs.office(
+        """
         import os, time
         score = 1 - int(os.environ["REGROW_TRIAL"])
         print("\\n".join(f'{{"score": {score}}}' for _ in range(9)))
         time.sleep(1000 * (1 - score))
-    """, schedule="asha", max_steps=9, trials=2)
+    """,
+        schedule="asha",
+        max_steps=9,
+        trials=2,
+    )
     assert programs.attempt(office).ended.outcome == "done"
     ended = programs.attempt(office).ended
     assert (ended.outcome, ended.step) == ("stopped", 1)
     assert rows(office, 1) == [(1, 0.0)]
 
 
-def test_a_sigterm_for_the_whole_machine_is_no_fault_of_the_program(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sigterm_for_the_whole_machine_is_no_fault_of_the_program(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The program dies of it before the attempt hears of the notice."""
-    monkeypatch.setattr(command, "NOTICE_SECONDS", 60.0)  # the notice comes as soon as the program is gone
+    # the notice comes as soon as the program is gone
+    monkeypatch.setattr(command, "NOTICE_SECONDS", 60.0)
     office = programs.office("""
         import os, regrow as rg
         rg.report({"score": 1})
@@ -149,7 +170,9 @@ def test_a_program_that_ignores_sigterm_is_killed_with_all_that_it_started(
     ended = programs.attempt(office).ended
     telling.join()
     assert (ended.outcome, ended.message) == ("preempted", "the node goes away")
-    assert [pid for pid in map(int, (programs.folder / "pids").read_text().split()) if alive(pid)] == []
+    assert [
+        pid for pid in map(int, (programs.folder / "pids").read_text().split()) if alive(pid)
+    ] == []
 
 
 def test_a_program_that_hears_of_the_end_may_save_and_report_once_more(programs: Programs) -> None:
@@ -168,6 +191,7 @@ def test_a_program_that_hears_of_the_end_may_save_and_report_once_more(programs:
         time.sleep(1000)
     """
     office = programs.office(program)
+
     def tell() -> None:
         await_true((programs.folder / "ready").exists)
         programs.bench.notice("the node goes away", True)
@@ -182,7 +206,9 @@ def test_a_program_that_hears_of_the_end_may_save_and_report_once_more(programs:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_nothing_outlives_the_one_who_started_it(tmp_path: Path, stopped: bool) -> None:
-    """The supervisor, as an attempt starts it, from a process that is killed; its program may even be stopped (SIGSTOP)."""
+    """The supervisor, as an attempt starts it, from a process that is killed; its program may even
+    be stopped (SIGSTOP).
+    """
     pids = tmp_path / "pids"
     inner = f"sleep 1000 & setsid sleep 1001 & echo $$ $! $(jobs -p) > {pids}.tmp; mv {pids}.tmp {pids}; sleep 1002"
     starter = f"""

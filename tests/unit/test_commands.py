@@ -1,4 +1,6 @@
-"""The command line as a whole: where a command is found, what a start loads, and what the exit codes mean."""
+"""The command line as a whole: where a command is found, what a start loads, and what the exit
+codes mean.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,48 @@ from regrow.search.history import History
 from tests.unit.simulated import created, opened
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = {"__init__", "app", "cluster", "console", "exit_codes", "hidden_modules", "on_cluster", "options", "session", "spec_file", "tables"}
+SHARED = {
+    "__init__",
+    "app",
+    "cluster",
+    "console",
+    "damage",
+    "exit_codes",
+    "hidden_modules",
+    "on_cluster",
+    "options",
+    "session",
+    "spec_file",
+    "tables",
+}
 
 
 def test_each_command_is_in_the_module_of_its_name() -> None:
     modules = {command.__module__ for command in COMMANDS}
-    assert modules == {f"regrow.cli.{one.name}" if one.name != "try" else "regrow.cli.try_" for one in app.registered_commands}
-    assert {file.stem for file in (ROOT / "regrow" / "cli").glob("*.py")} == {m.rpartition(".")[2] for m in modules} | SHARED
+    assert modules == {
+        f"regrow.cli.{one.name}" if one.name != "try" else "regrow.cli.try_"
+        for one in app.registered_commands
+    }
+    assert {file.stem for file in (ROOT / "regrow" / "cli").glob("*.py")} == {
+        m.rpartition(".")[2] for m in modules
+    } | SHARED
 
 
 def test_the_list_of_commands_loads_no_service_and_nothing_of_an_experiments_run() -> None:
-    """It is what a shell's completion would wait for: Ray takes a second, Prefect one and a half, MLflow four."""
+    """It is what a shell's completion would wait for: Ray takes a second, Prefect one and a half,
+    MLflow four.
+    """
     code = (
         "import sys; sys.argv = ['regrow', '--help']\n"
         "from regrow.cli import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "print('loaded:', *({m.partition('.')[0] for m in sys.modules} & {'ray', 'prefect', 'mlflow', 'optuna', 'numpy'}),"
-        " *(m for m in ('regrow.launch', 'regrow.flows.run', 'regrow.result') if m in sys.modules))"
+        " *(m for m in ('regrow.flows.launch', 'regrow.flows.run', 'regrow.result') if m in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "loaded:"
 
@@ -52,5 +76,10 @@ def test_the_exit_code_is_that_of_the_experiments_end() -> None:
 
 
 def test_the_reference_has_every_exit_code() -> None:
-    page = (ROOT / "docs" / "reference" / "command-line.md").read_text().split("## Exit codes")[1].split("\n## ")[0]
+    page = (
+        (ROOT / "docs" / "reference" / "command-line.md")
+        .read_text()
+        .split("## Exit codes")[1]
+        .split("\n## ")[0]
+    )
     assert [int(code) for code in re.findall(r"^\| (\d) \|", page, re.MULTILINE)] == list(ExitCode)

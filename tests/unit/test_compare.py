@@ -11,22 +11,47 @@ import pytest
 from regrow.cli.compare import compare
 from regrow.infra.log.log import Log
 from regrow.infra.stores.local import LocalStore
-from regrow.infra.views.comparison import course
-from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Proposed, Reported, Row, Started, encode
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Created,
+    Ended,
+    Opened,
+    Proposed,
+    Reported,
+    Row,
+    Started,
+    encode,
+)
 from regrow.search.planning.simulator import Availability, FunctionObjective, simulate
 from regrow.search.spec import Spec
+from regrow.show.views.comparison import course
 from regrow.tasks.errors import UserError
 from tests.unit.told import kept
 
 
-def simulated(name: str, *, power: float = 1.0, lose: bool = False, **changes: Any) -> list[AnyEvent]:
+def simulated(
+    name: str, *, power: float = 1.0, lose: bool = False, **changes: Any
+) -> list[AnyEvent]:
     given = {
-        "name": name, "trainable": "a.py:f", "metric": "score", "mode": "max", "search": "random", "trials": 8, "max_steps": 9,
-        "space": {"x": {"uniform": [0, 1]}, "net": {"lr": {"loguniform": [1e-4, 1]}, "kind": "[b]mlp[/b]"}}, **changes,
+        "name": name,
+        "trainable": "a.py:f",
+        "metric": "score",
+        "mode": "max",
+        "search": "random",
+        "trials": 8,
+        "max_steps": 9,
+        "space": {
+            "x": {"uniform": [0, 1]},
+            "net": {"lr": {"loguniform": [1e-4, 1]}, "kind": "[b]mlp[/b]"},
+        },
+        **changes,
     }
     spec = Spec.parse(given)
     name = spec.objective.name
-    objective = FunctionObjective(function=lambda config, step: {name: power * config["x"] * step / (step + 1)}, spec=spec)
+    objective = FunctionObjective(
+        function=lambda config, step: {name: power * config["x"] * step / (step + 1)}, spec=spec
+    )
     machines = [Availability(changes=(0.0, 4.5, 6.0)), Availability()] if lose else ()
     return simulate(spec, objective, workers=2, availability=machines).events
 
@@ -72,9 +97,17 @@ def test_steps_that_were_done_again_are_spent_each_time() -> None:
 
 
 def test_time_is_counted_from_the_first_attempts_beginning_in_each_session() -> None:
-    """Ray and the workers took 20 s to be there in the first session, 5 s in the second, and nothing began in the third."""
+    """Ray and the workers took 20 s to be there in the first session, 5 s in the second, and
+    nothing began in the third.
+    """
     lease: dict[str, Any] = {"trial": 0}
-    given = {"name": "a", "trainable": "a.py:f", "metric": "score", "space": {"x": {"uniform": [0, 1]}}, "search": "random"}
+    given = {
+        "name": "a",
+        "trainable": "a.py:f",
+        "metric": "score",
+        "space": {"x": {"uniform": [0, 1]}},
+        "search": "random",
+    }
     events: list[AnyEvent] = [
         Created(t=0.0, id="1", spec=given | {"mode": "max", "trials": 1}),
         Opened(t=0.0, by="driver", driver="a", slots=1, trials=1),
@@ -96,7 +129,9 @@ def test_time_is_counted_from_the_first_attempts_beginning_in_each_session() -> 
     assert found.history.elapsed() == 42.0
 
 
-def test_what_each_reached_and_what_it_took_is_side_by_side(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_each_reached_and_what_it_took_is_side_by_side(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     compare(["plain", "asha"])
     printed = capsys.readouterr().out
     rows = {line.split("  ")[0].strip(): line for line in printed.splitlines() if line.strip()}
@@ -126,7 +161,9 @@ def test_machines_get_the_same(state: Path, capsys: pytest.CaptureFixture[str]) 
     assert plain["best"]["config"]["net"]["kind"] == "[b]mlp[/b]"
 
 
-def test_experiments_of_other_roots_are_named_with_theirs(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_experiments_of_other_roots_are_named_with_theirs(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = tmp_path / "other"
     written(other, simulated("plain", power=2.0), "plain")
     compare(["plain", f"plain@{other}"], as_json=True)
@@ -148,7 +185,9 @@ def test_what_cannot_be_compared_is_told(state: Path) -> None:
         compare(["plain", "asha@"])
 
 
-def test_one_without_a_value_is_compared_all_the_same(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_without_a_value_is_compared_all_the_same(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     written(state, simulated("new")[:2], "new")
     compare(["plain", "new"])
     assert "interrupted" in capsys.readouterr().out

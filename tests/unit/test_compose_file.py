@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from regrow.station import compose
+from regrow.apps.station import compose
 from regrow.tasks.errors import UserError
 
 VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?(?::\?[^}]*)?\}")

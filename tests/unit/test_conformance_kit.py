@@ -1,4 +1,6 @@
-"""The kit that ships for samplers and schedulers of one's own: what keeps its word passes, what does not is named."""
+"""The kit that ships for samplers and schedulers of one's own: what keeps its word passes, what
+does not is named.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from typing import Any
 import pytest
 import yaml
 
-from regrow.testing import Proposal, Result, Scheduler, Setting, Spec, Verdict, check_sampler, check_scheduler
+from regrow.testing import (
+    Proposal,
+    Result,
+    Scheduler,
+    Setting,
+    Spec,
+    Verdict,
+    check_sampler,
+    check_scheduler,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -120,7 +131,9 @@ class Outside(Fair):
 
 class Lacks(Fair):
     def ask(self, number: int, seed: int) -> Proposal | None:
-        return Proposal(config={name: value for name, value in self.config(seed).items() if name != "lr"})
+        return Proposal(
+            config={name: value for name, value in self.config(seed).items() if name != "lr"}
+        )
 
 
 class StateOfObjects(Fair):
@@ -151,7 +164,9 @@ def test_a_sampler_that_keeps_its_word_passes(sampler: type) -> None:
         (StateOfTuples, "state is not JSON"),
     ],
 )
-def test_a_sampler_that_does_not_is_named_with_the_trial_and_the_fault(sampler: type, said: str) -> None:
+def test_a_sampler_that_does_not_is_named_with_the_trial_and_the_fault(
+    sampler: type, said: str
+) -> None:
     with pytest.raises(AssertionError, match=f"(?s)trial \\d+.*{said}"):
         check_sampler(own(sampler))
 
@@ -282,7 +297,11 @@ class PromotesAnybody(Every):
     """Promotes a trial that is not paused."""
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
-        return Verdict(action="pause") if trial == 0 and len(values) == 2 else super().decide(trial, values)
+        return (
+            Verdict(action="pause")
+            if trial == 0 and len(values) == 2
+            else super().decide(trial, values)
+        )
 
     def promote(self, *, complete: bool) -> int | None:
         return 3
@@ -334,5 +353,7 @@ def test_the_examples_specification_names_them() -> None:
 
 def test_importing_the_kit_loads_nothing_heavy() -> None:
     code = "import sys, json, regrow.testing; print(json.dumps([m for m in ('ray', 'prefect', 'mlflow', 'optuna') if m in sys.modules]))"
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
     assert json.loads(out) == []

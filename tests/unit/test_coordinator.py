@@ -1,4 +1,6 @@
-"""The coordinator and its ledger: nothing is acted on before it is durable, and nothing that was owed is forgotten."""
+"""The coordinator and its ledger: nothing is acted on before it is durable, and nothing that was
+owed is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator import ledger as ledgers
-from regrow.infra.coordinator.ledger import Ledger
+from regrow.flows.coordinator import ledger as ledgers
+from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Superseded
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
@@ -17,8 +19,8 @@ from regrow.search.events import Closing, Created, Ended, Opened, Place, Row, Sa
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserError
-from regrow.tasks.messages import Arrival, Progress
-from regrow.tasks.ports import Unavailable
+from regrow.tasks.ports.messages import Arrival, Progress
+from regrow.tasks.ports.store import Unavailable
 from tests.unit.office import GatedStore, Office, offices
 from tests.unit.simulated import created, opened
 
@@ -31,16 +33,22 @@ def make() -> Iterator[Make]:
         yield make
 
 
-def arrival(trial: int, attempt: int = 1, *, run: str | None = None, restored: int = 0, rows: int = 0) -> Progress:
+def arrival(
+    trial: int, attempt: int = 1, *, run: str | None = None, restored: int = 0, rows: int = 0
+) -> Progress:
     return Progress(
         trial=trial,
         attempt=attempt,
         began=Arrival(place=Place("node"), task_run=run or f"run-{trial}", restored=restored),
-        rows=tuple(Row(step, 0.0, {"score": 1.0}) for step in range(restored + 1, restored + rows + 1)),
+        rows=tuple(
+            Row(step, 0.0, {"score": 1.0}) for step in range(restored + 1, restored + rows + 1)
+        ),
     )
 
 
-def end(trial: int, attempt: int = 1, outcome: Any = "done", cause: Any = "", *, carry_on: bool = False) -> Progress:
+def end(
+    trial: int, attempt: int = 1, outcome: Any = "done", cause: Any = "", *, carry_on: bool = False
+) -> Progress:
     ended = Ended(t=0.0, trial=trial, attempt=attempt, outcome=outcome, cause=cause)
     return Progress(trial=trial, attempt=attempt, ended=ended, carry_on=carry_on)
 
@@ -221,7 +229,9 @@ def test_attempts_that_nobody_saw_begin_are_handed_out_again_and_no_others(make:
     assert office.history.sessions == 1
 
 
-def test_a_coordinator_that_died_before_its_first_word_still_declares_lost_what_its_predecessor_left(make: Make) -> None:
+def test_a_coordinator_that_died_before_its_first_word_still_declares_lost_what_its_predecessor_left(
+    make: Make,
+) -> None:
     """Ray calls it a restart; for the log it is the first of its driver."""
     office = make(slots=2)
     assert leases(office) == [(0, 1), (1, 1)]
@@ -272,7 +282,9 @@ def test_one_lease_is_held_by_one_task_run(make: Make) -> None:
 
 
 def test_the_end_of_an_earlier_attempt_s_task_run_leaves_its_retry_alone(make: Make) -> None:
-    """Both attempts are the same Prefect task run; the driver may look at the first after the second has begun."""
+    """Both attempts are the same Prefect task run; the driver may look at the first after the
+    second has begun.
+    """
     office = make(retries={"error": 1})
     leases(office)
     office.report(arrival(0, rows=1))
@@ -299,7 +311,9 @@ def test_a_task_run_that_is_gone_loses_all_that_it_carried(make: Make) -> None:
 
 
 def test_an_attempt_that_never_began_carries_no_other(make: Make) -> None:
-    """If its task run were lost, nobody would know of the other, which then stayed running forever."""
+    """If its task run were lost, nobody would know of the other, which then stayed running
+    forever.
+    """
     office = make(slots=2)
     leases(office)
     answer = office.report(end(0, outcome="failed", cause="infrastructure", carry_on=True))
@@ -339,7 +353,9 @@ def test_checkpoints_that_are_not_needed_are_handed_over_with_those_that_are(mak
     office = make(checkpoint={"keep_last": 1, "keep_best": 0})
     leases(office)
     office.report(arrival(0, rows=3))
-    saved = tuple(Saved(t=0.0, trial=0, attempt=1, step=s, manifest=f"m{s}", size=1) for s in (1, 2, 3))
+    saved = tuple(
+        Saved(t=0.0, trial=0, attempt=1, step=s, manifest=f"m{s}", size=1) for s in (1, 2, 3)
+    )
     news = Progress(trial=0, attempt=1, saved=saved)
     order = office.report(news)
     assert (order.drop, order.keep) == (("m1", "m2"), ("m3",))
@@ -352,7 +368,13 @@ def test_a_checkpoint_beyond_what_is_known_is_not_recorded(make: Make) -> None:
     office = make()
     leases(office)
     office.report(arrival(0, rows=1))
-    office.report(Progress(trial=0, attempt=1, saved=(Saved(t=0.0, trial=0, attempt=1, step=2, manifest="m", size=1),)))
+    office.report(
+        Progress(
+            trial=0,
+            attempt=1,
+            saved=(Saved(t=0.0, trial=0, attempt=1, step=2, manifest="m", size=1),),
+        )
+    )
     assert office.history.trials[0].checkpoints == {}
     assert office.history.trials[0].state is TrialState.RUNNING
 
@@ -374,7 +396,9 @@ def test_a_clock_that_steps_back_takes_no_event_with_it() -> None:
     assert again.history.elapsed(again.now()) == 0.0
 
 
-def test_what_keeps_a_checkpoint_from_being_saved_reaches_the_driver_until_it_is_over(make: Make) -> None:
+def test_what_keeps_a_checkpoint_from_being_saved_reaches_the_driver_until_it_is_over(
+    make: Make,
+) -> None:
     office = make()
     office.submitted()
     office.report(Progress(trial=0, attempt=1, began=Arrival(place=Place("a"), task_run="run-0")))

@@ -6,31 +6,59 @@ from collections.abc import Iterator
 
 import pytest
 
+from regrow.flows.recording.artifacts import markdown
 from regrow.infra.mlflow.trial_runs import Runs
-from regrow.infra.prefect.artifacts import markdown
 from regrow.infra.ray.host import _price
-from regrow.infra.report.report import tiles
 from regrow.infra.state.places import Places
-from regrow.infra.views import summaries
-from regrow.live import text
-from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Proposed, Reported, Row, Started
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Created,
+    Ended,
+    Opened,
+    Proposed,
+    Reported,
+    Row,
+    Started,
+)
 from regrow.search.history import History, cost, waste
+from regrow.show.live import text
+from regrow.show.report.report import tiles
+from regrow.show.views import summaries
 from tests.unit.simulated import SPEC
 
 HOUR = 3600.0
 
 
 def events(**spec: object) -> Iterator[AnyEvent]:
-    """One trial: an hour on a third of a node of 3.0 an hour, which is lost half an hour after its last step; then an hour more."""
-    yield Created(t=0.0, id="00000000-0000-0000-0000-000000000001", spec={**SPEC, "schedule": "fifo", "trials": 1, "max_steps": 2, **spec})
+    """One trial: an hour on a third of a node of 3.0 an hour, which is lost half an hour after its
+    last step; then an hour more.
+    """
+    yield Created(
+        t=0.0,
+        id="00000000-0000-0000-0000-000000000001",
+        spec={**SPEC, "schedule": "fifo", "trials": 1, "max_steps": 2, **spec},
+    )
     yield Opened(t=0.0, by="driver", driver="d", slots=1, trials=1)
     yield Proposed(t=0.0, trial=0, config={"x": 0.5})
     yield Started(t=0.0, trial=0, attempt=1, market="spot")
     yield Began(t=0.0, trial=0, attempt=1, node="a", market="spot", price=3.0, share=1 / 3)
     yield Reported(t=HOUR / 2, trial=0, attempt=1, rows=[Row(1, HOUR / 2, {"score": 0.1})])
-    yield Ended(t=HOUR, trial=0, attempt=1, outcome="lost", cause="preempted", step=1, message="the node was lost", by="driver", cost=1.0)
+    yield Ended(
+        t=HOUR,
+        trial=0,
+        attempt=1,
+        outcome="lost",
+        cause="preempted",
+        step=1,
+        message="the node was lost",
+        by="driver",
+        cost=1.0,
+    )
     yield Started(t=HOUR, trial=0, attempt=2, market="on-demand")
-    yield Began(t=HOUR, trial=0, attempt=2, node="b", restored=1, market="on-demand", price=8.0, share=0.5)
+    yield Began(
+        t=HOUR, trial=0, attempt=2, node="b", restored=1, market="on-demand", price=8.0, share=0.5
+    )
     yield Reported(t=2 * HOUR, trial=0, attempt=2, rows=[Row(2, 2 * HOUR, {"score": 0.2})])
     yield Ended(t=2 * HOUR, trial=0, attempt=2, outcome="done", step=2, cost=4.0)
 
@@ -52,7 +80,8 @@ def test_an_attempt_costs_its_part_of_its_node() -> None:
     (trial,) = view["trials"]
     assert trial["cost"] == pytest.approx(5.0)
     assert [(a["market"], a["node_price_per_hour"], a["cost"]) for a in trial["attempts"]] == [
-        ("spot", 3.0, pytest.approx(1.0)), ("on-demand", 8.0, pytest.approx(4.0)),
+        ("spot", 3.0, pytest.approx(1.0)),
+        ("on-demand", 8.0, pytest.approx(4.0)),
     ]
 
 
@@ -62,9 +91,18 @@ def test_the_price_of_the_specification_counts_where_a_node_tells_none() -> None
     bare = History()
     for event in events(price_per_hour=2.0):
         if isinstance(event, Began):
-            event = Began(t=event.t, trial=0, attempt=event.attempt, node=event.node, restored=event.restored)  # noqa: PLW2901
+            event = Began(  # noqa: PLW2901
+                t=event.t, trial=0, attempt=event.attempt, node=event.node, restored=event.restored
+            )
         elif isinstance(event, Ended):
-            event = Ended(t=event.t, trial=0, attempt=event.attempt, outcome=event.outcome, cause=event.cause, step=event.step)  # noqa: PLW2901
+            event = Ended(  # noqa: PLW2901  # noqa: PLW2901
+                t=event.t,
+                trial=0,
+                attempt=event.attempt,
+                outcome=event.outcome,
+                cause=event.cause,
+                step=event.step,
+            )
         bare.apply(event)
     assert cost.of(bare, bare.t_last).money == pytest.approx(4.0)
     assert cost.of_trial(bare.trials[0], bare.t_last) == pytest.approx(4.0)
@@ -76,7 +114,11 @@ def test_people_are_told_what_it_cost_and_what_of_that_for_nothing() -> None:
     assert "cost 5.00 at 1 to 4 an hour and slot" in text.spent(history, history.t_last)
     assert "cost 0.50" in text.losses("preempted", waste.of_all(history)["preempted"])
     assert [tile for tile in tiles(history, alive=False, now=0.0) if tile["label"] == "Cost"] == [
-        {"label": "Cost", "number": "5.00", "more": "at 1 to 4 for a slot and hour; 0.50 for nothing"}
+        {
+            "label": "Cost",
+            "number": "5.00",
+            "more": "at 1 to 4 for a slot and hour; 0.50 for nothing",
+        }
     ]
     page = markdown(history, Places.at("/tmp/nowhere"))
     assert "Cost: 5.00, at 1 to 4 for a slot and hour; 0.50 of it for nothing." in page
@@ -90,9 +132,24 @@ def test_mlflow_has_it_as_a_metric_and_as_tags() -> None:
     parent, trial = runs.take()
     for run in (parent, trial):
         assert [value for name, value, *_ in run.metrics if name == "regrow.cost"] == [1.0, 5.0]
-    assert (trial.tags["regrow.cost"], trial.tags["regrow.cost_wasted"], trial.tags["regrow.market"]) == ("5", "0.5", "on-demand")
+    assert (
+        trial.tags["regrow.cost"],
+        trial.tags["regrow.cost_wasted"],
+        trial.tags["regrow.market"],
+    ) == ("5", "0.5", "on-demand")
 
 
-@pytest.mark.parametrize(("label", "price"), [("0.526", 0.526), ("0", 0.0), ("", None), ("cheap", None), ("nan", None), ("-1", None), ("inf", None)])
+@pytest.mark.parametrize(
+    ("label", "price"),
+    [
+        ("0.526", 0.526),
+        ("0", 0.0),
+        ("", None),
+        ("cheap", None),
+        ("nan", None),
+        ("-1", None),
+        ("inf", None),
+    ],
+)
 def test_a_label_that_is_no_price_is_none(label: str, price: float | None) -> None:
     assert _price(label) == price

@@ -1,4 +1,6 @@
-"""A trial's curve: what it keeps of its rows, and that going back to a step leaves nothing of what came after it."""
+"""A trial's curve: what it keeps of its rows, and that going back to a step leaves nothing of what
+came after it.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ class Naive:
 
 VALUES = st.sampled_from([0.0, 1.0, 1.5, 2.0, 3.0])
 METRICS = st.fixed_dictionaries(
-    {"score": VALUES}, optional={"cost": st.none() | VALUES, "loss": st.none() | VALUES, "other": st.none() | VALUES}
+    {"score": VALUES},
+    optional={"cost": st.none() | VALUES, "loss": st.none() | VALUES, "other": st.none() | VALUES},
 )
 REPORTS = st.lists(st.lists(METRICS, max_size=4), max_size=4)
 ATTEMPTS = st.lists(st.tuples(st.floats(0.0, 1.0), REPORTS), min_size=1, max_size=6)
@@ -74,7 +77,10 @@ def test_it_is_what_is_left_of_all_rows_however_often_a_trial_goes_back(
         naive.rows = [(by, row) for by, row in naive.rows if row.step <= step]
         same(curve, naive)
         for metrics in reports:
-            rows = [Row(n, 10.0 * attempt + n, one) for n, one in enumerate(metrics, start=len(curve) + 1)]
+            rows = [
+                Row(n, 10.0 * attempt + n, one)
+                for n, one in enumerate(metrics, start=len(curve) + 1)
+            ]
             was = curve.best
             improved = curve.extend(attempt, rows, [row.metrics["score"] or 0.0 for row in rows])
             assert improved == (curve.best != was)
@@ -102,7 +108,9 @@ def same(curve: Curve, naive: Naive) -> None:
         assert curve.attempt_at(row.step) == by
         assert curve.feasible(row.step) == naive.meets(row)
         assert curve.row(row.step) in (None, row)
-        assert curve.metrics(row.step) == {name: row.metrics.get(name) for name in ("score", *naive.scale.others)}
+        assert curve.metrics(row.step) == {
+            name: row.metrics.get(name) for name in ("score", *naive.scale.others)
+        }
     standing = naive.standing()
     assert curve.standing == (standing.step if standing is not None else 0)
     if standing is None or not naive.meets(standing):
@@ -114,7 +122,10 @@ def same(curve: Curve, naive: Naive) -> None:
 
 
 def told(*values: float, first: int = 1, **more: float) -> list[Row]:
-    return [Row(step, float(step), {"score": value, **more}) for step, value in enumerate(values, start=first)]
+    return [
+        Row(step, float(step), {"score": value, **more})
+        for step, value in enumerate(values, start=first)
+    ]
 
 
 def grown(rows: Sequence[Row], scale: Scale = PLAIN, attempt: int = 1) -> Curve:
@@ -127,7 +138,10 @@ def test_whole_rows_are_kept_of_the_last_step_and_of_the_best_one() -> None:
     curve = grown(told(0.1, 0.9, 0.5, loss=3.0))
     assert (len(curve), curve.standing, curve.best) == (3, 2, (0.9, 2))
     assert [curve.shown(step) for step in (0, 1, 2, 3)] == [
-        {}, {"score": 0.1}, {"score": 0.9, "loss": 3.0}, {"score": 0.5, "loss": 3.0}
+        {},
+        {"score": 0.1},
+        {"score": 0.9, "loss": 3.0},
+        {"score": 0.5, "loss": 3.0},
     ]
 
 
@@ -140,10 +154,17 @@ def test_after_a_rewind_a_row_that_is_not_known_any_more_is_recalled_from_the_lo
     for row in rows:
         curve.recall(row)
     assert curve.forgotten == set()
-    assert (curve.row(2), curve.row(3), curve.row(1), curve.row(4)) == (rows[1], rows[2], None, None)
+    assert (curve.row(2), curve.row(3), curve.row(1), curve.row(4)) == (
+        rows[1],
+        rows[2],
+        None,
+        None,
+    )
 
 
-def test_the_first_of_equal_values_is_the_best_and_one_that_meets_the_constraints_before_any_other() -> None:
+def test_the_first_of_equal_values_is_the_best_and_one_that_meets_the_constraints_before_any_other() -> (
+    None
+):
     assert grown(told(0.5, 0.9, 0.9)).best == (0.9, 2)
     limited = SCALES["constraint"]
     curve = grown(told(0.9, 0.8, cost=3.0), limited)

@@ -1,4 +1,6 @@
-"""The pages of the documentation, as far as they can be judged without running anything: tests/system/test_docs.py types them."""
+"""The pages of the documentation, as far as they can be judged without running anything:
+tests/system/test_docs.py types them.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,24 @@ import regrow
 from docs.site import command_line, diagrams, events, specification
 from regrow.infra.clusters.description import Cluster
 from regrow.infra.state.yaml_file import read_map
+from regrow.integrations.wandb.sweeps import OURS, is_sweep, translated
 from regrow.search.events import AnyEvent
 from regrow.search.space import Space
 from regrow.search.spec import Spec
-from regrow.search.spec.wandb import OURS, is_sweep, translated
 from tests.system.reader import ROOT, Block, Page, compare, is_typed, pages, pattern, read
 
 PAGES = pages()
 BASE: dict[str, Any] = {
-    "name": "page", "trainable": "train.py:train", "metric": "accuracy", "mode": "max", "trials": 1, "max_steps": 30,
+    "name": "page",
+    "trainable": "train.py:train",
+    "metric": "accuracy",
+    "mode": "max",
+    "trials": 1,
+    "max_steps": 30,
     "space": {
-        "lr": {"loguniform": [1e-4, 1e-1]}, "hidden": {"int": [16, 128]}, "alpha": {"loguniform": [1e-6, 1e-2]},
+        "lr": {"loguniform": [1e-4, 1e-1]},
+        "hidden": {"int": [16, 128]},
+        "alpha": {"loguniform": [1e-6, 1e-2]},
     },
 }
 
@@ -33,20 +42,33 @@ BASE: dict[str, Any] = {
 def blocks(*languages: str) -> list[Any]:
     """Blocks of these languages on all pages, each with its place as the test's name."""
     return [
-        pytest.param(block, id=f"{page.name}:{block.line}") for page in PAGES for block in page.blocks if block.language in languages
+        pytest.param(block, id=f"{page.name}:{block.line}")
+        for page in PAGES
+        for block in page.blocks
+        if block.language in languages
     ]
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
 def test_every_specification_and_part_of_one_is_valid(block: Block) -> None:
-    if block.mark("skip") is not None or block.title in ("wrong.yaml", "automation.yaml", "cluster.yaml"):
-        return  # shown because it is refused, or not a specification; what the page says of it is tested where it is typed
+    if block.mark("skip") is not None or block.title in (
+        "wrong.yaml",
+        "automation.yaml",
+        "cluster.yaml",
+    ):
+        # shown because it is refused, or not a specification; what the page says of it is tested
+        # where it is typed
+        return
     written = yaml.safe_load(block.body)
     written = translated(written, "page")[0] if is_sweep(written) else written.get(OURS, written)
-    Spec.parse(written if {"trainable", "command", "rllib"} & written.keys() else {**BASE, **written})
+    Spec.parse(
+        written if {"trainable", "command", "rllib"} & written.keys() else {**BASE, **written}
+    )
 
 
-@pytest.mark.parametrize("block", [one for one in blocks("yaml") if one.values[0].title == "cluster.yaml"])
+@pytest.mark.parametrize(
+    "block", [one for one in blocks("yaml") if one.values[0].title == "cluster.yaml"]
+)
 def test_every_cluster_is_valid(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(block.body)
@@ -58,7 +80,24 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
     measured = (ROOT / "benchmarks" / "README.md").read_text()
     figures = re.findall(r"(?<![\d.,-])\d[\d.,-]*\d(?![\d.])", section)
     assert len(figures) > 9
-    assert [figure for figure in figures if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|\.\d)", measured)] == []
+    assert [
+        figure
+        for figure in figures
+        if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|\.\d)", measured)
+    ] == []
+
+
+def test_every_variable_of_ours_is_on_the_page_of_the_environment() -> None:
+    folders = ("search", "tasks", "infra", "flows", "regrow")
+    files = {file.resolve() for folder in folders for file in (ROOT / folder).rglob("*.py")}
+    source = "\n".join(file.read_text() for file in files)
+    told = set(re.findall(r'^        "([A-Z_]+)": ', source, re.MULTILINE))  # of a program
+    used = {f"REGROW_{name}" for name in told} | set(re.findall(r"\bREGROW_[A-Z_]+\b", source))
+    page = (ROOT / "docs/reference/environment.md").read_text()
+    known = set(re.findall(r"`(REGROW_[A-Z_]+)`", page))
+    assert sorted(known - used) == []
+    unknown = set(re.findall(r"\bREGROW_[A-Z_]+\b", source)) - known
+    assert [name for name in unknown if not any(one.startswith(f"{name}_") for one in known)] == []
 
 
 def test_the_readme_is_short() -> None:
@@ -76,14 +115,24 @@ def commands(page: Page) -> Iterator[str]:
     for block in page.blocks:
         text = text.replace(block.body, "")
         if is_typed(block) and block.language == "sh":
-            yield from (m[1] for m in re.finditer(r"(?:^|[ (])regrow ((?:[a-z]|--)[^\n#|;)]*)", block.body, re.MULTILINE))
+            yield from (
+                m[1]
+                for m in re.finditer(
+                    r"(?:^|[ (])regrow ((?:[a-z]|--)[^\n#|;)]*)", block.body, re.MULTILINE
+                )
+            )
     yield from (m[1] for m in re.finditer(r"`regrow ((?:[a-z]|--)[^`]*)`", text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_every_command_that_is_named_exists_with_its_options(page: Page) -> None:
     known = {
-        name: set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", " ".join(p.written for p in command_line.parameters(function))))
+        name: set(
+            re.findall(
+                r"(?<![\w-])--?[a-z][a-z0-9-]*",
+                " ".join(p.written for p in command_line.parameters(function)),
+            )
+        )
         for name, function in command_line.commands().items()
     }
     for said in commands(page):
@@ -142,7 +191,11 @@ def test_the_reference_has_every_event_and_field() -> None:
 
 
 def test_every_diagram_is_drawn_and_no_other() -> None:
-    found = {diagrams.name(m[1]) for page in PAGES for m in diagrams.FENCE.finditer(page.path.read_text())}
+    found = {
+        diagrams.name(m[1])
+        for page in PAGES
+        for m in diagrams.FENCE.finditer(page.path.read_text())
+    }
     drawn = {file.name for file in diagrams.DRAWN.glob("*.svg")}
     assert drawn == {f"{name}-{theme}.svg" for name in found for theme in diagrams.THEMES}
 
@@ -168,7 +221,13 @@ def test_what_a_page_shows_may_differ_in_numbers_and_blanks(shown: str, printed:
 
 @pytest.mark.parametrize(
     ("shown", "printed"),
-    [("finished", "interrupted"), ("two\none", "one\ntwo"), ("3 done", "3 done, 1 failed"), ("lr: 1", "lr: null"), ("a1", "a2")],
+    [
+        ("finished", "interrupted"),
+        ("two\none", "one\ntwo"),
+        ("3 done", "3 done, 1 failed"),
+        ("lr: 1", "lr: null"),
+        ("a1", "a2"),
+    ],
 )
 def test_and_in_nothing_else(shown: str, printed: str) -> None:
     with pytest.raises(AssertionError, match=r"page.md:1: not printed"):
@@ -189,6 +248,11 @@ def test_a_page_is_read_as_blocks_with_their_marks(tmp_path: Path) -> None:
     page = read(file)
     first, second, third = page.blocks
     assert page.after == "README.md"
-    assert (first.language, first.title, first.body, first.marks) == ("python", "a.py", "x = 1\n", ())
+    assert (first.language, first.title, first.body, first.marks) == (
+        "python",
+        "a.py",
+        "x = 1\n",
+        (),
+    )
     assert (second.mark("exit"), second.mark("skip"), second.line) == ("3", None, 9)
     assert third.body == "deep\n  er\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,17 +16,19 @@ from regrow.cli.stop import stop
 from regrow.flows.interrupts import Interrupts
 from regrow.flows.stopping import stop_requests
 from regrow.infra.machine import capacity
+from regrow.infra.machine.streams import to_nowhere
 from regrow.infra.ray import joining
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import request_stop
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
-from regrow.live import text
-from regrow.live.board import Board
 from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Proposed, Started
 from regrow.search.history import History
 from regrow.search.spec import Spec
+from regrow.show.live import text
+from regrow.show.live.board import Board
+from regrow.show.live.output import Terminal
 from regrow.tasks.errors import UserError
 from tests.unit.office import Office
 from tests.unit.simulated import SPEC, created, opened
@@ -37,9 +42,25 @@ def failed(count: int, *, other: int | None = None) -> list[AnyEvent]:
         events += [
             Proposed(t=1.0, trial=n, config={"x": 0.5, "y": "ц"}),
             Started(t=1.0, trial=n, attempt=1, until=None, checkpoints=[]),
-            Began(t=1.5, trial=n, attempt=1, node="a", node_id="a", restored=0, skipped=[], task_run=f"run-{n}"),
+            Began(
+                t=1.5,
+                trial=n,
+                attempt=1,
+                node="a",
+                node_id="a",
+                restored=0,
+                skipped=[],
+                task_run=f"run-{n}",
+            ),
             Ended(
-                t=2.0, trial=n, attempt=1, outcome="failed", cause="error", step=0, message=message, trace=f"trace of {message}\n",
+                t=2.0,
+                trial=n,
+                attempt=1,
+                outcome="failed",
+                cause="error",
+                step=0,
+                message=message,
+                trace=f"trace of {message}\n",
             ),
         ]
     return events
@@ -88,7 +109,9 @@ def test_letters_are_printed_as_themselves_and_control_characters_are_not() -> N
     assert "\x9b" not in text.pasted("\x9b")
 
 
-def test_a_machine_without_a_gpu_refuses_before_anything_starts_and_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_gpu_refuses_before_anything_starts_and_says_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(capacity, "resources", lambda: {"CPU": 2.0, "GPU": 0.0, "memory": 8e9})
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(SpecError, match=r"it has cpu 2, gpu 0, memory 8\.0 GB; ask for less"):
@@ -106,11 +129,18 @@ def test_what_cannot_be_told_for_sure_counts_as_there(tmp_path: Path) -> None:
     assert capacity.resources({"RAY_OVERRIDE_RESOURCES": "{}"}, tmp_path) is None
 
 
-def test_stop_of_a_driver_that_does_not_end_returns_and_says_which_process_it_is(tmp_path: Path) -> None:
+def test_stop_of_a_driver_that_does_not_end_returns_and_says_which_process_it_is(
+    tmp_path: Path,
+) -> None:
     places = Places.at(str(tmp_path)).writable()
     office = Office(store=LocalStore(tmp_path / "simulated"), driver="vm:4711:abc")
     try:
-        with driving(places, "simulated"), pytest.raises(UserError, match="its driver is process 4711 on vm, which `kill -9 4711`"):
+        with (
+            driving(places, "simulated"),
+            pytest.raises(
+                UserError, match="its driver is process 4711 on vm, which `kill -9 4711`"
+            ),
+        ):
             stop("simulated", str(tmp_path), wait=0.1)
         with pytest.raises(UserError, match="is not running"):
             stop("simulated", str(tmp_path), wait=0.1)
@@ -142,7 +172,7 @@ def test_an_ending_that_has_begun_answers_who_asks_for_a_stop_meanwhile(tmp_path
 
 SPEAKS = """
 import sys, time
-from regrow.live.output import Terminal
+from regrow.show.live.output import Terminal
 
 console = Terminal()
 console.print("one")
@@ -153,8 +183,38 @@ sys.exit(3)
 """
 
 
+def test_a_full_disk_ends_nothing_and_is_remembered() -> None:
+    with Path("/dev/full").open("w") as full:
+        console = Terminal()
+        console.file = full
+        console.print("one")
+        console.print("two")
+        to_nowhere(console.file)
+    assert console.lost == os.strerror(errno.ENOSPC)
+
+
+def test_a_command_whose_output_cannot_be_written_says_so_and_closed_streams_are_none_of_its_files() -> (
+    None
+):
+    command = [sys.executable, "-m", "regrow", "schema"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "regrow: standard output cannot be written: No space left on device\n",
+    )
+    assert (
+        subprocess.run(
+            ["sh", "-c", f"exec {shlex.join(command)} <&- >&- 2>&-"], check=False
+        ).returncode
+        == 0
+    )
+
+
 def test_a_reader_that_goes_away_ends_nothing() -> None:
-    with subprocess.Popen([sys.executable, "-c", SPEAKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", SPEAKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "one\n"

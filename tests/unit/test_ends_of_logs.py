@@ -1,4 +1,6 @@
-"""The end of a log is proved, damage names its experiment, and a renamed folder is what it is called now."""
+"""The end of a log is proved, damage names its experiment, and a renamed folder is what it is
+called now.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,17 @@ def segments(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("command", ["verify", "show", "trials", "best", "ls"])
-def test_a_finished_log_without_its_last_segment_is_damaged_for_every_command(places: Places, command: str) -> None:
+def test_a_finished_log_without_its_last_segment_is_damaged_for_every_command(
+    places: Places, command: str
+) -> None:
     folder = written(places, "one")
     last = segments(folder)[-1]
     last.unlink()
     _, _, raised = regrow(places, *([command] if command == "ls" else [command, "one"]))
     assert isinstance(raised, CorruptLog)
-    assert str(raised).startswith(f"the log of experiment 'one' in {places.root} is damaged at log/{last.name}: it is missing")
+    assert str(raised).startswith(
+        f"the log of experiment 'one' in {places.root} is damaged at log/{last.name}: it is missing"
+    )
     assert seal_key(len(segments(folder)) + 1) in str(raised)
     with pytest.raises(CorruptLog, match="it is missing"):
         Log.open(places.store("one"))
@@ -76,7 +82,9 @@ def test_so_is_one_of_which_more_is_gone(places: Places) -> None:
         read_events(places.store("one"))
 
 
-def test_a_last_record_that_was_damaged_after_it_was_closed_is_no_torn_write(places: Places) -> None:
+def test_a_last_record_that_was_damaged_after_it_was_closed_is_no_torn_write(
+    places: Places,
+) -> None:
     for name, seal in (("one", True), ("old", False)):
         last = segments(written(places, name, seal=seal))[-1]
         last.write_bytes(last.read_bytes()[:-9])
@@ -87,10 +95,14 @@ def test_a_last_record_that_was_damaged_after_it_was_closed_is_no_torn_write(pla
         assert "is damaged" in str(raised)
     with pytest.raises(CorruptLog):
         Log.open(places.store("one"))
-    assert regrow(places, "show", "old")[0] == 0, "without a seal it counts as one that was cut short"
+    assert regrow(places, "show", "old")[0] == 0, (
+        "without a seal it counts as one that was cut short"
+    )
 
 
-def test_one_whose_last_segment_is_another_than_when_it_was_closed_is_told_by_verify(places: Places) -> None:
+def test_one_whose_last_segment_is_another_than_when_it_was_closed_is_told_by_verify(
+    places: Places,
+) -> None:
     folder = written(places, "one")
     last = segments(folder)[-1]
     seal = (folder / last.with_suffix(".seal").name).read_bytes()
@@ -110,7 +122,9 @@ def test_verify_says_whether_the_end_is_proved(places: Places) -> None:
     written(places, "old", seal=False)
     assert "its log is whole up to segment" in regrow(places, "verify", "new")[1]
     code, said, _ = regrow(places, "verify", "old")
-    assert (code, "the end of its log cannot be proved" in said) == (0, True), "logs of earlier versions are fine"
+    assert (code, "the end of its log cannot be proved" in said) == (0, True), (
+        "logs of earlier versions are fine"
+    )
 
 
 def test_a_log_that_goes_on_is_longer_than_its_seal_and_sealed_again() -> None:
@@ -143,7 +157,9 @@ def test_a_seal_that_was_cut_short_says_all_the_same_that_the_segment_was_there(
 # Whose log
 
 
-def test_ls_tells_whose_log_is_damaged_and_lists_the_others(places: Places, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ls_tells_whose_log_is_damaged_and_lists_the_others(
+    places: Places, capfd: pytest.CaptureFixture[str]
+) -> None:
     for name in ("a", "b", "c"):
         folder = written(places, name)
         if name != "b":
@@ -159,7 +175,9 @@ def test_ls_tells_whose_log_is_damaged_and_lists_the_others(places: Places, capf
 # A renamed folder
 
 
-def test_a_renamed_folder_is_listed_as_what_it_is_called_and_every_command_takes_that(places: Places) -> None:
+def test_a_renamed_folder_is_listed_as_what_it_is_called_and_every_command_takes_that(
+    places: Places,
+) -> None:
     folder = written(places, "before").parent
     folder.rename(folder.with_name("after"))
     _, listed, _ = regrow(places, "ls")
@@ -173,14 +191,20 @@ def test_a_renamed_folder_is_listed_as_what_it_is_called_and_every_command_takes
 
 
 def test_from_its_next_session_on_the_log_of_a_renamed_folder_has_its_name(places: Places) -> None:
-    from regrow.infra.coordinator.claim import Opening, claimed
+    from regrow.flows.coordinator.claim import Opening, claimed
 
     folder = written(places, "before").parent
     folder.rename(folder.with_name("after"))
     prepared = prepare(places, "after", None, trials=9, code=None)
     assert prepared.spec.name == "after"
     opening = Opening(
-        id="x", spec=prepared.spec.to_json(), slots=1, trials=9, flow_run=None, code=None, versions={}
+        id="x",
+        spec=prepared.spec.to_json(),
+        slots=1,
+        trials=9,
+        flow_run=None,
+        code=None,
+        versions={},
     )
     claimed(prepared.store, opening, "driver-2")
     assert replay(prepared.store).spec.name == "after"

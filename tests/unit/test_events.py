@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regrow.search.bounds import LAST_TIME, MOST
 from regrow.search.events import (
     AnyEvent,
     Asked,
@@ -41,7 +42,9 @@ from regrow.search.events import (
 )
 
 floats = st.floats(allow_nan=False, allow_infinity=False)
-whole = st.integers(0, 2**53)
+times = st.floats(0, LAST_TIME)
+prices = st.floats(0, 1e15)
+whole = st.integers(0, MOST)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | floats | text,
@@ -49,15 +52,15 @@ plain = st.recursive(
     max_leaves=6,
 )
 maps = st.dictionaries(text, plain, max_size=4)
-rows = st.builds(Row, whole, floats, st.dictionaries(text, st.none() | floats, max_size=4))
+rows = st.builds(Row, whole, times, st.dictionaries(text, st.none() | floats, max_size=4))
 texts = st.lists(text, max_size=3)
-lease: dict[str, Any] = {"t": floats, "trial": whole, "attempt": whole}
+lease: dict[str, Any] = {"t": times, "trial": whole, "attempt": whole}
 
 BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
-    Created: st.builds(Created, t=floats, id=text, spec=maps),
+    Created: st.builds(Created, t=times, id=text, spec=maps),
     Opened: st.builds(
         Opened,
-        t=floats,
+        t=times,
         by=st.sampled_from(["driver", "coordinator"]),
         driver=text,
         slots=whole,
@@ -66,26 +69,46 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         code=st.none() | text,
         versions=st.dictionaries(text, text, max_size=3),
     ),
-    Capacity: st.builds(Capacity, t=floats, slots=whole, widest=whole),
-    Proposed: st.builds(Proposed, t=floats, trial=whole, config=maps, state=maps),
-    Started: st.builds(Started, **lease, until=st.none() | whole, checkpoints=texts, clones=whole, width=whole),
-    Waited: st.builds(Waited, **lease, seconds=floats),
+    Capacity: st.builds(Capacity, t=times, slots=whole, widest=whole),
+    Proposed: st.builds(Proposed, t=times, trial=whole, config=maps, state=maps),
+    Started: st.builds(
+        Started, **lease, until=st.none() | whole, checkpoints=texts, clones=whole, width=whole
+    ),
+    Waited: st.builds(Waited, **lease, seconds=times),
     Began: st.builds(
-        Began, **lease, node=text, restored=whole, skipped=texts, task_run=st.none() | text, market=text, price=st.none() | floats,
-        share=floats,
+        Began,
+        **lease,
+        node=text,
+        restored=whole,
+        skipped=texts,
+        task_run=st.none() | text,
+        market=text,
+        price=st.none() | prices,
+        share=prices,
     ),
     Reported: st.builds(Reported, **lease, rows=st.lists(rows, max_size=4)),
     Asked: st.builds(Asked, **lease, name=text, distribution=maps),
-    Suggested: st.builds(Suggested, t=floats, trial=whole, name=text, distribution=maps, value=whole | floats | text),
+    Suggested: st.builds(
+        Suggested, t=times, trial=whole, name=text, distribution=maps, value=whole | floats | text
+    ),
     Noted: st.builds(Noted, **lease, attributes=maps),
     Decided: st.builds(
-        Decided, **lease, step=whole, verdict=st.sampled_from(["continue", "stop", "pause", "restart"]), until=st.none() | whole,
-        why=text, source=st.none() | whole, manifests=texts, config=st.none() | maps,
+        Decided,
+        **lease,
+        step=whole,
+        verdict=st.sampled_from(["continue", "stop", "pause", "restart"]),
+        until=st.none() | whole,
+        why=text,
+        source=st.none() | whole,
+        manifests=texts,
+        config=st.none() | maps,
     ),
-    Retired: st.builds(Retired, t=floats, trial=whole, why=text),
-    Revived: st.builds(Revived, t=floats, trial=whole, why=text),
-    Saved: st.builds(Saved, **lease, step=whole, manifest=text, size=whole, source=st.none() | text),
-    Dropped: st.builds(Dropped, t=floats, trial=whole, manifests=texts),
+    Retired: st.builds(Retired, t=times, trial=whole, why=text),
+    Revived: st.builds(Revived, t=times, trial=whole, why=text),
+    Saved: st.builds(
+        Saved, **lease, step=whole, manifest=text, size=whole, source=st.none() | text
+    ),
+    Dropped: st.builds(Dropped, t=times, trial=whole, manifests=texts),
     Ended: st.builds(
         Ended,
         **lease,
@@ -97,9 +120,13 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         by=st.sampled_from(["attempt", "driver", "planner"]),
     ),
     Closing: st.builds(
-        Closing, t=floats, status=st.sampled_from(get_args(Status)), why=text, by=st.sampled_from(["planner", "user"])
+        Closing,
+        t=times,
+        status=st.sampled_from(get_args(Status)),
+        why=text,
+        by=st.sampled_from(["planner", "user"]),
     ),
-    Closed: st.builds(Closed, t=floats, status=st.sampled_from(get_args(Status))),
+    Closed: st.builds(Closed, t=times, status=st.sampled_from(get_args(Status))),
 }
 events = st.one_of(*BUILDERS.values())
 
@@ -133,14 +160,25 @@ def test_fields_of_a_later_version_are_passed_over(event: AnyEvent, more: dict[s
 @given(events)
 def test_fields_at_their_default_need_not_be_there(event: AnyEvent) -> None:
     line = json.loads(encode(event))
-    defaults = {f.name: f.default for f in msgspec.structs.fields(event) if f.default is not msgspec.NODEFAULT}
-    assert not [name for name, default in defaults.items() if name in line and line[name] == default]
+    defaults = {
+        f.name: f.default
+        for f in msgspec.structs.fields(event)
+        if f.default is not msgspec.NODEFAULT
+    }
+    assert not [
+        name for name, default in defaults.items() if name in line and line[name] == default
+    ]
 
 
 def test_the_form_on_disk_stays_as_it_is() -> None:
     reported = Reported(t=2.5, trial=3, attempt=1, rows=[Row(1, 2.25, {"loss": 0.5, "odd": None})])
-    assert encode(reported) == b'{"event":"reported","t":2.5,"trial":3,"attempt":1,"rows":[[1,2.25,{"loss":0.5,"odd":null}]]}'
-    ended = Ended(t=3.0, trial=3, attempt=1, outcome="lost", cause="preempted", step=1, by="planner")
+    assert (
+        encode(reported)
+        == b'{"event":"reported","t":2.5,"trial":3,"attempt":1,"rows":[[1,2.25,{"loss":0.5,"odd":null}]]}'
+    )
+    ended = Ended(
+        t=3.0, trial=3, attempt=1, outcome="lost", cause="preempted", step=1, by="planner"
+    )
     assert (
         encode(ended)
         == b'{"event":"ended","t":3.0,"trial":3,"attempt":1,"outcome":"lost","cause":"preempted","step":1,"by":"planner"}'
@@ -148,7 +186,9 @@ def test_the_form_on_disk_stays_as_it_is() -> None:
 
 
 def test_maps_keep_their_order() -> None:
-    """The order of parameters is that of a grid, and of the configuration that the trainable gets."""
+    """The order of parameters is that of a grid, and of the configuration that the trainable
+    gets.
+    """
     proposed = Proposed(t=0.0, trial=0, config={"z": 1, "a": 2})
     again = decode(encode(proposed))
     assert isinstance(again, Proposed)
@@ -156,7 +196,16 @@ def test_maps_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{", b"[]", b'{"t":1}', b'{"event":"unheard","t":1}', b'{"event":"closed","t":1}', b'{"event":"closed"']
+    "line",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"t":1}',
+        b'{"event":"unheard","t":1}',
+        b'{"event":"closed","t":1}',
+        b'{"event":"closed"',
+    ],
 )
 def test_what_is_no_event_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):

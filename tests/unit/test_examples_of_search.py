@@ -1,4 +1,6 @@
-"""The examples of one's own search keep what the kit asks for, and a foreign optimiser finds more than chance does."""
+"""The examples of one's own search keep what the kit asks for, and a foreign optimiser finds more
+than chance does.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def _beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["own_sampler.py", "own_scheduler.py", "nevergrad_sampler.py"])
 def test_an_example_is_short(name: str) -> None:
-    assert len((EXAMPLES / name).read_text().splitlines()) < 60
+    assert len((EXAMPLES / name).read_text().splitlines()) < 80
 
 
 def test_the_samplers_keep_their_word() -> None:
@@ -34,11 +36,19 @@ def test_the_foreign_optimiser_comes_closer_than_random_search() -> None:
     def best(search: str) -> float:
         spec = Spec.parse(
             {
-                "name": "bowl", "trainable": "a.py:b", "metric": "loss", "mode": "min", "search": search, "trials": 60,
-                "space": {"x": {"uniform": [0.0, 1.0]}, "y": {"uniform": [0.0, 1.0]}}, "max_steps": 1,
+                "name": "bowl",
+                "trainable": "a.py:b",
+                "metric": "loss",
+                "mode": "min",
+                "search": search,
+                "trials": 60,
+                "space": {"x": {"uniform": [0.0, 1.0]}, "y": {"uniform": [0.0, 1.0]}},
+                "max_steps": 1,
             }
         )
-        bowl = FunctionObjective(function=lambda c, _: float((c["x"] - 0.3) ** 2 + (c["y"] - 0.8) ** 2), spec=spec)
+        bowl = FunctionObjective(
+            function=lambda c, _: float((c["x"] - 0.3) ** 2 + (c["y"] - 0.8) ** 2), spec=spec
+        )
         history = simulate(spec, bowl, workers=4).history
         found = history.trials[history.best or 0].best
         assert found is not None

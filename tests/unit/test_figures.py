@@ -1,4 +1,6 @@
-"""What all figures keep to: of each kind of history each is one that Plotly takes, or none with a reason; and no harm in it."""
+"""What all figures keep to: of each kind of history each is one that Plotly takes, or none with a
+reason; and no harm in it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from regrow.infra.figures import KINDS, figure, learning_curves
-from regrow.infra.report import pictures
 from regrow.search.history import History
+from regrow.show.figures import KINDS, figure, learning_curves
+from regrow.show.report import pictures
 from tests.unit.figured import KINDS_OF_HISTORIES, made_by, run, score
 from tests.unit.told import rows_of
 
@@ -56,7 +58,18 @@ def test_each_figure_of_each_history_is_one_that_plotly_takes_or_none_with_a_rea
         ("pbt", {*KINDS} - {"pareto_front", "rungs", "scaling", "wasted_work"}),
         ("two metrics", {*KINDS} - {"rungs", "lineage", "scaling", "wasted_work"}),
         ("lossy", {*KINDS} - {"pareto_front", "rungs", "lineage", "scaling"}),
-        ("groups", {"optimization_history", "learning_curves", "best_trial", "parallel_coordinates", "slices", "timeline", "scaling"}),
+        (
+            "groups",
+            {
+                "optimization_history",
+                "learning_curves",
+                "best_trial",
+                "parallel_coordinates",
+                "slices",
+                "timeline",
+                "scaling",
+            },
+        ),
     ],
 )
 def test_figures_are_there_where_they_have_something_to_show(
@@ -68,7 +81,12 @@ def test_figures_are_there_where_they_have_something_to_show(
 def test_what_users_wrote_is_no_markup_no_template_and_no_formula_to_plotly() -> None:
     nasty = "<b>$x$ %{y} & </script>"
     history = run(
-        space={nasty.replace(".", ""): {"choice": ["<i>one</i>", "%{x}"]}, "lr": {"uniform": [0.001, 0.1]}}, metric=nasty, trials=12,
+        space={
+            nasty.replace(".", ""): {"choice": ["<i>one</i>", "%{x}"]},
+            "lr": {"uniform": [0.001, 0.1]},
+        },
+        metric=nasty,
+        trials=12,
         value=lambda config, step: {nasty: score(config, step)},
     ).history
     for name in KINDS:
@@ -82,9 +100,21 @@ def test_what_users_wrote_is_no_markup_no_template_and_no_formula_to_plotly() ->
 # Pictures without a browser
 
 
-@pytest.mark.parametrize("kind", ["empty", "failed only", "asha", "one trial", "one of a thousand diverged", "all values the same"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "empty",
+        "failed only",
+        "asha",
+        "one trial",
+        "one of a thousand diverged",
+        "all values the same",
+    ],
+)
 @pytest.mark.parametrize("name", pictures.PICTURES)
-def test_pictures_are_there_exactly_where_the_figures_are(kind: str, name: str, histories: dict[str, History]) -> None:
+def test_pictures_are_there_exactly_where_the_figures_are(
+    kind: str, name: str, histories: dict[str, History]
+) -> None:
     picture = pictures.png(histories[kind], name)
     assert (picture is None) == (figure(rows_of(histories[kind]), name) is None)
     if picture is not None:
@@ -97,7 +127,10 @@ def test_pictures_can_be_made_by_several_threads(histories: dict[str, History]) 
     history = histories["asha"]
     alone = pictures.png(history, "learning_curves")
     found: list[bytes | None] = []
-    threads = [threading.Thread(target=lambda: found.append(pictures.png(history, "learning_curves"))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: found.append(pictures.png(history, "learning_curves")))
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -7,7 +7,11 @@ import math
 
 import pytest
 
-from regrow.infra.figures import (
+from regrow.search.history import History
+from regrow.search.lifecycle import TrialState
+from regrow.search.planning.simulator import FunctionObjective, Simulation
+from regrow.search.spec import Spec
+from regrow.show.figures import (
     best_trial,
     importances,
     learning_curves,
@@ -18,17 +22,15 @@ from regrow.infra.figures import (
     series,
     slices,
 )
-from regrow.search.history import History
-from regrow.search.lifecycle import TrialState
-from regrow.search.planning.simulator import FunctionObjective, Simulation
-from regrow.search.spec import Spec
 from tests.unit.figured import ASHA, SPEC, TWO, lines, made_by, metrics, run, traces
 from tests.unit.told import its_rows, remember
 
 # Optimisation history
 
 
-def test_the_optimization_history_has_every_trial_at_its_best_and_the_best_so_far(histories: dict[str, History]) -> None:
+def test_the_optimization_history_has_every_trial_at_its_best_and_the_best_so_far(
+    histories: dict[str, History],
+) -> None:
     history = histories["asha"]
     made = made_by(optimization_history, history)
     points = {}
@@ -38,7 +40,10 @@ def test_the_optimization_history_has_every_trial_at_its_best_and_the_best_so_fa
             points.update({n: (y, outcome) for n, y in zip(trace.x, trace.y, strict=True)})
     assert points == {t.number: (t.best[0], t.state.value) for t in history.trials if t.best}
     (line,) = traces(made, name="best so far")
-    so_far = [max(t.best[0] for t in history.trials[: n + 1] if t.best) for n in range(len(history.trials))]
+    so_far = [
+        max(t.best[0] for t in history.trials[: n + 1] if t.best)
+        for n in range(len(history.trials))
+    ]
     drawn = dict(zip(line.x, line.y, strict=True))
     assert [drawn[n] for n in drawn] == [so_far[n] for n in drawn]
     assert {so_far.index(value) for value in so_far} <= drawn.keys()
@@ -61,21 +66,30 @@ def test_of_very_many_trials_a_part_is_drawn_and_it_says_so() -> None:
     assert {n for n, _ in series.best_so_far(history)} <= set(drawn)
     assert "of 4,000 trials" in made.layout.meta["note"]
     curves = made_by(learning_curves, history)
-    assert "1,000 of 4,000" in curves.layout.meta["note"] or "1,001 of 4,000" in curves.layout.meta["note"]
+    assert (
+        "1,000 of 4,000" in curves.layout.meta["note"]
+        or "1,001 of 4,000" in curves.layout.meta["note"]
+    )
 
 
-def test_outliers_on_the_bad_side_do_not_flatten_the_rest_and_it_says_so(histories: dict[str, History]) -> None:
+def test_outliers_on_the_bad_side_do_not_flatten_the_rest_and_it_says_so(
+    histories: dict[str, History],
+) -> None:
     values = [1.0 + n / 100 for n in range(60)]
     assert series.span(values, "min") == (None, 0)
     limits, beyond = series.span([*values, 1e9], "min")
     assert limits is not None
     assert (limits[1] < 2, beyond) == (True, 1)
-    assert series.span([*values, -1e9], "min") == (None, 0), "on the good side every value is of interest"
-    assert series.span([*values, *[1e9] * 5], "min") == (None, 0), "a twelfth of all values are no outliers"
+    assert series.span([*values, -1e9], "min") == (None, 0), (
+        "on the good side every value is of interest"
+    )
+    assert series.span([*values, *[1e9] * 5], "min") == (None, 0), (
+        "a twelfth of all values are no outliers"
+    )
 
 
 def test_an_axis_over_many_powers_of_ten_is_logarithmic(histories: dict[str, History]) -> None:
-    made = made_by(learning_curves, run(mode="min", value=lambda config, step: 10.0 ** -step).history)
+    made = made_by(learning_curves, run(mode="min", value=lambda config, step: 10.0**-step).history)
     assert made.layout.yaxis.type == "log"
     assert made_by(learning_curves, histories["asha"]).layout.yaxis.type is None
 
@@ -114,7 +128,9 @@ def test_a_thinned_line_keeps_its_ends_and_its_extremes() -> None:
 # The best trial
 
 
-def test_the_best_trial_is_drawn_with_all_its_metrics_and_its_attempts(histories: dict[str, History]) -> None:
+def test_the_best_trial_is_drawn_with_all_its_metrics_and_its_attempts(
+    histories: dict[str, History],
+) -> None:
     history = histories["lossy"]
     trial = next(t for t in history.trials if len(t.curve.runs) > 1)
     lineage = list(trial.curve.lineage())
@@ -137,10 +153,16 @@ def test_a_metric_that_was_nan_has_a_gap_there(histories: dict[str, History]) ->
 # Parameters
 
 
-def test_parallel_coordinates_lead_through_each_value_and_beside_what_is_not_active(histories: dict[str, History]) -> None:
+def test_parallel_coordinates_lead_through_each_value_and_beside_what_is_not_active(
+    histories: dict[str, History],
+) -> None:
     history = histories["conditional"]
     made = made_by(parallel_coordinates, history)
-    assert [t.replace("<b>", "").replace("</b>", "") for t in made.layout.xaxis.ticktext] == ["o", "m", "score"]
+    assert [t.replace("<b>", "").replace("</b>", "") for t in made.layout.xaxis.ticktext] == [
+        "o",
+        "m",
+        "score",
+    ]
     drawn = {number: points for trace in made.data for number, points in lines(trace).items()}
     assert drawn.keys() == {t.number for t in history.trials}
     momenta = [t.config["m"] for t in history.trials if "m" in t.config]
@@ -148,7 +170,9 @@ def test_parallel_coordinates_lead_through_each_value_and_beside_what_is_not_act
         (_, kind), (_, momentum), _ = drawn[trial.number]
         assert kind == pytest.approx("st".index(trial.config["o"]), abs=0.06)
         if "m" in trial.config:
-            assert momentum == pytest.approx((trial.config["m"] - min(momenta)) / (max(momenta) - min(momenta)), abs=1e-5)
+            assert momentum == pytest.approx(
+                (trial.config["m"] - min(momenta)) / (max(momenta) - min(momenta)), abs=1e-5
+            )
         else:
             assert momentum < -0.1
     assert "not active" in {a.text for a in made.layout.annotations}
@@ -157,7 +181,11 @@ def test_parallel_coordinates_lead_through_each_value_and_beside_what_is_not_act
 
 def test_a_logarithmic_parameter_is_drawn_in_its_logarithm(histories: dict[str, History]) -> None:
     history = histories["asha"]
-    drawn = {n: points for trace in made_by(parallel_coordinates, history).data for n, points in lines(trace).items()}
+    drawn = {
+        n: points
+        for trace in made_by(parallel_coordinates, history).data
+        for n, points in lines(trace).items()
+    }
     logs = {t.number: math.log10(t.config["lr"]) for t in history.trials}
     low, high = min(logs.values()), max(logs.values())
     assert {n: points[0][1] for n, points in drawn.items()} == {
@@ -170,7 +198,9 @@ def test_a_logarithmic_parameter_is_drawn_in_its_logarithm(histories: dict[str, 
 
 def test_what_matters_is_the_most_important_also_where_no_trial_is_done() -> None:
     spec = Spec.parse({**SPEC, "trials": 80, "schedule": ASHA})
-    done = Simulation(spec=spec, objective=FunctionObjective(function=metrics, spec=spec), workers=30).open()
+    done = Simulation(
+        spec=spec, objective=FunctionObjective(function=metrics, spec=spec), workers=30
+    ).open()
     history = remember(done.run(most_seconds=8.5).history, done.events)
     assert len(history.by_state[TrialState.STOPPED]) > 40
     assert not history.by_state[TrialState.DONE]
@@ -182,18 +212,28 @@ def test_what_matters_is_the_most_important_also_where_no_trial_is_done() -> Non
     assert dict(zip(made.data[0].y, made.data[0].x, strict=True)) == shares
 
 
-def test_slices_have_each_value_of_each_parameter_and_no_other(histories: dict[str, History]) -> None:
+def test_slices_have_each_value_of_each_parameter_and_no_other(
+    histories: dict[str, History],
+) -> None:
     history = histories["conditional"]
     found = [
-        (number, y) for trace in made_by(slices, history).data if trace.name != "best" and trace.hovertemplate.count("m %{text}")
+        (number, y)
+        for trace in made_by(slices, history).data
+        if trace.name != "best" and trace.hovertemplate.count("m %{text}")
         for number, y in zip(trace.customdata, trace.y, strict=True)
     ]
-    assert sorted(found) == [(t.number, t.best[0]) for t in history.trials if "m" in t.config and t.best]
+    assert sorted(found) == [
+        (t.number, t.best[0]) for t in history.trials if "m" in t.config and t.best
+    ]
 
 
-def test_after_population_based_training_the_configuration_of_the_best_step_counts(histories: dict[str, History]) -> None:
+def test_after_population_based_training_the_configuration_of_the_best_step_counts(
+    histories: dict[str, History],
+) -> None:
     history = histories["pbt"]
-    changed = next(t for t in history.trials if t.changes and t.best and t.best[1] > t.changes[-1].step)
+    changed = next(
+        t for t in history.trials if t.changes and t.best and t.best[1] > t.changes[-1].step
+    )
     assert series.settings(history, changed) == changed.changes[-1].config
     assert series.settings(history, changed) != changed.proposed
 
@@ -212,23 +252,43 @@ def test_the_pareto_front_is_the_historys(kind: str, histories: dict[str, Histor
         assert list(trace.customdata) == history.front
     assert list(fronts[0].x) == [its_rows(history, n)[-1].metrics[names[0]] for n in history.front]
     assert list(fronts[0].y) == [its_rows(history, n)[-1].metrics[names[1]] for n in history.front]
-    others = {n for trace in made.data if (trace.name or "").startswith(("others", "breaks")) for n in trace.customdata}
+    others = {
+        n
+        for trace in made.data
+        if (trace.name or "").startswith(("others", "breaks"))
+        for n in trace.customdata
+    }
     assert others == {t.number for t in history.trials} - set(history.front)
-    broken = {n for trace in made.data if (trace.name or "").startswith("breaks") for n in trace.customdata}
+    broken = {
+        n
+        for trace in made.data
+        if (trace.name or "").startswith("breaks")
+        for n in trace.customdata
+    }
     assert broken == {
-        t.number for t in history.trials if any(c.violation(its_rows(history, t)[-1].metrics) > 0 for c in history.limits)
+        t.number
+        for t in history.trials
+        if any(c.violation(its_rows(history, t)[-1].metrics) > 0 for c in history.limits)
     }
 
 
 def test_the_edge_of_the_front_dominates_no_trial_of_it() -> None:
-    history = run(metric=TWO, mode=None, value=lambda config, step: {"score": config["lr"], "seconds": config["lr"] ** 2}).history
+    history = run(
+        metric=TWO,
+        mode=None,
+        value=lambda config, step: {"score": config["lr"], "seconds": config["lr"] ** 2},
+    ).history
     assert len(history.front) == 16
     (edge,) = (trace for trace in made_by(pareto_front, history).data if trace.mode == "lines")
     corners = set(zip(edge.x, edge.y, strict=True))
-    points = {(last["score"], last["seconds"]) for last in (its_rows(history, n)[-1].metrics for n in history.front)}
+    points = {
+        (last["score"], last["seconds"])
+        for last in (its_rows(history, n)[-1].metrics for n in history.front)
+    }
     assert points <= corners
     assert len(corners - points) == 15, "one between each two"
-    for score_, seconds in corners - points:  # each corner is as bad as one neighbour in each metric
+    # each corner is as bad as one neighbour in each metric
+    for score_, seconds in corners - points:
         assert any(score_ == a for a, _ in points)
         assert any(seconds == b for _, b in points)
         assert any(a >= score_ and b <= seconds for a, b in points)

@@ -1,4 +1,6 @@
-"""What the figures say of decisions, attempts and losses: rungs, lineage, timeline, scaling, wasted work."""
+"""What the figures say of decisions, attempts and losses: rungs, lineage, timeline, scaling, wasted
+work.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from regrow.infra.figures import lineage, rungs, scaling, series, timeline, wasted_work
 from regrow.search.events import AnyEvent, Began, Decided, Ended, Proposed, Reported, Row, Started
 from regrow.search.history import History, waste
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.simulator import Availability, FunctionObjective, Simulation
 from regrow.search.spec import Spec
+from regrow.show.figures import lineage, rungs, scaling, series, timeline, wasted_work
 from tests.unit.figured import ASHA, SPEC, begun, folded, groups, made_by, metrics, run, traces
 from tests.unit.told import rows_of
 
@@ -25,8 +27,12 @@ def test_rungs_say_who_was_stopped_where() -> None:
     for event in done.events:
         if isinstance(event, Decided):
             decided.setdefault(event.step, []).append(event.verdict)
-    found = {rung.step: (len(rung.reached), len(rung.stopped)) for rung in rungs.rungs(done.history)}
-    assert found == {step: (len(all_), all_.count("stop")) for step, all_ in decided.items() if "stop" in all_}
+    found = {
+        rung.step: (len(rung.reached), len(rung.stopped)) for rung in rungs.rungs(done.history)
+    }
+    assert found == {
+        step: (len(all_), all_.count("stop")) for step, all_ in decided.items() if "stop" in all_
+    }
     made = made_by(rungs, done.history)
     (stopped,) = traces(made, name="stopped here")
     places = list(found)
@@ -38,7 +44,11 @@ def test_rungs_say_who_was_stopped_where() -> None:
 
 def test_rungs_show_those_that_wait_to_be_promoted() -> None:
     spec = Spec.parse({**SPEC, "schedule": {"asha": {"type": "promotion"}}})
-    done = Simulation(spec=spec, objective=FunctionObjective(function=metrics, spec=spec), workers=2).open().run(most_events=120)
+    done = (
+        Simulation(spec=spec, objective=FunctionObjective(function=metrics, spec=spec), workers=2)
+        .open()
+        .run(most_events=120)
+    )
     assert done.history.held
     waiting = {t.number for rung in rungs.rungs(done.history) for t in rung.waiting}
     assert waiting == done.history.held
@@ -58,7 +68,9 @@ def test_the_lineage_has_each_clone_and_the_way_of_the_best(histories: dict[str,
     assert way[-1][1] == 0, "it leads back to the first step of a trial"
 
 
-def test_in_the_lineage_the_best_trial_of_a_step_is_the_darkest(histories: dict[str, History]) -> None:
+def test_in_the_lineage_the_best_trial_of_a_step_is_the_darkest(
+    histories: dict[str, History],
+) -> None:
     history = histories["pbt"]
     heat = next(trace for trace in made_by(lineage, history).data if trace.type == "heatmap")
     ranks, values = np.asarray(heat.z), np.asarray(heat.customdata)[..., 1]
@@ -70,11 +82,15 @@ def test_in_the_lineage_the_best_trial_of_a_step_is_the_darkest(histories: dict[
 # Losses
 
 
-def test_the_timeline_has_each_attempt_on_its_node_and_no_two_in_one_place(histories: dict[str, History]) -> None:
+def test_the_timeline_has_each_attempt_on_its_node_and_no_two_in_one_place(
+    histories: dict[str, History],
+) -> None:
     history = histories["lossy"]
     made = made_by(timeline, history)
     bars = [
-        (number, y, base, base + x) for trace in made.data if trace.type == "bar"
+        (number, y, base, base + x)
+        for trace in made.data
+        if trace.type == "bar"
         for number, y, base, x in zip(trace.customdata, trace.y, trace.base, trace.x, strict=True)
     ]
     attempts = [(t.number, a) for t in history.trials for a in t.attempts]
@@ -82,11 +98,17 @@ def test_the_timeline_has_each_attempt_on_its_node_and_no_two_in_one_place(histo
     for lane in {y for _, y, *_ in bars}:
         spans = sorted((begin, end) for _, y, begin, end in bars if y == lane)
         assert all(end <= begin + 1e-9 for (_, end), (begin, _) in pairwise(spans))
-    outcomes = {trace.name.split(" ")[0]: len(trace.y) for trace in made.data if trace.type == "bar"}
-    assert outcomes == {o: sum(a.outcome == o for _, a in attempts) for o in {a.outcome for _, a in attempts}}
+    outcomes = {
+        trace.name.split(" ")[0]: len(trace.y) for trace in made.data if trace.type == "bar"
+    }
+    assert outcomes == {
+        o: sum(a.outcome == o for _, a in attempts) for o in {a.outcome for _, a in attempts}
+    }
 
 
-def test_the_timeline_leads_from_a_loss_to_where_the_trial_went_on(histories: dict[str, History]) -> None:
+def test_the_timeline_leads_from_a_loss_to_where_the_trial_went_on(
+    histories: dict[str, History],
+) -> None:
     history = histories["lossy"]
     made = made_by(timeline, history)
     lost = [(t.number, a) for t in history.trials for a in t.attempts if a.outcome == "lost"]
@@ -103,31 +125,58 @@ def test_the_timeline_leads_from_a_loss_to_where_the_trial_went_on(histories: di
 
 
 def test_the_timeline_leaves_out_pauses_in_which_nothing_ran() -> None:
-    clock = timeline.clock([(1000.0, 1100.0), (1050.0, 1200.0), (90_000.0, 90_100.0), (90_100.5, 90_200.0)])
+    clock = timeline.clock(
+        [(1000.0, 1100.0), (1050.0, 1200.0), (90_000.0, 90_100.0), (90_100.5, 90_200.0)]
+    )
     assert clock.pauses == [(1200.0, 90_000.0)]
-    assert [clock.at(t) for t in (1000.0, 1200.0, 50_000.0, 90_000.0, 90_200.0)] == [0.0, 200.0, 200.0, 200.0, 400.0]
+    assert [clock.at(t) for t in (1000.0, 1200.0, 50_000.0, 90_000.0, 90_200.0)] == [
+        0.0,
+        200.0,
+        200.0,
+        200.0,
+        400.0,
+    ]
 
 
 def test_an_attempt_that_was_lost_before_it_began_is_said_to_be_missing() -> None:
     lost = Ended(t=104.0, trial=2, attempt=1, outcome="lost", cause="infrastructure", by="driver")
-    events = [*begun(2), Proposed(t=101.0, trial=2, config={}), Started(t=101.0, trial=2, attempt=1), lost]
+    events = [
+        *begun(2),
+        Proposed(t=101.0, trial=2, config={}),
+        Started(t=101.0, trial=2, attempt=1),
+        lost,
+    ]
     made = made_by(timeline, folded(events))
     assert made.layout.meta["note"] == "Not drawn: 1 attempt that ended before beginning on a node."
-    bars = [pair for trace in made.data if trace.type == "bar" for pair in zip(trace.customdata, trace.y, strict=True)]
+    bars = [
+        pair
+        for trace in made.data
+        if trace.type == "bar"
+        for pair in zip(trace.customdata, trace.y, strict=True)
+    ]
     assert sorted(bars) == [(0, 0), (1, 1)], "two at a time on one node have a place each"
 
 
 def test_only_attempts_that_ended_alike_and_well_become_one_bar() -> None:
     ends = ["done", "done", "lost", "lost", "done", "stopped"]
-    bars = [timeline.Bar(trial=n, lane=0, begin=float(n), end=n + 0.9, outcome=end, text="") for n, end in enumerate(ends)]
+    bars = [
+        timeline.Bar(trial=n, lane=0, begin=float(n), end=n + 0.9, outcome=end, text="")
+        for n, end in enumerate(ends)
+    ]
     merged = timeline._merged(bars, 3.0)
     assert [(bar.trial, bar.outcome, bar.count, bar.end) for bar in merged] == [
-        (0, "done", 2, 1.9), (2, "lost", 1, 2.9), (3, "lost", 1, 3.9), (4, "done", 1, 4.9), (5, "stopped", 1, 5.9)
+        (0, "done", 2, 1.9),
+        (2, "lost", 1, 2.9),
+        (3, "lost", 1, 3.9),
+        (4, "done", 1, 4.9),
+        (5, "stopped", 1, 5.9),
     ]
 
 
 def test_a_thousand_short_attempts_are_fewer_bars_and_all_losses_stay() -> None:
-    history = run(trials=2500, max_steps=1, workers=4, machines=(Availability(changes=(0.0, 30.5, 33.0)),)).history
+    history = run(
+        trials=2500, max_steps=1, workers=4, machines=(Availability(changes=(0.0, 30.5, 33.0)),)
+    ).history
     made = made_by(timeline, history)
     drawn = sum(len(trace.y) for trace in made.data if trace.type == "bar")
     assert drawn < 2 * timeline.BARS
@@ -146,7 +195,9 @@ def test_scaling_has_the_pace_of_each_attempt_and_what_is_left_of_a_workers_spee
     steps, each = traces(made, name="an attempt")
     assert list(steps.y) == [2.0] * 4, "from the first report on, not from the beginning"
     assert list(each.y) == pytest.approx([128.0, 115.2, 89.6, 89.6])
-    assert [text.partition(":")[0] for text in each.customdata] == [f"trial {n}, attempt 1" for n in range(4)]
+    assert [text.partition(":")[0] for text in each.customdata] == [
+        f"trial {n}, attempt 1" for n in range(4)
+    ]
     (bars,) = (trace for trace in made.data if trace.type == "bar")
     assert list(bars.text) == ["100%", "90%", "70%"]
     assert list(made.layout.xaxis.ticktext) == ["1", "2", "4"]
@@ -154,16 +205,36 @@ def test_scaling_has_the_pace_of_each_attempt_and_what_is_left_of_a_workers_spee
 
 
 def test_scaling_is_of_each_attempt_apart_and_of_steps_whose_samples_are_known() -> None:
-    events: list[AnyEvent] = [event for event in groups(2) if not isinstance(event, Ended | Reported)]
-    first = [Row(1, 160.0, {"score": 0.1}), Row(2, 164.0, {"score": 0.1}), Row(3, 166.0, {"score": 0.2, "samples": 8.0})]
-    lost = Ended(t=170.0, trial=0, attempt=1, outcome="lost", cause="preempted", step=3, by="driver")
-    events += [Reported(t=166.0, trial=0, attempt=1, rows=first), lost, Started(t=171.0, trial=0, attempt=2, width=4)]
+    events: list[AnyEvent] = [
+        event for event in groups(2) if not isinstance(event, Ended | Reported)
+    ]
+    first = [
+        Row(1, 160.0, {"score": 0.1}),
+        Row(2, 164.0, {"score": 0.1}),
+        Row(3, 166.0, {"score": 0.2, "samples": 8.0}),
+    ]
+    lost = Ended(
+        t=170.0, trial=0, attempt=1, outcome="lost", cause="preempted", step=3, by="driver"
+    )
+    events += [
+        Reported(t=166.0, trial=0, attempt=1, rows=first),
+        lost,
+        Started(t=171.0, trial=0, attempt=2, width=4),
+    ]
     events += [
         Began(t=900.0, trial=0, attempt=2, node="n1", restored=3),
-        Reported(t=960.0, trial=0, attempt=2, rows=[Row(n, 955.0 + n, {"score": 0.3, "samples": 24.0}) for n in (4, 5)]),
+        Reported(
+            t=960.0,
+            trial=0,
+            attempt=2,
+            rows=[Row(n, 955.0 + n, {"score": 0.3, "samples": 24.0}) for n in (4, 5)],
+        ),
     ]
     history = folded(events)
-    found = [(pace.attempt, pace.workers, pace.rate, pace.each) for pace in scaling.paces(rows_of(history))]
+    found = [
+        (pace.attempt, pace.workers, pace.rate, pace.each)
+        for pace in scaling.paces(rows_of(history))
+    ]
     assert found == [(1, 2, 2 / 6, 2.0), (2, 4, 1.0, 6.0)]
     assert "of 2 workers;" in made_by(scaling, history).layout.meta["note"]
 
@@ -189,5 +260,7 @@ def test_wasted_work_is_that_of_the_ledger(histories: dict[str, History]) -> Non
             for name, seconds in zip(trace.y, trace.x, strict=True):
                 right[name] = right.get(name, 0.0) + seconds
     assert right == {
-        f"trial {t.number}": sum(one.seconds for one in parts.values()) for t in history.trials if (parts := waste.of_trial(t))
+        f"trial {t.number}": sum(one.seconds for one in parts.values())
+        for t in history.trials
+        if (parts := waste.of_trial(t))
     }

@@ -1,4 +1,6 @@
-"""Following a log in a store from outside: everything once, in order, whatever its writer does, with few requests."""
+"""Following a log in a store from outside: everything once, in order, whatever its writer does,
+with few requests.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from regrow.infra.log.follower import LIST_EVERY, Follower, Vanished
 from regrow.infra.log.log import CorruptLog, Log
 from regrow.infra.log.segments import Extent, encode
 from regrow.infra.stores.local import LocalStore
-from regrow.tasks.ports import Store
+from regrow.tasks.ports.store import Store
 
 
 class Counting:
@@ -58,7 +60,9 @@ def test_what_is_added_comes_once_and_in_order(store: LocalStore) -> None:
     for number in range(2, 50):
         log.append([line(number), b"{}"])
         if number % 7 == 0:
-            assert [found for found, _ in follower.read()] == list(range(number - 6 if number > 7 else 2, number + 1))
+            assert [found for found, _ in follower.read()] == list(
+                range(number - 6 if number > 7 else 2, number + 1)
+            )
     assert follower.read() == []
     assert follower.after == 49
 
@@ -81,7 +85,9 @@ def test_nothing_is_missed_when_segments_are_merged_meanwhile(store: LocalStore)
     assert [lines for _, lines in seen] == [[line(number)] for number in range(1, 400)]
 
 
-def test_a_look_that_finds_nothing_is_one_small_request_and_seldom_a_list(store: LocalStore) -> None:
+def test_a_look_that_finds_nothing_is_one_small_request_and_seldom_a_list(
+    store: LocalStore,
+) -> None:
     log = Log.open(store)
     log.claim([line(1)])
     counting = Counting(store)
@@ -155,7 +161,9 @@ def test_a_log_that_was_removed_is_told(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_a_long_log_comes_in_parts_of_so_many_bytes(store: LocalStore, merged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_comes_in_parts_of_so_many_bytes(
+    store: LocalStore, merged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("regrow.infra.log.follower.ANSWER_BYTES", 50)
     log = Log.open(store)
     log.claim([line(1)])

@@ -1,4 +1,6 @@
-"""What a forked child gets back, and what becomes of the processes that a worker has started. Each in a process of its own."""
+"""What a forked child gets back, and what becomes of the processes that a worker has started. Each
+in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,20 @@ signal.signal(signal.SIGTERM, raises)
 
 def said_by(code: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", HEAD + code], env={**os.environ, "REGROW_CLOUD": "none"}, capture_output=True, text=True, timeout=100,
+        [sys.executable, "-c", HEAD + code],
+        env={**os.environ, "REGROW_CLOUD": "none"},
+        capture_output=True,
+        text=True,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def test_a_child_forked_within_a_trial_dies_of_sigterm_whichever_thread_has_forked_it_and_however_early_it_comes() -> None:
+def test_a_child_forked_within_a_trial_dies_of_sigterm_whichever_thread_has_forked_it_and_however_early_it_comes() -> (
+    None
+):
     said = said_by("""
 with NodeNotices().listen(nothing):
     print(*(ends() for _ in range(50)))
@@ -121,7 +129,8 @@ descendants.end_children()
 
 
 def test_what_a_killed_worker_left_is_found_by_the_next_one_and_nothing_else_is() -> None:
-    # A raylet with two workers, of which one is killed; what is not theirs has the same variables but for the raylet.
+    # A raylet with two workers, of which one is killed; what is not theirs has the same variables
+    # but for the raylet.
     said = said_by("""
 import subprocess
 from regrow.infra.machine import descendants

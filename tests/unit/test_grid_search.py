@@ -28,7 +28,9 @@ def test_the_first_parameter_of_a_grid_is_the_slowest() -> None:
         "c": {"int": [0, 4], "step": 2},
         "d": {"quniform": [0, 0.2, 0.2]},
     }
-    assert cells(written) == [{"a": a, "b": "x", "c": c, "d": d} for a in (2, 1) for c in (0, 2, 4) for d in (0.0, 0.2)]
+    assert cells(written) == [
+        {"a": a, "b": "x", "c": c, "d": d} for a in (2, 1) for c in (0, 2, 4) for d in (0.0, 0.2)
+    ]
 
 
 def test_a_grid_has_a_conditional_parameter_only_where_it_is_active() -> None:
@@ -59,7 +61,9 @@ def test_only_a_grid_has_a_size() -> None:
     assert size("tpe", SPACE) is None
 
 
-@pytest.mark.parametrize("domain", [{"uniform": [0, 1]}, {"normal": [0, 1]}, {"int": [1, 10**6]}], ids=str)
+@pytest.mark.parametrize(
+    "domain", [{"uniform": [0, 1]}, {"normal": [0, 1]}, {"int": [1, 10**6]}], ids=str
+)
 def test_a_parameter_with_too_many_values_has_no_grid(domain: Any) -> None:
     with pytest.raises(SpecError, match=r"^space\.a: .* use grid: \[\.\.\.\]"):
         make("grid", Space.parse({"a": domain}), "min")

@@ -1,4 +1,6 @@
-"""A group of workers lies on several nodes: what is known of them, what happens where one of them goes, and what they cost."""
+"""A group of workers lies on several nodes: what is known of them, what happens where one of them
+goes, and what they cost.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,26 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator.room import fits
-from regrow.live.board import Board
-from regrow.live.grid import Signs
-from regrow.live.layout import compose
-from regrow.search.events import AnyEvent, Began, Created, Ended, Opened, Place, Proposed, Reported, Row, Started, decode, encode
+from regrow.flows.coordinator.capacity import fits
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Created,
+    Ended,
+    Opened,
+    Place,
+    Proposed,
+    Reported,
+    Row,
+    Started,
+    decode,
+    encode,
+)
 from regrow.search.history import History, cost, waste
-from regrow.tasks.messages import Arrival, Job, Progress
+from regrow.show.live.board import Board
+from regrow.show.live.grid import Signs
+from regrow.show.live.layout import compose
+from regrow.tasks.ports.messages import Arrival, Job, Progress
 from tests.unit.office import Office, offices
 from tests.unit.simulated import SPEC
 
@@ -22,7 +37,14 @@ HOUR = 3600.0
 
 @pytest.fixture
 def office() -> Iterator[Office]:
-    with offices(schedule="fifo", trials=3, slots=6, lease=10, resources={"workers": 3}, retries={"infrastructure": 0}) as make:
+    with offices(
+        schedule="fifo",
+        trials=3,
+        slots=6,
+        lease=10,
+        resources={"workers": 3},
+        retries={"infrastructure": 0},
+    ) as make:
         office = make()
         office.instructions()
         arrive(office, 0, "n1", "n2", "n1")
@@ -83,23 +105,41 @@ def test_no_other_trial_goes_on_in_the_place_of_a_group(office: Office) -> None:
 
 def test_what_attempts_share_says_that_they_are_groups(office: Office) -> None:
     assert (office.job.grouped, office.job.reduce_mean) == (True, False)
-    spec = office.spec.model_copy(update={"resources": office.spec.resources.model_copy(update={"reduce": "mean"})})
+    spec = office.spec.model_copy(
+        update={"resources": office.spec.resources.model_copy(update={"reduce": "mean"})}
+    )
     assert Job.of(spec, folder=None).reduce_mean
 
 
-# ---- cost --------------------------------------------------------------------------------------------------------------
+# ---- cost
 
 
 def events(places: Sequence[Place], **spec: object) -> Iterator[AnyEvent]:
     """One trial on these places for an hour, of which the second half is for nothing."""
     own, *others = places
     resources = {"workers": len(places)}
-    changed = {**SPEC, "schedule": "fifo", "trials": 1, "max_steps": 2, "resources": resources, **spec}
+    changed = {
+        **SPEC,
+        "schedule": "fifo",
+        "trials": 1,
+        "max_steps": 2,
+        "resources": resources,
+        **spec,
+    }
     yield Created(t=0.0, id="00000000-0000-0000-0000-000000000001", spec=changed)
     yield Opened(t=0.0, by="driver", driver="d", slots=len(places), trials=1)
     yield Proposed(t=0.0, trial=0, config={"x": 0.5})
     yield Started(t=0.0, trial=0, attempt=1, width=len(places))
-    yield Began(t=0.0, trial=0, attempt=1, node=own.node, node_id=own.node_id, price=own.price, share=own.share, others=others)
+    yield Began(
+        t=0.0,
+        trial=0,
+        attempt=1,
+        node=own.node,
+        node_id=own.node_id,
+        price=own.price,
+        share=own.share,
+        others=others,
+    )
     yield Reported(t=HOUR / 2, trial=0, attempt=1, rows=[Row(1, HOUR / 2, {"score": 0.1})])
     yield Ended(t=HOUR, trial=0, attempt=1, outcome="lost", cause="preempted", step=1, by="driver")
 
@@ -112,17 +152,28 @@ def folded(*places: Place, **spec: object) -> History:
     return history
 
 
-A, B, FREE = Place("a", "a", price=4.0, share=0.5), Place("b", "b", price=1.0, share=0.25), Place("c", "c")
+A, B, FREE = (
+    Place("a", "a", price=4.0, share=0.5),
+    Place("b", "b", price=1.0, share=0.25),
+    Place("c", "c"),
+)
 
 
 @pytest.mark.parametrize(
     ("places", "usual", "money"),
     [
-        ((A, A), None, 4.0), ((A, B), None, 2.25), ((A, B, B, B), None, 2.75), ((A, FREE), None, 2.0), ((FREE, B), 3.0, 3.25),
-        ((FREE, FREE), 3.0, 6.0), ((A, B), 3.0, 2.25),
+        ((A, A), None, 4.0),
+        ((A, B), None, 2.25),
+        ((A, B, B, B), None, 2.75),
+        ((A, FREE), None, 2.0),
+        ((FREE, B), 3.0, 3.25),
+        ((FREE, FREE), 3.0, 6.0),
+        ((A, B), 3.0, 2.25),
     ],
 )
-def test_a_group_costs_its_part_of_each_of_its_nodes(places: tuple[Place, ...], usual: float | None, money: float) -> None:
+def test_a_group_costs_its_part_of_each_of_its_nodes(
+    places: tuple[Place, ...], usual: float | None, money: float
+) -> None:
     history = folded(*places, **({} if usual is None else {"price_per_hour": usual}))
     spent = cost.of(history, history.t_last)
     assert spent.hours == len(places)
@@ -146,5 +197,7 @@ def test_people_see_on_which_nodes_it_runs() -> None:
     board = Board()
     for event in list(events((A, A, B)))[:-1]:
         board.apply(event)
-    drawn = "\n".join(line.plain for line in compose(board, width=160, height=40, now=HOUR, signs=Signs()))
+    drawn = "\n".join(
+        line.plain for line in compose(board, width=160, height=40, now=HOUR, signs=Signs())
+    )
     assert "a x2, b" in drawn

@@ -1,4 +1,6 @@
-"""What rank 0 hears, of its coordinator or of the machines, all ranks do at the same step: they save there, and leave."""
+"""What rank 0 hears, of its coordinator or of the machines, all ranks do at the same step: they
+save there, and leave.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from typing import Any
 import pytest
 
 from regrow.search.events import Saved
-from regrow.tasks.manifests import unseal
-from regrow.tasks.messages import Progress, Reply
-from regrow.tasks.reporter import Reporter
-from regrow.tasks.trial import Trial
+from regrow.tasks.checkpoint.manifests import unseal
+from regrow.tasks.ports.messages import Progress, Reply
+from regrow.tasks.trial.reporter import Reporter
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import outcome
 from tests.unit.grouped import Grouping
 from tests.unit.office import MakeOffice, Office
@@ -25,10 +27,14 @@ STOPS = {"asha": {"grace_period": 2, "reduction_factor": 2}}
 
 
 class Course:
-    """A training that notes what each rank did. `score` of a trial, `before` each report: called with trial and step."""
+    """A training that notes what each rank did. `score` of a trial, `before` each report: called
+    with trial and step.
+    """
 
     def __init__(
-        self, score: Callable[[Trial], float] = lambda _: 1.0, before: Callable[[Trial, int], object] = lambda *_: None
+        self,
+        score: Callable[[Trial], float] = lambda _: 1.0,
+        before: Callable[[Trial, int], object] = lambda *_: None,
     ) -> None:
         self._score, self._before = score, before
         self.done: dict[int, list[int]] = defaultdict(list)
@@ -36,7 +42,11 @@ class Course:
 
     def __call__(self, trial: Trial) -> None:
         rank = trial.world.rank
-        self.restored[rank] = {path.name: path.read_text() for path in trial.restored.iterdir()} if trial.restored else None
+        self.restored[rank] = (
+            {path.name: path.read_text() for path in trial.restored.iterdir()}
+            if trial.restored
+            else None
+        )
         for step in trial.steps():
             self._before(trial, step)
             trial.report({"score": self._score(trial)}, checkpoint=self._saving(rank, step))
@@ -56,18 +66,30 @@ class Course:
 def parts(office: Office, trial: int = 0) -> dict[int, set[int]]:
     """Of which ranks the checkpoints have files, by step."""
     saved = [event for event in office.events if isinstance(event, Saved) and event.trial == trial]
-    return {event.step: {f.rank for f in unseal(event.manifest, office.store.read(event.manifest)).files} for event in saved}
+    return {
+        event.step: {
+            f.rank for f in unseal(event.manifest, office.store.read(event.manifest)).files
+        }
+        for event in saved
+    }
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_pause_that_is_decided_reaches_all_ranks_at_its_step(make_pair: MakeOffice, group: Grouping, size: int) -> None:
-    office, course = make_pair(resources={"workers": size}, schedule=PROMOTES, checkpoint={"every_steps": 5}), Course()
+def test_a_pause_that_is_decided_reaches_all_ranks_at_its_step(
+    make_pair: MakeOffice, group: Grouping, size: int
+) -> None:
+    office, course = (
+        make_pair(resources={"workers": size}, schedule=PROMOTES, checkpoint={"every_steps": 5}),
+        Course(),
+    )
     assert outcome(group(office, course))[0] == "paused"
     assert course.together == [1, 2]
     assert parts(office) == {2: set(range(size))}
 
 
-def test_a_stop_that_is_decided_reaches_all_ranks_at_its_step(make_pair: MakeOffice, group: Grouping) -> None:
+def test_a_stop_that_is_decided_reaches_all_ranks_at_its_step(
+    make_pair: MakeOffice, group: Grouping
+) -> None:
     office, better = make_pair(schedule=STOPS, trials=2, slots=2), Course()
     assert outcome(group(office, better)) == ("done", "", "")
     assert better.together == [1, 2, 3, 4, 5]
@@ -81,7 +103,9 @@ def slow(rank: int) -> Callable[[Trial, int], object]:
 
 
 @pytest.mark.parametrize("behind", [0, 1])
-def test_what_comes_in_the_middle_of_a_step_is_done_by_all_after_it(make_pair: MakeOffice, group: Grouping, behind: int) -> None:
+def test_what_comes_in_the_middle_of_a_step_is_done_by_all_after_it(
+    make_pair: MakeOffice, group: Grouping, behind: int
+) -> None:
     """Whichever rank is further then."""
     office, hold = make_pair(checkpoint={"every_steps": 5}), slow(behind)
 
@@ -97,7 +121,9 @@ def test_what_comes_in_the_middle_of_a_step_is_done_by_all_after_it(make_pair: M
     assert parts(office) == {3: {0, 1}}
 
 
-def test_all_save_once_more_where_that_is_heard_only_after_the_orders_of_a_step(make_pair: MakeOffice, group: Grouping) -> None:
+def test_all_save_once_more_where_that_is_heard_only_after_the_orders_of_a_step(
+    make_pair: MakeOffice, group: Grouping
+) -> None:
     """The others have their orders for step 3, and are in step 4, when rank 0 hears of it."""
     office, begun = make_pair(checkpoint={"every_steps": 5}), threading.Event()
 
@@ -116,7 +142,9 @@ def test_all_save_once_more_where_that_is_heard_only_after_the_orders_of_a_step(
 
 
 def noticed(group: Grouping, rank: int, at: int, *, node: bool) -> Callable[[Trial, int], object]:
-    """A rank's machine says before step `at` that it goes away; the training goes on when rank 0 knows."""
+    """A rank's machine says before step `at` that it goes away; the training goes on when rank 0
+    knows.
+    """
 
     def before(trial: Trial, step: int) -> None:
         if step != at:
@@ -139,7 +167,7 @@ def test_a_notice_on_any_rank_has_all_save_at_the_same_step_and_leave(
     office = make_pair(resources={"workers": 3}, checkpoint={"every_steps": 5})
     course = Course(before=noticed(group, rank, 3, node=node))
     ended = outcome(group(office, course, nodes={0: "n0", 1: "n1", 2: "n2"}))
-    assert ended == ("preempted", "preempted", "it is taken back")
+    assert ended == ("preempted", "preempted" if node else "infrastructure", "it is taken back")
     assert course.together == [1, 2, 3]
     assert parts(office) == {3: {0, 1, 2}}
     assert office.instructions().drain == (((f"n{rank}", "it is taken back"),) if node else ())
@@ -154,14 +182,19 @@ def test_after_a_notice_all_ranks_go_on_from_there(make_pair: MakeOffice, group:
     assert after.restored == {0: {"part-0": "3", "part-1": "3"}, 1: {"part-0": "3", "part-1": "3"}}
 
 
-# ---- checkpoints that are deleted meanwhile ----------------------------------------------------------------------------
+# ---- checkpoints that are deleted meanwhile
 
 
 class Gated:
     """A rank's store in which blobs of a step wait, once it is shut."""
 
     def __init__(self, store: Any) -> None:
-        self._store, self.gate, self.shut, self.reached = store, threading.Event(), threading.Event(), threading.Event()
+        self._store, self.gate, self.shut, self.reached = (
+            store,
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -175,11 +208,17 @@ class Gated:
 
 def writes(rank: int, step: int) -> Mapping[str, str]:
     """Of rank 1 one file is the same at each other step, one is new at each."""
-    return {"w-0": f"{step}"} if rank == 0 else {"w-1": "even" if step % 2 == 0 else "odd", "new-1": f"{step}"}
+    return (
+        {"w-0": f"{step}"}
+        if rank == 0
+        else {"w-1": "even" if step % 2 == 0 else "odd", "new-1": f"{step}"}
+    )
 
 
 def saving(rank: int, step: int) -> Callable[[Path], object]:
-    return lambda folder: [(folder / name).write_text(text) for name, text in writes(rank, step).items()]
+    return lambda folder: [
+        (folder / name).write_text(text) for name, text in writes(rank, step).items()
+    ]
 
 
 def whole(office: Office) -> dict[int, dict[str, str]]:
@@ -208,7 +247,9 @@ def few(make_pair: MakeOffice) -> Office:
     return make_pair(max_steps=4, checkpoint={"keep_last": 1, "keep_best": 0})
 
 
-def test_what_another_rank_wrote_before_is_sent_again_where_it_was_deleted_meanwhile(few: Office, group: Grouping) -> None:
+def test_what_another_rank_wrote_before_is_sent_again_where_it_was_deleted_meanwhile(
+    few: Office, group: Grouping
+) -> None:
     def train(trial: Trial) -> None:
         for step in trial.steps():
             trial.report({"score": step}, checkpoint=saving(trial.world.rank, step))
@@ -224,11 +265,14 @@ def test_what_another_rank_wrote_before_is_sent_again_where_it_was_deleted_meanw
 
 
 def test_nothing_is_deleted_while_another_rank_uploads(few: Office, group: Grouping) -> None:
-    """Its part refers to a file of the checkpoint that is to be deleted, as it has sent that already."""
+    """Its part refers to a file of the checkpoint that is to be deleted, as it has sent that
+    already.
+    """
     gated, real, seen = Gated(few.store), few.report, list[str]()
 
     def held(progress: Progress) -> Reply:
-        if any(saved.step == 2 for saved in progress.saved):  # whose answer says that the first is to be deleted
+        # whose answer says that the first is to be deleted
+        if any(saved.step == 2 for saved in progress.saved):
             assert gated.reached.wait(10)
         return real(progress)
 

@@ -1,4 +1,6 @@
-"""A rank falls silent, stopped or cut off: the attempt is lost by the group's own lease, and its node is avoided meanwhile."""
+"""A rank falls silent, stopped or cut off: the attempt is lost by the group's own lease, and its
+node is avoided meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import pytest
 
 from regrow.search.events import Ended, Reported
 from regrow.tasks.group import leader as leading
-from regrow.tasks.ranks import GroupBroken
-from regrow.tasks.trial import Trial
+from regrow.tasks.ports.ranks import GroupBroken
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Killed
 from tests.unit.grouped import Grouping
 from tests.unit.office import MakeOffice, Office
@@ -24,7 +26,9 @@ def avoided(office: Office) -> tuple[str, ...]:
     return office.instructions().avoid
 
 
-@pytest.mark.parametrize(("nodes", "avoid"), [({1: "node-1"}, ("node-1",)), ({}, ())], ids=["elsewhere", "here"])
+@pytest.mark.parametrize(
+    ("nodes", "avoid"), [({1: "node-1"}, ("node-1",)), ({}, ())], ids=["elsewhere", "here"]
+)
 def test_rank_0_that_waits_for_it_says_so_and_only_a_node_of_its_own_is_avoided(
     make_pair: MakeOffice, group: Grouping, nodes: dict[int, str], avoid: tuple[str, ...]
 ) -> None:
@@ -44,7 +48,8 @@ def test_rank_0_that_waits_for_it_says_so_and_only_a_node_of_its_own_is_avoided(
     assert [row.step for e in office.events if isinstance(e, Reported) for row in e.rows] == [1, 2]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the end of the process is an exception here
+# the end of the process is an exception here
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_rank_0_in_the_middle_of_a_step_says_so_and_leaves(
     make_pair: MakeOffice, group: Grouping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,5 +70,7 @@ def test_rank_0_in_the_middle_of_a_step_says_so_and_leaves(
         group(office, train, nodes={1: "node-1"})
     (ended,) = (event for event in office.events if isinstance(event, Ended))
     assert (ended.outcome, ended.cause, ended.step) == ("lost", "preempted", 2)
-    assert ended.message.endswith("was silent for 0.5 s"), "all that anybody else saw is that the process ended"
+    assert ended.message.endswith("was silent for 0.5 s"), (
+        "all that anybody else saw is that the process ended"
+    )
     assert avoided(office) == ("node-1",)

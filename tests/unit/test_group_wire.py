@@ -1,4 +1,6 @@
-"""The connections between ranks: who does not know the key, or says what is no message, is not let in and keeps nobody waiting."""
+"""The connections between ranks: who does not know the key, or says what is no message, is not let
+in and keeps nobody waiting.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,45 @@ import msgspec
 import pytest
 
 from regrow.search.events import Place
-from regrow.tasks.group import circle, door, leader, wire
+from regrow.tasks.group import leader, peers, wire
 from regrow.tasks.group.leader import Leader
-from regrow.tasks.group.wire import Alive, Bye, Done, Failed, Hello, Message, Reported, Uploaded, Welcome, Wire
-from regrow.tasks.manifests import File, Part
-from regrow.tasks.ranks import Fault, GroupBroken
+from regrow.tasks.group.wire import (
+    Alive,
+    Bye,
+    Done,
+    Failed,
+    Hello,
+    Message,
+    Reported,
+    Uploaded,
+    Welcome,
+    Wire,
+)
+from regrow.tasks.ports.ranks import Fault, GroupBroken
+from regrow.tasks.ports.uploads import File, Part
+from regrow.tasks.process import connecting
 from tests.unit.grouped import HOST, KEY, come_in
 
 
 @pytest.fixture
 def lead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
-    monkeypatch.setattr(circle, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(peers, "BEAT_SECONDS", 0.05)
     made = leader_of(2)
     yield made
     made.close()
 
 
 def leader_of(size: int, *, lease: float = 20.0) -> Leader:
-    return Leader(size, KEY, place=Place("node", "n0"), address=HOST, run="run-1", lease=lease, stall=None, mean=False)
+    return Leader(
+        size,
+        KEY,
+        place=Place("node", "n0"),
+        address=HOST,
+        run="run-1",
+        lease=lease,
+        stall=None,
+        mean=False,
+    )
 
 
 def stranger(at: Leader) -> socket.socket:
@@ -89,8 +112,10 @@ def test_both_sides_know_the_key() -> None:
     thread.join(10)
     file = File(path="a/ä", key="blobs/0/1/x", sha256="x", size=1, executable=False, rank=3)
     messages: list[Message] = [
-        Reported(3, {"score": 0.1 + 0.2, "none": None}), Uploaded(4, part=Part(files=[file], folders=["e"], uploaded=1)),
-        Failed(Fault(rank=1, message="no", trace="x" * 3_000_000)), Bye(),
+        Reported(3, {"score": 0.1 + 0.2, "none": None}),
+        Uploaded(4, part=Part(files=[file], folders=["e"], uploaded=1)),
+        Failed(Fault(rank=1, message="no", trace="x" * 3_000_000)),
+        Bye(),
     ]
 
     def send() -> None:
@@ -157,8 +182,10 @@ def test_a_stranger_that_says_nothing_does_not_hold_the_door(lead: Leader) -> No
     member.close()
 
 
-def test_a_stranger_that_says_nothing_is_sent_away(lead: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "GREET_SECONDS", 0.2)
+def test_a_stranger_that_says_nothing_is_sent_away(
+    lead: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "GREET_SECONDS", 0.2)
     forming(lead)
     with closing(stranger(lead)) as silent:
         assert ends(silent)
@@ -174,7 +201,9 @@ SAYS = {
 
 
 @pytest.mark.parametrize("what", SAYS)
-def test_nothing_that_a_stranger_sends_is_decoded(lead: Leader, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_nothing_that_a_stranger_sends_is_decoded(
+    lead: Leader, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     monkeypatch.setattr(Wire, "receive", lambda _: pytest.fail("a stranger was heard"))
     forming(lead)
     with closing(stranger(lead)) as other:
@@ -207,7 +236,9 @@ def frame(data: bytes) -> bytes:
 BROKEN = {
     "no message": frame(b"\xc1 garbage"),
     "another type": frame(msgspec.msgpack.encode({"type": "shutdown"})),
-    "a wrong field": frame(msgspec.msgpack.encode({"type": "reported", "step": "three", "metrics": {}})),
+    "a wrong field": frame(
+        msgspec.msgpack.encode({"type": "reported", "step": "three", "metrics": {}})
+    ),
     "a frame that is too large": struct.pack("!I", wire.MOST_BYTES + 1),
     "the largest frame": b"\xff\xff\xff\xff",
     "nests too deep": frame(b"\x91" * 100_000),

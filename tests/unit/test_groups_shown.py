@@ -1,4 +1,6 @@
-"""How many workers attempts have, and on which nodes, wherever trials are shown; nothing of it where no trial can have any."""
+"""How many workers attempts have, and on which nodes, wherever trials are shown; nothing of it
+where no trial can have any.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ import msgspec
 from rich.console import Console
 
 from regrow.cli import tables
-from regrow.infra.report import table
-from regrow.infra.views import summaries
-from regrow.live.board import Board
-from regrow.live.grid import Signs
-from regrow.live.layout import compose
 from regrow.search.events import AnyEvent, Began, Ended, Place
+from regrow.show.live.board import Board
+from regrow.show.live.grid import Signs
+from regrow.show.live.layout import compose
+from regrow.show.report import table
+from regrow.show.views import summaries
 from tests.unit.figured import folded, groups
 from tests.unit.paged import logged, reader
 
@@ -42,8 +44,11 @@ def printed(events: list[AnyEvent]) -> str:
 def on_one_node(events: Sequence[AnyEvent]) -> list[AnyEvent]:
     """The same groups, all of whose workers are beside the first."""
     return [
-        msgspec.structs.replace(event, others=[Place(event.node, event.node_id) for _ in event.others])
-        if isinstance(event, Began) else event
+        msgspec.structs.replace(
+            event, others=[Place(event.node, event.node_id) for _ in event.others]
+        )
+        if isinstance(event, Began)
+        else event
         for event in events
     ]
 
@@ -67,8 +72,13 @@ def test_the_report_and_show_as_json_have_those_of_each_attempt() -> None:
     history = folded(groups(3, 1))
     rows = table.rows(history)
     assert rows["ranked"] is True
-    assert [(t["attempts"][0]["workers"], t["attempts"][0]["node"]) for t in rows["trials"]] == [(3, "n1, n2 x2"), (1, "n1")]
-    assert [summaries.trial_view(history, trial)["attempts"][0]["workers"] for trial in history.trials] == [3, 1]
+    assert [(t["attempts"][0]["workers"], t["attempts"][0]["node"]) for t in rows["trials"]] == [
+        (3, "n1, n2 x2"),
+        (1, "n1"),
+    ]
+    assert [
+        summaries.trial_view(history, trial)["attempts"][0]["workers"] for trial in history.trials
+    ] == [3, 1]
 
 
 def test_the_page_has_them_in_both_of_its_tables(tmp_path: Path) -> None:

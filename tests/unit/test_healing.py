@@ -8,13 +8,16 @@ from typing import Any
 from prefect.client.schemas.objects import State
 from prefect.states import AwaitingRetry, Crashed, Running
 
-from regrow.station.healing import AGAIN, times_lost
+from regrow.apps.station.auto_restart import AGAIN, times_lost
 
 
 def told(*states: State[Any]) -> list[State[Any]]:
     """The states, a second apart, the newest first."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    return [state.model_copy(update={"timestamp": begin + timedelta(seconds=n)}) for n, state in enumerate(states)][::-1]
+    return [
+        state.model_copy(update={"timestamp": begin + timedelta(seconds=n)})
+        for n, state in enumerate(states)
+    ][::-1]
 
 
 def test_an_action_that_prefect_carried_out_several_times_is_one_loss() -> None:

@@ -1,4 +1,6 @@
-"""A user's file in the place of a library is named for an error that comes from it, and not for others."""
+"""A user's file in the place of a library is named for an error that comes from it, and not for
+others.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,19 @@ def raised(code: str) -> BaseException:
     return found.value
 
 
-@pytest.mark.parametrize("code", ["import six; six.PY3", "from six import PY3", "import six; six.fails()"])
+@pytest.mark.parametrize(
+    "code", ["import six; six.PY3", "from six import PY3", "import six; six.fails()"]
+)
 def test_what_comes_from_it(six: Path, code: str) -> None:
-    assert hidden_module(raised(code)) == f"{six} is imported in place of the library 'six', which others need; give it another name"
+    assert (
+        hidden_module(raised(code))
+        == f"{six} is imported in place of the library 'six', which others need; give it another name"
+    )
 
 
-@pytest.mark.parametrize("code", ["raise ValueError", "None.six", "import nothing", "import json; json.six"])
+@pytest.mark.parametrize(
+    "code", ["raise ValueError", "None.six", "import nothing", "import json; json.six"]
+)
 def test_what_does_not(six: Path, code: str) -> None:
     assert hidden_module(raised(code)) == ""
 

@@ -1,4 +1,6 @@
-"""What a log folds to: curves, attempts, budgets, clocks; and that a refused event leaves no trace."""
+"""What a log folds to: curves, attempts, budgets, clocks; and that a refused event leaves no
+trace.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from regrow.search.events import (
     Began,
     Closed,
     Closing,
+    Created,
     Decided,
     Dropped,
     Ended,
@@ -26,6 +29,7 @@ from regrow.search.events import (
     Started,
 )
 from regrow.search.history import History, TrialRecord
+from regrow.search.history.records import specification
 from regrow.search.lifecycle import IllegalMove, TrialState
 from tests.unit.simulated import Simulation, created, opened
 
@@ -55,7 +59,9 @@ def reported(first: int, *values: float, trial: int = 0, attempt: int = 1) -> Re
 
 
 def saved(step: int, trial: int = 0, attempt: int = 1) -> Saved:
-    return Saved(t=6.0, trial=trial, attempt=attempt, step=step, manifest=f"{trial}/{attempt}/{step}", size=1)
+    return Saved(
+        t=6.0, trial=trial, attempt=attempt, step=step, manifest=f"{trial}/{attempt}/{step}", size=1
+    )
 
 
 def ended(outcome: Any, cause: Any = "", trial: int = 0, attempt: int = 1) -> Ended:
@@ -99,13 +105,17 @@ def test_each_trial_is_in_exactly_one_state() -> None:
     history = run.planner.history
     assert sum(history.counts.values()) == len(history.trials) == 10
     for trial in history.trials:
-        assert [state for state, numbers in history.by_state.items() if trial.number in numbers] == [trial.state]
+        assert [
+            state for state, numbers in history.by_state.items() if trial.number in numbers
+        ] == [trial.state]
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 150))
 def test_a_fold_in_two_parts_is_the_fold_of_the_whole(seed: int, cut: int) -> None:
-    events = Simulation(seed=seed, lose=0.1, slots=3).open(retries={"infrastructure": 1000}).run().events
+    events = (
+        Simulation(seed=seed, lose=0.1, slots=3).open(retries={"infrastructure": 1000}).run().events
+    )
     parts = fold(events[:cut])
     for event in events[cut:]:
         parts.apply(event)
@@ -113,13 +123,31 @@ def test_a_fold_in_two_parts_is_the_fold_of_the_whole(seed: int, cut: int) -> No
 
 
 def test_the_first_to_reach_a_value_is_the_best() -> None:
-    history = fold([*at_work(), proposed(1), started(1), began(1), reported(1, 0.5, trial=1), reported(1, 0.5, 0.5)])
+    history = fold(
+        [
+            *at_work(),
+            proposed(1),
+            started(1),
+            began(1),
+            reported(1, 0.5, trial=1),
+            reported(1, 0.5, 0.5),
+        ]
+    )
     assert history.best == 1
     assert history.trials[0].best == (0.5, 1)
 
 
 def test_less_is_better_where_the_specification_says_so() -> None:
-    history = fold([*at_work(mode="min"), proposed(1), started(1), began(1), reported(1, 0.5, 0.4, trial=1), reported(1, 0.45)])
+    history = fold(
+        [
+            *at_work(mode="min"),
+            proposed(1),
+            started(1),
+            began(1),
+            reported(1, 0.5, 0.4, trial=1),
+            reported(1, 0.45),
+        ]
+    )
     assert history.best == 1
     assert history.trials[1].best == (0.4, 2)
 
@@ -128,12 +156,21 @@ def test_less_is_better_where_the_specification_says_so() -> None:
 
 
 def lost_at_5_with_a_checkpoint_at_3(*values: float) -> list[AnyEvent]:
-    before = [*at_work(), reported(1, *values[:2]), saved(2), reported(3, *values[2:3]), saved(3), reported(4, *values[3:])]
+    before = [
+        *at_work(),
+        reported(1, *values[:2]),
+        saved(2),
+        reported(3, *values[2:3]),
+        saved(3),
+        reported(4, *values[3:]),
+    ]
     return [*before, ended("lost", "preempted"), started(attempt=2)]
 
 
 def test_a_restored_trial_supersedes_exactly_the_steps_beyond_the_checkpoint() -> None:
-    history = fold([*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2, restored=3)])
+    history = fold(
+        [*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2, restored=3)]
+    )
     (trial,) = history.trials
     assert curve(trial) == [(1, 0.1, 1), (2, 0.2, 1), (3, 0.3, 1)]
     history.apply(reported(4, 0.41, attempt=2))
@@ -150,7 +187,9 @@ def test_until_the_next_attempt_begins_nothing_is_superseded() -> None:
 
 
 def test_a_checkpoint_that_could_not_be_restored_is_gone_with_its_steps() -> None:
-    history = fold([*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2, restored=2)])
+    history = fold(
+        [*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2, restored=2)]
+    )
     assert list(history.trials[0].checkpoints) == [2]
     assert history.lost_steps == 3
 
@@ -164,7 +203,9 @@ def test_a_checkpoint_that_could_not_be_restored_is_gone_with_its_steps() -> Non
         ((0.1, 0.2, 0.3, 0.3, 0.3), (0.3, 3)),
     ],
 )
-def test_a_best_value_that_was_superseded_is_found_anew(values: tuple[float, ...], best: tuple[float, int]) -> None:
+def test_a_best_value_that_was_superseded_is_found_anew(
+    values: tuple[float, ...], best: tuple[float, int]
+) -> None:
     history = fold([*lost_at_5_with_a_checkpoint_at_3(*values), began(attempt=2, restored=3)])
     assert history.trials[0].best == best
 
@@ -216,11 +257,74 @@ def test_budgets_are_the_specification_s() -> None:
     assert tries("preempted", "lost", 1, preempted=0).state is TrialState.FAILED
 
 
+def preempted(
+    steps: list[int], *, by: Any = "attempt", nodes: str = "a", **retries: Any
+) -> TrialRecord:
+    """Attempt by attempt: from the beginning, so many steps, then preempted; on one of `nodes`
+    after the other.
+    """
+    history = fold([created(retries=retries), opened(1.0), proposed()])
+    for attempt, count in enumerate(steps, 1):
+        node = nodes[attempt % len(nodes)]
+        for event in (started(attempt=attempt), Began(t=4.0, trial=0, attempt=attempt, node=node)):
+            history.apply(event)
+        if count:
+            history.apply(reported(1, *[0.5] * count, attempt=attempt))
+        history.apply(
+            Ended(
+                t=7.0,
+                trial=0,
+                attempt=attempt,
+                outcome="lost",
+                cause="preempted",
+                message="its node is gone",
+                by=by,
+            )
+        )
+    return history.trials[0]
+
+
+def test_preemptions_without_a_step_of_progress_are_bounded_and_told() -> None:
+    assert preempted([3] + [2] * 10).state is TrialState.LOST
+    trial = preempted([3] + [3, 0] * 5 + [1], nodes="ab")
+    assert trial.state is TrialState.FAILED
+    told = "its node is gone; 11 attempts in a row were preempted without one step of progress, 6 on a, 5 on b"
+    assert trial.attempts[-1].message == f"{told} (retries: no_progress: 10)"
+    assert trial.failure is trial.attempts[-1]
+    left = tries("infrastructure", "preempted", 6)
+    assert left.state is TrialState.FAILED
+    assert left.failure is not None
+    assert "6 of its attempts ended so" in left.failure.message
+    assert preempted([1] * 3, no_progress=1).state is TrialState.FAILED
+
+
+def test_preemptions_with_progress_and_lost_drivers_are_not_bounded() -> None:
+    assert preempted(list(range(100))).state is TrialState.LOST
+    assert preempted([1] * 50, by="planner").state is TrialState.LOST
+    assert preempted([1] * 50, no_progress="unlimited").state is TrialState.LOST
+
+
+def test_a_log_of_before_that_limit_has_none() -> None:
+    spec = {
+        **created().spec,
+        "retries": {
+            "preempted": "unlimited",
+            "infrastructure": 5,
+            "error": 0,
+            "stalled": 2,
+            "spot": 3,
+        },
+    }
+    assert specification(Created(t=0.0, id="old", spec=spec)).retries.no_progress == "unlimited"
+
+
 def test_causes_are_counted_apart() -> None:
     history = fold([created(), opened(1.0), proposed()])
     for attempt in range(1, 11):
         history.apply(started(attempt=attempt))
-        history.apply(ended("lost", "preempted" if attempt % 2 else "infrastructure", attempt=attempt))
+        history.apply(
+            ended("lost", "preempted" if attempt % 2 else "infrastructure", attempt=attempt)
+        )
     assert history.by_state[TrialState.LOST] == {0}
     history.apply(started(attempt=11))
     history.apply(ended("lost", "infrastructure", attempt=11))
@@ -231,7 +335,9 @@ def test_causes_are_counted_apart() -> None:
 
 
 def test_elapsed_is_the_sum_of_the_sessions() -> None:
-    history = fold([created(), opened(100.0), Closing(t=160.0, status="interrupted", why="", by="user")])
+    history = fold(
+        [created(), opened(100.0), Closing(t=160.0, status="interrupted", why="", by="user")]
+    )
     history.apply(Closed(t=170.0, status="interrupted"))
     assert history.elapsed() == history.elapsed(999.0) == 70.0
     history.apply(opened(1000.0))
@@ -242,7 +348,9 @@ def test_elapsed_is_the_sum_of_the_sessions() -> None:
 
 
 def test_a_session_that_was_killed_counts_until_its_last_event() -> None:
-    history = fold([created(), opened(100.0), Proposed(t=150.0, trial=0, config={}), opened(1000.0)])
+    history = fold(
+        [created(), opened(100.0), Proposed(t=150.0, trial=0, config={}), opened(1000.0)]
+    )
     assert history.elapsed(1010.0) == 60.0
 
 
@@ -256,7 +364,9 @@ def test_a_clock_that_steps_back_takes_nothing_away() -> None:
 
 
 def test_a_coordinator_that_comes_back_begins_no_session() -> None:
-    history = fold([created(), opened(100.0), proposed(), started(), opened(200.0, by="coordinator")])
+    history = fold(
+        [created(), opened(100.0), proposed(), started(), opened(200.0, by="coordinator")]
+    )
     assert history.sessions == 1
     assert history.elapsed(210.0) == 110.0
     assert history.orphans == []
@@ -287,7 +397,12 @@ def test_attempts_of_a_driver_that_is_gone_are_orphans_until_they_are_declared_l
         reported(1, 0.5),
         reported(4, 0.5),
         reported(3, 0.5, attempt=2),
-        Reported(t=5.0, trial=0, attempt=1, rows=[Row(3, 5.0, {"score": 1.0}), Row(5, 5.0, {"score": 2.0})]),
+        Reported(
+            t=5.0,
+            trial=0,
+            attempt=1,
+            rows=[Row(3, 5.0, {"score": 1.0}), Row(5, 5.0, {"score": 2.0})],
+        ),
         Decided(t=6.0, trial=0, attempt=1, step=1, verdict="continue", until=3),
         Decided(t=6.0, trial=0, attempt=1, step=3, verdict="continue"),
         saved(2),
@@ -302,7 +417,9 @@ def test_attempts_of_a_driver_that_is_gone_are_orphans_until_they_are_declared_l
         ended("done", trial=1),
         Closed(t=8.0, status="finished"),
     ],
-    ids=lambda event: f"{type(event).__name__}-{getattr(event, 'trial', '')}-{getattr(event, 'attempt', '')}",
+    ids=lambda event: (
+        f"{type(event).__name__}-{getattr(event, 'trial', '')}-{getattr(event, 'attempt', '')}"
+    ),
 )
 def test_a_refused_event_changes_nothing(event: AnyEvent) -> None:
     history = fold([*at_work(), reported(1, 0.5, 0.7), saved(2)])
@@ -312,7 +429,9 @@ def test_a_refused_event_changes_nothing(event: AnyEvent) -> None:
     assert seen(history) == before
 
 
-@pytest.mark.parametrize("event", [began(attempt=2, restored=6), reported(6, 0.5, attempt=2), saved(4, attempt=2)])
+@pytest.mark.parametrize(
+    "event", [began(attempt=2, restored=6), reported(6, 0.5, attempt=2), saved(4, attempt=2)]
+)
 def test_an_attempt_goes_on_from_what_there_is(event: AnyEvent) -> None:
     history = fold(lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5))
     before = seen(history)
@@ -322,7 +441,9 @@ def test_an_attempt_goes_on_from_what_there_is(event: AnyEvent) -> None:
 
 
 def test_what_an_attempt_that_was_declared_lost_still_sends_is_refused() -> None:
-    history = fold([*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2, restored=3)])
+    history = fold(
+        [*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2, restored=3)]
+    )
     for event in (reported(6, 0.9), saved(5), ended("done"), began(restored=3)):
         with pytest.raises(IllegalMove, match="does not hold the lease"):
             history.apply(event)
@@ -349,8 +470,14 @@ def test_an_empty_log_has_no_specification() -> None:
 
 def test_a_coordinator_that_comes_back_knows_no_other_environment_than_its_driver() -> None:
     found = {"git": {"commit": "c0ffee"}}
-    history = fold([created(), Opened(t=0, by="driver", driver="a", slots=2, trials=4, environment=found)])
+    history = fold(
+        [created(), Opened(t=0, by="driver", driver="a", slots=2, trials=4, environment=found)]
+    )
     history.apply(Opened(t=1, by="coordinator", driver="a", slots=2, trials=4))
     assert history.environment == found
-    history.apply(Opened(t=2, by="driver", driver="b", slots=2, trials=4, environment={"git": {"commit": "beef"}}))
+    history.apply(
+        Opened(
+            t=2, by="driver", driver="b", slots=2, trials=4, environment={"git": {"commit": "beef"}}
+        )
+    )
     assert history.environment == {"git": {"commit": "beef"}}

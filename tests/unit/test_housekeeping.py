@@ -16,27 +16,27 @@ import yaml
 from regrow.cli.compare import compare
 from regrow.cli.console import plain_console
 from regrow.cli.cp import cp
-from regrow.cli.ls import Order, ls
+from regrow.cli.ls import SortKey, ls
 from regrow.cli.mv import mv
 from regrow.cli.note import note
 from regrow.cli.rm import rm
 from regrow.cli.show import show
-from regrow.infra.housekeeping import removal
+from regrow.flows.housekeeping import removal
 from regrow.infra.log.reading import read_events, replay, replayed
-from regrow.infra.report import report
 from regrow.infra.state import driver_lock, notes
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import HalfRemoved, Places
 from regrow.infra.state.spec_file import read_spec
 from regrow.infra.stores.local import LocalStore
-from regrow.live.board import Board
-from regrow.live.grid import signs_of
-from regrow.live.layout import compose
 from regrow.result import open as opened
 from regrow.search.errors import SpecError
 from regrow.search.planning.simulator import FunctionObjective, simulate
 from regrow.search.spec import Spec
+from regrow.show.live.board import Board
+from regrow.show.live.grid import signs_of
+from regrow.show.live.layout import compose
+from regrow.show.report import report
 from regrow.tasks.errors import UserError
 from tests.unit import exported
 
@@ -45,10 +45,13 @@ Printed = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
-    """A root with the finished experiment `kinds`, which also has a checkpoint's files and a trial's lines."""
+    """A root with the finished experiment `kinds`, which also has a checkpoint's files and a
+    trial's lines.
+    """
     root = tmp_path / "state"
     monkeypatch.setenv("REGROW_STATE", str(root))
-    monkeypatch.setattr(driver_lock, "WIND_UP_SECONDS", 0.5)  # a driver that is there although its log is closed
+    # a driver that is there although its log is closed
+    monkeypatch.setattr(driver_lock, "WIND_UP_SECONDS", 0.5)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work.py").write_text("def train(trial): ...")
     made = exported.keep(root, exported.simulation().run().events)
@@ -106,7 +109,8 @@ def test_a_removal_cut_off_anywhere_leaves_the_experiment_or_something_that_a_se
         else:
             with pytest.raises(HalfRemoved, match="regrow rm kinds"):
                 places.known("kinds")
-            with pytest.raises(HalfRemoved):  # nobody begins a new experiment on the ruins of this one
+            # nobody begins a new experiment on the ruins of this one
+            with pytest.raises(HalfRemoved):
                 prepare(places, "kinds", Spec.parse(exported.SPEC), trials=None, code=None)
         removal.remove(places, "kinds")
         assert places.experiments() == []
@@ -117,16 +121,23 @@ def test_a_removal_cut_off_anywhere_leaves_the_experiment_or_something_that_a_se
 
 
 def test_one_that_runs_is_not_removed_and_what_to_do_is_told(places: Places) -> None:
-    with driving(places, "kinds"), pytest.raises(UserError, match=r"'kinds' is running.*regrow stop kinds"):
+    with (
+        driving(places, "kinds"),
+        pytest.raises(UserError, match=r"'kinds' is running.*regrow stop kinds"),
+    ):
         rm(["kinds"], yes=True)
     assert len(replay(places.known("kinds")).trials) == 12
 
 
-def test_it_is_asked_first_with_how_many_trials_how_large_and_how_old(places: Places, capsys: Printed) -> None:
+def test_it_is_asked_first_with_how_many_trials_how_large_and_how_old(
+    places: Places, capsys: Printed
+) -> None:
     with pytest.raises(UserError, match="no terminal to ask at; say it with --yes"):
         rm(["kinds"])
     said = capsys.readouterr().out
-    assert re.fullmatch(r"kinds: finished, 12 trials, [\d.]+ kB in \d+ objects, last heard of \d+ days ago\n", said)
+    assert re.fullmatch(
+        r"kinds: finished, 12 trials, [\d.]+ kB in \d+ objects, last heard of \d+ days ago\n", said
+    )
     assert places.experiments() == ["kinds"]
     with pytest.raises(UserError, match=r"there is no experiment 'knids'.*did you mean"):
         rm(["kinds", "knids"], yes=True)
@@ -147,7 +158,9 @@ def test_one_with_a_damaged_log_can_be_removed_too(places: Places, capsys: Print
 # Noting
 
 
-def test_notes_and_tags_of_several_people_at_once_are_all_kept_also_while_it_runs(places: Places) -> None:
+def test_notes_and_tags_of_several_people_at_once_are_all_kept_also_while_it_runs(
+    places: Places,
+) -> None:
     store = places.known("kinds")
     with driving(places, "kinds"), ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: notes.add(store, f"note {n}", tags=[f"tag-{n}"]), range(24)))
@@ -177,7 +190,8 @@ def test_a_tag_that_is_none_is_refused(places: Places, tag: str) -> None:
 def test_what_was_noted_is_shown_wherever_the_experiment_is(
     places: Places, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regrow.cli.note.tell_notes", lambda places, name: None)  # see tests/system/test_housekeeping.py
+    # see tests/system/test_housekeeping.py
+    monkeypatch.setattr("regrow.cli.note.tell_notes", lambda places, name: None)
     note("kinds", "lr was\x1b[31m too high", tag=["baseline", "x"])
     note("kinds", untag=["x"])
     capsys.readouterr()
@@ -188,13 +202,21 @@ def test_what_was_noted_is_shown_wherever_the_experiment_is(
         return str(capsys.readouterr().out)
 
     shown = r"lr was\x1b[31m too high"
-    for said in (printed(note, "kinds"), printed(ls), printed(show, "kinds"), printed(compare, ["kinds", "kinds"])):
+    for said in (
+        printed(note, "kinds"),
+        printed(ls),
+        printed(show, "kinds"),
+        printed(compare, ["kinds", "kinds"]),
+    ):
         assert "baseline" in said
         assert shown in said
     assert printed(ls, tag="x").startswith("no experiments")
     for said in (printed(ls, as_json=True), printed(show, "kinds", as_json=True)):
         view = json.loads(said)
-        assert (view["tags"], [one["text"] for one in view["notes"]]) == (["baseline"], ["lr was\x1b[31m too high"])
+        assert (view["tags"], [one["text"] for one in view["notes"]]) == (
+            ["baseline"],
+            ["lr was\x1b[31m too high"],
+        )
     result = opened("kinds")
     assert (result.tags, result.notes) == (["baseline"], ["lr was\x1b[31m too high"])
     monkeypatch.setattr(report, "KINDS", {})  # figures take seconds
@@ -205,16 +227,23 @@ def test_what_was_noted_is_shown_wherever_the_experiment_is(
     board = Board()
     for event in exported.simulation().run().events:
         board.apply(event)
-    picture = compose(board, width=100, height=30, now=0.0, signs=signs_of(plain_console()), notes=noted)
+    picture = compose(
+        board, width=100, height=30, now=0.0, signs=signs_of(plain_console()), notes=noted
+    )
     assert f"tags: baseline; {shown}" in [line.plain.rstrip() for line in picture]
 
 
 # Renaming
 
 
-def test_a_renamed_experiment_is_the_same_under_its_new_name(places: Places, capsys: Printed) -> None:
+def test_a_renamed_experiment_is_the_same_under_its_new_name(
+    places: Places, capsys: Printed
+) -> None:
     events = read_events(places.known("kinds"))
-    with driving(places, "kinds"), pytest.raises(UserError, match="'kinds' is running, so it cannot be renamed"):
+    with (
+        driving(places, "kinds"),
+        pytest.raises(UserError, match="'kinds' is running, so it cannot be renamed"),
+    ):
         mv("kinds", "new")
     exported.keep(Path(places.root), exported.simulation(name="other", trials=1).run().events)
     with pytest.raises(UserError, match="something called 'other'"):
@@ -236,11 +265,15 @@ def test_in_a_bucket_nothing_is_renamed(monkeypatch: pytest.MonkeyPatch) -> None
 # Copying
 
 
-def test_a_copy_is_ready_to_run_and_begins_with_the_best_configuration(places: Places, tmp_path: Path, capsys: Printed) -> None:
+def test_a_copy_is_ready_to_run_and_begins_with_the_best_configuration(
+    places: Places, tmp_path: Path, capsys: Printed
+) -> None:
     best = replay(places.known("kinds"))
     leader = best.trials[best.best or 0]
     cp("kinds")
-    assert capsys.readouterr().out == "kinds-2.yaml is written; run it with: regrow run kinds-2.yaml\n"
+    assert (
+        capsys.readouterr().out == "kinds-2.yaml is written; run it with: regrow run kinds-2.yaml\n"
+    )
     written = (tmp_path / "kinds-2.yaml").read_text()
     assert written.startswith(f"# Copied from kinds in {places.root}")
     assert f"of trial {leader.number}; it is the first of the points" in written
@@ -248,7 +281,9 @@ def test_a_copy_is_ready_to_run_and_begins_with_the_best_configuration(places: P
     assert spec.name == "kinds-2"
     again = simulate(spec, FunctionObjective(function=exported.curve, spec=spec), workers=2).history
     assert again.trials[0].config == leader.config
-    assert {k: v for k, v in spec.identity().items() if k not in ("name", "points", "working_dir")} == {
+    assert {
+        k: v for k, v in spec.identity().items() if k not in ("name", "points", "working_dir")
+    } == {
         k: v for k, v in best.spec.identity().items() if k not in ("name", "points", "working_dir")
     }
 
@@ -264,9 +299,24 @@ def test_a_copy_overwrites_neither_a_file_nor_an_experiment(places: Places, tmp_
     assert (tmp_path / "kinds-2.yaml").read_text() == "mine"
 
 
-def test_a_copy_of_one_that_tries_every_configuration_has_no_point(places: Places, tmp_path: Path) -> None:
-    grid = exported.simulation(name="grid", search="grid", space={"a": {"grid": [1, 2, 3]}}, trials=None, schedule="fifo")
-    grid.objective = FunctionObjective(function=lambda config, step: {"score": float(config["a"])}, spec=grid.spec)
+def test_a_copy_s_comment_is_one_whatever_its_state_root_is_called(
+    places: Places, tmp_path: Path
+) -> None:
+    odd = tmp_path / "a\nb: c #d"
+    Path(places.root).rename(odd)
+    cp("kinds", tmp_path / "copy.yaml", state=str(odd))
+    assert read_spec(tmp_path / "copy.yaml").name == "copy"
+
+
+def test_a_copy_of_one_that_tries_every_configuration_has_no_point(
+    places: Places, tmp_path: Path
+) -> None:
+    grid = exported.simulation(
+        name="grid", search="grid", space={"a": {"grid": [1, 2, 3]}}, trials=None, schedule="fifo"
+    )
+    grid.objective = FunctionObjective(
+        function=lambda config, step: {"score": float(config["a"])}, spec=grid.spec
+    )
     exported.keep(Path(places.root), grid.run().events)
     cp("grid", tmp_path / "again.yaml")
     assert "points" not in yaml.safe_load((tmp_path / "again.yaml").read_text())
@@ -274,28 +324,64 @@ def test_a_copy_of_one_that_tries_every_configuration_has_no_point(places: Place
 
 
 def test_a_copy_of_one_from_python_says_how_to_do_it_there(places: Places, tmp_path: Path) -> None:
-    exported.keep(Path(places.root), exported.simulation(name="python", trainable="pickled").run().events)
-    with pytest.raises(UserError, match=r"run from Python.*rg.Experiment\(.*name='new', points=\[\{"):
+    exported.keep(
+        Path(places.root), exported.simulation(name="python", trainable="pickled").run().events
+    )
+    with pytest.raises(
+        UserError, match=r"run from Python.*rg.Experiment\(.*name='new', points=\[\{"
+    ):
         cp("python", tmp_path / "new.yaml")
 
 
 # Listing
 
 
-def test_ls_says_how_each_stands_how_old_and_how_large_it_is_and_sorts(places: Places, capsys: Printed) -> None:
+def test_ls_says_how_each_stands_how_old_and_how_large_it_is_and_sorts(
+    places: Places, capsys: Printed
+) -> None:
     exported.keep(Path(places.root), exported.simulation(name="a", trials=3).run().events)
     os.makedirs(Path(places.root) / "ruin" / "log")
     (Path(places.root) / "ruin" / "log" / "removed").write_bytes(b"{}")
     ls()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["name", "status", "trials", "best", "value", "ran", "age", "size", "wasted"]
+    assert lines[0].split() == [
+        "name",
+        "status",
+        "trials",
+        "best",
+        "value",
+        "ran",
+        "age",
+        "size",
+        "wasted",
+    ]
     assert [line.split()[0] for line in lines[1:]] == ["a", "kinds", "ruin"]
     assert "half-removed" in lines[3]
-    assert re.search(r"kinds +finished +12/12 +trial \d+ +[\d.]+ +0:\d\d +\d+ days +[\d.]+ kB +0", lines[2])
-    ls(sort=Order.SIZE)
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["kinds", "a", "ruin"]
+    assert re.search(
+        r"kinds +finished +12/12 +trial \d+ +[\d.]+ +0:\d\d +\d+ days +[\d.]+ kB +0", lines[2]
+    )
+    ls(sort=SortKey.SIZE)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        "kinds",
+        "a",
+        "ruin",
+    ]
     ls(as_json=True)
     one, two = map(json.loads, capsys.readouterr().out.splitlines())
-    assert {"name", "status", "metric", "mode", "best", "counts", "total", "wasted_steps", "elapsed_s", "bytes", "tags"} <= one.keys()
-    assert two["bytes"] == sum(file.stat().st_size for file in (Path(places.root) / "kinds").rglob("*") if file.is_file())
+    assert {
+        "name",
+        "status",
+        "metric",
+        "mode",
+        "best",
+        "counts",
+        "total",
+        "wasted_steps",
+        "elapsed_s",
+        "bytes",
+        "tags",
+    } <= one.keys()
+    assert two["bytes"] == sum(
+        file.stat().st_size for file in (Path(places.root) / "kinds").rglob("*") if file.is_file()
+    )
     assert two["last_t"] < time.time()

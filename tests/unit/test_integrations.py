@@ -1,4 +1,6 @@
-"""What the integrations of frameworks have in common, and scikit-learn's; the others' trainings are in tests/system/test_frameworks.py."""
+"""What the integrations of frameworks have in common, and scikit-learn's; the others' trainings are
+in tests/system/test_frameworks.py.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,24 @@ from sklearn.utils.estimator_checks import check_estimator
 from regrow.integrations import reports
 from regrow.integrations.sklearn import RandomizedSearchCV, State
 from regrow.tasks.errors import UserError
-from regrow.tasks.trial import Trial
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Attempting, outcome, steps
 from tests.unit.office import MakeOffice
 
 FRAMEWORKS = {
-    "accelerate": "accelerate", "catboost": "catboost", "flax": "orbax", "keras": "keras", "lightgbm": "lightgbm", "lightning": "lightning",
-    "sklearn": "sklearn", "transformers": "accelerate", "xgboost": "xgboost",
+    "accelerate": "accelerate",
+    "catboost": "catboost",
+    "flax": "orbax",
+    "keras": "keras",
+    "lightgbm": "lightgbm",
+    "lightning": "lightning",
+    "sklearn": "sklearn",
+    "transformers": "accelerate",
+    "xgboost": "xgboost",
 }
 """The integrations, and a package without which each cannot be."""
+APART = {"optuna", "rllib", "torch", "tune", "wandb"}
+"""Those that have tests of their own."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -51,17 +62,29 @@ def test_a_framework_that_is_missing_is_one_line_with_its_extra(
 
 
 def test_each_integration_has_its_extra_and_its_example() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    there = {file.stem for file in (ROOT / "regrow/integrations").iterdir()} - {"__init__", "__pycache__", "installed", "reports"}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    there = {file.stem for file in (ROOT / "regrow/integrations").iterdir()} - {
+        "__init__",
+        "__pycache__",
+        "installed",
+        "reports",
+        *APART,
+    }
     assert there == FRAMEWORKS.keys()
     assert there <= extras.keys()
-    examples = {file.stem.partition("_")[2] for file in (ROOT / "examples/frameworks").glob("*.yaml")}
+    examples = {
+        file.stem.partition("_")[2] for file in (ROOT / "examples/frameworks").glob("*.yaml")
+    }
     assert examples == there
 
 
 def test_an_integration_loads_no_other() -> None:
     code = "import sys, regrow.integrations.sklearn; print(*(m for m in sys.modules if m.startswith('regrow.integrations.')))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert {name.split(".")[2] for name in done.stdout.split()} == {"sklearn", "installed"}
 
 
@@ -78,30 +101,42 @@ def fit(trial: Trial, metric: str | None = "val", most: int = 100) -> str:
     return "did all"
 
 
-def test_after_the_last_step_the_framework_stops_and_the_code_behind_it_runs(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_after_the_last_step_the_framework_stops_and_the_code_behind_it_runs(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office, ended = make_office(max_steps=3), list[str]()
     assert outcome(attempt(office, lambda trial: ended.append(fit(trial)))) == ("done", "", "")
     assert ended == ["stopped by its own means"]
     assert steps(office) == [1, 2, 3]
 
 
-def test_a_trial_that_is_told_to_end_before_is_unwound(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_trial_that_is_told_to_end_before_is_unwound(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office, ended = make_office(schedule="asha", max_steps=9, trials=2), list[str]()
     attempt(office, lambda trial: [trial.report({"score": 2.0}) for _ in trial.steps()])
     assert outcome(attempt(office, lambda trial: ended.append(fit(trial))))[0] == "stopped"
     assert ended == []
 
 
-def test_the_value_named_is_the_metric_and_all_are_reported(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_the_value_named_is_the_metric_and_all_are_reported(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(max_steps=1)
     attempt(office, fit)
     (row,) = [row for news in office.told for row in news.rows]
     assert row.metrics == {"val": 1.0, "time": 2.0, "score": 1.0}
 
 
-def test_a_value_that_is_not_there_is_told_with_those_that_are(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_value_that_is_not_there_is_told_with_those_that_are(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     told = outcome(attempt(make_office(max_steps=1), lambda trial: fit(trial, "vall")))
-    assert told == ("failed", "error", "step 1: there is no 'vall' among what was measured: val, time")
+    assert told == (
+        "failed",
+        "error",
+        "step 1: there is no 'vall' among what was measured: val, time",
+    )
     told = outcome(attempt(make_office(max_steps=1), lambda trial: fit(trial, None)))
     assert "the metric 'score' was not reported" in told[2]
 
@@ -111,7 +146,9 @@ def test_a_checkpoint_without_the_file_is_told_with_what_it_has(tmp_path: Path) 
     assert reports.restored(trial, "model") is None
     trial.restored = tmp_path
     (tmp_path / "other").touch()
-    with pytest.raises(UserError, match="trial 3: the checkpoint of step 4 has no model, but other"):
+    with pytest.raises(
+        UserError, match="trial 3: the checkpoint of step 4 has no model, but other"
+    ):
         reports.restored(trial, "model")
     assert reports.restored(trial, "other") == tmp_path / "other"
 
@@ -135,11 +172,22 @@ def test_what_was_learned_comes_back_and_parameters_are_the_new_ones(tmp_path: P
         State(other).load(tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # what scikit-learn's own class fails, it fails with warnings
+# what scikit-learn's own class fails, it fails with warnings
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_search_is_an_estimator_as_scikit_learns_own_is() -> None:
     def checked(kind: Any) -> dict[str, str]:
-        search = kind(Ridge(), {"alpha": [0.1, 1.0, 10.0]}, n_iter=2, cv=2, random_state=0, error_score="raise")
-        return {one["check_name"]: one["status"] for one in check_estimator(search, on_fail=None, on_skip=None)}
+        search = kind(
+            Ridge(),
+            {"alpha": [0.1, 1.0, 10.0]},
+            n_iter=2,
+            cv=2,
+            random_state=0,
+            error_score="raise",
+        )
+        return {
+            one["check_name"]: one["status"]
+            for one in check_estimator(search, on_fail=None, on_skip=None)
+        }
 
     found = checked(RandomizedSearchCV)
     assert found == checked(model_selection.RandomizedSearchCV)

@@ -1,4 +1,6 @@
-"""The engine's calls of kubectl: a program in its place notes what it is asked, and answers as a Kubernetes cluster would."""
+"""The engine's calls of kubectl: a program in its place notes what it is asked, and answers as a
+Kubernetes cluster would.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +66,16 @@ class Office:
         self.answer()
 
     def answer(self, *answers: tuple[str, Any]) -> None:
-        """What is said to calls that begin so: text, an object, or {"out", "err", "code", "stay"}; the first that fits."""
+        """What is said to calls that begin so: text, an object, or {"out", "err", "code", "stay"};
+        the first that fits.
+        """
         told = [
-            (begin, said if isinstance(said, dict) and not {"kind", "items"} & said.keys() else {"out": json.dumps(said)})
+            (
+                begin,
+                said
+                if isinstance(said, dict) and not {"kind", "items"} & said.keys()
+                else {"out": json.dumps(said)},
+            )
             for begin, said in answers
         ]
         (self._folder / "answers").write_text(json.dumps(told))
@@ -74,12 +83,20 @@ class Office:
     @property
     def calls(self) -> list[list[str]]:
         """The words of all calls, without context and namespace."""
-        return [[word for word in call["words"] if not word.startswith(("--context=", "--namespace="))] for call in self._calls()]
+        return [
+            [word for word in call["words"] if not word.startswith(("--context=", "--namespace="))]
+            for call in self._calls()
+        ]
 
     @property
     def taken(self) -> list[dict[str, Any]]:
         """The objects that were applied."""
-        return [made for call in self._calls() if "apply" in call["words"] for made in yaml.safe_load_all(call["stdin"])]
+        return [
+            made
+            for call in self._calls()
+            if "apply" in call["words"]
+            for made in yaml.safe_load_all(call["stdin"])
+        ]
 
     def raw(self) -> list[dict[str, Any]]:
         """All calls."""
@@ -105,9 +122,17 @@ def engine(office: Office) -> KubernetesEngine:
 
 
 def pod(name: str, role: str, *, ready: bool = True, **status: Any) -> dict[str, Any]:
-    labels = {"ray.io/node-type": role, "ray.io/market-type": "on-demand", "regrow.io/instance-type": role}
+    labels = {
+        "ray.io/node-type": role,
+        "ray.io/market-type": "on-demand",
+        "regrow.io/instance-type": role,
+    }
     conditions = [{"type": "Ready", "status": str(ready)}]
-    return {"kind": "Pod", "metadata": {"name": name, "labels": labels}, "status": {"conditions": conditions, **status}}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "status": {"conditions": conditions, **status},
+    }
 
 
 def items(*found: dict[str, Any]) -> dict[str, Any]:
@@ -121,20 +146,29 @@ UP = (("get pods", items(pod("sweep-head", "head"))), ("get secrets sweep-token"
 def test_it_is_an_engine(engine: KubernetesEngine) -> None:
     taken: Provider = engine
     assert [(one.role, one.type, one.market, one.most, one.price) for one in taken.plan()] == [
-        ("head", "head", "on-demand", 1, None), ("workers", "spot", "spot", 30, None), ("workers", "steady", "on-demand", 8, None),
+        ("head", "head", "on-demand", 1, None),
+        ("workers", "spot", "spot", 30, None),
+        ("workers", "steady", "on-demand", 8, None),
     ]
 
 
-def test_up_makes_the_cluster_with_the_token_that_is_kept_here(engine: KubernetesEngine, office: Office) -> None:
+def test_up_makes_the_cluster_with_the_token_that_is_kept_here(
+    engine: KubernetesEngine, office: Office
+) -> None:
     office.answer(*UP)
     engine.up(lambda _: None)
     assert [(made["kind"], made["metadata"]["name"]) for made in office.taken] == [
-        ("Secret", "sweep-token"), ("Secret", "sweep-env"), ("NetworkPolicy", "sweep-network"), ("RayCluster", "sweep"),
+        ("Secret", "sweep-token"),
+        ("Secret", "sweep-env"),
+        ("NetworkPolicy", "sweep-network"),
+        ("RayCluster", "sweep"),
     ]
     assert base64.b64decode(office.taken[0]["data"]["auth_token"]).decode() == engine.folder.token
 
 
-def test_the_token_of_a_cluster_that_was_brought_up_elsewhere_is_taken_over(engine: KubernetesEngine, office: Office) -> None:
+def test_the_token_of_a_cluster_that_was_brought_up_elsewhere_is_taken_over(
+    engine: KubernetesEngine, office: Office
+) -> None:
     office.answer(("get rayclusters", {"kind": "RayCluster", "metadata": {}, "spec": {}}), *UP)
     engine.up(lambda _: None)
     assert engine.folder.token == "made-elsewhere"
@@ -145,7 +179,12 @@ def test_no_secret_is_in_a_command_line(engine: KubernetesEngine, office: Office
     office.answer(*UP)
     engine.up(lambda _: None)
     kept = ("hf-secret-4711", engine.folder.token)
-    assert not [word for call in office.raw() for word in call["words"] if any(secret in word for secret in kept)]
+    assert not [
+        word
+        for call in office.raw()
+        for word in call["words"]
+        if any(secret in word for secret in kept)
+    ]
     (secret,) = [made for made in office.taken if made["metadata"]["name"] == "sweep-env"]
     assert base64.b64decode(secret["data"]["HF_TOKEN"]) == b"hf-secret-4711"
 
@@ -168,54 +207,107 @@ def test_a_second_up_changes_nothing_that_runs(engine: KubernetesEngine, office:
     assert said == []
 
 
-def test_a_changed_file_is_said_and_not_applied_to_a_cluster_that_is_up(engine: KubernetesEngine, office: Office) -> None:
-    there = {"kind": "RayCluster", "metadata": {"annotations": {"regrow.io/file": "another"}}, "spec": {}}
+def test_a_changed_file_is_said_and_not_applied_to_a_cluster_that_is_up(
+    engine: KubernetesEngine, office: Office
+) -> None:
+    there = {
+        "kind": "RayCluster",
+        "metadata": {"annotations": {"regrow.io/file": "another"}},
+        "spec": {},
+    }
     office.answer(("get rayclusters", there), *UP)
     said: list[str] = []
     engine.up(said.append)
-    assert said == ["the cluster file has changed since; what is up stays as it is until `down` and `up`"]
+    assert said == [
+        "the cluster file has changed since; what is up stays as it is until `down` and `up`"
+    ]
     assert {call[0] for call in office.calls} == {"get"}
 
 
 def test_a_cluster_that_suspended_itself_goes_on(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(("get rayclusters", {"kind": "RayCluster", "metadata": {}, "spec": {"suspend": True}}), *UP)
+    office.answer(
+        ("get rayclusters", {"kind": "RayCluster", "metadata": {}, "spec": {"suspend": True}}), *UP
+    )
     engine.up(lambda _: None)
     (patch,) = [call for call in office.calls if call[0] == "patch"]
-    assert patch == ["patch", "rayclusters.ray.io", "sweep", "--type=merge", '--patch={"spec": {"suspend": false}}']
+    assert patch == [
+        "patch",
+        "rayclusters.ray.io",
+        "sweep",
+        "--type=merge",
+        '--patch={"spec": {"suspend": false}}',
+    ]
 
 
-def test_a_head_that_cannot_start_ends_the_wait_with_the_reason(engine: KubernetesEngine, office: Office) -> None:
-    waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]}
+def test_a_head_that_cannot_start_ends_the_wait_with_the_reason(
+    engine: KubernetesEngine, office: Office
+) -> None:
+    waiting = {
+        "containerStatuses": [
+            {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+        ]
+    }
     office.answer(("get pods", items(pod("sweep-head", "head", ready=False, **waiting))))
-    with pytest.raises(RegrowError, match=r"^the head's pod does not start: ImagePullBackOff \(no such image\); see kubectl describe"):
+    with pytest.raises(
+        RegrowError,
+        match=r"^the head's pod does not start: ImagePullBackOff \(no such image\); see kubectl describe",
+    ):
         engine.up(lambda _: None)
 
 
 def test_a_mistake_in_the_file_is_found_before_anything_is_asked(office: Office) -> None:
-    wrong = KubernetesEngine(described(FULL, setup=["apt update"]), Kubectl("lab", "ml", str(office.program)))
+    wrong = KubernetesEngine(
+        described(FULL, setup=["apt update"]), Kubectl("lab", "ml", str(office.program))
+    )
     with pytest.raises(SpecError):
         wrong.up(lambda _: None)
     assert office.calls == []
 
 
-def test_an_experiment_comes_as_a_job_with_the_projects_files(engine: KubernetesEngine, office: Office, tmp_path: Path) -> None:
+def test_an_experiment_comes_as_a_job_with_the_projects_files(
+    engine: KubernetesEngine, office: Office, tmp_path: Path
+) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "sweep.yaml").write_text("trials: 3\n")
-    engine.start(("regrow", "run", "sweep.yaml", "--state", "s3://bucket/prefix"), folder, lambda _: None)
-    assert [made["kind"] for made in office.taken] == ["Secret", "Secret", "Secret", "NetworkPolicy", "RayJob"]
+    engine.start(
+        ("regrow", "run", "sweep.yaml", "--state", "s3://bucket/prefix"), folder, lambda _: None
+    )
+    assert [made["kind"] for made in office.taken] == [
+        "Secret",
+        "Secret",
+        "Secret",
+        "NetworkPolicy",
+        "RayJob",
+    ]
     files = base64.b64decode(office.taken[2]["data"]["project.tar.gz"])
     with tarfile.open(fileobj=io.BytesIO(files)) as tar:
         assert tar.getnames() == ["sweep.yaml"]
 
 
-def test_the_command_makes_a_job_that_needs_nobody(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_makes_a_job_that_needs_nobody(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(office.program.parent), prepend=":")
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump({**FULL, "secrets": []}))
-    spec = {"name": "tried", "trainable": "work.py:train", "metric": "x", "mode": "max", "space": {"x": {"uniform": [0, 1]}}, "trials": 2}
+    spec = {
+        "name": "tried",
+        "trainable": "work.py:train",
+        "metric": "x",
+        "mode": "max",
+        "space": {"x": {"uniform": [0, 1]}},
+        "trials": 2,
+    }
     (tmp_path / "work.py").write_text("def train(trial):\n    pass\n")
     (tmp_path / "tried.yaml").write_text(yaml.safe_dump(spec))
-    words = ["cluster", "submit", str(tmp_path / "cluster.yaml"), str(tmp_path / "tried.yaml"), "--state", "s3://bucket/x"]
+    words = [
+        "cluster",
+        "submit",
+        str(tmp_path / "cluster.yaml"),
+        str(tmp_path / "tried.yaml"),
+        "--state",
+        "s3://bucket/x",
+    ]
     done = CliRunner().invoke(app, [*words, "--job", "--trials", "5"])
     assert done.exit_code == 0, done.output
     job = office.taken[-1]
@@ -223,61 +315,109 @@ def test_the_command_makes_a_job_that_needs_nobody(office: Office, tmp_path: Pat
     command = "regrow run tried.yaml --state s3://bucket/x --trials 5 --prefect-port 4200"
     assert job["spec"]["entrypoint"].endswith(f" -- {command}")
     assert "REGROW_SLOTS=38" in job["spec"]["entrypoint"]
-    assert job["spec"]["metadata"] == {"regrow.experiment": "tried", "regrow.state": "s3://bucket/x"}
+    assert job["spec"]["metadata"] == {
+        "regrow.experiment": "tried",
+        "regrow.state": "s3://bucket/x",
+    }
 
 
-def test_a_job_that_is_under_way_is_not_replaced(engine: KubernetesEngine, office: Office, tmp_path: Path) -> None:
+def test_a_job_that_is_under_way_is_not_replaced(
+    engine: KubernetesEngine, office: Office, tmp_path: Path
+) -> None:
     office.answer(("get rayjobs", {"kind": "RayJob", "status": {"jobDeploymentStatus": "Running"}}))
     with pytest.raises(RegrowError, match=r"^RayJob sweep is under way \(Running\)"):
         engine.start(("regrow", "run", "sweep.yaml"), tmp_path, lambda _: None)
     assert office.taken == []
 
 
-def test_a_job_that_has_ended_makes_room(engine: KubernetesEngine, office: Office, tmp_path: Path) -> None:
-    office.answer(("get rayjobs", {"kind": "RayJob", "status": {"jobDeploymentStatus": "Complete"}}))
+def test_a_job_that_has_ended_makes_room(
+    engine: KubernetesEngine, office: Office, tmp_path: Path
+) -> None:
+    office.answer(
+        ("get rayjobs", {"kind": "RayJob", "status": {"jobDeploymentStatus": "Complete"}})
+    )
     engine.start(("regrow", "run", "sweep.yaml"), tmp_path / "bin", lambda _: None)
     assert ["delete", "rayjobs.ray.io", "sweep", "--wait"] in office.calls
 
 
 def test_status_is_the_pods_with_the_head_first(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(("get pods --selector=regrow.io/cluster=sweep", items(pod("a", "worker"), pod("b", "head", ready=False))))
+    office.answer(
+        (
+            "get pods --selector=regrow.io/cluster=sweep",
+            items(pod("a", "worker"), pod("b", "head", ready=False)),
+        )
+    )
     assert engine.status() == [
         Machine(address="b", role="head", type="head", market="on-demand", state="unknown"),
         Machine(address="a", role="worker", type="worker", market="on-demand", state="running"),
     ]
 
 
-@pytest.mark.parametrize(("status", "said"), [
-    ({"phase": "Pending"}, "pending"),
-    ({"phase": "Running"}, "not ready"),
-    ({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]},
-     "Unschedulable (0/3 nodes)"),
-    ({"initContainerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}]}, "PodInitializing"),
-])
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"phase": "Pending"}, "pending"),
+        ({"phase": "Running"}, "not ready"),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/3 nodes",
+                    }
+                ]
+            },
+            "Unschedulable (0/3 nodes)",
+        ),
+        (
+            {"initContainerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}]},
+            "PodInitializing",
+        ),
+    ],
+)
 def test_a_pod_that_is_not_ready_says_why(status: dict[str, Any], said: str) -> None:
     assert state({"metadata": {}, "status": status}) == said
     assert state({"metadata": {"deletionTimestamp": "now"}, "status": status}) == "ending"
 
 
-def test_a_command_runs_in_the_heads_container_with_its_exit_code(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(("get pods", items(pod("sweep-head", "head"))), ("exec", {"out": "said", "code": 3}))
+def test_a_command_runs_in_the_heads_container_with_its_exit_code(
+    engine: KubernetesEngine, office: Office
+) -> None:
+    office.answer(
+        ("get pods", items(pod("sweep-head", "head"))), ("exec", {"out": "said", "code": 3})
+    )
     done = engine.command(("regrow", "show"), stdin=b"given")
     assert (done.returncode, done.stdout) == (3, b"said\n")
     assert office.calls[-1] == [
-        "exec", "--stdin", "sweep-head", "--container=ray-head", "--",
-        "/bin/sh", "-c", 'PATH=/opt/venv/bin:$PATH exec "$@"', "sh", "regrow", "show",
+        "exec",
+        "--stdin",
+        "sweep-head",
+        "--container=ray-head",
+        "--",
+        "/bin/sh",
+        "-c",
+        'PATH=/opt/venv/bin:$PATH exec "$@"',
+        "sh",
+        "regrow",
+        "show",
     ]
     assert office.raw()[-1]["stdin"] == "given"
 
 
-def test_a_command_is_held_as_long_as_the_block_lasts(engine: KubernetesEngine, office: Office) -> None:
+def test_a_command_is_held_as_long_as_the_block_lasts(
+    engine: KubernetesEngine, office: Office
+) -> None:
     office.answer(("get pods", items(pod("sweep-head", "head"))))
     with engine.hold(("regrow", "ui", "a b")):
         pass
     assert office.calls[-1][-1] == "regrow ui 'a b' & child=$!; cat > /dev/null; kill $child"
 
 
-def test_a_tunnel_leads_to_the_port_that_kubectl_took(engine: KubernetesEngine, office: Office) -> None:
+def test_a_tunnel_leads_to_the_port_that_kubectl_took(
+    engine: KubernetesEngine, office: Office
+) -> None:
     forwarding = {"out": "Forwarding from 127.0.0.1:40123 -> 8265", "stay": True}
     office.answer(("get pods", items(pod("sweep-head", "head"))), ("port-forward", forwarding))
     with engine.tunnel(8265) as port:
@@ -286,12 +426,23 @@ def test_a_tunnel_leads_to_the_port_that_kubectl_took(engine: KubernetesEngine, 
 
 
 def test_a_tunnel_that_cannot_be_made_says_why(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(("get pods", items(pod("sweep-head", "head"))), ("port-forward", {"err": "error: pod is not running", "code": 1}))
-    with pytest.raises(RegrowError, match="the Kubernetes cluster of the context lab refuses: pod is not running"), engine.tunnel(1):
+    office.answer(
+        ("get pods", items(pod("sweep-head", "head"))),
+        ("port-forward", {"err": "error: pod is not running", "code": 1}),
+    )
+    with (
+        pytest.raises(
+            RegrowError,
+            match="the Kubernetes cluster of the context lab refuses: pod is not running",
+        ),
+        engine.tunnel(1),
+    ):
         pass
 
 
-def test_without_a_head_that_stays_there_is_nothing_to_talk_to(engine: KubernetesEngine, office: Office) -> None:
+def test_without_a_head_that_stays_there_is_nothing_to_talk_to(
+    engine: KubernetesEngine, office: Office
+) -> None:
     ending = pod("old", "head")
     ending["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
     office.answer(("get pods", items(pod("a", "worker"), ending)))
@@ -299,44 +450,76 @@ def test_without_a_head_that_stays_there_is_nothing_to_talk_to(engine: Kubernete
         engine.command(("true",))
 
 
-def test_down_waits_until_nothing_of_it_or_of_what_was_made_of_it_is_left(engine: KubernetesEngine, office: Office) -> None:
+def test_down_waits_until_nothing_of_it_or_of_what_was_made_of_it_is_left(
+    engine: KubernetesEngine, office: Office
+) -> None:
     gone = items()
     office.answer(
-        ("get rayclusters.ray.io --selector=regrow.io/cluster=sweep", items({"kind": "RayCluster", "metadata": {"name": "sweep-x1"}})),
+        (
+            "get rayclusters.ray.io --selector=regrow.io/cluster=sweep",
+            items({"kind": "RayCluster", "metadata": {"name": "sweep-x1"}}),
+        ),
         ("get pods,services", {"out": json.dumps(items(pod("sweep-head", "head"))), "once": True}),
         ("get", gone),
     )
     said: list[str] = []
     engine.down(said.append)
     assert said == ["nothing of sweep is left in namespace ml"]
-    looks = [call for call in office.calls if call[:2] == ["get", "pods,services,secrets,serviceaccounts,roles,rolebindings,jobs"]]
+    looks = [
+        call
+        for call in office.calls
+        if call[:2] == ["get", "pods,services,secrets,serviceaccounts,roles,rolebindings,jobs"]
+    ]
     assert [call[2] for call in looks] == ["--selector=ray.io/cluster in (sweep-x1)"] * 2
     (deleted,) = [call for call in office.calls if call[0] == "delete"]
-    assert deleted[1:3] == ["rayjobs.ray.io,rayclusters.ray.io,networkpolicies,secrets", "--selector=regrow.io/cluster=sweep"]
+    assert deleted[1:3] == [
+        "rayjobs.ray.io,rayclusters.ray.io,networkpolicies,secrets",
+        "--selector=regrow.io/cluster=sweep",
+    ]
 
 
-def test_down_names_what_stays(engine: KubernetesEngine, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down_names_what_stays(
+    engine: KubernetesEngine, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(under_test, "_DOWN_SECONDS", 10.0)
     clock = iter((0.0, 1.0, 11.0))
-    monkeypatch.setattr(under_test, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep))
+    monkeypatch.setattr(
+        under_test, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep)
+    )
     office.answer(("get rayclusters.ray.io --", items()), ("get", items(pod("stuck", "worker"))))
     with pytest.raises(RegrowError, match=r"^still in namespace ml: Pod stuck$"):
         engine.down(lambda _: None)
 
 
-@pytest.mark.parametrize(("said", "told"), [
-    ('error: context "lab" does not exist', "context: lab: kubectl knows no such context; see kubectl config get-contexts"),
-    ("error: the server doesn't have a resource type \"rayclusters\"",
-     "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one; have one of 1.7 or later installed: "),
-    ('error: resource mapping not found: no matches for kind "RayCluster" in version "ray.io/v1"',
-     "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one"),
-    ("E1123 11:54:24.866488 9319 memcache.go:265] dial\nThe connection to the server localhost:8080 was refused - did you?",
-     "the Kubernetes cluster of the context lab cannot be reached: The connection to the server localhost:8080 was refused"),
-    ('Error from server (Forbidden): pods is forbidden: User "ada" cannot list',
-     "the Kubernetes cluster of the context lab refuses: Error from server (Forbidden): pods is forbidden"),
-    ("", "the Kubernetes cluster of the context lab refuses: kubectl ended without a word"),
-])
-def test_what_kubectl_refuses_is_one_line(engine: KubernetesEngine, office: Office, said: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            'error: context "lab" does not exist',
+            "context: lab: kubectl knows no such context; see kubectl config get-contexts",
+        ),
+        (
+            'error: the server doesn\'t have a resource type "rayclusters"',
+            "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one; have one of 1.7 or later installed: ",
+        ),
+        (
+            'error: resource mapping not found: no matches for kind "RayCluster" in version "ray.io/v1"',
+            "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one",
+        ),
+        (
+            "E1123 11:54:24.866488 9319 memcache.go:265] dial\nThe connection to the server localhost:8080 was refused - did you?",
+            "the Kubernetes cluster of the context lab cannot be reached: The connection to the server localhost:8080 was refused",
+        ),
+        (
+            'Error from server (Forbidden): pods is forbidden: User "ada" cannot list',
+            "the Kubernetes cluster of the context lab refuses: Error from server (Forbidden): pods is forbidden",
+        ),
+        ("", "the Kubernetes cluster of the context lab refuses: kubectl ended without a word"),
+    ],
+)
+def test_what_kubectl_refuses_is_one_line(
+    engine: KubernetesEngine, office: Office, said: str, told: str
+) -> None:
     office.answer(("get", {"err": said, "code": 1}))
     with pytest.raises(RegrowError) as caught:
         engine.status()
@@ -345,15 +528,23 @@ def test_what_kubectl_refuses_is_one_line(engine: KubernetesEngine, office: Offi
 
 
 def test_without_kubectl_it_is_said_what_to_install() -> None:
-    with pytest.raises(UserError, match=r"^there is no command no-kubectl here; install it: https://"):
+    with pytest.raises(
+        UserError, match=r"^there is no command no-kubectl here; install it: https://"
+    ):
         Kubectl(None, "ml", "no-kubectl").run("get", "pods")
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-@pytest.mark.parametrize(("context", "told"), [
-    ("nowhere", "context: nowhere: kubectl knows no such context"), (None, "the Kubernetes cluster cannot be reached: "),
-])
-def test_the_real_kubectl_speaks_so(context: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("context", "told"),
+    [
+        ("nowhere", "context: nowhere: kubectl knows no such context"),
+        (None, "the Kubernetes cluster cannot be reached: "),
+    ],
+)
+def test_the_real_kubectl_speaks_so(
+    context: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_MASTER"):
         monkeypatch.delenv(name, raising=False)
@@ -362,7 +553,9 @@ def test_the_real_kubectl_speaks_so(context: str | None, told: str, tmp_path: Pa
     assert str(caught.value).startswith(told)
 
 
-def test_what_is_exported_has_no_value_of_a_variable_and_says_how_to_make_the_secret(engine: KubernetesEngine) -> None:
+def test_what_is_exported_has_no_value_of_a_variable_and_says_how_to_make_the_secret(
+    engine: KubernetesEngine,
+) -> None:
     (text,) = engine.files().values()
     assert text == engine.files()["kubernetes.yaml"]
     assert b"hf-secret-4711" not in text
@@ -389,6 +582,11 @@ def test_a_project_that_is_too_large_for_a_secret_is_told_by_its_largest_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(project, "MOST_BYTES", 100)
-    (tmp_path / "data.bin").write_bytes(gzip.compress(b"".join(n.to_bytes(4, "big") for n in range(1_000_000))))
-    with pytest.raises(UserError, match=r"1 MB at most; put data into a bucket.*Its largest files: data.bin \(\d\.\d MB\)$"):
+    (tmp_path / "data.bin").write_bytes(
+        gzip.compress(b"".join(n.to_bytes(4, "big") for n in range(1_000_000)))
+    )
+    with pytest.raises(
+        UserError,
+        match=r"1 MB at most; put data into a bucket.*Its largest files: data.bin \(\d\.\d MB\)$",
+    ):
         project.packed(tmp_path)

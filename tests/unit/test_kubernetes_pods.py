@@ -1,4 +1,6 @@
-"""What runs in the pods: the hook of one that is to end, the command of a job, and who suspends a cluster that is idle."""
+"""What runs in the pods: the hook of one that is to end, the command of a job, and who suspends a
+cluster that is idle.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def ray(folder: Path, *, obedient: bool = True) -> Iterator[subprocess.Popen[byt
     """A program that is called as Ray is."""
     program = folder / "ray"
     program.write_text(_RAY.format(obedient=obedient))
-    with subprocess.Popen([sys.executable, str(program), "start", "--head", "--block"], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, str(program), "start", "--head", "--block"], stdout=subprocess.PIPE
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"started\n"
@@ -62,61 +66,103 @@ def test_the_hook_finds_what_started_ray_and_nothing_else(tmp_path: Path) -> Non
     assert sorted(leave.started(tmp_path)) == [20, 21]
 
 
-def test_the_hook_returns_when_ray_has_ended(tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hook_returns_when_ray_has_ended(
+    tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ray(tmp_path) as process:
         assert process.pid in leave.started()
-        monkeypatch.setattr(leave, "started", lambda: [process.pid])  # there may be others on the machine of a test
+        # there may be others on the machine of a test
+        monkeypatch.setattr(leave, "started", lambda: [process.pid])
         assert leave.leave(30.0) == []
         assert process.wait() == 1
     assert mark.exists()
 
 
-def test_the_hook_returns_in_time_where_ray_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hook_returns_in_time_where_ray_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ray(tmp_path, obedient=False) as process:
         monkeypatch.setattr(leave, "started", lambda: [process.pid])
         assert leave.leave(0.2) == [process.pid]
 
 
-@pytest.mark.parametrize(("code", "leaving", "expected"), [
-    (0, False, 0), (1, False, 0), (2, False, 0), (4, False, 0),
-    (3, False, 0),  # somebody stopped it
-    (3, True, 3),  # it was interrupted, as the head goes
-    (70, False, 70), (-signal.SIGKILL, False, 137),
-])
-def test_only_what_another_cluster_would_change_is_a_reason_for_one(code: int, leaving: bool, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "leaving", "expected"),
+    [
+        (0, False, 0),
+        (1, False, 0),
+        (2, False, 0),
+        (4, False, 0),
+        (3, False, 0),  # somebody stopped it
+        (3, True, 3),  # it was interrupted, as the head goes
+        (70, False, 70),
+        (-signal.SIGKILL, False, 137),
+    ],
+)
+def test_only_what_another_cluster_would_change_is_a_reason_for_one(
+    code: int, leaving: bool, expected: int
+) -> None:
     assert job.passed_on(code, leaving)[0] == expected
 
 
 @pytest.mark.parametrize(("code", "leaving", "expected"), [(2, False, 0), (3, True, 3)])
 def test_a_jobs_command_runs_in_the_project(
-    code: int, leaving: bool, expected: int, tmp_path: Path, mark: Path, capfd: pytest.CaptureFixture[str]
+    code: int,
+    leaving: bool,
+    expected: int,
+    tmp_path: Path,
+    mark: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     if leaving:
         mark.touch()
-    words = [sys.executable, "-c", f"import os, sys; print(os.getcwd(), os.environ['GIVEN']); sys.exit({code})"]
+    words = [
+        sys.executable,
+        "-c",
+        f"import os, sys; print(os.getcwd(), os.environ['GIVEN']); sys.exit({code})",
+    ]
     assert job.main(["--in", str(tmp_path), "--set", "GIVEN=a=b", "--", *words]) == expected
     said = capfd.readouterr()
     assert said.out.strip() == f"{tmp_path} a=b"
-    assert said.err.startswith(f"regrow: ended with exit code {code}" if code == 2 else "regrow: ended with 3; it goes on")
+    assert said.err.startswith(
+        f"regrow: ended with exit code {code}" if code == 2 else "regrow: ended with 3; it goes on"
+    )
 
 
 def test_a_cluster_is_idle_when_nothing_has_run_for_so_long() -> None:
     idleness = idle.Idleness(300.0, now=0.0)
-    assert [idleness.over(busy, now) for busy, now in ((False, 200.0), (True, 290.0), (False, 580.0), (False, 591.0))] == [
-        False, False, False, True,
+    assert [
+        idleness.over(busy, now)
+        for busy, now in ((False, 200.0), (True, 290.0), (False, 580.0), (False, 591.0))
+    ] == [
+        False,
+        False,
+        False,
+        True,
     ]
 
 
-@pytest.mark.parametrize(("statuses", "expected"), [
-    ((), False), (("SUCCEEDED", "FAILED", "STOPPED"), False), (("SUCCEEDED", "RUNNING"), True), (("PENDING",), True),
-])
-def test_a_job_or_driver_that_has_not_ended_is_work(statuses: tuple[str, ...], expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ((), False),
+        (("SUCCEEDED", "FAILED", "STOPPED"), False),
+        (("SUCCEEDED", "RUNNING"), True),
+        (("PENDING",), True),
+    ],
+)
+def test_a_job_or_driver_that_has_not_ended_is_work(
+    statuses: tuple[str, ...], expected: bool
+) -> None:
     assert idle.busy([{"status": status} for status in statuses]) is expected
 
 
 def test_it_suspends_its_own_cluster_and_asks_for_nothing_else() -> None:
     request = idle.suspension("https://10.0.0.1:443", "sweep", "ml", "account-token")
-    assert (request.method, request.full_url) == ("PATCH", "https://10.0.0.1:443/apis/ray.io/v1/namespaces/ml/rayclusters/sweep")
+    assert (request.method, request.full_url) == (
+        "PATCH",
+        "https://10.0.0.1:443/apis/ray.io/v1/namespaces/ml/rayclusters/sweep",
+    )
     assert json.loads(request.data) == {"spec": {"suspend": True}}  # type: ignore[arg-type]  # bytes
     assert request.get_header("Content-type") == "application/merge-patch+json"
     assert request.get_header("Authorization") == "Bearer account-token"
@@ -139,6 +185,8 @@ def test_jobs_are_asked_for_with_the_token() -> None:
     with HTTPServer(("127.0.0.1", 0), _Dashboard) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        assert idle.listed(f"http://127.0.0.1:{server.server_port}", "token") == [{"status": "RUNNING"}]
+        assert idle.listed(f"http://127.0.0.1:{server.server_port}", "token") == [
+            {"status": "RUNNING"}
+        ]
         thread.join()
     assert _Dashboard.asked == {"path": "/api/jobs/", "authorization": "Bearer token"}

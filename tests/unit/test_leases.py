@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator.leases import Awake, Leases
-from regrow.infra.coordinator.room import Room
+from regrow.flows.coordinator.leases import Awake, Leases
 from regrow.infra.log.log import Superseded
 from regrow.search.events import Closing, Ended, Place, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
-from regrow.tasks.messages import Arrival, Progress
+from regrow.search.needs import ClusterCapacity
+from regrow.tasks.ports.messages import Arrival, Progress
 from tests.unit.office import GatedStore, Office, offices
 
 Make = Callable[..., Office]
@@ -25,8 +25,19 @@ def make() -> Iterator[Make]:
         yield make
 
 
-def arrive(office: Office, trial: int = 0, attempt: int = 1, *, rows: int = 0, saved: int = 0, restored: int = 0, node: str = "n1") -> str:
-    """An attempt says that it runs on a node, and what it did; returns the reason that it is told to end for."""
+def arrive(
+    office: Office,
+    trial: int = 0,
+    attempt: int = 1,
+    *,
+    rows: int = 0,
+    saved: int = 0,
+    restored: int = 0,
+    node: str = "n1",
+) -> str:
+    """An attempt says that it runs on a node, and what it did; returns the reason that it is told
+    to end for.
+    """
     lease: dict[str, Any] = {"trial": trial, "attempt": attempt}
     done = tuple(Row(s, float(s), {"score": 1.0}) for s in range(restored + 1, restored + rows + 1))
     kept = (Saved(t=0.0, **lease, step=saved, manifest=f"m{saved}", size=1),) if saved else ()
@@ -34,15 +45,23 @@ def arrive(office: Office, trial: int = 0, attempt: int = 1, *, rows: int = 0, s
     return office.report(Progress(**lease, began=began, rows=done, saved=kept)).reason
 
 
-def say(office: Office, trial: int = 0, attempt: int = 1, *, draining: str = "", node: str = "") -> str:
-    return office.report(Progress(trial=trial, attempt=attempt, draining=draining, draining_node=node)).reason
+def say(
+    office: Office, trial: int = 0, attempt: int = 1, *, draining: str = "", node: str = ""
+) -> str:
+    return office.report(
+        Progress(trial=trial, attempt=attempt, draining=draining, draining_node=node)
+    ).reason
 
 
 def losses(office: Office) -> list[tuple[int, int, str]]:
-    return [(e.trial, e.attempt, e.message) for e in office.events if isinstance(e, Ended) and e.outcome == "lost"]
+    return [
+        (e.trial, e.attempt, e.message)
+        for e in office.events
+        if isinstance(e, Ended) and e.outcome == "lost"
+    ]
 
 
-# ---- silence -----------------------------------------------------------------------------------------------------------
+# ---- silence
 
 
 def test_an_attempt_that_was_silent_for_its_lease_is_lost_and_goes_on_elsewhere(make: Make) -> None:
@@ -73,7 +92,11 @@ def test_what_the_zombie_says_afterwards_is_refused_and_changes_nothing(make: Ma
     before = office.events
     for progress in (
         Progress(trial=0, attempt=1, rows=(Row(2, 0.0, {"score": 9.0}),)),
-        Progress(trial=0, attempt=1, saved=(Saved(t=0.0, trial=0, attempt=1, step=1, manifest="zombie", size=1),)),
+        Progress(
+            trial=0,
+            attempt=1,
+            saved=(Saved(t=0.0, trial=0, attempt=1, step=1, manifest="zombie", size=1),),
+        ),
         Progress(trial=0, attempt=1, ended=Ended(t=0.0, trial=0, attempt=1, outcome="done")),
     ):
         assert office.report(progress).reason == "fenced"
@@ -154,14 +177,15 @@ def test_one_that_has_not_begun_when_a_node_is_lost_gets_one_lease_to_do_so(make
 
 def test_one_for_which_the_cluster_has_no_room_may_wait_though_a_node_was_lost(make: Make) -> None:
     office = make(slots=2)
-    full, larger = Room(slots=1, widest=1), Room(slots=2, widest=1)
+    full, larger = ClusterCapacity(slots=1, widest=1), ClusterCapacity(slots=2, widest=1)
     office.instructions()
     arrive(office, 0)
     office.wait(office.coordinator.node_lost("n9"))
     for office.monotonic in (9.0, 18.0, 27.0, 36.0):
         say(office)
         assert office.wait(office.coordinator.instructions(0.0, full)).forget == ()
-    for office.monotonic, forgotten in ((45.0, ()), (56.0, ((1, 1),))):  # now there is room, and it does not begin
+    # now there is room, and it does not begin
+    for office.monotonic, forgotten in ((45.0, ()), (56.0, ((1, 1),))):
         say(office)
         assert office.wait(office.coordinator.instructions(0.0, larger)).forget == forgotten
 
@@ -181,7 +205,9 @@ def test_after_a_restart_of_the_coordinator_every_attempt_has_its_whole_lease(ma
     assert len(losses(office)) == 1
 
 
-def test_what_was_lost_before_a_restart_of_the_coordinator_is_forgotten_by_its_driver(make: Make) -> None:
+def test_what_was_lost_before_a_restart_of_the_coordinator_is_forgotten_by_its_driver(
+    make: Make,
+) -> None:
     office = make()
     office.instructions()
     arrive(office, node="n1")
@@ -193,7 +219,7 @@ def test_what_was_lost_before_a_restart_of_the_coordinator_is_forgotten_by_its_d
     assert office.instructions().forget == ()
 
 
-# ---- lost nodes --------------------------------------------------------------------------------------------------------
+# ---- lost nodes
 
 
 def test_what_ran_on_a_lost_node_is_lost_at_once_and_nothing_else(make: Make) -> None:
@@ -217,7 +243,12 @@ def test_after_three_losses_of_its_node_a_trial_avoids_spot_machines(make: Make)
         office.wait(office.coordinator.node_lost(f"n{attempt}"))
     (assignment,) = office.instructions().submit
     assert assignment.avoid_spot
-    assert [e.avoid_spot for e in office.events if isinstance(e, Started)] == [False, False, False, True]
+    assert [e.avoid_spot for e in office.events if isinstance(e, Started)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
     assert office.history.trials[0].evictions == 3
 
 
@@ -230,10 +261,12 @@ def test_the_loss_of_a_driver_moves_no_trial_away_from_spot_machines(make: Make)
     assert (assignment.attempt, assignment.avoid_spot) == (2, False)
 
 
-# ---- notices -----------------------------------------------------------------------------------------------------------
+# ---- notices
 
 
-def test_a_node_that_one_attempt_knows_to_be_doomed_is_left_by_all_that_run_there(make: Make) -> None:
+def test_a_node_that_one_attempt_knows_to_be_doomed_is_left_by_all_that_run_there(
+    make: Make,
+) -> None:
     office = make(slots=3, trials=3)
     office.instructions()
     for trial, node in ((0, "n1"), (1, "n1"), (2, "n2")):
@@ -260,7 +293,14 @@ def test_a_preempted_attempt_costs_no_retry_and_goes_on_after_its_last_step(make
     for attempt in range(1, 6):
         office.instructions()
         arrive(office, 0, attempt, restored=attempt - 1, rows=1, saved=attempt)
-        ended = Ended(t=0.0, trial=0, attempt=attempt, outcome="preempted", cause="preempted", message="the node goes away")
+        ended = Ended(
+            t=0.0,
+            trial=0,
+            attempt=attempt,
+            outcome="preempted",
+            cause="preempted",
+            message="the node goes away",
+        )
         office.report(Progress(trial=0, attempt=attempt, ended=ended))
     history = office.history
     assert history.trials[0].state is TrialState.RUNNING
@@ -268,7 +308,7 @@ def test_a_preempted_attempt_costs_no_retry_and_goes_on_after_its_last_step(make
     assert [a.outcome for a in history.trials[0].attempts] == ["preempted"] * 5 + [None]
 
 
-# ---- two drivers -------------------------------------------------------------------------------------------------------
+# ---- two drivers
 
 
 def test_a_writer_with_nothing_to_write_learns_that_another_one_took_over(make: Make) -> None:
@@ -296,7 +336,9 @@ def test_looking_finds_only_a_successor(make: Make) -> None:
         log.look()
 
 
-def test_a_coordinator_that_ray_restarts_after_its_driver_was_superseded_takes_nothing_back(make: Make) -> None:
+def test_a_coordinator_that_ray_restarts_after_its_driver_was_superseded_takes_nothing_back(
+    make: Make,
+) -> None:
     office = make()
     office.instructions()
     other = Office(schedule="fifo", trials=2, driver="driver-2", store=office.store)

@@ -1,4 +1,6 @@
-"""An experiment that is followed where there is no terminal: lines for people, events for programs."""
+"""An experiment that is followed where there is no terminal: lines for people, events for
+programs.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,18 @@ import time
 import pytest
 from rich.console import Console
 
-from regrow.live.output import Events
-from regrow.live.viewer import Viewer
 from regrow.search.events import AnyEvent, encode
 from regrow.search.planning.simulator import Simulation
+from regrow.show.live.output import Events
+from regrow.show.live.viewer import Viewer
 from tests.unit.watched import simulated
 
 
 def segments(events: list[AnyEvent], size: int = 50) -> list[tuple[int, list[bytes]]]:
     coded = [encode(event) for event in events]
-    return [(n + 1, coded[place : place + size]) for n, place in enumerate(range(0, len(coded), size))]
+    return [
+        (n + 1, coded[place : place + size]) for n, place in enumerate(range(0, len(coded), size))
+    ]
 
 
 def test_where_there_is_no_terminal_lines_are_printed_once() -> None:
@@ -29,9 +33,16 @@ def test_where_there_is_no_terminal_lines_are_printed_once() -> None:
     viewer.restart()  # the cluster was lost: another coordinator tells the log from its beginning
     viewer.take(found)
     printed = out.getvalue().splitlines()
-    ends = [line for line in printed if re.match(r"\[\d+/40\] trial \d+ done at step 27, accuracy 0\.\d+( \*)?$", line)]
+    ends = [
+        line
+        for line in printed
+        if re.match(r"\[\d+/40\] trial \d+ done at step 27, accuracy 0\.\d+( \*)?$", line)
+    ]
     assert len(ends) == len(set(ends)) == 40
-    assert any(re.match(r"trial \d+ lost on worker-\d after step \d+: the node was lost$", line) for line in printed)
+    assert any(
+        re.match(r"trial \d+ lost on worker-\d after step \d+: the node was lost$", line)
+        for line in printed
+    )
     assert any(re.match(r"trial \d+ goes on ", line) for line in printed)
     assert "\x1b" not in out.getvalue()
 
@@ -49,14 +60,21 @@ def test_what_earlier_sessions_did_is_not_told_again() -> None:
     assert len(re.findall(r"^\[", out.getvalue(), re.MULTILINE)) == 40 - before
 
 
-def test_of_a_long_log_that_comes_in_parts_the_newest_session_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_log_that_comes_in_parts_the_newest_session_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = simulated("fifo", most=700, lose=False)
     before, count = run.history.ended, len(run.events)
-    again = Simulation(spec=run.spec, objective=run.objective, workers=4).open(run.events).run(most_events=count + 300)
+    again = (
+        Simulation(spec=run.spec, objective=run.objective, workers=4)
+        .open(run.events)
+        .run(most_events=count + 300)
+    )
     found = segments(again.events)
     out = io.StringIO()
     viewer = Viewer(Console(file=out, width=80, highlight=False))
-    monkeypatch.setattr("regrow.infra.log.log.ANSWER_BYTES", 1)  # there is more behind each of these
+    # there is more behind each of these
+    monkeypatch.setattr("regrow.infra.log.log.ANSWER_BYTES", 1)
     for segment in found[:-1]:
         viewer.take([segment])
         assert not out.getvalue(), "nobody knows yet which session is the newest"
@@ -77,7 +95,10 @@ def test_progress_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: at)
     viewer.progress()
     viewer.progress()
-    assert re.fullmatch(r"digits: \d+ %, \d+ of 40 trials, \d+ steps, ran .*, best accuracy 0\.\d+ \(trial \d+\)\n", out.getvalue())
+    assert re.fullmatch(
+        r"digits: \d+ %, \d+ of 40 trials, \d+ steps, ran .*, best accuracy 0\.\d+ \(trial \d+\)\n",
+        out.getvalue(),
+    )
 
 
 def test_events_come_as_they_are_in_the_log() -> None:

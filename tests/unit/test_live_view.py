@@ -1,4 +1,6 @@
-"""The live view, on recorded histories of simulated experiments: what a person sees in terminals of many sizes."""
+"""The live view, on recorded histories of simulated experiments: what a person sees in terminals of
+many sizes.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from regrow.live import text, words
-from regrow.live.board import Board
-from regrow.live.grid import ASCII, Column, Signs, flow, lines, spark
-from regrow.live.layout import compose
-from regrow.live.pace import Pace
 from regrow.search.events import AnyEvent, Began, Decided, Ended, Opened
 from regrow.search.history import cost
 from regrow.search.planning.simulator import Simulation
+from regrow.show.live import text, words
+from regrow.show.live.board import Board
+from regrow.show.live.grid import ASCII, Column, Signs, flow, lines, spark
+from regrow.show.live.layout import compose
+from regrow.show.live.pace import Pace
 from tests.unit.watched import SCHEDULES, simulated
 
 SIZES = [(width, height) for width in (60, 80, 160) for height in (12, 24, 50)]
@@ -31,9 +33,14 @@ def shown(events: list[AnyEvent]) -> Board:
     return board
 
 
-def picture(board: Board, width: int = 160, height: int = 50, now: float | None = None, **options: Any) -> str:
+def picture(
+    board: Board, width: int = 160, height: int = 50, now: float | None = None, **options: Any
+) -> str:
     at = board.history.t_last if now is None else now
-    return "\n".join(line.plain for line in compose(board, width=width, height=height, now=at, signs=Signs(), **options))
+    return "\n".join(
+        line.plain
+        for line in compose(board, width=width, height=height, now=at, signs=Signs(), **options)
+    )
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -44,8 +51,13 @@ def test_nothing_is_longer_or_lower_than_the_terminal_at_any_moment(schedule: st
         board.apply(event)
         if number % 41 == 0 or number == len(events) - 1:
             for width, height in [*SIZES, (20, 3), (30, 5), (500, 200)]:
-                for banner in ("", "interrupted: nobody runs it; waiting for regrow resume digits --state /somewhere/else"):
-                    found = compose(board, width=width, height=height, now=event.t, signs=Signs(), banner=banner)
+                for banner in (
+                    "",
+                    "interrupted: nobody runs it; waiting for regrow resume digits --state /somewhere/else",
+                ):
+                    found = compose(
+                        board, width=width, height=height, now=event.t, signs=Signs(), banner=banner
+                    )
                     assert len(found) <= height
                     assert max(line.cell_len for line in found) <= width
 
@@ -56,13 +68,20 @@ def test_it_says_the_same_with_and_without_colour(width: int, height: int, colou
     board = shown(simulated("asha").events)
     out = io.StringIO()
     console = Console(
-        file=out, width=width, height=height, force_terminal=True, color_system="truecolor" if colour else None, no_color=not colour
+        file=out,
+        width=width,
+        height=height,
+        force_terminal=True,
+        color_system="truecolor" if colour else None,
+        no_color=not colour,
     )
     for line in compose(board, width=width, height=height, now=board.history.t_last, signs=Signs()):
         console.print(line, crop=False, no_wrap=True, overflow="ignore")
     printed = out.getvalue()
     assert ("\x1b[" in printed) == colour
-    assert [line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", printed).splitlines()] == picture(board, width, height).splitlines()
+    assert [
+        line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", printed).splitlines()
+    ] == picture(board, width, height).splitlines()
 
 
 def test_a_low_and_narrow_terminal_has_what_matters_most() -> None:
@@ -74,7 +93,8 @@ def test_a_low_and_narrow_terminal_has_what_matters_most() -> None:
     assert "running" in found
     assert "best" in found
     assert found.index("running") < found.index("best  ")
-    assert len(picture(board, 60, 4).splitlines()) == 4  # the best have no place there, running ones have
+    # the best have no place there, running ones have
+    assert len(picture(board, 60, 4).splitlines()) == 4
     assert "best  " not in picture(board, 60, 4)
 
 
@@ -82,7 +102,8 @@ def test_a_low_and_narrow_terminal_has_what_matters_most() -> None:
 def test_what_is_kept_incrementally_is_what_the_whole_history_says(schedule: str) -> None:
     board = Board()
     most = board.leaders
-    for event in simulated(schedule, most=700, checkpoint={"every_steps": 4}).events:  # losses take steps back
+    # losses take steps back
+    for event in simulated(schedule, most=700, checkpoint={"every_steps": 4}).events:
         board.apply(event)
         history = board.history
         if history.opened is None:
@@ -116,7 +137,9 @@ def test_the_time_that_is_left_is_that_of_the_pace() -> None:
     half = [event for event in run.events if event.t <= 135.0]
     board = shown(half)
     assert board.left_seconds(135.0) == pytest.approx((40 * 27 - 4 * 135) / 4, rel=0.05)
-    assert shown(simulated("fifo", lose=False, stop={"hours": 0.04}).events).left_seconds(135.0) == pytest.approx(9.0)
+    assert shown(simulated("fifo", lose=False, stop={"hours": 0.04}).events).left_seconds(
+        135.0
+    ) == pytest.approx(9.0)
 
 
 def test_rungs_are_those_of_the_decisions() -> None:
@@ -129,14 +152,17 @@ def test_rungs_are_those_of_the_decisions() -> None:
     assert {n: step for step, rung in rungs.items() for n in rung.waiting} == waiting
     stopped = Counter(t.decided for t in run.history.trials if t.state.value == "stopped")
     assert {step: rung.stopped for step, rung in rungs.items() if rung.stopped} == dict(stopped)
-    row = next(line for line in picture(board).splitlines() if line.split()[:2] == ["1", str(decided[1])])
+    row = next(
+        line for line in picture(board).splitlines() if line.split()[:2] == ["1", str(decided[1])]
+    )
     assert text.number(rungs[1].best) in row
 
 
 def test_trials_are_seen_in_their_brackets() -> None:
     run = simulated("hyperband", most=None, lose=False)
     board = shown(run.events)
-    # Algorithm 1 of the paper with R = 27, eta = 3: 27, 12, 6 and 4 trials; 40 trials reach the first three, the last partly.
+    # Algorithm 1 of the paper with R = 27, eta = 3: 27, 12, 6 and 4 trials; 40 trials reach the
+    # first three, the last partly.
     assert sorted(board.decisions.members.values(), reverse=True) == [27, 12, 1]
     assert sum(board.decisions.members.values()) == 40
     found = picture(board)
@@ -152,7 +178,11 @@ def test_the_population_shows_who_took_whose_weights() -> None:
     assert board.decisions.exploited == len(taken)
     assert f"{len(taken)} time" in picture(board)
     last = taken[-1]
-    line = next(line for line in picture(board).splitlines() if line.startswith(f"{last.trial} ← {last.source} "))
+    line = next(
+        line
+        for line in picture(board).splitlines()
+        if line.startswith(f"{last.trial} ← {last.source} ")
+    )
     assert f"step {last.step}" in line
     assert re.search(r"(x|lr|kind) \S+ to \S+", line)
 
@@ -165,12 +195,23 @@ def test_losses_and_recoveries_are_told_with_node_reason_step_and_seconds() -> N
     losses = [e for e in run.events if isinstance(e, Ended) and e.cause]
     assert board.incidents.count == len(losses) > 3
     first = next(e for e in losses if e.step > 0)
-    back = next(e for e in run.events if isinstance(e, Began) and e.trial == first.trial and e.attempt == first.attempt + 1)
+    back = next(
+        e
+        for e in run.events
+        if isinstance(e, Began) and e.trial == first.trial and e.attempt == first.attempt + 1
+    )
     assert any(
-        re.fullmatch(rf"trial {first.trial} lost on worker-\d after step {first.step}: the node was lost", line) for line in told
+        re.fullmatch(
+            rf"trial {first.trial} lost on worker-\d after step {first.step}: the node was lost",
+            line,
+        )
+        for line in told
     )
     later = words.seconds(back.t - first.t)
-    assert f"trial {first.trial} goes on after step {back.restored} on {back.node}, {later} later" in told
+    assert (
+        f"trial {first.trial} goes on after step {back.restored} on {back.node}, {later} later"
+        in told
+    )
     found = picture(board)
     assert f"losses {len(losses)}" in found
     assert "the node was lost" in found
@@ -190,15 +231,25 @@ def test_a_driver_that_was_lost_is_one_line_however_many_trials_ran() -> None:
     assert board.incidents.count == 4
     absent = [line for line in picture(board).splitlines() if "driver" in line]
     assert absent == ["  driver   0s  gone for 0.0 s; 0 of the 4 trials that ran are back"]
-    assert "4 of the 4 trials that ran are back" in picture(shown(again.run(most_events=len(again.events) + 60).events))
+    assert "4 of the 4 trials that ran are back" in picture(
+        shown(again.run(most_events=len(again.events) + 60).events)
+    )
 
 
 def test_a_trial_that_has_reported_nothing_for_a_while_is_seen_as_silent() -> None:
-    assert [words.heard(span, usual=1.0) for span in (4, 59, 60, 240)] == ["4s", "59s", "silent 60 s", "silent 4 min"]
-    assert [words.heard(span, usual=100.0) for span in (240, 600)] == ["4:00", "silent 10 min"]  # slow is not silent
+    assert [words.heard(span, usual=1.0) for span in (4, 59, 60, 240)] == [
+        "4s",
+        "59s",
+        "silent 60 s",
+        "silent 4 min",
+    ]
+    # slow is not silent
+    assert [words.heard(span, usual=100.0) for span in (240, 600)] == ["4:00", "silent 10 min"]
     board = shown([event for event in simulated("fifo", lose=False).events if event.t <= 135.0])
     assert "silent" not in picture(board)
-    assert picture(board, now=board.history.t_last + 600).count("silent 10 min") == len(board.history.running)
+    assert picture(board, now=board.history.t_last + 600).count("silent 10 min") == len(
+        board.history.running
+    )
 
 
 def test_costs_are_slots_times_time_and_money_where_there_is_a_price() -> None:
@@ -211,11 +262,15 @@ def test_costs_are_slots_times_time_and_money_where_there_is_a_price() -> None:
 
 
 @pytest.mark.parametrize(("first", "share"), [(2.0, 2.0), (None, 5.0)])
-def test_an_attempt_has_the_price_of_its_session_and_the_present_one_where_that_had_none(first: float | None, share: float) -> None:
+def test_an_attempt_has_the_price_of_its_session_and_the_present_one_where_that_had_none(
+    first: float | None, share: float
+) -> None:
     board = shown(simulated("fifo", most=300, lose=False, price_per_hour=first).events)
     t = board.history.t_last
     done = cost.of(board.history, t).hours
-    board.apply(Opened(t=t, by="driver", driver="d", slots=4, trials=41, settings={"price_per_hour": 5.0}))
+    board.apply(
+        Opened(t=t, by="driver", driver="d", slots=4, trials=41, settings={"price_per_hour": 5.0})
+    )
     assert cost.of(board.history, t).money == pytest.approx(share * done)
     assert f"cost {share * done:,.2f} at " in text.spent(board.history, t)
 
@@ -223,21 +278,38 @@ def test_an_attempt_has_the_price_of_its_session_and_the_present_one_where_that_
 def test_while_nobody_runs_it_no_time_goes_on() -> None:
     board = shown(simulated("fifo", lose=False).events)
     banner = "interrupted: nobody runs it"
-    early, late = (picture(board, now=board.history.t_last + wait, banner=banner) for wait in (0.0, 3600.0))
+    early, late = (
+        picture(board, now=board.history.t_last + wait, banner=banner) for wait in (0.0, 3600.0)
+    )
     assert banner in early
     assert "cut off" in early
     assert " left" not in early
-    assert [line.split(" · ")[0] for line in early.splitlines()[:3]] == [line.split(" · ")[0] for line in late.splitlines()[:3]]
+    assert [line.split(" · ")[0] for line in early.splitlines()[:3]] == [
+        line.split(" · ")[0] for line in late.splitlines()[:3]
+    ]
 
 
 def test_what_users_write_is_no_code_for_the_terminal() -> None:
     evil = "\x1b]0;owned\x07\x1b[2J"
-    run = simulated("fifo", most=200, lose=False, space={"x": {"uniform": [0, 1]}, "kind": {"choice": [evil, evil + "2"]}})
+    run = simulated(
+        "fifo",
+        most=200,
+        lose=False,
+        space={"x": {"uniform": [0, 1]}, "kind": {"choice": [evil, evil + "2"]}},
+    )
     board = shown(run.events)
     lost = next(iter(board.history.running))
     attempt = board.history.trials[lost].attempts[-1].number
     told = board.apply(
-        Ended(t=run.now, trial=lost, attempt=attempt, outcome="failed", cause="error", message=f"bad{evil}", by="attempt")
+        Ended(
+            t=run.now,
+            trial=lost,
+            attempt=attempt,
+            outcome="failed",
+            cause="error",
+            message=f"bad{evil}",
+            by="attempt",
+        )
     )
     assert told
     assert "\x1b" not in "".join(told)
@@ -255,10 +327,15 @@ def test_a_terminal_without_unicode_gets_signs_that_it_has() -> None:
 
 def test_columns_that_do_not_fit_go_the_least_important_first() -> None:
     columns = [
-        Column(title="a", cells=["1"]), Column(title="b", cells=["x" * 10], rank=1), Column(title="c", cells=["y" * 10], rank=2),
+        Column(title="a", cells=["1"]),
+        Column(title="b", cells=["x" * 10], rank=1),
+        Column(title="c", cells=["y" * 10], rank=2),
         Column(title="d", cells=["日本語の長い文字列です"], flex=True),
     ]
-    widths = {width: [line.plain for line in lines(columns, width, 5, Signs())][1] for width in (60, 41, 29, 10)}
+    widths = {
+        width: [line.plain for line in lines(columns, width, 5, Signs())][1]
+        for width in (60, 41, 29, 10)
+    }
     assert widths[60] == f"1  {'x' * 10}  {'y' * 10}  日本語の長い文字列です"
     assert widths[41] == f"1  {'x' * 10}  {'y' * 10}  日本語の長い…"
     assert widths[29] == f"1  {'x' * 10}  日本語の長い…"

@@ -15,7 +15,7 @@ from regrow.infra.log.log import Log, Superseded
 from regrow.infra.log.segments import Extent, cover, decode, encode
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.ports import Unavailable
+from regrow.tasks.ports.store import Unavailable
 from tests.unit.logged import Lines, filled, key, read, writer
 from tests.unit.stores import Faulty
 
@@ -59,7 +59,9 @@ def test_the_first_write_is_a_claim() -> None:
         log.compact()
 
 
-def test_since_reads_the_store_for_what_memory_no_longer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_since_reads_the_store_for_what_memory_no_longer_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(log_module, "CACHE_BYTES", 40)
     store = MemoryStore()
     log = filled(store, 30)
@@ -71,7 +73,9 @@ def test_since_reads_the_store_for_what_memory_no_longer_holds(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("cache", [0, 1 << 20])
-def test_who_follows_gets_a_long_log_in_answers_of_so_many_bytes(cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_follows_gets_a_long_log_in_answers_of_so_many_bytes(
+    cache: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_module, "CACHE_BYTES", cache)
     monkeypatch.setattr(log_module, "ANSWER_BYTES", 40)
     store = MemoryStore()
@@ -82,13 +86,20 @@ def test_who_follows_gets_a_long_log_in_answers_of_so_many_bytes(cache: int, mon
         answers.append(log.answer(answers[-1][-1][0]))
     assert [segment for answer in answers for segment in answer] == read(store)
     assert max(len(answer) for answer in answers) < 10
-    assert [log_module.full(answer) for answer in answers] == [True] * (len(answers) - 2) + [False] * 2
+    assert [log_module.full(answer) for answer in answers] == [True] * (len(answers) - 2) + [
+        False
+    ] * 2
 
 
 def test_foreign_objects_are_ignored() -> None:
     store = MemoryStore()
     log = filled(store, 3)
-    for name in ("log/.DS_Store", "log/1.jsonl", "log/0000000009.jsonl.bak", "log/notes/0000000009.jsonl"):
+    for name in (
+        "log/.DS_Store",
+        "log/1.jsonl",
+        "log/0000000009.jsonl.bak",
+        "log/notes/0000000009.jsonl",
+    ):
         store.create(name, b"?")
     assert [n for n, _ in read(store)] == [1, 2, 3]
     assert Log.open(store).last == log.last == 3
@@ -148,7 +159,9 @@ def test_a_zombie_of_any_age_still_collides_after_compaction(fanout: int) -> Non
     owner.append([b"still mine"])
 
 
-def test_a_claim_that_slept_since_it_opened_the_log_is_refused_though_its_number_was_merged_away() -> None:
+def test_a_claim_that_slept_since_it_opened_the_log_is_refused_though_its_number_was_merged_away() -> (
+    None
+):
     store = MemoryStore()
     owner = filled(store, 3)
     sleeper = Log.open(store)
@@ -203,8 +216,13 @@ def test_racing_writers_lose_and_repeat_nothing(tmp_path: Path) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("oacCra")), max_size=120), st.integers(2, 4))
-def test_whatever_writers_do_in_turns_the_log_is_what_was_acknowledged(steps: list[tuple[int, str]], fanout: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from("oacCra")), max_size=120),
+    st.integers(2, 4),
+)
+def test_whatever_writers_do_in_turns_the_log_is_what_was_acknowledged(
+    steps: list[tuple[int, str]], fanout: int
+) -> None:
     store = MemoryStore()
     logs = [Log.open(store) for _ in range(4)]
     claimed: set[int] = set()
@@ -246,14 +264,18 @@ def test_a_write_whose_answer_was_lost_is_settled_by_repeating_it(took_effect: b
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 12)), max_size=30), st.integers(0, 20))
-def test_cover_holds_everything_or_names_the_first_hole(spans: list[tuple[int, int]], after: int) -> None:
+def test_cover_holds_everything_or_names_the_first_hole(
+    spans: list[tuple[int, int]], after: int
+) -> None:
     known = [Extent(first, first + more) for first, more in spans]
     held = {n for extent in known for n in range(extent.first, extent.last + 1)}
     end = max(held, default=0)
     chain, hole = cover(known, after, end)
     wanted = range(after + 1, end + 1)
     assert hole == next((n for n in wanted if n not in held), None)
-    assert {n for e in chain for n in range(e.first, e.last + 1)} >= set(range(after + 1, hole or end + 1))
+    assert {n for e in chain for n in range(e.first, e.last + 1)} >= set(
+        range(after + 1, hole or end + 1)
+    )
 
 
 @given(
@@ -261,7 +283,9 @@ def test_cover_holds_everything_or_names_the_first_hole(spans: list[tuple[int, i
     st.booleans(),
     st.none() | st.integers(0, 9),
 )
-def test_a_segment_decodes_to_what_was_encoded(lines: list[bytes], claim: bool, kept: int | None) -> None:
+def test_a_segment_decodes_to_what_was_encoded(
+    lines: list[bytes], claim: bool, kept: int | None
+) -> None:
     data = encode(7, lines, writer="w", claim=claim, kept=kept)
     (segment,) = decode(data, Extent(7, 7))
     assert segment[:5] == (7, lines, claim, kept, "")

@@ -1,4 +1,6 @@
-"""Compaction: the same log in few objects, whenever it is interrupted and whoever reads meanwhile."""
+"""Compaction: the same log in few objects, whenever it is interrupted and whoever reads
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from regrow.infra.log.compaction import crowded
 from regrow.infra.log.log import Log
 from regrow.infra.log.segments import Extent
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.ports import Unavailable
+from regrow.tasks.ports.store import Unavailable
 from tests.unit.logged import filled, read, writer
 from tests.unit.stores import Faulty
 
@@ -92,7 +94,9 @@ def test_objects_grow_like_the_logarithm_and_bytes_by_n_log_n(every: int) -> Non
 
 
 @given(st.lists(st.integers(1, 200), max_size=40), st.integers(2, 6))
-def test_levels_never_rise_and_stay_below_the_fanout_however_rarely_one_merges(batches: list[int], fanout: int) -> None:
+def test_levels_never_rise_and_stay_below_the_fanout_however_rarely_one_merges(
+    batches: list[int], fanout: int
+) -> None:
     run: list[Extent] = []
     segments = rewritten = 0
     for batch in batches:
@@ -103,7 +107,9 @@ def test_levels_never_rise_and_stay_below_the_fanout_however_rarely_one_merges(b
             assert run[start : start + len(group)] == group
             run[start : start + len(group)] = [Extent(group[0].first, group[-1].last)]
             rewritten += run[start].span
-    levels = [next(i for i in itertools.count() if extent.span < fanout ** (i + 1)) for extent in run]
+    levels = [
+        next(i for i in itertools.count() if extent.span < fanout ** (i + 1)) for extent in run
+    ]
     assert levels == sorted(levels, reverse=True)
     assert all(levels.count(level) < fanout for level in levels)
     assert rewritten <= segments * math.log(max(segments, 2), fanout)

@@ -38,7 +38,11 @@ def test_a_torn_last_segment_is_cut_to_its_whole_lines_and_reported() -> None:
         successor.append([b"on"])
         assert read(store, after=3) == [(4, body), (5, [b"claim"]), (6, [b"on"])]
         successor.compact(2)
-        assert read(store, after=3) == list(successor.since(3)) == [(4, body), (5, [b"claim"]), (6, [b"on"])]
+        assert (
+            read(store, after=3)
+            == list(successor.since(3))
+            == [(4, body), (5, [b"claim"]), (6, [b"on"])]
+        )
 
 
 def test_what_a_slow_writer_adds_to_a_segment_that_was_cut_does_not_count() -> None:
@@ -122,7 +126,8 @@ def test_a_torn_merged_object_is_made_anew() -> None:
     store = MemoryStore()
     log = filled(store, 10)
     expected = read(store)
-    store.create(key(2, 9), store.read(key(2))[:-1])  # what a crash leaves on a file system without hard links
+    # what a crash leaves on a file system without hard links
+    store.create(key(2, 9), store.read(key(2))[:-1])
     assert read(store) == expected
     log.compact(2)
     assert store.list("log/") == [key(1), key(2, 9), key(10)]

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from regrow.tasks import logs
-from regrow.tasks.logs import MOST_CHARACTERS, MOST_LINES, LogRelay
-from regrow.tasks.messages import LogLine
+from regrow.tasks.output import logs
+from regrow.tasks.output.logs import MOST_CHARACTERS, MOST_LINES, LogRelay
+from regrow.tasks.ports.messages import LogLine
 
 
 def texts(lines: list[LogLine]) -> list[str]:
@@ -20,7 +20,10 @@ def test_what_is_left_at_the_end_is_taken_once() -> None:
     relay = LogRelay(lambda lines: None)
     relay.add("stdout", "one", 1.0)
     relay.add("a.b", "two", 2.0, logging.ERROR)
-    assert relay.take() == [LogLine("stdout", logging.INFO, "one", 1.0), LogLine("a.b", logging.ERROR, "two", 2.0)]
+    assert relay.take() == [
+        LogLine("stdout", logging.INFO, "one", 1.0),
+        LogLine("a.b", logging.ERROR, "two", 2.0),
+    ]
     assert relay.take() == []
     relay.close()
 

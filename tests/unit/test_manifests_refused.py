@@ -1,4 +1,6 @@
-"""Manifests that mean harm: nothing is ever written outside of the folder, or read that is not the checkpoint's."""
+"""Manifests that mean harm: nothing is ever written outside of the folder, or read that is not the
+checkpoint's.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +15,51 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.infra.stores.memory import MemoryStore
-from regrow.tasks.checkpoints import discard, restore
-from regrow.tasks.manifests import File, Manifest, blob_key, manifest_key, seal, unseal
+from regrow.tasks.checkpoint.manifests import Manifest, blob_key, manifest_key, seal, unseal
+from regrow.tasks.checkpoint.saving import discard, restore
+from regrow.tasks.ports.uploads import File
 from tests.unit.checkpointed import three
 from tests.unit.stores import replace
 
 EVIL = [
-    "/etc/passwd", "../out", "a/../../out", "..", ".", "", "a//b", "a/", "/", "./a", "C:\\x", "C:x", "c:/x",
-    "\\\\host\\share", "..\\out", "a\0b", "x" * 256, "x/" * 600 + "x",
+    "/etc/passwd",
+    "../out",
+    "a/../../out",
+    "..",
+    ".",
+    "",
+    "a//b",
+    "a/",
+    "/",
+    "./a",
+    "C:\\x",
+    "C:x",
+    "c:/x",
+    "\\\\host\\share",
+    "..\\out",
+    "a\0b",
+    "x" * 256,
+    "x/" * 600 + "x",
 ]
 
 
-def forged(store: MemoryStore, files: list[str], folders: Iterable[str] = (), key: str | None = None) -> str:
+def forged(
+    store: MemoryStore, files: list[str], folders: Iterable[str] = (), key: str | None = None
+) -> str:
     data = b"evil"
     digest = hashlib.sha256(data).hexdigest()
     blob = blob_key(1, 1, digest)
     if blob not in store.list("blobs/"):
         store.create(blob, data)
-    entries = [File(path=path, key=key or blob, sha256=digest, size=len(data), executable=True) for path in files]
+    entries = [
+        File(path=path, key=key or blob, sha256=digest, size=len(data), executable=True)
+        for path in files
+    ]
     name = manifest_key(1, 1, len(store.list("manifests/")) + 1)
     step = int(name[-15:-5])
-    store.create(name, seal(Manifest(trial=1, attempt=1, step=step, files=entries, folders=list(folders))))
+    store.create(
+        name, seal(Manifest(trial=1, attempt=1, step=step, files=entries, folders=list(folders)))
+    )
     return name
 
 
@@ -73,7 +99,9 @@ def test_no_manifest_ever_writes_outside_the_folder(files: list[str], folders: l
         assert [path.name for path in (tmp / "in").iterdir()] in (["r"], [])
 
 
-@pytest.mark.parametrize("key", ["log/0000000001.jsonl", "manifests/1/1/0000000001.json", "blobs/1/1/" + "0" * 64])
+@pytest.mark.parametrize(
+    "key", ["log/0000000001.jsonl", "manifests/1/1/0000000001.json", "blobs/1/1/" + "0" * 64]
+)
 def test_a_manifest_refers_to_nothing_but_its_files_blobs(key: str, tmp_path: Path) -> None:
     store = MemoryStore()
     store.create("log/0000000001.jsonl", b"evil")

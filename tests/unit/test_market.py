@@ -1,4 +1,6 @@
-"""Spot first, on-demand when it must be, and back: decisions of the log, made of how long attempts waited and how often they were evicted."""
+"""Spot first, on-demand when it must be, and back: decisions of the log, made of how long attempts
+waited and how often they were evicted.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator.room import Room
-from regrow.live.board import Board
 from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Place, Row, Started, Waited
+from regrow.search.needs import ClusterCapacity
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Arrival, Progress
+from regrow.show.live.board import Board
+from regrow.tasks.ports.messages import Arrival, Progress
 from tests.unit.office import Office, offices
 from tests.unit.simulated import SPEC
 
@@ -22,13 +24,23 @@ MARKET = {"first": "spot", "after": "10min", "evictions": 2}
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    with offices(schedule="fifo", trials=2, max_steps=3, market=MARKET, retries={"infrastructure": 0, "error": 0}) as make:
+    with offices(
+        schedule="fifo",
+        trials=2,
+        max_steps=3,
+        market=MARKET,
+        retries={"infrastructure": 0, "error": 0},
+    ) as make:
         yield make
 
 
-def begin(office: Office, trial: int = 0, attempt: int = 1, *, on: str = "spot", node: str = "n1") -> str:
+def begin(
+    office: Office, trial: int = 0, attempt: int = 1, *, on: str = "spot", node: str = "n1"
+) -> str:
     place = Place("node", node, market=on)
-    return office.report(Progress(trial=trial, attempt=attempt, began=Arrival(place=place, task_run=f"run-{trial}"))).reason
+    return office.report(
+        Progress(trial=trial, attempt=attempt, began=Arrival(place=place, task_run=f"run-{trial}"))
+    ).reason
 
 
 def asked(office: Office) -> list[tuple[int, int, str]]:
@@ -41,7 +53,9 @@ def wait(office: Office, seconds: float) -> None:
     office.monotonic += seconds
 
 
-def test_an_attempt_that_waited_too_long_for_a_spot_machine_asks_for_another_at_no_cost(make: Make) -> None:
+def test_an_attempt_that_waited_too_long_for_a_spot_machine_asks_for_another_at_no_cost(
+    make: Make,
+) -> None:
     office = make()
     assert asked(office) == [(0, 1, "spot")]
     wait(office, 599.0)
@@ -54,7 +68,9 @@ def test_an_attempt_that_waited_too_long_for_a_spot_machine_asks_for_another_at_
     assert begin(office) == "fenced", "a machine that comes after all is too late"
     assert begin(office, attempt=2, on="") == ""
     history = office.history
-    assert [(e.seconds > 600, e.attempt) for e in office.events if isinstance(e, Waited)] == [(True, 1)]
+    assert [(e.seconds > 600, e.attempt) for e in office.events if isinstance(e, Waited)] == [
+        (True, 1)
+    ]
     trial = history.trials[0]
     assert (trial.evictions, trial.ended_by["preempted"], history.lost_steps) == (0, 0, 0)
     board = Board()
@@ -82,7 +98,9 @@ def test_after_so_many_evictions_it_asks_for_a_machine_that_stays(make: Make) ->
     assert asked(office) == [(0, 3, "on-demand")]
     assert not any(e.avoid_spot for e in office.events if isinstance(e, Started))
     wait(office, 601.0)
-    assert asked(office) == [(0, 4, "spot")], "there is none: better a spot machine than to wait for ever"
+    assert asked(office) == [(0, 4, "spot")], (
+        "there is none: better a spot machine than to wait for ever"
+    )
     wait(office, 601.0)
     assert asked(office) == [(0, 5, "on-demand")]
     assert office.history.trials[0].evictions == 2
@@ -154,7 +172,9 @@ def test_who_waits_for_a_machine_does_not_hold_an_ending_up() -> None:
         office.monotonic += 2.0
         assert office.instructions().forget == ((1, 1),)
         ended = Ended(t=0.0, trial=0, attempt=1, outcome="paused", step=1)
-        office.report(Progress(trial=0, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}),), ended=ended))
+        office.report(
+            Progress(trial=0, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}),), ended=ended)
+        )
         assert office.instructions().finished == "interrupted"
         assert office.history.trials[1].state.value == "paused"
         office.open("driver-2")
@@ -162,25 +182,31 @@ def test_who_waits_for_a_machine_does_not_hold_an_ending_up() -> None:
         assert office.history.trials[1].ended_by["preempted"] == 0
 
 
-def test_one_that_waits_for_spot_is_no_suspect_where_only_other_machines_are_free(make: Make) -> None:
+def test_one_that_waits_for_spot_is_no_suspect_where_only_other_machines_are_free(
+    make: Make,
+) -> None:
     office = make(lease=10, slots=2)
     asked(office)
     begin(office, 1)
     office.wait(office.coordinator.node_lost("n9"))
     for office.monotonic, spot in ((11.0, 0), (22.0, 1), (33.0, 1)):  # trial 1 has the one
         office.report(Progress(trial=1, attempt=1))
-        room = Room(slots=4 + spot, widest=1, spot=spot)
+        room = ClusterCapacity(slots=4 + spot, widest=1, spot=spot)
         assert office.wait(office.coordinator.instructions(0.0, room)).forget == ()
     office.monotonic = 44.0
     office.report(Progress(trial=1, attempt=1))
-    assert office.wait(office.coordinator.instructions(0.0, Room(slots=6, widest=1, spot=2))).forget == ((0, 1),)
+    assert office.wait(
+        office.coordinator.instructions(0.0, ClusterCapacity(slots=6, widest=1, spot=2))
+    ).forget == ((0, 1),)
 
 
 @pytest.mark.parametrize(
     ("market", "told"),
     [
-        ("cheap", 'market: "cheap"'), ({"first": "spot", "after": "soon"}, 'market.after: "soon"'),
-        ({"first": "spot", "evictions": 0}, "market.evictions: 0"), ({"after": "10min"}, "market.first"),
+        ("cheap", 'market: "cheap"'),
+        ({"first": "spot", "after": "soon"}, 'market.after: "soon"'),
+        ({"first": "spot", "evictions": 0}, "market.evictions: 0"),
+        ({"after": "10min"}, "market.first"),
         ({"first": "spot", "ater": 3}, "market.ater"),
     ],
 )
@@ -191,7 +217,9 @@ def test_what_is_wrong_with_it_is_told(market: Any, told: str) -> None:
 
 
 def test_the_short_form_is_the_same() -> None:
-    assert Spec.parse({**SPEC, "market": "spot"}) == Spec.parse({**SPEC, "market": {"first": "spot"}})
+    assert Spec.parse({**SPEC, "market": "spot"}) == Spec.parse(
+        {**SPEC, "market": {"first": "spot"}}
+    )
     whole = Spec.parse({**SPEC, "market": MARKET}).market
     assert whole is not None
     assert (whole.first, whole.after, whole.evictions) == ("spot", 600.0, 2)

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from regrow.infra.mlflow.ending import Album
-from regrow.infra.report import pictures
+from regrow.flows.recording.ending import FigureCache
 from regrow.search.events import Closed, Opened
 from regrow.search.history import History
+from regrow.show.report import pictures
 from tests.unit.simulated import created, opened
 
 
@@ -27,7 +27,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_figure_of_a_closed_session_is_drawn_once_for_all_who_ask(drawn: list[str]) -> None:
-    history, album = History(), Album()
+    history, album = History(), FigureCache()
     for event in (created(), opened(1.0), Closed(t=9.0, status="interrupted")):
         history.apply(event)
     with ThreadPoolExecutor(4) as pool:

@@ -32,7 +32,9 @@ def test_a_repository_is_told_by_commit_branch_and_whether_it_was_changed(tmp_pa
     assert collect(str(tmp_path))["git"]["dirty"] is True
 
 
-def test_a_folder_in_no_repository_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_no_repository_has_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert "git" not in collect(str(tmp_path))
     assert "git" not in collect(None)

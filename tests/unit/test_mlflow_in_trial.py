@@ -1,4 +1,6 @@
-"""What a training's own MLflow calls cost where there are none, what of MLflow's is an outage, and what becomes of an attempt then."""
+"""What a training's own MLflow calls cost where there are none, what of MLflow's is an outage, and
+what becomes of an attempt then.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, TEMPORARILY_UN
 from regrow.infra.mlflow.in_trial import own_calls
 from regrow.infra.mlflow.in_trial_runs import is_outage
 from regrow.infra.mlflow.private import ARTIFACT_ROOT, choose_experiment
-from regrow.tasks.attempt import run_attempt
-from regrow.tasks.messages import RecordsAway
+from regrow.tasks.attempt.attempt import run_attempt
+from regrow.tasks.ports.messages import RecordsAway
 from tests.unit.office import Bench, Office
 
 ASKED = """
@@ -62,7 +64,9 @@ assert not [one for one in sys.meta_path if type(one).__module__.startswith("reg
 
 
 def test_a_training_that_does_not_use_mlflow_asks_nobody_and_loads_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -97,7 +101,9 @@ def test_only_a_server_that_is_out_of_order_is_an_outage(error: Exception, outag
     assert is_outage(error) is outage
 
 
-def test_who_asked_makes_the_difference_between_mlflows_requests_and_the_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asked_makes_the_difference_between_mlflows_requests_and_the_trainings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(MlflowException) as mlflows:
         MlflowClient("http://127.0.0.1:9").get_run("0" * 32)
@@ -140,7 +146,14 @@ def test_an_attempt_that_needs_a_server_which_is_away_is_tried_again_and_is_no_f
     ended = []
     for _ in range(2):
         done = run_attempt(
-            office.job, office.submitted(), office, office.store, host=Bench(), task_run="run", carry_on=lambda: False, records=Away()
+            office.job,
+            office.submitted(),
+            office,
+            office.store,
+            host=Bench(),
+            task_run="run",
+            carry_on=lambda: False,
+            records=Away(),
         )
         ended.append((done.ended.outcome, done.ended.cause, done.ended.message))
     office.close()
@@ -166,7 +179,9 @@ class Nobody:
         raise AssertionError
 
 
-def test_a_forked_child_that_imports_mlflow_first_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_that_imports_mlflow_first_asks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, "mlflow")  # as in a worker that has not imported it
     with own_calls(Nobody(), (0, 1), tmp_path, reported=tuple):
         trigger = sys.meta_path[0]
@@ -178,7 +193,9 @@ def test_a_forked_child_that_imports_mlflow_first_asks_nobody(tmp_path: Path, mo
         in_a_forked_child(check)
 
 
-def test_a_forked_child_that_comes_back_from_the_training_ends_nothing_of_the_attempt(tmp_path: Path) -> None:
+def test_a_forked_child_that_comes_back_from_the_training_ends_nothing_of_the_attempt(
+    tmp_path: Path,
+) -> None:
     process = os.getpid()
     try:
         with own_calls(None, (0, 1), tmp_path, reported=tuple):
@@ -191,16 +208,22 @@ def test_a_forked_child_that_comes_back_from_the_training_ends_nothing_of_the_at
             os._exit(0 if "MLFLOW_TRACKING_URI" in os.environ else 1)
 
 
-def test_the_private_names_of_mlflow_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_private_names_of_mlflow_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = choose_experiment(None)
     try:
         monkeypatch.setenv(ARTIFACT_ROOT, str(tmp_path / "artifacts"))
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
         chosen = mlflow.set_experiment("mine")
-        assert chosen.artifact_location.startswith(str(tmp_path / "artifacts")), "else files of a trial stay in its working folder"
+        assert chosen.artifact_location.startswith(str(tmp_path / "artifacts")), (
+            "else files of a trial stay in its working folder"
+        )
         assert choose_experiment(None) == chosen.experiment_id
         monkeypatch.delenv("MLFLOW_EXPERIMENT_ID")
         with mlflow.start_run() as run:
-            assert run.info.experiment_id == "0", "else a trial fails where MLflow is away and it has chosen an MLflow experiment"
+            assert run.info.experiment_id == "0", (
+                "else a trial fails where MLflow is away and it has chosen an MLflow experiment"
+            )
     finally:
         choose_experiment(before)

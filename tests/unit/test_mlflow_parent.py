@@ -1,4 +1,6 @@
-"""What MLflow's parent run says of an experiment: settings, source, environment, best trial, files."""
+"""What MLflow's parent run says of an experiment: settings, source, environment, best trial,
+files.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,34 @@ import yaml
 from regrow.infra.mlflow import parent_run
 from regrow.infra.mlflow.trial_runs import PARENT, Runs
 from regrow.infra.mlflow.updates import RunUpdate
-from regrow.search.events import AnyEvent, Began, Closed, Closing, Decided, Ended, Opened, Proposed, Reported, Row, Saved, Started
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Closed,
+    Closing,
+    Decided,
+    Ended,
+    Opened,
+    Proposed,
+    Reported,
+    Row,
+    Saved,
+    Started,
+)
 from regrow.search.spec import Spec
 from tests.unit.simulated import created, opened
 
 ENVIRONMENT: dict[str, Any] = {
-    "git": {"commit": "c0ffee", "branch": "main", "dirty": True, "remote": "https://example.org/a.git"},
-    "python": "CPython 3.11.7", "regrow": "0.1.0", "user": "ann", "packages": {"numpy": "2.0"},
+    "git": {
+        "commit": "c0ffee",
+        "branch": "main",
+        "dirty": True,
+        "remote": "https://example.org/a.git",
+    },
+    "python": "CPython 3.11.7",
+    "regrow": "0.1.0",
+    "user": "ann",
+    "packages": {"numpy": "2.0"},
     "machine": {"host": "box", "cpus": 2, "gpus": ["A", "B"]},
 }
 
@@ -28,15 +51,38 @@ def session(t: float, environment: dict[str, Any]) -> Opened:
 def done(*, trace: str = "") -> list[AnyEvent]:
     ended: list[AnyEvent] = [Ended(t=7.0, trial=0, attempt=1, outcome="done", step=2)]
     if trace:
-        ended = [Ended(t=7.0, trial=0, attempt=1, outcome="failed", cause="error", step=2, message="ValueError: no", trace=trace)]
+        ended = [
+            Ended(
+                t=7.0,
+                trial=0,
+                attempt=1,
+                outcome="failed",
+                cause="error",
+                step=2,
+                message="ValueError: no",
+                trace=trace,
+            )
+        ]
     return [
-        created(env={"HOME_OF": "a place"}), session(1.0, ENVIRONMENT),
-        Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a", "deep.n": 3}), Started(t=3.0, trial=0, attempt=1, until=1),
-        Began(t=4.0, trial=0, attempt=1, node="n"), Reported(t=5.0, trial=0, attempt=1, rows=[Row(1, 5.0, {"score": 0.25})]),
-        Decided(t=5.0, trial=0, attempt=1, step=1, verdict="continue", why="place 1 of 1 at rung 1, 1 go on"),
+        created(env={"HOME_OF": "a place"}),
+        session(1.0, ENVIRONMENT),
+        Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a", "deep.n": 3}),
+        Started(t=3.0, trial=0, attempt=1, until=1),
+        Began(t=4.0, trial=0, attempt=1, node="n"),
+        Reported(t=5.0, trial=0, attempt=1, rows=[Row(1, 5.0, {"score": 0.25})]),
+        Decided(
+            t=5.0,
+            trial=0,
+            attempt=1,
+            step=1,
+            verdict="continue",
+            why="place 1 of 1 at rung 1, 1 go on",
+        ),
         Reported(t=5.0, trial=0, attempt=1, rows=[Row(2, 6.0, {"score": 0.75})]),
-        Saved(t=6.0, trial=0, attempt=1, step=2, manifest="m2", size=1), *ended,
-        Closing(t=8.0, status="finished", why="", by="user"), Closed(t=8.0, status="finished"),
+        Saved(t=6.0, trial=0, attempt=1, step=2, manifest="m2", size=1),
+        *ended,
+        Closing(t=8.0, status="finished", why="", by="user"),
+        Closed(t=8.0, status="finished"),
     ]
 
 
@@ -61,7 +107,11 @@ def test_the_parent_says_from_which_code_on_which_machine_and_what_was_best() ->
     }.items()  # fmt: skip
     note = tags["mlflow.note.content"]
     assert "trial 0, score = 0.75 at step 2" in note
-    assert yaml.safe_load(note.split("````yaml")[1].split("````")[0]) == {"x": 0.5, "kind": "a", "deep": {"n": 3}}
+    assert yaml.safe_load(note.split("````yaml")[1].split("````")[0]) == {
+        "x": 0.5,
+        "kind": "a",
+        "deep": {"n": 3},
+    }
 
 
 def test_the_best_trial_is_told_while_the_experiment_runs() -> None:
@@ -114,13 +164,26 @@ def test_files_that_were_written_are_not_written_again() -> None:
 
 def test_settings_are_what_the_search_was_told() -> None:
     found = parent_run.settings(
-        {"name": "a", "search": {"tpe": {"seed": 1}}, "space": {"x": 1}, "env": {"A": "b"}, "trials": 3, "mode": "max"}
+        {
+            "name": "a",
+            "search": {"tpe": {"seed": 1}},
+            "space": {"x": 1},
+            "env": {"A": "b"},
+            "trials": 3,
+            "mode": "max",
+        }
     )
     assert found == {"search.tpe.seed": "1", "mode": "max"}
 
 
 def test_plain_values_are_written_as_autologging_would() -> None:
-    assert [parent_run.text(value) for value in (True, None, 1e-05, "a", [64, 64])] == ["True", "None", "1e-05", "a", "[64, 64]"]
+    assert [parent_run.text(value) for value in (True, None, 1e-05, "a", [64, 64])] == [
+        "True",
+        "None",
+        "1e-05",
+        "a",
+        "[64, 64]",
+    ]
 
 
 def test_a_run_is_found_for_the_attempt_that_holds_the_lease_alone() -> None:
@@ -133,9 +196,15 @@ def test_a_run_is_found_for_the_attempt_that_holds_the_lease_alone() -> None:
     assert runs.key(0, 1) == "trial-0000"
     assert runs.key(0, 2) is None
     assert runs.key(7, 1) is None
-    for event in (*events[5:9], Ended(t=7.0, trial=0, attempt=1, outcome="lost", cause="preempted"), Started(t=8.0, trial=0, attempt=2)):
+    for event in (
+        *events[5:9],
+        Ended(t=7.0, trial=0, attempt=1, outcome="lost", cause="preempted"),
+        Started(t=8.0, trial=0, attempt=2),
+    ):
         runs.apply(event)
     assert runs.is_over(0, 1)
     assert not runs.is_over(0, 2)
     runs.apply(Began(t=9.0, trial=0, attempt=2, node="n", restored=1))
-    assert (runs.key(0, 1), runs.key(0, 2)) == (None, "trial-0000.1"), "what comes now supersedes step 2"
+    assert (runs.key(0, 1), runs.key(0, 2)) == (None, "trial-0000.1"), (
+        "what comes now supersedes step 2"
+    )

@@ -1,9 +1,13 @@
-"""What MLflow ends up with: a fold of the log, however often the writing was cut off and taken up again."""
+"""What MLflow ends up with: a fold of the log, however often the writing was cut off and taken up
+again.
+"""
 
 from __future__ import annotations
 
 import math
+import posixpath
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,9 +18,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.infra.mlflow.trial_runs import PARENT, Runs
-from regrow.infra.mlflow.updates import RunUpdate
-from regrow.search.events import AnyEvent, Began, Closed, Closing, Decided, Ended, Opened, Proposed, Reported, Row, Saved, Started
-from regrow.tasks.names import task_name
+from regrow.infra.mlflow.updates import RunUpdate, legal_name
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Closed,
+    Closing,
+    Decided,
+    Ended,
+    Opened,
+    Proposed,
+    Reported,
+    Row,
+    Saved,
+    Started,
+)
+from regrow.tasks.trial.names import task_name
 from tests.unit.simulated import SPEC, Simulation, created, opened, resumed
 from tests.unit.told import kept
 
@@ -41,7 +58,9 @@ def write(runs: dict[str, Run], updates: list[RunUpdate]) -> None:
         run.tags |= update.tags
         for metric, value, step, t in update.metrics:
             point = (repr(value), t)
-            assert run.points.setdefault((metric, step), point) == point, "a point was written with two values"
+            assert run.points.setdefault((metric, step), point) == point, (
+                "a point was written with two values"
+            )
         if update.status is not None:
             run.status, run.end_ms = update.status, update.end_ms
         run.deleted = run.deleted or update.deleted
@@ -49,11 +68,15 @@ def write(runs: dict[str, Run], updates: list[RunUpdate]) -> None:
 
 def reports(segments: list[list[AnyEvent]], after: int = 0) -> Iterator[Reported]:
     """What was reported in the segments after a number, as the log tells it."""
-    return (event for segment in segments[after:] for event in segment if isinstance(event, Reported))
+    return (
+        event for segment in segments[after:] for event in segment if isinstance(event, Reported)
+    )
 
 
 def recorded(segments: list[list[AnyEvent]], cuts: set[int], gathered: int = 1) -> dict[str, Run]:
-    """MLflow after a recorder that took up to `gathered` segments at a time, and was killed after each of `cuts`."""
+    """MLflow after a recorder that took up to `gathered` segments at a time, and was killed after
+    each of `cuts`.
+    """
     mlflow: dict[str, Run] = {}
     runs, cursor, held = Runs(partial(reports, segments)), 0, 0
     for number, events in enumerate(segments, start=1):
@@ -96,7 +119,10 @@ def at_work(**changes: Any) -> list[AnyEvent]:
 
 
 def rows(first: int, *values: float, attempt: int = 1, loss: float | None = 1.0) -> Reported:
-    made = [Row(step, float(step), {"score": value, "loss": loss}) for step, value in enumerate(values, start=first)]
+    made = [
+        Row(step, float(step), {"score": value, "loss": loss})
+        for step, value in enumerate(values, start=first)
+    ]
     return Reported(t=5.0, trial=0, attempt=attempt, rows=made)
 
 
@@ -112,21 +138,30 @@ def test_there_is_a_parent_and_one_run_a_trial() -> None:
     assert {name for name, _ in mlflow[PARENT].points} == {"best_score", "best_step"}
     for trial in run.planner.history.trials:
         points = mlflow[task_name(trial.number)].points
-        assert {step: float(value) for (name, step), (value, _) in points.items() if name == "score"} == {
-            row.step: row.metrics["score"] for _, row in kept(run.events)[trial.number]
-        }
+        assert {
+            step: float(value) for (name, step), (value, _) in points.items() if name == "score"
+        } == {row.step: row.metrics["score"] for _, row in kept(run.events)[trial.number]}
 
 
 def test_the_parent_comes_first() -> None:
     runs = Runs(partial(reports, []))
     for event in at_work():
         runs.apply(event)
-    assert [(update.key, update.parent) for update in runs.take()] == [(PARENT, True), ("trial-0000", False)]
+    assert [(update.key, update.parent) for update in runs.take()] == [
+        (PARENT, True),
+        ("trial-0000", False),
+    ]
     assert runs.take() == []
 
 
 def test_a_run_has_its_parameters_its_points_and_where_it_ran() -> None:
-    events = [*at_work(), rows(1, 0.5, loss=None), rows(2, 0.6), Saved(t=6.0, trial=0, attempt=1, step=2, manifest="m2", size=1), ended("done")]
+    events = [
+        *at_work(),
+        rows(1, 0.5, loss=None),
+        rows(2, 0.6),
+        Saved(t=6.0, trial=0, attempt=1, step=2, manifest="m2", size=1),
+        ended("done"),
+    ]
     run = one(events)
     assert run.params == {"x": "0.5", "kind": "a", "deep.n": "3"}
     assert run.points[("score", 1)] == ("0.5", 1000)
@@ -141,7 +176,10 @@ def test_a_run_has_its_parameters_its_points_and_where_it_ran() -> None:
     [
         ([], "RUNNING"),
         ([ended("done")], "FINISHED"),
-        ([Decided(t=6.0, trial=0, attempt=1, step=1, verdict="stop", why="w"), ended("stopped")], "FINISHED"),
+        (
+            [Decided(t=6.0, trial=0, attempt=1, step=1, verdict="stop", why="w"), ended("stopped")],
+            "FINISHED",
+        ),
         ([ended("failed", "error")], "FAILED"),
         ([ended("paused")], "KILLED"),
         ([ended("lost", "preempted")], "RUNNING"),
@@ -159,10 +197,19 @@ def test_the_status_says_what_became_of_it(ending: list[AnyEvent], status: str) 
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [("finished", "FINISHED"), ("failed", "FAILED"), ("stopped", "KILLED"), ("interrupted", "KILLED")],
+    [
+        ("finished", "FINISHED"),
+        ("failed", "FAILED"),
+        ("stopped", "KILLED"),
+        ("interrupted", "KILLED"),
+    ],
 )
 def test_the_parent_ends_as_the_experiment_does(status: Any, expected: str) -> None:
-    closing: list[AnyEvent] = [Closing(t=6.0, status=status, why="", by="user"), ended("done"), Closed(t=8.0, status=status)]
+    closing: list[AnyEvent] = [
+        Closing(t=6.0, status=status, why="", by="user"),
+        ended("done"),
+        Closed(t=8.0, status=status),
+    ]
     parent = one([*at_work(), rows(1, 0.5), *closing], PARENT)
     assert (parent.status, parent.end_ms) == (expected, 8000)
     assert (parent.tags["regrow.best_trial"], parent.tags["regrow.best_value"]) == ("0", "0.5")
@@ -171,10 +218,21 @@ def test_the_parent_ends_as_the_experiment_does(status: Any, expected: str) -> N
 
 
 def rewound() -> list[AnyEvent]:
-    lost: list[AnyEvent] = [ended("lost", "preempted", message="the node was lost"), Started(t=8.0, trial=0, attempt=2)]
+    lost: list[AnyEvent] = [
+        ended("lost", "preempted", message="the node was lost"),
+        Started(t=8.0, trial=0, attempt=2),
+    ]
     saved = Saved(t=5.0, trial=0, attempt=1, step=2, manifest="m2", size=1)
     back = Began(t=9.0, trial=0, attempt=2, node="node-2", restored=2)
-    return [*at_work(), rows(1, 0.1, 0.2), saved, rows(3, 0.9, 0.8), *lost, back, rows(3, 0.3, 0.4, 0.5, attempt=2)]
+    return [
+        *at_work(),
+        rows(1, 0.1, 0.2),
+        saved,
+        rows(3, 0.9, 0.8),
+        *lost,
+        back,
+        rows(3, 0.3, 0.4, 0.5, attempt=2),
+    ]
 
 
 def test_a_rewind_makes_a_new_run_with_exactly_the_surviving_points_and_retires_the_old() -> None:
@@ -193,19 +251,26 @@ def test_a_rewind_makes_a_new_run_with_exactly_the_surviving_points_and_retires_
 
 def last(run: Run, metric: str) -> float:
     """The value that MLflow shows in its table and sorts by."""
-    return float(max((step, value) for (name, step), (value, _) in run.points.items() if name == metric)[1])
+    return float(
+        max((step, value) for (name, step), (value, _) in run.points.items() if name == metric)[1]
+    )
 
 
 def test_the_best_value_and_its_step_are_what_mlflow_takes_for_the_last() -> None:
     events = [*at_work(), rows(1, 0.5), rows(2, 0.9, 0.7), rows(4, 0.6), rows(5, 0.8, 0.4)]
     for key in ("trial-0000", PARENT):
-        assert (last(one(events, key), "best_score"), last(one(events, key), "best_step")) == (0.9, 2)
+        assert (last(one(events, key), "best_score"), last(one(events, key), "best_step")) == (
+            0.9,
+            2,
+        )
     assert last(one(events), "score") == 0.4
 
 
 def test_a_value_that_a_rewind_superseded_does_not_stay_the_best() -> None:
     mlflow = whole(rewound()[:-1])
-    assert last(mlflow["trial-0000"], "best_score") == 0.9, "it is kept in the run that is out of MLflow's view"
+    assert last(mlflow["trial-0000"], "best_score") == 0.9, (
+        "it is kept in the run that is out of MLflow's view"
+    )
     for key in ("trial-0000.1", PARENT):
         assert (last(mlflow[key], "best_score"), last(mlflow[key], "best_step")) == (0.2, 2)
     mlflow = whole([*rewound()[:-2], Began(t=9.0, trial=0, attempt=2, node="node-2", restored=0)])
@@ -214,7 +279,11 @@ def test_a_value_that_a_rewind_superseded_does_not_stay_the_best() -> None:
 
 
 def test_every_runs_best_is_that_of_the_history_after_any_losses() -> None:
-    first = Simulation(seed=4, lose=0.1, slots=3).open(retries={"infrastructure": 1000}).run(interrupt_after=60)
+    first = (
+        Simulation(seed=4, lose=0.1, slots=3)
+        .open(retries={"infrastructure": 1000})
+        .run(interrupt_after=60)
+    )
     run = resumed(first.events, seed=5, lose=0.1, slots=2)
     history, mlflow = run.planner.history, whole(run.events)
     current = {r.name: r for r in mlflow.values() if not r.deleted}
@@ -224,11 +293,19 @@ def test_every_runs_best_is_that_of_the_history_after_any_losses() -> None:
             shown = current[task_name(trial.number)]
             assert (last(shown, "best_score"), last(shown, "best_step")) == trial.best
     assert history.best is not None
-    assert (last(mlflow[PARENT], "best_score"), last(mlflow[PARENT], "best_step")) == history.trials[history.best].best
+    assert (
+        last(mlflow[PARENT], "best_score"),
+        last(mlflow[PARENT], "best_step"),
+    ) == history.trials[history.best].best
 
 
 def test_a_metric_that_the_user_calls_so_is_theirs() -> None:
-    report = Reported(t=5.0, trial=0, attempt=1, rows=[Row(1, 1.0, {"score": 0.5, "best_score": 7.0, "loss": 1.0})])
+    report = Reported(
+        t=5.0,
+        trial=0,
+        attempt=1,
+        rows=[Row(1, 1.0, {"score": 0.5, "best_score": 7.0, "loss": 1.0})],
+    )
     assert one([*at_work(), report]).points[("best_score", 1)] == ("7.0", 1000)
 
 
@@ -236,7 +313,17 @@ def test_a_retry_that_repeats_nothing_goes_on_in_the_same_run() -> None:
     lost: list[AnyEvent] = [ended("lost", "preempted"), Started(t=8.0, trial=0, attempt=2)]
     saved = Saved(t=5.0, trial=0, attempt=1, step=2, manifest="m2", size=1)
     back = Began(t=9.0, trial=0, attempt=2, node="node-2", restored=2)
-    mlflow = whole([*at_work(), rows(1, 0.1, 0.2), saved, *lost, back, rows(3, 0.3, attempt=2), ended("done", attempt=2)])
+    mlflow = whole(
+        [
+            *at_work(),
+            rows(1, 0.1, 0.2),
+            saved,
+            *lost,
+            back,
+            rows(3, 0.3, attempt=2),
+            ended("done", attempt=2),
+        ]
+    )
     assert set(mlflow) == {PARENT, "trial-0000"}
     assert {step for _, step in mlflow["trial-0000"].points} == {1, 2, 3}
 
@@ -258,7 +345,9 @@ def segmented(events: list[AnyEvent], chance: random.Random) -> list[list[AnyEve
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(20, 150), st.integers(0, 60), st.integers(1, 5))
-def test_written_in_any_portions_and_from_any_cursor_it_is_the_same(seed: int, cut: int, more: int, gathered: int) -> None:
+def test_written_in_any_portions_and_from_any_cursor_it_is_the_same(
+    seed: int, cut: int, more: int, gathered: int
+) -> None:
     chance = random.Random(seed)
     first = Simulation(seed=seed, lose=0.1, slots=3).open(retries={"infrastructure": 1000})
     first.run(interrupt_after=chance.choice([40, None]))
@@ -281,3 +370,30 @@ def test_a_write_that_is_repeated_changes_nothing() -> None:
         write(mlflow, runs.take())
     assert mlflow == whole(events)
     assert isinstance(events[1], Opened)
+
+
+def test_names_keep_letters_of_any_script_and_never_become_the_same() -> None:
+    taken = ["学习率", "损失", "café", "a/b", "recall_1", "x" * 250]
+    changed = [
+        "recall@1",
+        "recall#1",
+        "acc@5",
+        "../x",
+        "..",
+        "",
+        "😀",
+        "हिन्दी",
+        "cafe\u0301",
+        "x" * 251,
+        "x" * 300,
+        "\ud800",
+        "a//b",
+        "a\n",
+    ]
+    names = {name: legal_name(name) for name in [*taken, *changed]}
+    assert [names[name] for name in taken] == taken
+    assert len(set(names.values())) == len(names)
+    for legal in names.values():
+        assert re.fullmatch(r"[/\w.\- :]{1,250}", legal), "what mlflow.utils.validation takes"
+        assert posixpath.normpath(legal) == legal
+    assert names["acc@5"] == "acc_5-c4e871ab", "a resumed experiment has to find its curve"

@@ -1,4 +1,6 @@
-"""The keys `mlflow` and `register` of a specification: what they take, and that a session may change them."""
+"""The keys `mlflow` and `register` of a specification: what they take, and that a session may
+change them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.claim import Opening, claimed
 from regrow.infra.log.reading import replay
 from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.stores.memory import MemoryStore
@@ -19,7 +21,9 @@ from tests.unit.simulated import SPEC
 def test_they_are_off_by_default_and_kept_in_the_canonical_form() -> None:
     plain = Spec.parse({**SPEC})
     assert (plain.register, plain.mlflow) == (None, Recording())
-    given = Spec.parse({**SPEC, "register": "digits", "mlflow": {"experiment": "Shared", "system_metrics": True}})
+    given = Spec.parse(
+        {**SPEC, "register": "digits", "mlflow": {"experiment": "Shared", "system_metrics": True}}
+    )
     assert Spec.parse(given.to_json()) == given
     assert given.identity() == plain.identity(), "where it is recorded makes it no other experiment"
 
@@ -28,10 +32,16 @@ def test_they_are_off_by_default_and_kept_in_the_canonical_form() -> None:
     ("changes", "line"),
     [
         ({"register": "a/b"}, 'register: "a/b": is no name; write 1 to 63'),
-        ({"mlflow": {"experiments": "x"}}, "mlflow.experiments: \"x\": unknown key; did you mean 'experiment'?"),
+        (
+            {"mlflow": {"experiments": "x"}},
+            "mlflow.experiments: \"x\": unknown key; did you mean 'experiment'?",
+        ),
         ({"mlflow": "x"}, 'mlflow: "x": is not a map; its keys are: experiment, system_metrics'),
         ({"mlflow": {"experiment": ""}}, 'mlflow.experiment: "": is empty; write a name'),
-        ({"mlflow": {"system_metrics": "yes"}}, 'mlflow.system_metrics: "yes": is neither true nor false; write true or false'),
+        (
+            {"mlflow": {"system_metrics": "yes"}},
+            'mlflow.system_metrics: "yes": is neither true nor false; write true or false',
+        ),
     ],
 )
 def test_what_they_do_not_take_is_told(changes: dict[str, Any], line: str) -> None:
@@ -46,21 +56,38 @@ def test_each_session_notes_what_it_was_told_and_the_environment_once() -> None:
     def opening(**changes: Any) -> Opening:
         spec = Spec.parse({**SPEC, **changes}).model_dump(mode="json")
         return Opening(
-            id="00000000-0000-0000-0000-000000000001", spec=spec, slots=1, trials=None, flow_run=None, code=None, versions={},
+            id="00000000-0000-0000-0000-000000000001",
+            spec=spec,
+            slots=1,
+            trials=None,
+            flow_run=None,
+            code=None,
+            versions={},
             environment={"python": "3"},
         )
 
     claimed(store, opening(register="a"), "driver-1")
     first = replay(store)
-    assert (first.spec.register, first.environment, first.spec.recorded_as) == ("a", {"python": "3"}, "simulated")
+    assert (first.spec.register, first.environment, first.spec.recorded_as) == (
+        "a",
+        {"python": "3"},
+        "simulated",
+    )
     claimed(store, opening(mlflow={"experiment": "Shared"}), "driver-2")
     second = replay(store)
     assert (second.spec.register, second.spec.recorded_as) == (None, "Shared")
     claimed(store, opening(mlflow={"experiment": "Shared"}), "driver-2")
     again = replay(store)
     assert again.opened is not None
-    assert (again.opened.by, again.opened.environment, again.spec.recorded_as) == ("coordinator", {}, "Shared")
+    assert (again.opened.by, again.opened.environment, again.spec.recorded_as) == (
+        "coordinator",
+        {},
+        "Shared",
+    )
 
 
 def test_the_page_of_a_server_that_is_away_is_its_front_page() -> None:
-    assert runs_page("http://127.0.0.1:1", "Shared", "accuracy", "max", only="id") == "http://127.0.0.1:1"
+    assert (
+        runs_page("http://127.0.0.1:1", "Shared", "accuracy", "max", only="id")
+        == "http://127.0.0.1:1"
+    )

@@ -1,4 +1,6 @@
-"""The sampler "mobster": its process by hand, what it learns from cut curves, and that it finds what is good."""
+"""The sampler "mobster": its process by hand, what it learns from cut curves, and that it finds
+what is good.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ def cube_of(space: Space) -> CubePoints:
 
 def ended(number: int, x: float, *values: float, status: Any = "done") -> Result:
     """A trial with values at steps 1, 3, 9."""
-    return Result(number=number, config={"x": x}, status=status, value=min(values), intermediate=list(zip((1, 3, 9), values, strict=False)))
+    return Result(
+        number=number,
+        config={"x": x},
+        status=status,
+        value=min(values),
+        intermediate=list(zip((1, 3, 9), values, strict=False)),
+    )
 
 
 def observed(count: int = 12, dimensions: int = 2) -> process.Observations:
@@ -41,7 +49,9 @@ def observed(count: int = 12, dimensions: int = 2) -> process.Observations:
     points = rng.random((count, dimensions))
     points[:, -1] = np.floor(points[:, -1] * 3)
     return process.Observations(
-        points=points, times=rng.choice([0.0, 0.5, 1.0], count), values=rng.normal(size=count),
+        points=points,
+        times=rng.choice([0.0, 0.5, 1.0], count),
+        values=rng.normal(size=count),
         choice=np.array([False] * (dimensions - 1) + [True]),
     )
 
@@ -64,7 +74,9 @@ def test_the_gradient_of_the_fit_is_that_of_its_loss(monkeypatch: pytest.MonkeyP
 def test_at_the_last_step_it_expects_what_was_seen_there_and_is_sure() -> None:
     seen = observed(8)
     seen.times[:] = 1.0
-    h = process.Hyperparameters(lengths=np.log([0.3, 0.5]), variance=0.0, time=0.0, noise=math.log(1e-6))
+    h = process.Hyperparameters(
+        lengths=np.log([0.3, 0.5]), variance=0.0, time=0.0, noise=math.log(1e-6)
+    )
     mean, spread = process.Process(seen, h).at_the_end(seen.points)
     assert np.allclose(mean, seen.values, atol=0.01)
     assert spread.max() < 0.05
@@ -73,11 +85,15 @@ def test_at_the_last_step_it_expects_what_was_seen_there_and_is_sure() -> None:
 
 
 def test_what_got_far_is_not_taken_for_average() -> None:
-    """Of twenty the best five went on, where all get better by 1: one that was cut off and average is expected to end average."""
+    """Of twenty the best five went on, where all get better by 1: one that was cut off and average
+    is expected to end average.
+    """
     xs = np.linspace(0, 1, 20)
     early = 2 * xs
     points, times = np.append(xs, xs[:5])[:, None], np.append(np.zeros(20), np.ones(5))
-    seen = process.Observations(points=points, times=times, values=np.append(early, early[:5] - 1), choice=np.array([False]))
+    seen = process.Observations(
+        points=points, times=times, values=np.append(early, early[:5] - 1), choice=np.array([False])
+    )
     h = process.fit(seen)
     mean, _ = process.Process(seen, h).at_the_end(np.array([[0.1], [0.7]]))
     assert mean[0] == pytest.approx(-0.8, abs=0.3)
@@ -90,7 +106,9 @@ def test_it_learns_whether_the_first_step_tells_anything(agrees: bool) -> None:
     points, last = rng.random((30, 1)), rng.normal(size=30)
     first = last + 0.05 * rng.normal(size=30) if agrees else rng.normal(size=30)
     seen = process.Observations(
-        points=np.vstack([points, points]), times=np.append(np.zeros(30), np.ones(30)), values=np.append(first, last),
+        points=np.vstack([points, points]),
+        times=np.append(np.zeros(30), np.ones(30)),
+        values=np.append(first, last),
         choice=np.array([False]),
     )
     correlation = math.exp(-math.exp(-process.fit(seen).time))
@@ -108,8 +126,12 @@ def test_the_largest_improvement_is_found_in_a_corner() -> None:
     cube = cube_of(Space.parse({f"x{i}": {"uniform": [0, 1]} for i in range(4)}))
     target = np.array([0.95, 0.1, 0.5, 0.9])
     found = largest_improvement(
-        lambda points: (np.square(points - target).sum(axis=1), np.full(len(points), 1e-3)), 0.0, np.full((1, 4), 0.5),
-        np.full((1, 4), 0.5), cube, np.random.default_rng(0),
+        lambda points: (np.square(points - target).sum(axis=1), np.full(len(points), 1e-3)),
+        0.0,
+        np.full((1, 4), 0.5),
+        np.full((1, 4), 0.5),
+        cube,
+        np.random.default_rng(0),
     )
     assert np.abs(found - target).max() < 0.15
 
@@ -143,20 +165,34 @@ def test_running_trials_are_learnt_from_and_kept_away_from() -> None:
 def test_failed_trials_teach_nothing_and_earlier_ones_do() -> None:
     sampler = make(GREEDY, setting(max_steps=9))
     for number in range(30):
-        sampler.tell(Result(number=number, config={"x": 0.9}, status="failed", value=-9.0, intermediate=[(9, -9.0)]))
+        sampler.tell(
+            Result(
+                number=number,
+                config={"x": 0.9},
+                status="failed",
+                value=-9.0,
+                intermediate=[(9, -9.0)],
+            )
+        )
         sampler.tell(Result(number=number + 200, config={"x": 0.9}, status="done", value=math.nan))
-        sampler.tell(Result(number=-number - 40, config={"y": 0.9}, status="done", value=-9.0))  # of another space
+        # of another space
+        sampler.tell(Result(number=-number - 40, config={"y": 0.9}, status="done", value=-9.0))
     random = make("random", setting())
     for n in range(300, 310):
         assert on_paper(sampler.ask(n, seed_of(n))) == on_paper(random.ask(n, seed_of(n)))
     for number in range(-20, 0):
         x = -number / 20
         sampler.tell(Result(number=number, config={"x": x}, status="done", value=x))
-    assert statistics.median(on_paper(sampler.ask(n, seed_of(n))).config["x"] for n in range(300, 320)) < 0.2
+    assert (
+        statistics.median(on_paper(sampler.ask(n, seed_of(n))).config["x"] for n in range(300, 320))
+        < 0.2
+    )
 
 
 @pytest.mark.parametrize("fails", ["where x is below 0.5", "by chance, most"])
-def test_around_failures_that_have_something_in_common_it_looks_elsewhere_and_others_do_not_lead_it_astray(fails: str) -> None:
+def test_around_failures_that_have_something_in_common_it_looks_elsewhere_and_others_do_not_lead_it_astray(
+    fails: str,
+) -> None:
     """The less x the better, so what is good leads to where trials fail."""
     wanted = {"where x is below 0.5": 0.5, "by chance, most": 0.0}[fails]
     failed, ends = 0, []
@@ -166,16 +202,27 @@ def test_around_failures_that_have_something_in_common_it_looks_elsewhere_and_ot
             config = on_paper(sampler.ask(n, seed_of(100 * seed + n))).config
             fault = config["x"] < wanted if wanted else seed_of(100 * seed + n + 7) % 3 > 0
             value = config["x"] + (config["y"] - 0.7) ** 2
-            sampler.tell(Result(number=n, config=config, status="failed" if fault else "done", value=None if fault else value))
+            sampler.tell(
+                Result(
+                    number=n,
+                    config=config,
+                    status="failed" if fault else "done",
+                    value=None if fault else value,
+                )
+            )
             failed += fault
             found = min(found, math.inf if fault else value)
         ends.append(found)
-    assert failed < 120, "of 160: the best lies at the edge of where they fail, and without a model of that it were 140"
+    assert failed < 120, (
+        "of 160: the best lies at the edge of where they fail, and without a model of that it were 140"
+    )
     assert statistics.median(ends) < wanted + 0.01
 
 
 def shifted(k: int) -> Callable[[Mapping[str, Any]], float]:
-    return lambda config: loss({**config, "lr": config["lr"] * 10**k, "width": config["width"] + k / 8})
+    return lambda config: loss(
+        {**config, "lr": config["lr"] * 10**k, "width": config["width"] + k / 8}
+    )
 
 
 def test_it_finds_what_is_good_in_few_trials() -> None:
@@ -208,23 +255,44 @@ def test_options_that_cannot_be_used(options: dict[str, Any], message: str) -> N
 
 @pytest.mark.parametrize("max_steps", [4, None])
 def test_a_replay_proposes_the_same(max_steps: int | None) -> None:
-    run = Replayed(search=GREEDY, setting=setting(MIXED, max_steps=max_steps), objective=loss, every=2).run()
+    run = Replayed(
+        search=GREEDY, setting=setting(MIXED, max_steps=max_steps), objective=loss, every=2
+    ).run()
     assert run.compared > 40
 
 
-@pytest.mark.parametrize("domain", [{"logint": [1, 8]}, {"logint": [16, 256]}, {"int": [1, 9]}, {"choice": ["a", "b", "c"]}, {"quniform": [0, 1, 0.25]}])
-def test_a_point_lies_where_its_configuration_will_be_told_and_every_value_can_be_reached(domain: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "domain",
+    [
+        {"logint": [1, 8]},
+        {"logint": [16, 256]},
+        {"int": [1, 9]},
+        {"choice": ["a", "b", "c"]},
+        {"quniform": [0, 1, 0.25]},
+    ],
+)
+def test_a_point_lies_where_its_configuration_will_be_told_and_every_value_can_be_reached(
+    domain: dict[str, Any],
+) -> None:
     space = Space.parse({"x": domain})
     (parameter,) = modelled(space)
     settled = cube_of(space).settled(np.linspace(1e-9, 1 - 1e-9, 4001)[:, None])[:, 0]
     values = [parameter.domain.quantile(u) for u in settled.tolist()]
-    assert settled == pytest.approx([position(parameter.domain, value) for value in values], abs=1e-12)
+    assert settled == pytest.approx(
+        [position(parameter.domain, value) for value in values], abs=1e-12
+    )
     assert len({*map(str, values)}) == parameter.domain.cells
 
 
 def test_what_is_inactive_lies_in_the_middle_also_below_what_is_inactive() -> None:
-    deep = {"on": {"choice": [True, False]}, "kind": {"choice": ["a", "b"], "when": {"on": True}}, "y": {"uniform": [0, 1], "when": {"kind": "a"}}}
-    settled = cube_of(Space.parse(deep)).settled(np.array([[0.1, 0.1, 0.9], [0.1, 0.9, 0.9], [0.9, 0.1, 0.9]]))
+    deep = {
+        "on": {"choice": [True, False]},
+        "kind": {"choice": ["a", "b"], "when": {"on": True}},
+        "y": {"uniform": [0, 1], "when": {"kind": "a"}},
+    }
+    settled = cube_of(Space.parse(deep)).settled(
+        np.array([[0.1, 0.1, 0.9], [0.1, 0.9, 0.9], [0.9, 0.1, 0.9]])
+    )
     assert settled.tolist() == [[0.25, 0.25, 0.9], [0.25, 0.75, 0.5], [0.75, 0.5, 0.5]]
 
 
@@ -236,7 +304,11 @@ def test_no_configuration_is_proposed_twice_while_there_are_others() -> None:
         if number >= 4:
             assert (config["x"], config["y"]) not in seen
         seen.add((config["x"], config["y"]))
-        sampler.tell(Result(number=number, config=config, status="done", value=float("abcd".index(config["x"]))))
+        sampler.tell(
+            Result(
+                number=number, config=config, status="done", value=float("abcd".index(config["x"]))
+            )
+        )
 
 
 def test_without_max_steps_a_trial_that_runs_has_no_value_yet() -> None:
@@ -244,7 +316,15 @@ def test_without_max_steps_a_trial_that_runs_has_no_value_yet() -> None:
     assert isinstance(sampler, Watching)
     for number in range(8):
         x = (number + 0.5) / 8
-        sampler.tell(Result(number=number, config={"x": x}, status="done", value=(x - 0.3) ** 2, intermediate=[(1, 5.0), (7, (x - 0.3) ** 2)]))
+        sampler.tell(
+            Result(
+                number=number,
+                config={"x": x},
+                status="done",
+                value=(x - 0.3) ** 2,
+                intermediate=[(1, 5.0), (7, (x - 0.3) ** 2)],
+            )
+        )
     sampler.tell(Result(number=8, config={"x": 0.31}, status="running"))
     before = on_paper(sampler.ask(9, 5))
     sampler.watch([Result(number=8, config={"x": 0.31}, status="running", intermediate=[(1, 5.0)])])
@@ -271,7 +351,9 @@ def test_a_number_on_a_logarithmic_scale_is_not_proposed_twice_either() -> None:
     sampler, seen = make(GREEDY, setting(Space.parse({"n": {"logint": [1, 8]}}))), []
     for number in range(8):
         seen.append(on_paper(sampler.ask(number, seed_of(number))).config["n"])
-        sampler.tell(Result(number=number, config={"n": seen[-1]}, status="done", value=abs(seen[-1] - 3.0)))
+        sampler.tell(
+            Result(number=number, config={"n": seen[-1]}, status="done", value=abs(seen[-1] - 3.0))
+        )
     late = seen[4:]
     assert len({*late}) == len(late)
     assert not {*late} & {*seen[:4]}

@@ -1,4 +1,6 @@
-"""What an attempt needs, and what fits on the nodes of a cluster: counted once, asked of Ray as it was counted."""
+"""What an attempt needs, and what fits on the nodes of a cluster: counted once, asked of Ray as it
+was counted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from regrow.search.spec.parts import Children, Resources
 from regrow.tasks.errors import UserError
 from tests.unit.simulated import SPEC
 
-SMALL, LARGE = {"CPU": 4.0, "memory": 2.0**33}, {"CPU": 8.0, "GPU": 2.0, "memory": 2.0**34, "licence": 1.0}
+SMALL, LARGE = (
+    {"CPU": 4.0, "memory": 2.0**33},
+    {"CPU": 8.0, "GPU": 2.0, "memory": 2.0**34, "licence": 1.0},
+)
 
 
 @pytest.mark.parametrize(
@@ -31,18 +36,42 @@ SMALL, LARGE = {"CPU": 4.0, "memory": 2.0**33}, {"CPU": 8.0, "GPU": 2.0, "memory
 )  # fmt: skip
 def test_an_attempt_is_on_one_node(resources: dict[str, Any], small: int, large: int) -> None:
     needs = Resources(**resources).needs()
-    assert (needs.fitting(SMALL), needs.fitting(LARGE), room(needs, [SMALL, LARGE])) == (small, large, small + large)
+    assert (needs.fitting(SMALL), needs.fitting(LARGE), room(needs, [SMALL, LARGE])) == (
+        small,
+        large,
+        small + large,
+    )
 
 
 def test_all_bundles_of_a_wide_attempt_are_on_one_node() -> None:
-    assert [Resources(cpu=2).needs(width).fitting(LARGE) for width in (1, 2, 3, 4, 5)] == [4, 2, 1, 1, 0]
-    assert room(Resources(cpu=3).needs(4), [LARGE, SMALL]) == 0, "also where two nodes together had it"
+    assert [Resources(cpu=2).needs(width).fitting(LARGE) for width in (1, 2, 3, 4, 5)] == [
+        4,
+        2,
+        1,
+        1,
+        0,
+    ]
+    assert room(Resources(cpu=3).needs(4), [LARGE, SMALL]) == 0, (
+        "also where two nodes together had it"
+    )
     mixed = Needs(bundles=({"CPU": 1.0, "GPU": 1.0}, {"CPU": 3.0}))
-    assert (mixed.of_node(), mixed.fitting(LARGE), mixed.fitting(SMALL)) == ({"CPU": 4.0, "GPU": 1.0}, 2, 0)
+    assert (mixed.of_node(), mixed.fitting(LARGE), mixed.fitting(SMALL)) == (
+        {"CPU": 4.0, "GPU": 1.0},
+        2,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
-    ("resources", "most"), [({}, 8), ({"gpu": 1}, 2), ({"gpu": 0.5}, 2), ({"gpu": 0.3}, 3), ({"cpu": 9}, 1), ({"cpu": 0}, 1)]
+    ("resources", "most"),
+    [
+        ({}, 8),
+        ({"gpu": 1}, 2),
+        ({"gpu": 0.5}, 2),
+        ({"gpu": 0.3}, 3),
+        ({"cpu": 9}, 1),
+        ({"cpu": 0}, 1),
+    ],
 )
 def test_how_many_slots_one_attempt_can_have(resources: dict[str, Any], most: int) -> None:
     assert Resources(**resources).shape.widest([SMALL, LARGE]) == most
@@ -51,28 +80,46 @@ def test_how_many_slots_one_attempt_can_have(resources: dict[str, Any], most: in
 def test_ray_is_asked_for_all_bundles() -> None:
     needs = Resources(cpu=0.5, gpu=0.1, memory=1000, custom={"licence": 0.5}).needs(10)
     assert options_of(needs.of_node()) == {
-        "num_cpus": 5.0, "num_gpus": 1.0, "memory": 10_000, "resources": {"licence": 5.0}, "runtime_env": TRIAL_ENV,
+        "num_cpus": 5.0,
+        "num_gpus": 1.0,
+        "memory": 10_000,
+        "resources": {"licence": 5.0},
+        "runtime_env": TRIAL_ENV,
     }
-    assert options_of(Resources(cpu=0).needs().of_node()) == {"num_cpus": 0, "num_gpus": 0, "resources": {}, "runtime_env": TRIAL_ENV}
+    assert options_of(Resources(cpu=0).needs().of_node()) == {
+        "num_cpus": 0,
+        "num_gpus": 0,
+        "resources": {},
+        "runtime_env": TRIAL_ENV,
+    }
 
 
-# ---- groups ------------------------------------------------------------------------------------------------------------
+# ---- groups
 
 
 @pytest.mark.parametrize(
     ("resources", "nodes", "slots", "widest"),
     [
         ({"workers": 3}, [4, 4], 6, 3),  # one of them lies on both
-        ({"workers": 4, "cpu": 3}, [4, 4, 4], 0, 4), ({"workers": 3, "cpu": 3}, [4, 4, 4], 3, 3),
-        ({"workers": [2, 4]}, [10], 10, 4), ({"workers": [2, 4]}, [3, 2], 4, 4), ({"workers": [2, 4]}, [3], 3, 3),
-        ({"workers": [2, 4]}, [1], 0, 2), ({"workers": [2, 4]}, [], 0, 2),
-        ({"children": {"cpu": 1, "count": 3}}, [4, 4], 2, 1), ({"children": {"cpu": 2, "count": 2}}, [2, 2, 2], 1, 1),
-        ({"workers": 2, "children": {"cpu": 2}}, [4, 4], 4, 2), ({"workers": 2, "children": {"cpu": 5}}, [4, 4], 0, 2),
-        ({"workers": [1, 4], "children": {"cpu": 2}}, [4, 3], 4, 4), ({"workers": [1, 4], "children": {"cpu": 2}}, [4, 1], 3, 3),
+        ({"workers": 4, "cpu": 3}, [4, 4, 4], 0, 4),
+        ({"workers": 3, "cpu": 3}, [4, 4, 4], 3, 3),
+        ({"workers": [2, 4]}, [10], 10, 4),
+        ({"workers": [2, 4]}, [3, 2], 4, 4),
+        ({"workers": [2, 4]}, [3], 3, 3),
+        ({"workers": [2, 4]}, [1], 0, 2),
+        ({"workers": [2, 4]}, [], 0, 2),
+        ({"children": {"cpu": 1, "count": 3}}, [4, 4], 2, 1),
+        ({"children": {"cpu": 2, "count": 2}}, [2, 2, 2], 1, 1),
+        ({"workers": 2, "children": {"cpu": 2}}, [4, 4], 4, 2),
+        ({"workers": 2, "children": {"cpu": 5}}, [4, 4], 0, 2),
+        ({"workers": [1, 4], "children": {"cpu": 2}}, [4, 3], 4, 4),
+        ({"workers": [1, 4], "children": {"cpu": 2}}, [4, 1], 3, 3),
         ({"workers": 2, "cpu": 0.1}, [1], 10, 2),
     ],
 )
-def test_a_group_may_lie_on_several_nodes(resources: dict[str, Any], nodes: list[int], slots: int, widest: int) -> None:
+def test_a_group_may_lie_on_several_nodes(
+    resources: dict[str, Any], nodes: list[int], slots: int, widest: int
+) -> None:
     shape, there = Resources(**resources).shape, [{"CPU": float(cpus)} for cpus in nodes]
     assert (shape.slots(there), shape.widest(there)) == (slots, widest)
 
@@ -90,7 +137,13 @@ def test_each_kind_of_bundle_needs_what_it_needs() -> None:
 
 
 def test_what_a_group_is_made_of_and_what_is_none() -> None:
-    assert [Resources(workers=w).grouped for w in (None, 1, (1, 1), (1, 2), 2)] == [False, False, False, True, True]
+    assert [Resources(workers=w).grouped for w in (None, 1, (1, 1), (1, 2), 2)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert Resources(children=Children()).grouped
     assert Resources(workers=1).needs() == Resources().needs()
 
@@ -98,14 +151,29 @@ def test_what_a_group_is_made_of_and_what_is_none() -> None:
 def test_counting_at_once_is_counting_one_by_one() -> None:
     chance = random.Random(5)
     for _ in range(300):
-        nodes = [{"CPU": float(chance.randint(0, 9)), "GPU": float(chance.randint(0, 3))} for _ in range(chance.randint(0, 5))]
-        children = {"cpu": chance.choice((0.5, 1, 2, 3)), "count": chance.randint(1, 3)} if chance.random() < 0.6 else None
+        nodes = [
+            {"CPU": float(chance.randint(0, 9)), "GPU": float(chance.randint(0, 3))}
+            for _ in range(chance.randint(0, 5))
+        ]
+        children = (
+            {"cpu": chance.choice((0.5, 1, 2, 3)), "count": chance.randint(1, 3)}
+            if chance.random() < 0.6
+            else None
+        )
         least = chance.randint(1, 3)
         workers = [least, least + chance.randint(0, 3)]
-        given = {"cpu": chance.choice((0.5, 1, 2)), "gpu": chance.choice((0, 0, 0.5)), "workers": workers, "children": children}
+        given = {
+            "cpu": chance.choice((0.5, 1, 2)),
+            "gpu": chance.choice((0, 0, 0.5)),
+            "workers": workers,
+            "children": children,
+        }
         shape = Resources.model_validate(given).shape
         if shape.grouped:
-            assert (shape.slots(nodes), shape.widest(nodes)) == one_by_one(shape, nodes), (shape, nodes)
+            assert (shape.slots(nodes), shape.widest(nodes)) == one_by_one(shape, nodes), (
+                shape,
+                nodes,
+            )
 
 
 def one_by_one(shape: Shape, nodes: Sequence[Mapping[str, float]]) -> tuple[int, int]:
@@ -129,13 +197,19 @@ def one_by_one(shape: Shape, nodes: Sequence[Mapping[str, float]]) -> tuple[int,
 
 def test_a_large_cluster_is_counted_at_once() -> None:
     nodes = [{"CPU": 64.0, "memory": 2.0**37}] * 300
-    for resources in ({"workers": 4}, {"workers": [2, 8]}, {"cpu": 3, "children": {"cpu": 2, "count": 2}}):
+    for resources in (
+        {"workers": 4},
+        {"workers": [2, 8]},
+        {"cpu": 3, "children": {"cpu": 2, "count": 2}},
+    ):
         began = time.process_time()
         assert Resources(**resources).shape.slots(nodes) > 2000
         assert time.process_time() - began < 0.5, "it is asked for twice a second; 40 ms as a rule"
 
 
-def test_how_many_slots_there_are_where_somebody_says_how_many_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_slots_there_are_where_somebody_says_how_many_trials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def most(workers: Any, **changes: Any) -> int | None:
         return scaling.most(Spec.parse({**SPEC, "resources": {"workers": workers}, **changes}))
 
@@ -155,9 +229,13 @@ def test_a_cluster_without_room_for_a_group_is_told_with_what_it_has() -> None:
     cluster: Any = Two()
     assert slots(Spec.parse({**SPEC, "resources": {"workers": 3}}), cluster) == 3
     for resources, told in (
-        ({"workers": 4}, "of 4 workers that need this"), ({"workers": [5, 8]}, "of 5 workers that need this"),
+        ({"workers": 4}, "of 4 workers that need this"),
+        ({"workers": [5, 8]}, "of 5 workers that need this"),
         ({"children": {"count": 3}}, "with 3 bundles of children that needs this"),
-        ({"workers": 2, "children": {"cpu": 2}}, "of 2 workers with 1 bundle of children that need this"),
+        (
+            {"workers": 2, "children": {"cpu": 2}},
+            "of 2 workers with 1 bundle of children that need this",
+        ),
     ):
         spec = Spec.parse({**SPEC, "resources": resources})
         with pytest.raises(SpecError) as error:
@@ -170,7 +248,11 @@ def test_a_cluster_without_room_for_a_group_is_told_with_what_it_has() -> None:
 
 
 def _whole(resources: dict[str, Any]) -> dict[str, Any]:
-    return {"children": {"cpu": 1, "count": 1, **resources["children"]}} if "children" in resources else {}
+    return (
+        {"children": {"cpu": 1, "count": 1, **resources["children"]}}
+        if "children" in resources
+        else {}
+    )
 
 
 def test_what_fits_on_no_node_is_said_with_what_the_nodes_have() -> None:
@@ -186,7 +268,9 @@ def test_what_fits_on_no_node_is_said_with_what_the_nodes_have() -> None:
     with pytest.raises(SpecError) as error:
         slots(Spec.parse({**SPEC, "resources": asked}), cluster)
     assert (error.value.key, error.value.value) == ("resources", asked)
-    assert "they have cpu 4, gpu 0, memory 8.6 GB; cpu 8, gpu 2, memory 17 GB, licence 1" in str(error.value)
+    assert "they have cpu 4, gpu 0, memory 8.6 GB; cpu 8, gpu 2, memory 17 GB, licence 1" in str(
+        error.value
+    )
 
 
 def test_a_cluster_that_grows_may_have_no_node_yet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""What a notebook's cell is sent while an experiment runs. With a real kernel: tests/system/test_notebook.py."""
+"""What a notebook's cell is sent while an experiment runs. With a real kernel:
+tests/system/test_notebook.py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.unit.told import rows_of
 
 
 class Cell:
-    """Where a kernel's messages go: how many new outputs there were, and what each picture showed."""
+    """Where a kernel's messages go: how many new outputs there were, and what each picture
+    showed.
+    """
 
     def __init__(self) -> None:
         self.outputs = 0
@@ -55,8 +59,14 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
 
 def test_one_output_is_renewed_from_the_first_line_to_the_last(cell: Cell) -> None:
     assert in_notebook()
-    events = exported.simulation(space={"x": {"uniform": [0, 1]}, "kind": {"choice": ["<b>", "c"]}}, trials=30, schedule="fifo")
-    events.objective = FunctionObjective(function=lambda config, step: {"score": config["x"] * step}, spec=events.spec)
+    events = exported.simulation(
+        space={"x": {"uniform": [0, 1]}, "kind": {"choice": ["<b>", "c"]}},
+        trials=30,
+        schedule="fifo",
+    )
+    events.objective = FunctionObjective(
+        function=lambda config, step: {"score": config["x"] * step}, spec=events.spec
+    )
     events.run()
     viewer = NotebookViewer()
     viewer.say("Prefect: http://127.0.0.1:1")
@@ -69,7 +79,9 @@ def test_one_output_is_renewed_from_the_first_line_to_the_last(cell: Cell) -> No
     under_way = cell.html[len(cell.html) // 2]
     assert "<b>kinds</b> is running" in under_way
     states = re.findall(r"<tr><td>\d+</td><td>(\w+)</td>", under_way)
-    assert states == sorted(states, key=lambda state: state != "running"), "those that run come first"
+    assert states == sorted(states, key=lambda state: state != "running"), (
+        "those that run come first"
+    )
     assert len(states) == notebook.ROWS
     last = cell.html[-1]
     assert "<b>kinds</b> is finished" in last
@@ -101,4 +113,6 @@ def test_a_figure_is_kept_as_plotlys_data_and_as_html_that_needs_nothing_else(ce
         assert picture["application/vnd.plotly.v1+json"]["data"]
         page = picture["text/html"]
         assert "DecompressionStream" in page
-        assert not re.search(r"(src|href)\s*=|https?://(?!www\.w3\.org)", page[page.index("const figure") :])
+        assert not re.search(
+            r"(src|href)\s*=|https?://(?!www\.w3\.org)", page[page.index("const figure") :]
+        )

@@ -1,4 +1,6 @@
-"""`notify:` of a specification: it names variables, never addresses, and what becomes of the events that it can name."""
+"""`notify:` of a specification: it names variables, never addresses, and what becomes of the events
+that it can name.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,17 @@ SECRET = "https://hooks.slack.com/services/T000/B000/XXXX"
 
 
 def spec(notify: Any) -> Spec:
-    return Spec.parse({
-        "name": "x", "trainable": "a.py:b", "metric": "acc", "mode": "max", "space": {"lr": {"uniform": [0, 1]}}, "trials": 1,
-        "notify": notify,
-    })
+    return Spec.parse(
+        {
+            "name": "x",
+            "trainable": "a.py:b",
+            "metric": "acc",
+            "mode": "max",
+            "space": {"lr": {"uniform": [0, 1]}},
+            "trials": 1,
+            "notify": notify,
+        }
+    )
 
 
 def test_variables_are_named_with_or_without_braces() -> None:
@@ -65,7 +74,10 @@ def test_an_automation_is_about_its_experiment_alone() -> None:
     made = automation("n", "digits", Notify(slack="$X"), [], scheduled=False)
     trigger = made.trigger.model_dump()
     assert trigger["expect"] == {"regrow.experiment.finished", "regrow.experiment.failed"}
-    assert trigger["match"]["prefect.resource.id"] == ["regrow.experiment.digits", "regrow.trial.digits.*"]
+    assert trigger["match"]["prefect.resource.id"] == [
+        "regrow.experiment.digits",
+        "regrow.trial.digits.*",
+    ]
 
 
 def test_a_schedules_automation_is_about_the_experiments_that_are_named_after_it() -> None:
@@ -73,7 +85,9 @@ def test_a_schedules_automation_is_about_the_experiments_that_are_named_after_it
     made = automation("n", owner, Notify(slack="$X"), [], scheduled=True)
     name = run_name(owner, datetime(2026, 11, 22, 2, 30, 15, tzinfo=UTC), ())
     matched = made.trigger.model_dump()["match"]["prefect.resource.id"]
-    assert any(one.endswith("*") and f"regrow.experiment.{name}".startswith(one[:-1]) for one in matched)
+    assert any(
+        one.endswith("*") and f"regrow.experiment.{name}".startswith(one[:-1]) for one in matched
+    )
 
 
 def test_an_experiment_whose_hours_are_over_says_so() -> None:
@@ -85,7 +99,12 @@ def test_an_experiment_whose_hours_are_over_says_so() -> None:
     assert all(one.payload["text"] for one in told if one.event)
     other = PrefectEvents()
     unlimited = Simulation().open(schedule="fifo", stop={"target": 0.1}).run().events
-    assert not [one for event in unlimited for one in other.take(event) if one.event == "regrow.experiment.budget"]
+    assert not [
+        one
+        for event in unlimited
+        for one in other.take(event)
+        if one.event == "regrow.experiment.budget"
+    ]
 
 
 def test_a_trial_that_stalled_is_lost_and_says_that_it_stalled() -> None:
@@ -95,8 +114,19 @@ def test_a_trial_that_stalled_is_lost_and_says_that_it_stalled() -> None:
         if isinstance(event, Began):
             break
     assert isinstance(event, Began)
-    ended = Ended(t=event.t + 1, trial=event.trial, attempt=event.attempt, outcome="lost", cause="stalled", message="hung")
+    ended = Ended(
+        t=event.t + 1,
+        trial=event.trial,
+        attempt=event.attempt,
+        outcome="lost",
+        cause="stalled",
+        message="hung",
+    )
     lost, stalled = fold.take(ended)
-    assert (lost.event, stalled.event, stalled.line) == ("regrow.trial.lost", "regrow.trial.stalled", "")
+    assert (lost.event, stalled.event, stalled.line) == (
+        "regrow.trial.lost",
+        "regrow.trial.stalled",
+        "",
+    )
     assert lost.id != stalled.id
     assert "hung" in lost.payload["text"] == stalled.payload["text"]

@@ -1,8 +1,8 @@
 """State roots that earlier versions made are opened by this one, and say what they said then.
 
-Each archive was made by the version in its name, with real runs (`tests/data/make_states.py` says of what, and how); 0.1.0 by its
-last revision in which Prefect's task engine ran in the workers. That this version also goes on with them is in
-`tests/system/test_old_states.py`.
+Each archive was made by the version in its name, with real runs (`tests/data/make_states.py` says
+of what, and how); 0.1.0 by its last revision in which Prefect's task engine ran in the workers.
+That this version also goes on with them is in `tests/system/test_old_states.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ import regrow as rg
 from regrow.cli.app import app
 from tests.data import KINDS, SAID, STATES, unpack
 
-KEPT = {"finished": "model.json", "pbt": "model.json", "paused": "total", "failed": "step", "killed": "total", "command": "weight"}
+KEPT = {
+    "finished": "model.json",
+    "pbt": "model.json",
+    "paused": "total",
+    "failed": "step",
+    "killed": "total",
+    "command": "weight",
+}
 """The file in a checkpoint, of the experiments that have any."""
 
 
@@ -40,9 +47,13 @@ def regrow(old: Path, *words: object) -> str:
 def is_still_said(then: Any, now: Any) -> bool:
     """Whether all of `then` is in `now`, which may say more in its objects, not in its lists."""
     if isinstance(then, dict):
-        return isinstance(now, dict) and all(key in now and is_still_said(value, now[key]) for key, value in then.items())
+        return isinstance(now, dict) and all(
+            key in now and is_still_said(value, now[key]) for key, value in then.items()
+        )
     if isinstance(then, list):
-        return isinstance(now, list) and len(then) == len(now) and all(map(is_still_said, then, now))
+        return (
+            isinstance(now, list) and len(then) == len(now) and all(map(is_still_said, then, now))
+        )
     return bool(then == now)
 
 
@@ -84,7 +95,15 @@ def test_every_decision_is_recomputed_as_it_was_taken(old: Path, name: str) -> N
 def test_reports_and_exports_are_made_of_it(old: Path, name: str, tmp_path: Path) -> None:
     regrow(old, "report", name, "-o", tmp_path / "report.html")
     assert name in (tmp_path / "report.html").read_text()
-    regrow(old, "export", name, "--optuna", f"sqlite:///{tmp_path}/x.db", "--tensorboard", tmp_path / "tb")
+    regrow(
+        old,
+        "export",
+        name,
+        "--optuna",
+        f"sqlite:///{tmp_path}/x.db",
+        "--tensorboard",
+        tmp_path / "tb",
+    )
     assert list((tmp_path / "tb").rglob("events.out.*"))
 
 
@@ -100,4 +119,6 @@ def test_python_has_it_as_an_object(old: Path, name: str) -> None:
     result = rg.open(name, state=str(old / "state"))
     assert result.best is not None
     assert (result.best.trial, result.best.value) == (view["best"]["trial"], view["best"]["value"])
-    assert len(result.points()) == len((old / "said" / name / "history.jsonl").read_text().splitlines())
+    assert len(result.points()) == len(
+        (old / "said" / name / "history.jsonl").read_text().splitlines()
+    )

@@ -35,7 +35,9 @@ def threads() -> set[int]:
     return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
 
 
-def test_there_is_one_while_a_function_runs_and_as_many_as_before_after_it_even_if_it_raises() -> None:
+def test_there_is_one_while_a_function_runs_and_as_many_as_before_after_it_even_if_it_raises() -> (
+    None
+):
     @on_one_thread
     def function(fails: bool) -> set[int]:
         if fails:
@@ -66,7 +68,9 @@ print(first(), threads())
 
 def test_it_holds_for_the_first_call_of_a_process_which_is_what_loads_the_libraries() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
-    done = subprocess.run([sys.executable, "-c", FRESH], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH], env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "{1} {2}\n"
 
 

@@ -18,7 +18,9 @@ class Base:
 class Narrower(Base):
     """Passes on what it does not know."""
 
-    def __init__(self, setting: str, *, share: float = 0.25, more: bool = False, **options: Any) -> None:
+    def __init__(
+        self, setting: str, *, share: float = 0.25, more: bool = False, **options: Any
+    ) -> None:
         super().__init__(setting, share=share, **options)
         self.more = more
 
@@ -41,7 +43,9 @@ def test_a_class_that_passes_options_on_takes_those_of_its_base(kind: type[Narro
     assert (made.setting, made.count, made.share, made.more) == ("s", 7, 0.25, True)
     with pytest.raises(SpecError, match=r"search\.narrower\.conut.*did you mean 'count'"):
         build(kind, {"conut": 7}, key="search.narrower", setting="s")
-    with pytest.raises(SpecError, match=r"search\.narrower\.count.*not a whole number.*the default is 3"):
+    with pytest.raises(
+        SpecError, match=r"search\.narrower\.count.*not a whole number.*the default is 3"
+    ):
         build(kind, {"count": "many"}, key="search.narrower", setting="s")
 
 

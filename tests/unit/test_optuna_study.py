@@ -1,4 +1,6 @@
-"""Samplers of Optuna in a study that is rebuilt from results: their own proposals, and no trace of the order of telling."""
+"""Samplers of Optuna in a study that is rebuilt from results: their own proposals, and no trace of
+the order of telling.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,14 @@ SPACE = Space.parse(
         "c": "k",
     }
 )
-FLAT = Space.parse({"x": {"uniform": [0, 1]}, "k": {"int": [1, 9]}, "c": {"choice": ["a", "b", "d"]}})
-DISTRIBUTIONS = {"x": FloatDistribution(0, 1), "k": IntDistribution(1, 9), "c": CategoricalDistribution((0, 1, 2))}
+FLAT = Space.parse(
+    {"x": {"uniform": [0, 1]}, "k": {"int": [1, 9]}, "c": {"choice": ["a", "b", "d"]}}
+)
+DISTRIBUTIONS = {
+    "x": FloatDistribution(0, 1),
+    "k": IntDistribution(1, 9),
+    "c": CategoricalDistribution((0, 1, 2)),
+}
 ONE = Setting(space=SPACE, modes=("min",), max_steps=9)
 LIMITED = Setting(space=SPACE, modes=("min",), constraints=1)
 TWO = Setting(space=SPACE, modes=("min", "max"), constraints=2)
@@ -62,36 +70,67 @@ def flat_values(config: Mapping[str, Any], count: int) -> list[float]:
     return [one, abs(config["x"] - 0.8) - config["k"] / 9][:count]
 
 
-# ---- the samplers' own proposals -------------------------------------------------------------------------------------
+# ---- the samplers' own proposals
 
 
 @pytest.mark.parametrize(
     ("search", "theirs", "modes"),
     [
-        ({"nsga2": SMALL}, lambda seed: NSGAIISampler(population_size=6, seed=seed), ("min", "min")),
+        (
+            {"nsga2": SMALL},
+            lambda seed: NSGAIISampler(population_size=6, seed=seed),
+            ("min", "min"),
+        ),
         ({"nsga2": SMALL}, lambda seed: NSGAIISampler(population_size=6, seed=seed), ("max",)),
-        ({"nsga3": SMALL}, lambda seed: NSGAIIISampler(population_size=6, seed=seed), ("min", "max")),
-        (of_optuna("TPESampler", n_startup_trials=4), lambda seed: TPESampler(n_startup_trials=4, seed=seed), ("min",)),
-        (of_optuna("TPESampler", n_startup_trials=4), lambda seed: TPESampler(n_startup_trials=4, seed=seed), ("min", "max")),
+        (
+            {"nsga3": SMALL},
+            lambda seed: NSGAIIISampler(population_size=6, seed=seed),
+            ("min", "max"),
+        ),
+        (
+            of_optuna("TPESampler", n_startup_trials=4),
+            lambda seed: TPESampler(n_startup_trials=4, seed=seed),
+            ("min",),
+        ),
+        (
+            of_optuna("TPESampler", n_startup_trials=4),
+            lambda seed: TPESampler(n_startup_trials=4, seed=seed),
+            ("min", "max"),
+        ),
     ],
 )
 @pytest.mark.parametrize("constraints", [0, 1])
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_synchronous_trials_are_those_of_a_plain_study(search: Any, theirs: Any, modes: Any, constraints: int) -> None:
+def test_synchronous_trials_are_those_of_a_plain_study(
+    search: Any, theirs: Any, modes: Any, constraints: int
+) -> None:
     ours = make(search, Setting(space=FLAT, modes=modes, constraints=constraints))
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(directions=["minimize" if m == "min" else "maximize" for m in modes])
+    study = optuna.create_study(
+        directions=["minimize" if m == "min" else "maximize" for m in modes]
+    )
     for number in range(30):
         study.sampler = theirs(seed_of(number))
         trial = study.ask()
-        expected: dict[str, Any] = {"x": trial.suggest_float("x", 0, 1), "k": trial.suggest_int("k", 1, 9)}
+        expected: dict[str, Any] = {
+            "x": trial.suggest_float("x", 0, 1),
+            "k": trial.suggest_int("k", 1, 9),
+        }
         expected["c"] = "abd"[trial.suggest_categorical("c", range(3))]
         proposal = on_paper(ours.ask(number, seed_of(number)))
         assert proposal.config == expected, f"trial {number}"
-        values, violations = flat_values(proposal.config, len(modes)), [proposal.config["x"] - 0.7] * constraints
+        values, violations = (
+            flat_values(proposal.config, len(modes)),
+            [proposal.config["x"] - 0.7] * constraints,
+        )
         for violation in violations:
             trial.set_constraint("0", violation)
-        result: dict[str, Any] = {"number": number, "config": proposal.config, "state": proposal.state, "violations": tuple(violations)}
+        result: dict[str, Any] = {
+            "number": number,
+            "config": proposal.config,
+            "state": proposal.state,
+            "violations": tuple(violations),
+        }
         if number % 5 == 4:
             study.tell(trial, state=TrialState.FAIL)
             ours.tell(Result(**result, status="failed"))
@@ -127,7 +166,13 @@ def test_a_replay_of_gaussian_processes_proposes_the_same(setting: Setting) -> N
         space = Setting(space=FLAT, modes=setting.modes)
         search = {"gp": {"n_startup_trials": 4}}
         run = Replayed(
-            search=search, setting=space, objective=lambda c: flat_values(c, 1)[0], count=6, every=5, earlier=0, in_flight=1
+            search=search,
+            setting=space,
+            objective=lambda c: flat_values(c, 1)[0],
+            count=6,
+            every=5,
+            earlier=0,
+            in_flight=1,
         ).run()
         assert any("trial" in r.state for r in run.told)  # the model has proposed
         assert run.compared == 4
@@ -138,7 +183,9 @@ def test_a_replay_of_gaussian_processes_proposes_the_same(setting: Setting) -> N
 def test_gaussian_processes_without_torch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regrow.search.samplers.find_spec", lambda name: None)
     make("gp", ONE)  # as reading a log does
-    with pytest.raises(SpecError, match=r"needs PyTorch, which is not installed; pip install 'regrow\[torch\]'"):
+    with pytest.raises(
+        SpecError, match=r"needs PyTorch, which is not installed; pip install 'regrow\[torch\]'"
+    ):
         check_installed("gp")
 
 
@@ -152,8 +199,13 @@ def test_tpe_of_several_metrics_finds_the_front_where_the_constraints_are_met() 
             lrs.append(lr := math.log10(proposal.config["lr"]))
             sampler.tell(
                 Result(
-                    number=number, config=proposal.config, state=proposal.state, status="done", value=abs(lr + 2),
-                    values=(abs(lr + 2), -abs(lr + 3)), violations=(lr + 2.5, -1.0),
+                    number=number,
+                    config=proposal.config,
+                    state=proposal.state,
+                    status="done",
+                    value=abs(lr + 2),
+                    values=(abs(lr + 2), -abs(lr + 3)),
+                    violations=(lr + 2.5, -1.0),
                 )
             )
         late.append(sum(-3.5 <= lr <= -2.5 for lr in lrs[20:]) / 40)
@@ -161,8 +213,12 @@ def test_tpe_of_several_metrics_finds_the_front_where_the_constraints_are_met() 
     assert late[1] < 0.35
 
 
-@pytest.mark.parametrize("search", ["nsga3", of_optuna("TPESampler", group=True, n_startup_trials=2)], ids=str)
-def test_optunas_logging_and_warnings_are_as_they_were(search: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "search", ["nsga3", of_optuna("TPESampler", group=True, n_startup_trials=2)], ids=str
+)
+def test_optunas_logging_and_warnings_are_as_they_were(
+    search: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     optuna.logging.set_verbosity(optuna.logging.DEBUG)
     optuna.logging.enable_propagation()
     try:
@@ -172,7 +228,15 @@ def test_optunas_logging_and_warnings_are_as_they_were(search: Any, caplog: pyte
             for number in range(5):
                 proposal = on_paper(sampler.ask(number, number))
                 told: dict[str, Any] = {"values": (math.inf, 1.0), "violations": (0.0, 0.0)}
-                sampler.tell(Result(number=number, config=proposal.config, state=proposal.state, status="done", **told))
+                sampler.tell(
+                    Result(
+                        number=number,
+                        config=proposal.config,
+                        state=proposal.state,
+                        status="done",
+                        **told,
+                    )
+                )
         assert optuna.logging.get_verbosity() == optuna.logging.DEBUG
         assert not caplog.records
     finally:
@@ -181,11 +245,14 @@ def test_optunas_logging_and_warnings_are_as_they_were(search: Any, caplog: pyte
 
 @pytest.mark.parametrize("search", ["nsga2", "nsga3"])
 def test_genetic_samplers_beat_random_search(search: str) -> None:
-    found = [best({search: {"population_size": 10}}, ONE, loss, 150), best("random", ONE, loss, 150)]
+    found = [
+        best({search: {"population_size": 10}}, ONE, loss, 150),
+        best("random", ONE, loss, 150),
+    ]
     assert found[0] < found[1] * 0.7
 
 
-# ---- what a result is in the study -----------------------------------------------------------------------------------
+# ---- what a result is in the study
 
 
 def trials(sampler: Sampler) -> list[optuna.trial.FrozenTrial]:
@@ -206,7 +273,11 @@ FIT = {"x": 0.5, "k": 2, "c": "b"}
         ({"status": "done", "value": 1.0}, "COMPLETE", [1.0]),
         ({"status": "done"}, "FAIL", None),
         ({"status": "done", "value": math.nan}, "FAIL", None),
-        ({"status": "stopped", "value": 1.0, "intermediate": [(1, 1.0), (3, 2.0)]}, "PRUNED", [2.0]),
+        (
+            {"status": "stopped", "value": 1.0, "intermediate": [(1, 1.0), (3, 2.0)]},
+            "PRUNED",
+            [2.0],
+        ),
         ({"status": "stopped"}, "PRUNED", None),
         ({"status": "done", "value": 1.0, "config": {"x": 0.5}}, "FAIL", None),
         ({"status": "done", "value": 1.0, "config": FIT | {"k": 10}}, "FAIL", None),
@@ -256,7 +327,20 @@ def test_trials_are_placed_by_number_earlier_results_first() -> None:
 
 def test_a_generation_is_closed_by_stopped_trials_and_never_stalled_by_failed_ones() -> None:
     sampler = make({"nsga2": {"population_size": 3}}, Setting(space=FLAT, modes=("min",)))
-    ends = ["failed", "stopped", "done", "failed", "done", "running", "failed", "failed", "stopped", "stopped", "done", "done"]
+    ends = [
+        "failed",
+        "stopped",
+        "done",
+        "failed",
+        "done",
+        "running",
+        "failed",
+        "failed",
+        "stopped",
+        "stopped",
+        "done",
+        "done",
+    ]
     generations = []
     for number, status in enumerate(ends):
         proposal = on_paper(sampler.ask(number, number))
@@ -264,14 +348,20 @@ def test_a_generation_is_closed_by_stopped_trials_and_never_stalled_by_failed_on
         parents = proposal.state.get("study", {})
         if number == 5:
             assert sorted(parents["NSGAIISampler:parent:1"]) == [1, 2, 4]
-        result: dict[str, Any] = {"number": number, "config": proposal.config, "state": proposal.state}
+        result: dict[str, Any] = {
+            "number": number,
+            "config": proposal.config,
+            "state": proposal.state,
+        }
         sampler.tell(Result(**result, status="running"))
         if status != "running":
-            sampler.tell(Result(**result, status=status, value=1.0, intermediate=[(1, float(number))]))  # type: ignore[arg-type]  # a status
+            sampler.tell(
+                Result(**result, status=status, value=1.0, intermediate=[(1, float(number))])  # type: ignore[arg-type]  # a status
+            )
     assert generations == [0] * 5 + [1] * 6 + [2]
 
 
-# ---- which samplers can be used --------------------------------------------------------------------------------------
+# ---- which samplers can be used
 
 
 class Seedless(RandomSampler):
@@ -293,7 +383,10 @@ class NoSampler:
     [
         ("TPESampler", "is not an import path; write optuna.samplers:TPESampler"),
         ("optuna.samplers:TPESamples", "has no 'TPESamples'; did you mean 'TPESampler'"),
-        ("optuna.samplers:CmaEsSampler", "cannot be made anew for each proposal; write search: cmaes"),
+        (
+            "optuna.samplers:CmaEsSampler",
+            "cannot be made anew for each proposal; write search: cmaes",
+        ),
         ("optuna.samplers:QMCSampler", "write search: qmc"),
         ("optuna.samplers:GridSampler", "write search: grid"),
         ("optuna.samplers:BruteForceSampler", "write search: brute_force"),
@@ -302,7 +395,9 @@ class NoSampler:
         ("theirs:NoSampler", "is no sampler of Optuna"),
     ],
 )
-def test_samplers_that_cannot_be_used(sampler: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samplers_that_cannot_be_used(
+    sampler: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "theirs", sys.modules[__name__])
     with pytest.raises(SpecError, match=message):
         make({"optuna": {"sampler": sampler}}, ONE)
@@ -311,8 +406,14 @@ def test_samplers_that_cannot_be_used(sampler: str, message: str, monkeypatch: p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_startup": 3}, "search.optuna.options: .*are refused: .*unexpected keyword argument 'n_startup'"),
-        ({"multivariate": False, "group": True}, "are refused: ``group`` option can only be enabled"),
+        (
+            {"n_startup": 3},
+            "search.optuna.options: .*are refused: .*unexpected keyword argument 'n_startup'",
+        ),
+        (
+            {"multivariate": False, "group": True},
+            "are refused: ``group`` option can only be enabled",
+        ),
         ({"seed": 3}, "search.optuna.options.seed: 3: is given by the experiment"),
     ],
 )
@@ -325,8 +426,14 @@ def test_options_that_optuna_refuses(options: dict[str, Any], message: str) -> N
     ("search", "message"),
     [
         ({"nsga2": {"population_size": 1}}, "search.nsga2.population_size: 1: is below 2"),
-        ({"nsga3": {"crossover_prob": 1.5}}, "search.nsga3.crossover_prob: 1.5: is not a probability"),
-        ({"nsga2": {"mutation_prob": "often"}}, "search.nsga2.mutation_prob: .*is not a probability"),
+        (
+            {"nsga3": {"crossover_prob": 1.5}},
+            "search.nsga3.crossover_prob: 1.5: is not a probability",
+        ),
+        (
+            {"nsga2": {"mutation_prob": "often"}},
+            "search.nsga2.mutation_prob: .*is not a probability",
+        ),
         ({"nsga3": {"dividing_parameter": 0}}, "search.nsga3.dividing_parameter: 0: is below 1"),
     ],
 )

@@ -6,23 +6,25 @@ import socket
 
 import pytest
 
+from regrow.apps.station.orders import DriverMessage, JsonConnection, decode_signal, encode_signal
 from regrow.search.errors import SpecError
-from regrow.station.orders import Line, Word, decode_signal, encode_signal
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 
 
-def told(error: BaseException) -> Word:
+def told(error: BaseException) -> DriverMessage:
     """A word as it arrives."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Line(theirs).send(Word.of(error))
-        return next(Line(ours).words())
+        JsonConnection(theirs).send(DriverMessage.of(error))
+        return next(JsonConnection(ours).words())
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        UserError("no such thing"), RegrowError("it failed"), UserCodeError("it raised", "Traceback ...\n"),
+        UserError("no such thing"),
+        RegrowError("it failed"),
+        UserCodeError("it raised", "Traceback ...\n"),
         SpecError("space.lr", [1, 2], "is wrong", "write it right", "a.yaml:3"),
     ],
 )
@@ -44,6 +46,6 @@ def test_a_bug_is_told_as_a_failure() -> None:
 def test_only_signals_are_taken_for_signals() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Line(theirs).send(encode_signal(2))
-        assert decode_signal(next(Line(ours).lines())) == 2
+        JsonConnection(theirs).send(encode_signal(2))
+        assert decode_signal(next(JsonConnection(ours).lines())) == 2
     assert [decode_signal(line) for line in (b"", b"{}", b"[1]", b'{"signal": "x"}')] == [None] * 4

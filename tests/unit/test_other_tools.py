@@ -1,4 +1,6 @@
-"""What somebody writes who comes from another tool, or half remembers ours: the answer has their own names and numbers in it."""
+"""What somebody writes who comes from another tool, or half remembers ours: the answer has their
+own names and numbers in it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def said(**changes: Any) -> str:
     return str(caught.value)
 
 
-# ---- domains -----------------------------------------------------------------------------------------------------------
+# ---- domains
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,10 @@ def said(**changes: Any) -> str:
         ({"value": 3}, "3"),
         ({"value": "sgd"}, "sgd"),
         ({"distribution": "uniform", "min": 0, "max": 1}, "{uniform: [0, 1]}"),
-        ({"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}, "{loguniform: [0.0001, 0.1]}"),
+        (
+            {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1},
+            "{loguniform: [0.0001, 0.1]}",
+        ),
         ({"distribution": "log_uniform", "min": -9.21, "max": -2.3}, "{loguniform: [0.0001, 0.1]}"),
         ({"distribution": "int_uniform", "min": 1, "max": 4}, "{int: [1, 4]}"),
         ({"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.25}, "{quniform: [0, 1, 0.25]}"),
@@ -76,8 +81,12 @@ def said(**changes: Any) -> str:
     ],
 )
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_range_in_other_words_is_answered_with_the_domain_and_its_numbers(lr: Any, right: str, deep: bool) -> None:
-    message = said(space={"other": {"uniform": [0, 1]}, **({"net": {"lr": lr}} if deep else {"lr": lr})})
+def test_a_range_in_other_words_is_answered_with_the_domain_and_its_numbers(
+    lr: Any, right: str, deep: bool
+) -> None:
+    message = said(
+        space={"other": {"uniform": [0, 1]}, **({"net": {"lr": lr}} if deep else {"lr": lr})}
+    )
     assert message.startswith("space.net.lr" if deep else "space.lr")
     assert f"write lr: {right}" in message, message
 
@@ -116,17 +125,29 @@ def test_a_misspelt_domain_is_answered_with_the_one_that_was_meant(lr: Any, mess
         {"min": {"constant": 0}, "max": {"constant": 1}},  # constants, said so
         {"min": 0, "max": 10, "name": "clip"},
         {"type": "adam", "min": 0, "max": 1},
-        {"type": "relu"}, {"mean": 0, "std": 1}, {"low": 0}, {"step": 3}, {"log": True}, {"value": {"uniform": [0, 1]}},
+        {"type": "relu"},
+        {"mean": 0, "std": 1},
+        {"low": 0},
+        {"step": 3},
+        {"log": True},
+        {"value": {"uniform": [0, 1]}},
         {"min": "never", "max": "always"},
-        "relu()", "conv(3, 3)", "f(x)", "a (b)",
+        "relu()",
+        "conv(3, 3)",
+        "f(x)",
+        "a (b)",
     ],
 )
-def test_a_group_that_is_no_range_is_taken_as_it_is_and_again_from_its_written_form(group: Any) -> None:
+def test_a_group_that_is_no_range_is_taken_as_it_is_and_again_from_its_written_form(
+    group: Any,
+) -> None:
     space = Space.parse({"x": {"uniform": [0, 1]}, "g": group})
     assert Space.parse(space.to_json()) == space
 
 
-@pytest.mark.parametrize("value", [{"min": 0.0, "max": 0.1}, {"type": "normal", "mean": 0, "std": 1}, "choice(a, b)"])
+@pytest.mark.parametrize(
+    "value", [{"min": 0.0, "max": 0.1}, {"type": "normal", "mean": 0, "std": 1}, "choice(a, b)"]
+)
 def test_what_a_constant_says_is_never_a_range(value: Any) -> None:
     space = Space.parse({"g": {"constant": value}})
     assert Space.parse(space.to_json()) == space
@@ -139,7 +160,7 @@ def test_a_log_from_before_is_read_as_it_was_meant_then() -> None:
     assert Spec.recorded(old.to_json()) == old
 
 
-# ---- a space that searches nothing ---------------------------------------------------------------------------------------
+# ---- a space that searches nothing
 
 
 def test_a_space_of_constants_is_refused() -> None:
@@ -150,13 +171,26 @@ def test_a_space_of_constants_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"trials": 1}, {"repeats": 3}, {"points": [{"lr": 0.1}]}, {"search": "grid", "trials": ...}, {"search": "own:Sampler"}]
+    "changes",
+    [
+        {"trials": 1},
+        {"repeats": 3},
+        {"points": [{"lr": 0.1}]},
+        {"search": "grid", "trials": ...},
+        {"search": "own:Sampler"},
+    ],
 )
 def test_unless_one_trial_is_meant_or_each_has_its_seed(changes: dict[str, Any]) -> None:
-    Spec.parse({key: value for key, value in {**SPEC, "space": {"lr": 0.1}, **changes}.items() if value is not ...})
+    Spec.parse(
+        {
+            key: value
+            for key, value in {**SPEC, "space": {"lr": 0.1}, **changes}.items()
+            if value is not ...
+        }
+    )
 
 
-# ---- keys and names ------------------------------------------------------------------------------------------------------
+# ---- keys and names
 
 
 @pytest.mark.parametrize(
@@ -165,10 +199,19 @@ def test_unless_one_trial_is_meant_or_each_has_its_seed(changes: dict[str, Any])
         ("program", "train.py", "`trainable: train.py:FUNCTION`"),
         ("method", "bayes", "`search: tpe`"),
         ("method", "grid", "`search: grid`"),
-        ("parameters", {"lr": {"min": 0.0, "max": 0.1}, "n": {"value": 2}}, "`space: {lr: {uniform: [0.0, 0.1]}, n: 2}`"),
-        ("parameters", {"o": {"parameters": {"lr": {"values": [1, 2]}}}}, "`space: {o: {lr: {choice: [1, 2]}}}`"),
         (
-            "early_terminate", {"type": "hyperband", "min_iter": 3, "max_iter": 27},
+            "parameters",
+            {"lr": {"min": 0.0, "max": 0.1}, "n": {"value": 2}},
+            "`space: {lr: {uniform: [0.0, 0.1]}, n: 2}`",
+        ),
+        (
+            "parameters",
+            {"o": {"parameters": {"lr": {"values": [1, 2]}}}},
+            "`space: {o: {lr: {choice: [1, 2]}}}`",
+        ),
+        (
+            "early_terminate",
+            {"type": "hyperband", "min_iter": 3, "max_iter": 27},
             "`schedule: {asha: {grace_period: 3, reduction_factor: 3}}` and `max_steps: 27`",
         ),
         ("project", "mnist", "`mlflow: {experiment: mnist}`"),
@@ -176,7 +219,11 @@ def test_unless_one_trial_is_meant_or_each_has_its_seed(changes: dict[str, Any])
         ("goal", "minimize", "`mode: min`"),
         ("num_samples", 40, "`trials: 40`"),
         ("param_space", {"lr": "tune.uniform(0, 1)"}, "`space: {lr: {uniform: [0, 1]}}`"),
-        ("tune_config", {"num_samples": 8, "metric": "acc"}, "no key; at the top: `trials: 8`, `metric: acc`"),
+        (
+            "tune_config",
+            {"num_samples": 8, "metric": "acc"},
+            "no key; at the top: `trials: 8`, `metric: acc`",
+        ),
         ("max_concurrent_trials", 4, "`concurrency: 4`"),
         ("time_budget_s", 7200, "`stop: {hours: 2}`"),
         ("run_config", {"name": "a"}, "no key; at the top: `name: a`"),
@@ -193,17 +240,25 @@ def test_unless_one_trial_is_meant_or_each_has_its_seed(changes: dict[str, Any])
         ("study_name", "digits", "`name: digits`"),
         ("defaults", ["_self_"], "nothing: one file is the whole specification"),
         (
-            "hydra", {"sweeper": {"n_trials": 20, "params": {"lr": "interval(0, 1)"}}},
+            "hydra",
+            {"sweeper": {"n_trials": 20, "params": {"lr": "interval(0, 1)"}}},
             "no key; at the top: `trials: 20`, `space: {lr: {uniform: [0, 1]}}`",
         ),
         ("sweeper", {"direction": "minimize"}, "no key; at the top: `mode: min`"),
         (
-            "searcher", {"name": "adaptive_asha", "metric": "loss", "smaller_is_better": True, "max_length": {"batches": 100}},
+            "searcher",
+            {
+                "name": "adaptive_asha",
+                "metric": "loss",
+                "smaller_is_better": True,
+                "max_length": {"batches": 100},
+            },
             "`schedule: asha`, `metric: loss`, `mode: min`, `max_steps: 100`",
         ),
         ("searcher", "bayesopt", "`search: tpe`"),
         (
-            "hyperparameters", {"lr": {"type": "log", "minval": -3, "maxval": -1, "base": 10}},
+            "hyperparameters",
+            {"lr": {"type": "log", "minval": -3, "maxval": -1, "base": 10}},
             "`space: {lr: {loguniform: [0.001, 0.1]}}`",
         ),
         ("entrypoint", "model_def:Trial", '`trainable: "model_def:Trial"`'),
@@ -211,7 +266,9 @@ def test_unless_one_trial_is_meant_or_each_has_its_seed(changes: dict[str, Any])
         ("epochs", 9, "`max_steps: 9`"),
     ],
 )
-def test_a_key_of_another_tool_is_answered_with_ours_and_the_users_value(key: str, value: Any, right: str) -> None:
+def test_a_key_of_another_tool_is_answered_with_ours_and_the_users_value(
+    key: str, value: Any, right: str
+) -> None:
     message = said(**{key: value})
     assert message.startswith(f"{key}: ")
     assert f"here it is {right}" in message, message
@@ -219,8 +276,13 @@ def test_a_key_of_another_tool_is_answered_with_ours_and_the_users_value(key: st
 
 def test_a_whole_file_of_another_tool_is_answered_in_one_message() -> None:
     wandb = {
-        "program": "train.py", "method": "bayes", "metric": {"name": "val_loss", "goal": "minimize"},
-        "parameters": {"lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}, "hidden": {"values": [32, 64]}},
+        "program": "train.py",
+        "method": "bayes",
+        "metric": {"name": "val_loss", "goal": "minimize"},
+        "parameters": {
+            "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1},
+            "hidden": {"values": [32, 64]},
+        },
     }
     with pytest.raises(SpecError) as caught:
         Spec.parse(wandb)
@@ -235,21 +297,32 @@ def test_a_whole_file_of_another_tool_is_answered_in_one_message() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"search": "bayes"}, 'search: "bayes": is not known; here it is tpe, or one of: auto, random, grid, tpe, '),
+        (
+            {"search": "bayes"},
+            'search: "bayes": is not known; here it is tpe, or one of: auto, random, grid, tpe, ',
+        ),
         ({"search": "TPE"}, "did you mean 'tpe'?"),
         ({"search": "TPESampler"}, "here it is tpe"),
         ({"search": {"CmaEsSampler": {}}}, "here it is cmaes"),
-        ({"search": {"name": "tpe", "n_startup_trials": 5}}, "write search: {tpe: {n_startup_trials: 5}}"),
+        (
+            {"search": {"name": "tpe", "n_startup_trials": 5}},
+            "write search: {tpe: {n_startup_trials: 5}}",
+        ),
         ({"schedule": "hyperbnad"}, "did you mean 'hyperband'?"),
         ({"schedule": "MedianStoppingRule"}, "here it is median"),
-        ({"schedule": {"type": "asha", "grace_period": 1}}, "write schedule: {asha: {grace_period: 1}}"),
+        (
+            {"schedule": {"type": "asha", "grace_period": 1}},
+            "write schedule: {asha: {grace_period: 1}}",
+        ),
         ({"schedule": {"type": "HyperBandScheduler"}}, "write schedule: hyperband"),
         ({"metric": {"name": "loss", "goal": "minimize"}}, "write `metric: loss` and `mode: min`"),
         ({"mode": "minimize"}, "did you mean 'min'?"),
         ({"mode": "maximise"}, "did you mean 'max'?"),
     ],
 )
-def test_a_name_of_another_tool_is_answered_with_ours(changes: dict[str, Any], message: str) -> None:
+def test_a_name_of_another_tool_is_answered_with_ours(
+    changes: dict[str, Any], message: str
+) -> None:
     assert message in said(**changes)
 
 
@@ -259,29 +332,65 @@ def test_parameters_that_are_not_indented_below_space_are_told_as_such() -> None
     )
 
 
-# ---- numpy ---------------------------------------------------------------------------------------------------------------
+# ---- numpy
 
 
 def test_numpys_scalars_are_taken_and_kept_as_pythons_numbers() -> None:
     untyped: Any = np  # whose scalars are no int and no float to a type checker
     experiment = Experiment(
-        lambda trial: None, name="n", metric="a", mode="max", trials=untyped.int64(4), max_steps=untyped.int32(2), seed=untyped.uint8(1),
-        stop={"target": untyped.float32(0.5)}, search={"tpe": {"n_startup_trials": untyped.int64(3)}}, working_dir="/",
-        points=[{"width": untyped.int64(32), "lr": untyped.float64(0.5), "kind": untyped.str_("a"), "on": untyped.bool_(True), "n": untyped.int16(2)}],
+        lambda trial: None,
+        name="n",
+        metric="a",
+        mode="max",
+        trials=untyped.int64(4),
+        max_steps=untyped.int32(2),
+        seed=untyped.uint8(1),
+        stop={"target": untyped.float32(0.5)},
+        search={"tpe": {"n_startup_trials": untyped.int64(3)}},
+        working_dir="/",
+        points=[
+            {
+                "width": untyped.int64(32),
+                "lr": untyped.float64(0.5),
+                "kind": untyped.str_("a"),
+                "on": untyped.bool_(True),
+                "n": untyped.int16(2),
+            }
+        ],
         space={
-            "width": rg.choice([untyped.int64(16), untyped.int64(32)]), "lr": rg.uniform(untyped.float32(0), untyped.float64(1)),
-            "kind": {"choice": [untyped.str_("a"), untyped.str_("b")]}, "on": rg.choice([untyped.bool_(True), untyped.bool_(False)]),
-            "n": rg.randint(untyped.int64(1), untyped.int32(4)), "fixed": untyped.float32(0.25), "shape": {"constant": untyped.arange(2)},
-            "more": {"when": {"kind": untyped.str_("b")}, "at": rg.choice(untyped.linspace(0, 1, 3))},
+            "width": rg.choice([untyped.int64(16), untyped.int64(32)]),
+            "lr": rg.uniform(untyped.float32(0), untyped.float64(1)),
+            "kind": {"choice": [untyped.str_("a"), untyped.str_("b")]},
+            "on": rg.choice([untyped.bool_(True), untyped.bool_(False)]),
+            "n": rg.randint(untyped.int64(1), untyped.int32(4)),
+            "fixed": untyped.float32(0.25),
+            "shape": {"constant": untyped.arange(2)},
+            "more": {
+                "when": {"kind": untyped.str_("b")},
+                "at": rg.choice(untyped.linspace(0, 1, 3)),
+            },
         },
     )
     plain = {
-        "name": "n", "trainable": "pickled", "metric": "a", "mode": "max", "trials": 4, "max_steps": 2, "seed": 1,
-        "stop": {"target": 0.5}, "search": {"tpe": {"n_startup_trials": 3}}, "working_dir": "/",
+        "name": "n",
+        "trainable": "pickled",
+        "metric": "a",
+        "mode": "max",
+        "trials": 4,
+        "max_steps": 2,
+        "seed": 1,
+        "stop": {"target": 0.5},
+        "search": {"tpe": {"n_startup_trials": 3}},
+        "working_dir": "/",
         "points": [{"width": 32, "lr": 0.5, "kind": "a", "on": True, "n": 2}],
         "space": {
-            "width": {"choice": [16, 32]}, "lr": {"uniform": [0, 1]}, "kind": {"choice": ["a", "b"]}, "on": {"choice": [True, False]},
-            "n": {"int": [1, 4]}, "fixed": 0.25, "shape": {"constant": [0, 1]},
+            "width": {"choice": [16, 32]},
+            "lr": {"uniform": [0, 1]},
+            "kind": {"choice": ["a", "b"]},
+            "on": {"choice": [True, False]},
+            "n": {"int": [1, 4]},
+            "fixed": 0.25,
+            "shape": {"constant": [0, 1]},
             "more": {"when": {"kind": "b"}, "at": {"choice": [0.0, 0.5, 1.0]}},
         },
     }

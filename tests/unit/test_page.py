@@ -1,4 +1,6 @@
-"""The page of all experiments as its reader is answered: what stands in it, who may ask, and that nothing of a user's is markup."""
+"""The page of all experiments as its reader is answered: what stands in it, who may ask, and that
+nothing of a user's is markup.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from urllib.parse import unquote
 import msgspec
 import pytest
 
+from regrow.apps.page.links import Links, Scheduled, Served
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
-from regrow.page.links import Links, Scheduled, Served
 from regrow.search.events import AnyEvent, Ended, Opened
 from tests.unit.figured import ASHA, AWAY, PBT, failed, run
-from tests.unit.paged import OURS, Reader, logged, reader, unclosed
+from tests.unit.paged import OURS, Reader, logged, reader, stranger, unclosed
 from tests.unit.test_report import Page
 
 NASTY = "</script><script>hurt()</script><img src=x onerror=hurt()>{{ 7919*7907 }}"
@@ -26,7 +28,9 @@ NASTY = "</script><script>hurt()</script><img src=x onerror=hurt()>{{ 7919*7907 
 
 @pytest.fixture(scope="module")
 def lossy() -> Sequence[AnyEvent]:
-    return run(schedule=ASHA, trials=60, workers=4, machines=(*AWAY, *AWAY), price_per_hour=3.0).events
+    return run(
+        schedule=ASHA, trials=60, workers=4, machines=(*AWAY, *AWAY), price_per_hour=3.0
+    ).events
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +65,14 @@ def rows(page: str) -> list[str]:
 
 def trials(page: str) -> list[int]:
     """Numbers in the table of trials, in order."""
-    return [int(number) for number in re.findall(r'<th scope="row"><a href="/e/[^"]+/t/(\d+)"', page)]
+    return [
+        int(number) for number in re.findall(r'<th scope="row"><a href="/e/[^"]+/t/(\d+)"', page)
+    ]
 
 
-def test_the_list_says_how_each_stands_and_has_the_running_one_first(root: Path, lossy: Sequence[AnyEvent]) -> None:
+def test_the_list_says_how_each_stands_and_has_the_running_one_first(
+    root: Path, lossy: Sequence[AnyEvent]
+) -> None:
     places = Places(root=str(root))
     logged(root, "a-crashed", unclosed(lossy, 200))
     logged(root, "z-live", unclosed(lossy, 200))
@@ -73,11 +81,23 @@ def test_the_list_says_how_each_stands_and_has_the_running_one_first(root: Path,
     page = Page(answer.text)
     assert answer.status_code == 200
     assert rows(answer.text)[0] == "z-live"
-    assert set(rows(answer.text)) == {"z-live", "a-crashed", "lossy", "longer", "least", "population", "nasty", "damaged"}
+    assert set(rows(answer.text)) == {
+        "z-live",
+        "a-crashed",
+        "lossy",
+        "longer",
+        "least",
+        "population",
+        "nasty",
+        "damaged",
+    }
     assert "8 here, 1 running" in page.text
     assert re.search(r"lossy finished 60 of 60 0\.89022 max score 6 0\.15", page.text), page.text
     assert re.search(r"a-crashed crashed \d+ of 60", page.text)
-    assert re.search(r"damaged damaged the log of experiment 'damaged' in \S+ is damaged at log/0000000001.jsonl", page.text)
+    assert re.search(
+        r"damaged damaged the log of experiment 'damaged' in \S+ is damaged at log/0000000001.jsonl",
+        page.text,
+    )
     assert answer.text.count('class="spark"') == 6
     assert ("body", {"data-poll": "2"}) in page.elements
 
@@ -95,12 +115,21 @@ def test_the_list_is_filtered_by_name_and_paged(readers: Reader, tmp_path: Path)
     assert 'href="?page=2" rel="next"' in first.text
 
 
-def test_one_experiment_has_its_numbers_its_trials_its_losses_and_decisions(readers: Reader) -> None:
+def test_one_experiment_has_its_numbers_its_trials_its_losses_and_decisions(
+    readers: Reader,
+) -> None:
     answer = readers.get("/e/lossy")
     page = Page(answer.text)
     for words in (
-        "Best score 0.8902 trial", "60 of 60 ended", "Cost 0.15 at 3", "6 attempts cut off", "1 to 50 of 60", "page 1 of 2",
-        "preempted: 6 attempts", "; it went on", "step decided on stopped waiting best there 1 60",
+        "Best score 0.8902 trial",
+        "60 of 60 ended",
+        "Cost 0.15 at 3",
+        "6 attempts cut off",
+        "1 to 50 of 60",
+        "page 1 of 2",
+        "preempted: 6 attempts",
+        "; it went on",
+        "step decided on stopped waiting best there 1 60",
     ):
         assert words in page.text, words
     assert len(trials(answer.text)) == 50
@@ -112,7 +141,9 @@ def test_trials_are_sorted_by_value_and_number_and_filtered_by_state(readers: Re
         return trials(readers.get(f"/e/{name}?{query}").text)
 
     def values(query: str, name: str) -> list[float]:
-        cells = re.findall(r'</i>\w+</td><td class="num">([\d.]+)</td>', readers.get(f"/e/{name}?{query}").text)
+        cells = re.findall(
+            r'</i>\w+</td><td class="num">([\d.]+)</td>', readers.get(f"/e/{name}?{query}").text
+        )
         return [float(cell) for cell in cells]
 
     assert asked("sort=number") == list(range(50))
@@ -136,14 +167,27 @@ def test_a_trial_has_a_page_with_its_attempts(readers: Reader) -> None:
 
 
 def test_nothing_that_users_wrote_is_markup(readers: Reader) -> None:
-    for path in ("/", "/e/nasty", "/e/nasty/t/1", "/compare?e=nasty&e=lossy", f"/e/{'%3Cimg%20src=x%3E'}", "/?q=%3Cimg%3E%22"):
+    for path in (
+        "/",
+        "/e/nasty",
+        "/e/nasty/t/1",
+        "/compare?e=nasty&e=lossy",
+        f"/e/{'%3Cimg%20src=x%3E'}",
+        "/?q=%3Cimg%3E%22",
+    ):
         page = Page(readers.get(path).text)
-        assert not [tag for tag, _ in page.elements if tag in ("img", "i", "b") and tag != "i"], path
-        assert all(attributes.keys() <= {"class"} for tag, attributes in page.elements if tag == "i"), path
-        assert [a.get("src", "").partition("?")[0] for tag, a in page.elements if tag == "script"] in (  # type: ignore[union-attr]
-            [["/static/page.js"], ["/static/page.js", "/static/figures.js"]]
+        assert not [tag for tag, _ in page.elements if tag in ("img", "i", "b") and tag != "i"], (
+            path
+        )
+        assert all(
+            attributes.keys() <= {"class"} for tag, attributes in page.elements if tag == "i"
         ), path
-        assert not page.scripts or not "".join(page.scripts).strip(), "a script of the page's own would not run"
+        assert [
+            str(a.get("src", "")).partition("?")[0] for tag, a in page.elements if tag == "script"
+        ] in ([["/static/page.js"], ["/static/page.js", "/static/figures.js"]]), path
+        assert not page.scripts or not "".join(page.scripts).strip(), (
+            "a script of the page's own would not run"
+        )
         assert "62615533" not in page.text, "a template was made of it"
     assert NASTY in Page(readers.get("/e/nasty").text).text, "it is said, as text"
 
@@ -156,7 +200,10 @@ def test_several_are_compared_as_curves_and_tables(readers: Reader) -> None:
     assert "best score 0.89022" in page.text
     assert "max_steps 9 27" in page.text
     assert "search random tpe" in page.text
-    assert "They cannot be compared: one has max score, another min score" in Page(readers.get("/compare?e=lossy&e=least").text).text
+    assert (
+        "They cannot be compared: one has max score, another min score"
+        in Page(readers.get("/compare?e=lossy&e=least").text).text
+    )
     assert "called nowhere" in Page(readers.get("/compare?e=nowhere&e=lossy").text).text
     assert readers.get("/compare?" + "&".join(f"e=n{n}" for n in range(9))).status_code == 400
 
@@ -176,14 +223,30 @@ def test_figures_come_as_json_and_their_script_from_the_installed_package(reader
 def test_the_report_is_made_now_and_keeps_its_own_policy(readers: Reader) -> None:
     report = readers.get("/e/least/report")
     assert '<meta name="generator" content="regrow' in report.text
-    assert "script-src" not in report.headers["content-security-policy"], "the one in the report stands"
+    assert "script-src" not in report.headers["content-security-policy"], (
+        "the one in the report stands"
+    )
 
 
 def test_every_answer_forbids_what_the_page_does_not_need(readers: Reader) -> None:
-    for path in ("/", "/e/lossy", "/compare", "/e/nowhere", "/health", "/static/page.js", "/e/least/report"):
+    for path in (
+        "/",
+        "/e/lossy",
+        "/compare",
+        "/e/nowhere",
+        "/health",
+        "/static/page.js",
+        "/e/least/report",
+    ):
         headers = readers.get(path).headers
-        assert (headers["x-frame-options"], headers["referrer-policy"], headers["x-content-type-options"]) == (
-            "DENY", "no-referrer", "nosniff",
+        assert (
+            headers["x-frame-options"],
+            headers["referrer-policy"],
+            headers["x-content-type-options"],
+        ) == (
+            "DENY",
+            "no-referrer",
+            "nosniff",
         )
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
     policy = readers.get("/e/lossy").headers["content-security-policy"]
@@ -191,40 +254,66 @@ def test_every_answer_forbids_what_the_page_does_not_need(readers: Reader) -> No
     assert "unsafe-inline" not in readers.get("/").headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", ""],
+)
 def test_a_foreign_host_is_refused_also_on_health(readers: Reader, host: str) -> None:
-    assert [readers.get(path, Host=host).status_code for path in ("/", "/health", "/static/page.js")] == [421] * 3
+    assert [
+        readers.get(path, Host=host).status_code for path in ("/", "/health", "/static/page.js")
+    ] == [421] * 3
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8", "[::1]:8", "lab.example:8"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:8", "[::1]:8", "lab.example:8"]
+)
 def test_our_own_names_are_answered(root: Path, host: str) -> None:
     assert reader(root, hosts=["Lab.example"]).get("/health", Host=host).status_code == 200
 
 
 def test_a_password_is_wanted_everywhere_but_at_health(root: Path) -> None:
-    guarded = reader(root, password="grün:er")
+    guarded = stranger(root)
 
     def status(path: str, told: str, kind: str = "Basic") -> int:
-        return guarded.get(path, Authorization=f"{kind} {base64.b64encode(told.encode()).decode()}").status_code
+        return guarded.get(
+            path, Authorization=f"{kind} {base64.b64encode(told.encode()).decode()}"
+        ).status_code
 
     assert guarded.get("/health").status_code == 200
-    for path in ("/", "/e/lossy", "/static/page.js", "/go/mlflow", "/e/lossy/report", "/nowhere", "/health/", "/e/lossy/figures/rungs"):
+    for path in (
+        "/",
+        "/e/lossy",
+        "/static/page.js",
+        "/go/mlflow",
+        "/e/lossy/report",
+        "/nowhere",
+        "/health/",
+        "/e/lossy/figures/rungs",
+    ):
         refused = guarded.get(path)
         assert (refused.status_code, "lossy" in refused.text) == (401, False), path
         assert refused.headers["www-authenticate"].startswith("Basic")
     assert status("/", "regrow:grün:er") == 200
-    assert [status("/", told) for told in ("regrow:", "regrow:grün", "other:grün:er", "", "grün:er")] == [401] * 5
+    assert [
+        status("/", told) for told in ("regrow:", "regrow:grün", "other:grün:er", "", "grün:er")
+    ] == [401] * 5
     assert status("/", "regrow:grün:er", "Bearer") == 401
     assert guarded.get("/", Authorization="Basic nonsense!").status_code == 401
 
 
-def test_there_are_ways_to_prefect_and_mlflow_where_they_are_served(root: Path, lossy: Sequence[AnyEvent]) -> None:
-    begun = [msgspec.structs.replace(e, flow_run="1-2/3") if isinstance(e, Opened) else e for e in lossy]
+def test_there_are_ways_to_prefect_and_mlflow_where_they_are_served(
+    root: Path, lossy: Sequence[AnyEvent]
+) -> None:
+    begun = [
+        msgspec.structs.replace(e, flow_run="1-2/3") if isinstance(e, Opened) else e for e in lossy
+    ]
     logged(root, "flowing", begun)
     served = reader(root, Links(prefect="http://localhost:4200/", mlflow="http://127.0.0.1:9"))
     assert 'href="http://localhost:4200/runs/flow-run/1-2%2F3"' in served.get("/e/flowing").text
     answer = served.get("/go/mlflow/lossy")
-    assert (answer.status_code, answer.headers["location"]) == (303, "http://127.0.0.1:9"), "MLflow does not answer: its front page"
+    assert (answer.status_code, answer.headers["location"]) == (303, "http://127.0.0.1:9"), (
+        "MLflow does not answer: its front page"
+    )
     assert reader(root).get("/go/mlflow/lossy").status_code == 404
 
 
@@ -232,27 +321,42 @@ def test_what_is_scheduled_is_shown_and_a_failure_to_ask_is_said(root: Path) -> 
     def broken() -> list[Scheduled]:
         raise OSError("secret-address")
 
-    known = [Scheduled(name="<b>nightly</b>", when="at 02:00", next=4e9, last="finished"), Scheduled(name="etl", when="after load")]
+    known = [
+        Scheduled(name="<b>nightly</b>", when="at 02:00", next=4e9, last="finished"),
+        Scheduled(name="etl", when="after load"),
+    ]
     page = Page(reader(root, Links(scheduled=lambda: known)).get("/").text)
     assert "<b>nightly</b> at 02:00 2096-10-02 07:06 UTC in" in page.text
     assert "etl after load not timed" in page.text
     failing = reader(root, Links(scheduled=broken)).get("/")
-    assert (failing.status_code, "cannot be read at present" in failing.text, "secret-address" in failing.text) == (200, True, False)
+    assert (
+        failing.status_code,
+        "cannot be read at present" in failing.text,
+        "secret-address" in failing.text,
+    ) == (200, True, False)
 
 
 def test_unknown_addresses_and_other_verbs_are_refused(readers: Reader) -> None:
-    assert [readers.get(path).status_code for path in ("/e/nowhere", "/nowhere", "/e/..%2F..", "/openapi.json", "/docs")] == [404] * 5
+    assert [
+        readers.get(path).status_code
+        for path in ("/e/nowhere", "/nowhere", "/e/..%2F..", "/openapi.json", "/docs")
+    ] == [404] * 5
     assert readers.get("/e/damaged").status_code == 503
     assert OURS.startswith("http://localhost")
 
 
 def test_what_a_station_serves_is_shown(root: Path) -> None:
     served = [
-        Served(name="night", url="http://127.0.0.1:8100", answers="night-1, trial 3", refused="night-2: <b>trial</b> 0"),
+        Served(
+            name="night",
+            url="http://127.0.0.1:8100",
+            answers="night-1, trial 3",
+            refused="night-2: <b>trial</b> 0",
+        ),
         Served(name="etl", trouble="serve.port: 8100 cannot be had"),
     ]
     text = reader(root, Links(served=lambda: served)).get("/").text
-    assert '<a href="http://127.0.0.1:8100/version">' in text
+    assert "http://127.0.0.1:8100" in text
     assert "night-1, trial 3" in text
     assert "&lt;b&gt;trial&lt;/b&gt; 0" in text
     assert "serve.port: 8100 cannot be had" in text

@@ -8,14 +8,16 @@ import pytest
 
 from regrow.search.events import Decided, Opened
 from regrow.search.lifecycle import TrialState
-from regrow.tasks.trial import Trial
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Killed, sent
 from tests.unit.scripted import PAUSE, RESTART
 from tests.unit.told import kept
 from tests.unit.works import MakeWorks
 
 
-def test_a_pause_saves_a_checkpoint_at_its_very_step_and_no_step_is_done_twice(works: MakeWorks) -> None:
+def test_a_pause_saves_a_checkpoint_at_its_very_step_and_no_step_is_done_twice(
+    works: MakeWorks,
+) -> None:
     at = works({"0:2": PAUSE, "1:2": PAUSE}, checkpoint={"every_steps": 100})
     ended = at.run().ended
     assert (ended.outcome, ended.step, ended.message) == ("paused", 2, "its turn is over")
@@ -26,7 +28,9 @@ def test_a_pause_saves_a_checkpoint_at_its_very_step_and_no_step_is_done_twice(w
     assert [trial.state for trial in at.office.history.trials] == [TrialState.DONE] * 2
 
 
-def test_without_checkpoints_of_the_trainable_a_promoted_trial_starts_over_and_is_not_paused_again(works: MakeWorks) -> None:
+def test_without_checkpoints_of_the_trainable_a_promoted_trial_starts_over_and_is_not_paused_again(
+    works: MakeWorks,
+) -> None:
     at = works({"0:2": PAUSE}, trials=1)
 
     def plain(trial: Trial) -> None:
@@ -40,7 +44,9 @@ def test_without_checkpoints_of_the_trainable_a_promoted_trial_starts_over_and_i
     assert [row.step for _, row in kept(at.office.events)[0]] == [1, 2, 3, 4, 5, 6]
 
 
-def test_killed_between_the_pause_and_its_checkpoint_it_goes_on_from_the_one_before(works: MakeWorks) -> None:
+def test_killed_between_the_pause_and_its_checkpoint_it_goes_on_from_the_one_before(
+    works: MakeWorks,
+) -> None:
     at = works({"0:3": PAUSE}, trials=1, checkpoint={"every_steps": 2})
 
     def killed(trial: Trial) -> None:
@@ -69,7 +75,10 @@ def test_the_coordinator_dies_after_the_decision_and_the_pause_stands(works: Mak
 
     def train(trial: Trial) -> None:
         for step in trial.steps():
-            trial.report({"score": float(step)}, checkpoint=lambda folder: (folder / "weights").write_text("w"))
+            trial.report(
+                {"score": float(step)},
+                checkpoint=lambda folder: (folder / "weights").write_text("w"),
+            )
             if step == 2:
                 at.office.open("driver-1")
 

@@ -38,7 +38,9 @@ def test_a_promoted_trial_goes_on_from_its_newest_checkpoint_until_its_next_deci
 
 
 def test_the_slot_of_the_trial_that_is_to_go_on_next_is_kept_for_it_while_it_leaves() -> None:
-    """Two slots: trial 0 is about to leave and is the next to be promoted; the free slot is not given to a new trial."""
+    """Two slots: trial 0 is about to leave and is the next to be promoted; the free slot is not
+    given to a new trial.
+    """
     desk = Desk({"0:2": PAUSE}, slots=2, trials=3)
     desk.begin(0)
     desk.begin(1)
@@ -48,7 +50,9 @@ def test_the_slot_of_the_trial_that_is_to_go_on_next_is_kept_for_it_while_it_lea
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_killed_between_the_decision_and_its_checkpoint_the_pause_stands_and_is_not_decided_again(step: int) -> None:
+def test_killed_between_the_decision_and_its_checkpoint_the_pause_stands_and_is_not_decided_again(
+    step: int,
+) -> None:
     desk = Desk({"0:2": PAUSE, "0:4": PAUSE}, options={"last": True}, trials=2)
     desk.begin(0)
     desk.report(0, 1)
@@ -57,7 +61,11 @@ def test_killed_between_the_decision_and_its_checkpoint_the_pause_stands_and_is_
     desk.report(0, 2)
     ended, other = desk.open(trials=2)[0], desk.events[-1]
     assert isinstance(ended, Ended)
-    assert (ended.by, desk.of(0).state, desk.planner.history.held) == ("planner", TrialState.PAUSED, {0})
+    assert (ended.by, desk.of(0).state, desk.planner.history.held) == (
+        "planner",
+        TrialState.PAUSED,
+        {0},
+    )
     assert isinstance(other, Started), "a new trial has the slot"
     assert other.trial == 1
     desk.begin(1)
@@ -69,8 +77,12 @@ def test_killed_between_the_decision_and_its_checkpoint_the_pause_stands_and_is_
     assert isinstance(desk.report(0, 4)[0], Decided)
 
 
-@pytest.mark.parametrize(("cause", "state"), [("preempted", TrialState.PAUSED), ("infrastructure", TrialState.FAILED)])
-def test_a_pause_stands_where_the_attempt_is_lost_on_its_way_out_unless_its_retries_are_used_up(cause: Any, state: TrialState) -> None:
+@pytest.mark.parametrize(
+    ("cause", "state"), [("preempted", TrialState.PAUSED), ("infrastructure", TrialState.FAILED)]
+)
+def test_a_pause_stands_where_the_attempt_is_lost_on_its_way_out_unless_its_retries_are_used_up(
+    cause: Any, state: TrialState
+) -> None:
     desk = Desk({"0:2": PAUSE}, options={"last": True}, retries={"infrastructure": 0})
     desk.begin(0)
     desk.report(0, 1, 2)
@@ -95,7 +107,9 @@ class Forgets(Scripted):
 
 
 def test_what_nothing_can_promote_any_more_is_given_up_and_everybody_is_told() -> None:
-    found = Desk({}, trials=2, schedule={f"{__name__}:Forgets": {"script": {"0:2": PAUSE, "1:2": PAUSE}}})
+    found = Desk(
+        {}, trials=2, schedule={f"{__name__}:Forgets": {"script": {"0:2": PAUSE, "1:2": PAUSE}}}
+    )
     for trial in (0, 1):
         found.begin(trial)
         found.report(trial, 1, 2, value=float(trial))
@@ -104,8 +118,16 @@ def test_what_nothing_can_promote_any_more_is_given_up_and_everybody_is_told() -
     assert [event.trial for event in last if isinstance(event, Retired)] == [0, 1]
     assert last[-1] == Closed(t=1.0, status="finished")
     assert [trial.state for trial in found.planner.history.trials] == [TrialState.STOPPED] * 2
-    assert found.scheduler.told[-4:] == [("dropped", 0), ("ended", 0, "stopped"), ("dropped", 1), ("ended", 1, "stopped")]
-    assert [(r.number, r.status) for r in found.planner._results.untold[-2:]] == [(0, "stopped"), (1, "stopped")]
+    assert found.scheduler.told[-4:] == [
+        ("dropped", 0),
+        ("ended", 0, "stopped"),
+        ("dropped", 1),
+        ("ended", 1, "stopped"),
+    ]
+    assert [(r.number, r.status) for r in found.planner._results.untold[-2:]] == [
+        (0, "stopped"),
+        (1, "stopped"),
+    ]
 
 
 def test_a_user_interrupts_the_paused_wait_on_and_the_others_go_on_first() -> None:
@@ -143,14 +165,18 @@ def test_with_a_raised_total_what_was_the_last_is_not_any_more() -> None:
     desk.report(1, 1, 2)
     assert desk.end(1) == [Closed(t=desk.t, status="interrupted")]
     before = len(desk.events)
-    assert started(desk.open(trials=2)) == [(0, 2)], "no new one comes: the first of the paused goes on"
+    assert started(desk.open(trials=2)) == [(0, 2)], (
+        "no new one comes: the first of the paused goes on"
+    )
     desk.cut(len(desk.events) - before)
     assert started(desk.open(trials=3)) == [(2, 1)], "a new one comes first"
     desk.begin(2)
     assert started(desk.end(2, "done")) == [(0, 2)]
 
 
-@pytest.mark.parametrize(("outcome", "cause", "step"), [("paused", "", 2), ("lost", "preempted", 1)])
+@pytest.mark.parametrize(
+    ("outcome", "cause", "step"), [("paused", "", 2), ("lost", "preempted", 1)]
+)
 def test_a_restarted_trial_goes_on_at_once(outcome: Any, cause: Any, step: int) -> None:
     desk = Desk({"0:2": RESTART, "0:4": PAUSE}, trials=2)
     desk.begin(0)
@@ -161,7 +187,12 @@ def test_a_restarted_trial_goes_on_at_once(outcome: Any, cause: Any, step: int) 
         desk.save(0, 2)
     (event,) = desk.end(0, outcome, cause)
     assert isinstance(event, Started)
-    assert (event.trial, event.attempt, event.until, event.checkpoints[0]) == (0, 2, 4, f"m0.1.{step}")
+    assert (event.trial, event.attempt, event.until, event.checkpoints[0]) == (
+        0,
+        2,
+        4,
+        f"m0.1.{step}",
+    )
 
 
 def test_only_what_the_scheduler_paused_can_be_given_up() -> None:

@@ -42,7 +42,9 @@ def check_whole(run: Simulation, trials: int) -> None:
     assert all(trial.state.final for trial in history.trials)
     assert run.most_running <= run.slots
     for trial in history.trials:
-        assert list(trial.values) == [score(trial.config, step) for step in range(1, trial.step + 1)]
+        assert list(trial.values) == [
+            score(trial.config, step) for step in range(1, trial.step + 1)
+        ]
         if trial.state is TrialState.DONE:
             assert trial.step == MAX_STEPS
     taken = Counter((event.trial, event.step) for event in run.events if isinstance(event, Decided))
@@ -59,16 +61,38 @@ def check_closing(events: list[AnyEvent]) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=chances, slots=st.integers(1, 5), trials=st.integers(1, 12), lose=st.sampled_from([0.0, 0.05, 0.2]))
-def test_the_total_is_exact_whatever_is_lost(seed: int, slots: int, trials: int, lose: float) -> None:
-    run = Simulation(seed=seed, slots=slots, trials=trials, lose=lose).open(retries={"infrastructure": 1000}).run()
+@given(
+    seed=chances,
+    slots=st.integers(1, 5),
+    trials=st.integers(1, 12),
+    lose=st.sampled_from([0.0, 0.05, 0.2]),
+)
+def test_the_total_is_exact_whatever_is_lost(
+    seed: int, slots: int, trials: int, lose: float
+) -> None:
+    run = (
+        Simulation(seed=seed, slots=slots, trials=trials, lose=lose)
+        .open(retries={"infrastructure": 1000})
+        .run()
+    )
     check_whole(run, trials)
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=chances, lose=st.sampled_from([0.0, 0.1]), interrupt=st.integers(2, 120), more=st.integers(0, 3))
-def test_an_interrupted_experiment_goes_on_to_the_exact_total(seed: int, lose: float, interrupt: int, more: int) -> None:
-    first = Simulation(seed=seed, lose=lose).open(retries={"infrastructure": 1000}).run(interrupt_after=interrupt)
+@given(
+    seed=chances,
+    lose=st.sampled_from([0.0, 0.1]),
+    interrupt=st.integers(2, 120),
+    more=st.integers(0, 3),
+)
+def test_an_interrupted_experiment_goes_on_to_the_exact_total(
+    seed: int, lose: float, interrupt: int, more: int
+) -> None:
+    first = (
+        Simulation(seed=seed, lose=lose)
+        .open(retries={"infrastructure": 1000})
+        .run(interrupt_after=interrupt)
+    )
     check_closing(first.events)
     assert first.planner.history.closed is not None
     second = resumed(first.events, seed=seed, lose=lose, trials=6 + more)
@@ -89,7 +113,9 @@ def test_killed_at_every_event_and_resumed_nothing_is_lost_or_done_twice(seed: i
             before.planner.apply(event)
         run = resumed(whole.events[:cut], seed=seed + cut, slots=3)
         check_whole(run, 6)
-        for was, now in zip(before.planner.history.trials, run.planner.history.trials, strict=False):
+        for was, now in zip(
+            before.planner.history.trials, run.planner.history.trials, strict=False
+        ):
             if was.state.final:
                 assert len(now.attempts) == len(was.attempts)
 
@@ -126,9 +152,15 @@ def test_a_coordinator_that_comes_back_goes_on_with_the_attempts_that_run(seed: 
 # Stop conditions
 
 
-@pytest.mark.parametrize(("mode", "target", "reached"), [("max", 0.5, True), ("max", 5.0, False), ("min", 0.05, True)])
+@pytest.mark.parametrize(
+    ("mode", "target", "reached"), [("max", 0.5, True), ("max", 5.0, False), ("min", 0.05, True)]
+)
 def test_the_target_ends_the_experiment(mode: str, target: float, reached: bool) -> None:
-    run = Simulation(slots=2, trials=40).open(mode=mode, stop={"target": target}, schedule="fifo").run()
+    run = (
+        Simulation(slots=2, trials=40)
+        .open(mode=mode, stop={"target": target}, schedule="fifo")
+        .run()
+    )
     history = run.planner.history
     closing = [event for event in run.events if isinstance(event, Closing)]
     assert bool(closing) == reached
@@ -137,7 +169,9 @@ def test_the_target_ends_the_experiment(mode: str, target: float, reached: bool)
     if reached:
         assert closing[0].why == f"the target {target:g} was reached"
         first = next(n for n, event in enumerate(run.events) if isinstance(event, Closing))
-        assert isinstance(run.events[first - 1], Reported), "later than at the report that reached it"
+        assert isinstance(run.events[first - 1], Reported), (
+            "later than at the report that reached it"
+        )
         assert history.closed is not None
         assert history.closed.status == "finished"
         assert len(history.trials) < 40
@@ -151,8 +185,13 @@ def test_trials_that_wait_when_the_target_is_reached_stay_as_they_are() -> None:
     feed(planner, [Began(t=3.0, trial=0, attempt=2, node="n")])
     after = feed(planner, [report(0, 2, 1, 1)])
     assert [type(event) for event in after] == [Decided, Closing]
-    assert feed(planner, [Ended(t=6.0, trial=0, attempt=2, outcome="stopped")]) == [Closed(t=6.0, status="finished")]
-    assert [trial.state for trial in planner.history.trials] == [TrialState.STOPPED, TrialState.LOST]
+    assert feed(planner, [Ended(t=6.0, trial=0, attempt=2, outcome="stopped")]) == [
+        Closed(t=6.0, status="finished")
+    ]
+    assert [trial.state for trial in planner.history.trials] == [
+        TrialState.STOPPED,
+        TrialState.LOST,
+    ]
     assert planner.next(10.0) is None
 
 
@@ -256,7 +295,9 @@ def test_an_attempt_that_ends_in_the_report_of_a_rung_is_still_judged_and_counts
         ("failed", "infrastructure", "attempt"),
     ],
 )
-def test_a_decision_to_stop_stands_however_the_attempt_ends(outcome: Any, cause: Any, by: Any) -> None:
+def test_a_decision_to_stop_stands_however_the_attempt_ends(
+    outcome: Any, cause: Any, by: Any
+) -> None:
     planner = begun()
     feed(planner, [report(0, 1, 1, 1, value=10.0), report(1, 1, 1, 1, value=0.0)])
     feed(planner, [Ended(t=6.0, trial=1, attempt=1, outcome=outcome, cause=cause, by=by)])
@@ -278,11 +319,15 @@ def test_a_decision_that_was_not_written_is_taken_when_the_coordinator_is_back()
     assert isinstance(verdict, Decided)
 
 
-def test_a_decision_that_was_not_written_is_taken_by_the_next_attempt_restored_at_the_rung() -> None:
+def test_a_decision_that_was_not_written_is_taken_by_the_next_attempt_restored_at_the_rung() -> (
+    None
+):
     planner = begun()
     planner.apply(report(0, 1, 1, 1))
     planner.apply(Saved(t=5.0, trial=0, attempt=1, step=1, manifest="m1", size=1))
-    started = next(e for e in feed(planner, [opened(6.0, slots=3, trials=3)]) if isinstance(e, Started))
+    started = next(
+        e for e in feed(planner, [opened(6.0, slots=3, trials=3)]) if isinstance(e, Started)
+    )
     assert (started.trial, started.attempt, started.until, started.checkpoints) == (0, 2, 1, ["m1"])
     (verdict,) = feed(planner, [Began(t=7.0, trial=0, attempt=2, node="n", restored=1)])
     assert isinstance(verdict, Decided)
@@ -321,7 +366,9 @@ def test_an_event_that_cannot_follow_is_refused_and_changes_no_decision(event: A
 def kept(values: list[float], *, mode: str, last: int, best: int) -> list[int]:
     planner = begun(schedule="fifo", mode=mode, checkpoint={"keep_last": last, "keep_best": best})
     for step, value in enumerate(values, start=1):
-        feed(planner, [Reported(t=5.0, trial=0, attempt=1, rows=[Row(step, 5.0, {"score": value})])])
+        feed(
+            planner, [Reported(t=5.0, trial=0, attempt=1, rows=[Row(step, 5.0, {"score": value})])]
+        )
         feed(planner, [Saved(t=5.0, trial=0, attempt=1, step=step, manifest=f"m{step}", size=1)])
     return list(planner.history.trials[0].checkpoints)
 
@@ -346,7 +393,9 @@ def test_the_last_and_the_best_checkpoints_are_kept(
 
 @settings(max_examples=40, deadline=None)
 @given(seed=chances, cut=st.integers(2, 200))
-def test_no_checkpoint_that_an_attempt_may_restore_is_dropped_before_it_has_begun(seed: int, cut: int) -> None:
+def test_no_checkpoint_that_an_attempt_may_restore_is_dropped_before_it_has_begun(
+    seed: int, cut: int
+) -> None:
     first = Simulation(seed=seed, lose=0.1, slots=3).open(retries={"infrastructure": 1000}).run()
     run = resumed(first.events[:cut], seed=seed, lose=0.1, slots=3)
     listed: dict[int, list[str]] = {}
@@ -367,6 +416,8 @@ def test_no_checkpoint_that_an_attempt_may_restore_is_dropped_before_it_has_begu
 
 def test_a_seed_is_the_same_in_every_process_and_another_for_each_number_and_purpose() -> None:
     assert seed_for(0, 0) == 2600615964
-    seeds = {seed_for(s, n, p) for s in range(10) for n in range(100) for p in ("proposal", "trial")}
+    seeds = {
+        seed_for(s, n, p) for s in range(10) for n in range(100) for p in ("proposal", "trial")
+    }
     assert len(seeds) == 2000
     assert all(0 <= seed < 2**32 for seed in seeds)

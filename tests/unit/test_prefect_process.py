@@ -19,13 +19,17 @@ def stamped(database: Path, revision: str) -> Path:
     return database
 
 
-def test_only_a_database_at_the_revision_of_the_template_needs_no_migrations(tmp_path: Path) -> None:
+def test_only_a_database_at_the_revision_of_the_template_needs_no_migrations(
+    tmp_path: Path,
+) -> None:
     template = stamped(tmp_path / "template.db", "b2")
     assert is_current(Path(shutil.copy(template, tmp_path / "copy.db")), template)
     assert not is_current(stamped(tmp_path / "older.db", "a1"), template)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"SQLite format 3\0" + b"\1" * 5000], ids=["missing", "empty", "torn"])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"SQLite format 3\0" + b"\1" * 5000], ids=["missing", "empty", "torn"]
+)
 def test_where_that_cannot_be_known_alembic_is_asked(tmp_path: Path, content: bytes | None) -> None:
     sound, other = stamped(tmp_path / "sound.db", "b2"), tmp_path / "other.db"
     if content is not None:

@@ -28,7 +28,9 @@ def on(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "_host", lambda: host)
 
 
-def test_a_driver_is_seen_from_another_machine_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_is_seen_from_another_machine_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = Watched()
     on("here", monkeypatch)
     with present(store):
@@ -42,7 +44,9 @@ def test_a_driver_is_seen_from_another_machine_while_it_runs(monkeypatch: pytest
     assert store.list("") == []
 
 
-def test_an_old_sign_tells_nothing_and_goes_with_the_next_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_sign_tells_nothing_and_goes_with_the_next_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = Watched()
     store.create(f"{presence.PREFIX}{int(time.time() - presence.FRESH_SECONDS - 1)}-here", b"")
     on("there", monkeypatch)

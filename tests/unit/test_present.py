@@ -1,4 +1,6 @@
-"""What Prefect is told of an experiment: the lines and events of its log, and the page of its result."""
+"""What Prefect is told of an experiment: the lines and events of its log, and the page of its
+result.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.prefect import artifacts, events
+from regrow.flows.recording import artifacts
+from regrow.infra.prefect import events
 from regrow.infra.prefect.events import PrefectEvent, PrefectEvents
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Began, Closing, Ended, Opened, Reported, Row, Started
@@ -24,8 +27,14 @@ def told(*parts: list[AnyEvent]) -> list[PrefectEvent]:
 def test_a_loss_a_recovery_a_failure_and_each_best_are_told_as_events_and_as_lines() -> None:
     found = told(beginning(), loss(), ending())
     assert [(h.event.removeprefix("regrow."), h.trial) for h in found] == [
-        ("experiment.started", None), ("trial.best", 0), ("trial.lost", 0), ("trial.recovered", 0), ("trial.failed", 1),
-        ("trial.best", 0), ("", None), ("experiment.finished", None),
+        ("experiment.started", None),
+        ("trial.best", 0),
+        ("trial.lost", 0),
+        ("trial.recovered", 0),
+        ("trial.failed", 1),
+        ("trial.best", 0),
+        ("", None),
+        ("experiment.finished", None),
     ]
     assert [h.line for h in found] == [
         "2 trials, up to 2 at a time",
@@ -38,16 +47,34 @@ def test_a_loss_a_recovery_a_failure_and_each_best_are_told_as_events_and_as_lin
         "finished: 2 of 2 trials ended (1 done, 1 failed); best: trial 0, score 0.75 at step 2",
     ]
     assert all(h.payload["text"] == h.line for h in found if h.event)
-    by_name = {h.event: {key: value for key, value in h.payload.items() if key != "text"} for h in found}
+    by_name = {
+        h.event: {key: value for key, value in h.payload.items() if key != "text"} for h in found
+    }
     assert by_name["regrow.trial.lost"] == {
-        "experiment": "told", "trial": 0, "attempt": 1, "step": 1, "cause": "infrastructure", "message": "it was killed",
+        "experiment": "told",
+        "trial": 0,
+        "attempt": 1,
+        "step": 1,
+        "cause": "infrastructure",
+        "message": "it was killed",
         "node": "east",
     }
     assert by_name["regrow.trial.recovered"] == {
-        "experiment": "told", "trial": 0, "attempt": 2, "step": 1, "seconds": 2.5, "node": "west",
+        "experiment": "told",
+        "trial": 0,
+        "attempt": 2,
+        "step": 1,
+        "seconds": 2.5,
+        "node": "west",
     }
     assert by_name["regrow.trial.best"] == {
-        "experiment": "told", "trial": 0, "attempt": 2, "step": 2, "value": 0.75, "metric": "score", "mode": "max",
+        "experiment": "told",
+        "trial": 0,
+        "attempt": 2,
+        "step": 2,
+        "value": 0.75,
+        "metric": "score",
+        "mode": "max",
         "config": {"x": 0.5, "kind": "a|b"},
     }
     assert by_name["regrow.experiment.finished"]["counts"] == {"done": 1, "failed": 1}
@@ -62,14 +89,30 @@ def test_the_same_log_gives_the_same_ids_so_that_nothing_is_told_twice() -> None
 def test_a_further_session_is_told_as_one_and_its_orphans_as_lost() -> None:
     again: list[AnyEvent] = [
         Opened(t=10.0, by="driver", driver="d2", slots=2, trials=2),
-        Ended(t=10.0, trial=0, attempt=1, outcome="lost", cause="preempted", message="its driver was lost", by="planner"),
+        Ended(
+            t=10.0,
+            trial=0,
+            attempt=1,
+            outcome="lost",
+            cause="preempted",
+            message="its driver was lost",
+            by="planner",
+        ),
         Started(t=10.0, trial=0, attempt=2, checkpoints=["manifests/0/1/1.json"]),
         Began(t=11.0, trial=0, attempt=2, node="west", task_run="r0"),
         Closing(t=12.0, status="stopped", why="stopped by the user", by="user"),
     ]
     found = told(beginning(), again)[2:]
-    assert [h.event for h in found] == ["regrow.experiment.resumed", "regrow.trial.lost", "regrow.trial.recovered", ""]
-    assert found[0].line == "goes on: 0 of 2 trials ended (2 running); best: trial 0, score 0.5 at step 1"
+    assert [h.event for h in found] == [
+        "regrow.experiment.resumed",
+        "regrow.trial.lost",
+        "regrow.trial.recovered",
+        "",
+    ]
+    assert (
+        found[0].line
+        == "goes on: 0 of 2 trials ended (2 running); best: trial 0, score 0.5 at step 1"
+    )
     assert "from the beginning" in found[2].line
     assert found[3].line == "ending: stopped by the user"
 
@@ -129,7 +172,8 @@ def test_the_page_tells_the_result_and_each_loss(history: History, places: Place
         "| 0 | 1 | lost | east | 1 | it was killed | after step 1, 2.5 s later, on west |"
     ]
     assert list(section(page, "Failed")) == [
-        r"* trial 1, attempt 1, at step 0: ValueError: bad \| luck", *(f"      {line}" for line in TRACE.splitlines()),
+        r"* trial 1, attempt 1, at step 0: ValueError: bad \| luck",
+        *(f"      {line}" for line in TRACE.splitlines()),
     ]
 
 
@@ -143,11 +187,16 @@ def test_what_users_write_is_no_markup(history: History, places: Places) -> None
 
 def test_figures_are_on_the_page_itself(history: History, places: Places) -> None:
     page = artifacts.markdown(history, places, {"learning_curves": b"\x89PNG"})
-    assert next(section(page, "Learning curves")) == "![Learning curves](data:image/png;base64,iVBORw==)"
+    assert (
+        next(section(page, "Learning curves"))
+        == "![Learning curves](data:image/png;base64,iVBORw==)"
+    )
     assert "Optimisation history" not in page
 
 
-def test_no_password_is_shown(history: History, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_password_is_shown(
+    history: History, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:hidden-word@127.0.0.1:1/x")
     assert "hidden-word" not in artifacts.markdown(history, places)
 
@@ -158,19 +207,29 @@ def test_a_key_is_one_that_prefect_takes() -> None:
 
 
 def test_a_reported_value_that_is_no_better_is_not_told() -> None:
-    worse: list[AnyEvent] = [Reported(t=4.0, trial=0, attempt=1, rows=[Row(2, 4.0, {"score": 0.1})])]
+    worse: list[AnyEvent] = [
+        Reported(t=4.0, trial=0, attempt=1, rows=[Row(2, 4.0, {"score": 0.1})])
+    ]
     assert [h.event for h in told(beginning(), worse)][2:] == []
 
 
 def test_what_is_left_after_a_loss_is_no_new_best() -> None:
     rows = [Row(step, 4.0, {"score": score}) for step, score in ((2, 0.6), (3, 0.9))]
-    again = [Row(step, 9.0, {"score": score}) for step, score in ((1, 0.5), (2, 0.7), (3, 0.9), (4, 0.95))]
+    again = [
+        Row(step, 9.0, {"score": score})
+        for step, score in ((1, 0.5), (2, 0.7), (3, 0.9), (4, 0.95))
+    ]
     events: list[AnyEvent] = [
         Reported(t=4.0, trial=0, attempt=1, rows=rows),
-        Ended(t=5.0, trial=0, attempt=1, outcome="lost", cause="infrastructure", step=3, by="driver"),
-        Started(t=6.0, trial=0, attempt=2), Began(t=7.0, trial=0, attempt=2, node="b", restored=0),
+        Ended(
+            t=5.0, trial=0, attempt=1, outcome="lost", cause="infrastructure", step=3, by="driver"
+        ),
+        Started(t=6.0, trial=0, attempt=2),
+        Began(t=7.0, trial=0, attempt=2, node="b", restored=0),
         *(Reported(t=row.t, trial=0, attempt=2, rows=[row]) for row in again),
     ]
-    values = [h.payload["value"] for h in told(beginning(), events) if h.event == "regrow.trial.best"]
+    values = [
+        h.payload["value"] for h in told(beginning(), events) if h.event == "regrow.trial.best"
+    ]
     assert values[-2:] == [0.9, 0.95]
     assert values == sorted(values)

@@ -1,10 +1,15 @@
-"""The canary: each name of other people's libraries that their documentation does not promise, and what breaks without it."""
+"""The canary: each name of other people's libraries that their documentation does not promise, and
+what breaks without it.
+"""
 
 from __future__ import annotations
 
 import ast
+import ctypes
 import importlib
 import inspect
+import re
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -12,6 +17,7 @@ from typing import Any
 import pytest
 
 from docs.site import rooms
+from regrow.infra.ray import private
 from tests.unit.foreign import PRIVATE, used
 
 RAY = {
@@ -24,23 +30,21 @@ RAY = {
     "ray._private.worker:global_worker": "the same",
     "ray.core.generated.common_pb2:Address": "the same",
     "ray._raylet:InnerGcsClient.drain_node": "a node with a notice is not drained: Ray goes on placing tasks on it",
-    "ray._private.worker:listen_error_messages(worker, threads_stopped)":
-        "Ray prints into the live view and into JSON that a worker was lost",
+    "ray._private.worker:listen_error_messages(worker, threads_stopped)": "Ray prints into the live view and into JSON that a worker was lost",
     "ray._private.utils:set_sigterm_handler(sigterm_handler)": "SIGTERM while Ray starts ends the driver anywhere",
+    "ray._raylet:__file__": "the same",
     "ray._private.parameter:RayParams(no_monitor, include_log_monitor)": "two processes more, ray.init takes 2 s longer",
     "ray._private.services:start_api_server(include_dashboard, raise_on_failure)": "one process more, ray.init takes 2 s longer",
     "ray._private.utils:get_dashboard_dependency_error()": "the driver imports what a dashboard needs, 0.3 s",
     "ray.autoscaler._private.util:prepare_config(config)": "no cluster in a cloud is checked or brought up",
     "ray.autoscaler._private.util:validate_config(config)": "the same",
     "ray.autoscaler._private.local.config:get_state_path(cluster_name)": "no cluster over SSH comes up",
-    "ray.autoscaler._private.providers:_get_node_provider(provider_config, cluster_name, use_cache)":
-        "the machines of clusters on GCP and Azure are not found, so none is brought up or said to be down",
-    "ray._private.services:ConsolePopen":
-        "Ctrl-C ends the cluster before the last checkpoints, workers have Prefect's key, a dead raylet is not noticed",
+    "ray.autoscaler._private.providers:_get_node_provider(provider_config, cluster_name, use_cache)": "the machines of clusters on GCP and Azure are not found, so none is brought up or said to be down",
+    "ray._private.ray_constants:ENABLE_RAY_CLUSTER": "no local cluster starts, as no node is at 127.0.0.1: Ray makes an interface's address of it",
+    "ray._private.services:ConsolePopen": "Ctrl-C ends the cluster before the last checkpoints, workers have Prefect's key, a dead raylet is not noticed",
 }
 RLLIB = {
-    "ray.rllib.core.learner.learner:Learner._optimizer_lr_schedules":
-        "a trial of RLlib's that goes on from a checkpoint does not: it fails",
+    "ray.rllib.core.learner.learner:Learner._optimizer_lr_schedules": "a trial of RLlib's that goes on from a checkpoint does not: it fails",
     "ray.rllib.core.learner.learner:Learner._set_optimizer_lr(optimizer, lr)": "the same",
     "ray.tune.trainable.trainable:DEFAULT_STORAGE_PATH": "no trial of RLlib's begins",
 }
@@ -51,17 +55,12 @@ TUNE = {
     "ray.tune.stopper:TimeoutStopper._timeout_seconds": "a TimeoutStopper of Ray Tune's is refused with a traceback",
 }
 PREFECT = {
-    "prefect.task_engine:run_task_async(task, task_run_id, task_run, parameters, wait_for, return_type, dependencies)":
-        "no task run is carried out",
+    "prefect.task_engine:run_task_async(task, task_run_id, task_run, parameters, wait_for, return_type, dependencies)": "no task run is carried out",
     "prefect.flow_engine:run_flow(flow, flow_run, parameters, return_type)": "no experiment starts or goes on",
-    "prefect.utilities.engine:emit_task_run_state_change_event(task_run, initial_state, validated_state)":
-        "the server hears of no task run's beginning, nor why one goes on",
-    "prefect.events.worker:EventsWorker.set_client_override(client_type)":
-        "each event that a server which is away cannot take holds up all others for 8 s, and the end of the process",
-    "prefect.events.worker:emit_events_to_cloud()":
-        "events for Prefect Cloud would be sent by the client for servers of one's own",
-    "prefect.events.clients:PrefectEventsClient(reconnection_attempts, checkpoint_interval)":
-        "the same, and a server that is back hears of it after half a minute",
+    "prefect.utilities.engine:emit_task_run_state_change_event(task_run, initial_state, validated_state)": "the server hears of no task run's beginning, nor why one goes on",
+    "prefect.events.worker:EventsWorker.set_client_override(client_type)": "each event that a server which is away cannot take holds up all others for 8 s, and the end of the process",
+    "prefect.events.worker:emit_events_to_cloud()": "events for Prefect Cloud would be sent by the client for servers of one's own",
+    "prefect.events.clients:PrefectEventsClient(reconnection_attempts, checkpoint_interval)": "the same, and a server that is back hears of it after half a minute",
     "prefect.context:refresh_global_settings_context()": "who imported Prefect before tells another server",
     "prefect.logging.configuration:setup_logging()": "the same for logs",
     "prefect.server.api.server:create_app(final)": "the embedded server does not start",
@@ -85,11 +84,13 @@ MLFLOW = {
     "mlflow.store.db.utils:create_sqlalchemy_engine(db_uri)": "no experiment that records into a new file starts",
     "mlflow.store.db.utils:_initialize_tables(engine)": "the same",
     "mlflow.server.fastapi_app:app": "`regrow ui` does not start",
-    "mlflow.system_metrics.system_metrics_monitor:SystemMetricsMonitor(run_id, resume_logging, tracking_uri)":
-        "`mlflow: {system_metrics: true}` records nothing, and says so",
+    "mlflow.system_metrics.system_metrics_monitor:SystemMetricsMonitor(run_id, resume_logging, tracking_uri)": "`mlflow: {system_metrics: true}` records nothing, and says so",
     "mlflow.system_metrics.system_metrics_monitor:SystemMetricsMonitor.node_id": "all workers of a trial record under one name",
 }
-_TPE, _KERNELS = "optuna.samplers._tpe.parzen_estimator", "optuna.samplers._tpe.probability_distributions"
+_TPE, _KERNELS = (
+    "optuna.samplers._tpe.parzen_estimator",
+    "optuna.samplers._tpe.probability_distributions",
+)
 OPTUNA = {
     f"{_TPE}:_ParzenEstimator(observations, search_space, parameters)": "tpe and bohb propose nothing",
     f"{_TPE}:_ParzenEstimator._mixture_distribution": "the same from 200 trials on",
@@ -104,10 +105,23 @@ OPTUNA = {
     "optuna.search_space.group_decomposed:_SearchSpaceGroup.add_distributions": "tpe with `group` proposes nothing",
     "optuna.search_space.group_decomposed:_SearchSpaceGroup.search_spaces": "the same",
     **dict.fromkeys(
-        (f"optuna.samplers:TPESampler.{name}" for name in (
-            "_is_multivariate", "_sample_relative", "_group", "_search_space_group", "_n_startup_trials", "_constant_liar",
-            "_random_sampler", "_parzen_estimator_parameters", "_rng", "_n_ei_candidates", "_compare", "_compute_acquisition_func",
-        )),
+        (
+            f"optuna.samplers:TPESampler.{name}"
+            for name in (
+                "_is_multivariate",
+                "_sample_relative",
+                "_group",
+                "_search_space_group",
+                "_n_startup_trials",
+                "_constant_liar",
+                "_random_sampler",
+                "_parzen_estimator_parameters",
+                "_rng",
+                "_n_ei_candidates",
+                "_compare",
+                "_compute_acquisition_func",
+            )
+        ),
         "tpe and bohb propose nothing",
     ),
     "optuna.samplers:BaseGASampler._get_generation_key": "nsga2 and nsga3 begin with trials that they did not propose",
@@ -117,15 +131,25 @@ OPTUNA = {
     "optuna.samplers._lazy_random_state:LazyRandomState._rng": "a study of `regrow.optuna` does not know its sampler's seed",
     "optuna.storages._rdb:models": "`regrow export --optuna` writes nothing",
     **dict.fromkeys(
-        (f"optuna.storages._rdb.models:{name}" for name in (
-            "StudyModel", "StudyDirectionModel", "StudyUserAttributeModel", "StudySystemAttributeModel", "TrialModel",
-            "TrialParamModel", "TrialValueModel.value_to_stored_repr", "TrialUserAttributeModel", "TrialSystemAttributeModel",
-            "TrialIntermediateValueModel.intermediate_value_to_stored_repr",
-        )),
+        (
+            f"optuna.storages._rdb.models:{name}"
+            for name in (
+                "StudyModel",
+                "StudyDirectionModel",
+                "StudyUserAttributeModel",
+                "StudySystemAttributeModel",
+                "TrialModel",
+                "TrialParamModel",
+                "TrialValueModel.value_to_stored_repr",
+                "TrialUserAttributeModel",
+                "TrialSystemAttributeModel",
+                "TrialIntermediateValueModel.intermediate_value_to_stored_repr",
+            )
+        ),
         "the same",
     ),
 }
-USERS = {"regrow.infra.exports.optuna_database", "regrow.infra.mlflow.bulk"}
+USERS = {"regrow.show.exports.optuna_database", "regrow.infra.mlflow.bulk"}
 NAMES = {**RAY, **RLLIB, **TUNE, **PREFECT, **MLFLOW, **OPTUNA}
 
 
@@ -144,7 +168,11 @@ def missing(key: str) -> str:
             found = importlib.import_module(f"{module}.{attribute}")
             continue
         if not hasattr(found, attribute):
-            return "" if attributes[-1] == attribute and is_set(found, attribute) else f"{attribute} is gone"
+            return (
+                ""
+                if attributes[-1] == attribute and is_set(found, attribute)
+                else f"{attribute} is gone"
+            )
         found = getattr(found, attribute)
     wanted = {one.strip() for one in key.partition("(")[2].rstrip(")").split(",")} - {""}
     gone = wanted - inspect.signature(found).parameters.keys() if wanted else set()
@@ -152,12 +180,16 @@ def missing(key: str) -> str:
 
 
 def is_set(found: Any, attribute: str) -> bool:
-    """Whether objects of a class, or of that of an object, have the attribute or give it to themselves."""
+    """Whether objects of a class, or of that of an object, have the attribute or give it to
+    themselves.
+    """
     if inspect.ismodule(found):
         return False
     kind = found if isinstance(found, type) else type(found)
     return hasattr(kind, attribute) or any(
-        isinstance(node, ast.Attribute) and node.attr == attribute and isinstance(node.ctx, ast.Store)
+        isinstance(node, ast.Attribute)
+        and node.attr == attribute
+        and isinstance(node.ctx, ast.Store)
         for base in kind.__mro__[:-1]
         for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(base))))
     )
@@ -172,6 +204,16 @@ def test_it_is_there_and_takes_what_it_is_given(key: str) -> None:
     assert missing(key) == "", NAMES[key]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="compilers name functions otherwise elsewhere")
+def test_the_functions_of_rays_compiled_part_are_there() -> None:
+    """Else SIGTERM while Ray starts or ends takes the driver with it."""
+    text = Path(private.__file__).read_text()
+    functions = re.findall(r'_call\("(\w+)"', text)
+    library = ctypes.CDLL(importlib.import_module("ray._raylet").__file__)
+    assert len(functions) == 2
+    assert [name for name in functions if not hasattr(library, name)] == []
+
+
 def test_a_name_that_is_gone_is_found() -> None:
     assert missing("ray._private.utils:nothing") == "nothing is gone"
     assert missing("optuna.samplers:TPESampler._nothing") == "_nothing is gone"
@@ -181,7 +223,9 @@ def test_a_name_that_is_gone_is_found() -> None:
 @pytest.fixture(scope="module")
 def sources() -> dict[str, str]:
     """The modules that use private names, and those that use what these hand out."""
-    return {module: source for module, source in rooms.sources().items() if module in PRIVATE | USERS}
+    return {
+        module: source for module, source in rooms.sources().items() if module in PRIVATE | USERS
+    }
 
 
 def test_each_private_name_that_is_used_is_in_the_table(sources: dict[str, str]) -> None:
@@ -212,6 +256,19 @@ def test_the_variable_that_tells_workers_what_to_call_is_rays() -> None:
     assert constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR == SETUP_HOOK
 
 
+def test_the_variable_that_keeps_the_loopback_is_rays() -> None:
+    """Without it no driver joins a station's cluster, and `ray.init("auto")` in what a trial starts
+    finds nothing at its address.
+    """
+    from regrow.infra.ray.private import NETWORK, loopback_kept
+
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    services: Any = importlib.import_module("ray._private.services")
+    assert constants.ENABLE_RAY_CLUSTERS_ENV_VAR == NETWORK
+    with loopback_kept():
+        assert services.canonicalize_bootstrap_address("127.0.0.1:6379") == "127.0.0.1:6379"
+
+
 def test_a_node_that_comes_up_too_late_is_told_in_words_that_we_know() -> None:
     """Without these a busy machine ends an experiment with Ray's traceback, at the first try."""
     from regrow.infra.ray.private import STARTED_LATE
@@ -230,6 +287,8 @@ def test_a_raylet_is_told_which_scripts_to_start() -> None:
 
 
 def test_the_engine_talks_in_the_module_that_is_filtered() -> None:
-    """Without it each task run would send the server a log line of its own, and print its retries."""
+    """Without it each task run would send the server a log line of its own, and print its
+    retries.
+    """
     engine: Any = importlib.import_module("prefect.task_engine").AsyncTaskRunEngine
     assert engine.log_finished_message.__code__.co_filename.endswith("task_engine.py")

@@ -1,4 +1,6 @@
-"""What joblib keeps from one call to the next ends with an attempt, and the next attempt begins its own."""
+"""What joblib keeps from one call to the next ends with an attempt, and the next attempt begins its
+own.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,13 @@ from joblib import Parallel, delayed
 from joblib.externals.loky import reusable_executor
 
 from regrow.infra.machine import descendants
-from regrow.tasks import process_pools
+from regrow.tasks.process import process_pools
 
 
 def test_the_pool_of_an_attempt_ends_with_it_and_the_next_one_has_its_own() -> None:
     process_pools.end()
-    assert reusable_executor._executor is None or reusable_executor._executor._flags.shutdown  # and none was started
+    # and none was started
+    assert reusable_executor._executor is None or reusable_executor._executor._flags.shutdown
     for _ in range(2):
         assert Parallel(n_jobs=2)(delayed(abs)(number) for number in (-1, 2, -3)) == [1, 2, 3]
         process_pools.end()

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from regrow.infra.machine.processes import marked
+
 DRIVER = """
 import fcntl, os, sys, time
 from pathlib import Path
@@ -32,10 +34,14 @@ time.sleep(100)
 
 
 @pytest.mark.parametrize(("keeps", "is_told"), [(0.5, True), (60.0, False)])
-def test_the_last_command_runs_unless_somebody_has_the_lock_after_the_delay(tmp_path: Path, keeps: float, is_told: bool) -> None:
+def test_the_last_command_runs_unless_somebody_has_the_lock_after_the_delay(
+    tmp_path: Path, keeps: float, is_told: bool
+) -> None:
     told = tmp_path / "told"
     arguments = [str(tmp_path / "lock"), str(told), str(keeps)]
-    with subprocess.Popen([sys.executable, "-c", DRIVER, *arguments], stdout=subprocess.PIPE, text=True) as driver:
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, *arguments], stdout=subprocess.PIPE, text=True
+    ) as driver:
         assert driver.stdout is not None
         guard, child = (int(word) for word in driver.stdout.readline().split())
         driver.kill()
@@ -70,7 +76,9 @@ time.sleep(100)
 
 
 def test_processes_that_have_lost_the_mark_are_killed_if_they_were_named_and_no_others() -> None:
-    with subprocess.Popen([sys.executable, "-c", INCLUDES], stdout=subprocess.PIPE, text=True) as driver:
+    with subprocess.Popen(
+        [sys.executable, "-c", INCLUDES], stdout=subprocess.PIPE, text=True
+    ) as driver:
         assert driver.stdout is not None
         titled, another = (int(word) for word in driver.stdout.readline().split())
         driver.kill()
@@ -80,3 +88,11 @@ def test_processes_that_have_lost_the_mark_are_killed_if_they_were_named_and_no_
         assert not runs(titled)
         assert runs(another)
         os.kill(another, signal.SIGKILL)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start processes of another user")
+def test_the_mark_of_another_users_process_is_not_believed() -> None:
+    with subprocess.Popen(["sleep", "60"], env={"REGROW_TEST": "theirs"}, user=65534) as theirs:
+        found = marked("REGROW_TEST=theirs")
+        theirs.kill()
+    assert found == []

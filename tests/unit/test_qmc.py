@@ -41,7 +41,9 @@ def configs(sampler: Sampler, numbers: Any) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "scramble"), [("sobol", True), ("sobol", False), ("halton", True), ("halton", False)])
+@pytest.mark.parametrize(
+    ("name", "scramble"), [("sobol", True), ("sobol", False), ("halton", True), ("halton", False)]
+)
 def test_trial_n_is_point_n_of_the_sequence(name: str, scramble: bool) -> None:
     engine = {"sobol": qmc.Sobol, "halton": qmc.Halton}[name](2, scramble=scramble, seed=3)
     expected = engine.random(1024)
@@ -53,7 +55,8 @@ def test_trial_n_is_point_n_of_the_sequence(name: str, scramble: bool) -> None:
 
 def test_every_parameter_has_its_own_dimension_and_grids_take_turns() -> None:
     found = configs(make("qmc", setting(MIXED)), range(256))
-    assert Counter(c["kind"] for c in found) == dict.fromkeys("abcd", 64)  # balanced, as random draws are not
+    # balanced, as random draws are not
+    assert Counter(c["kind"] for c in found) == dict.fromkeys("abcd", 64)
     assert all(("depth" in c) == (c["kind"] == "a") for c in found)
     assert [c["size"] for c in found[:4]] == [10, 20, 30, 10]
     assert Counter(c["z"] > 0 for c in found) == {True: 128, False: 128}
@@ -75,13 +78,24 @@ def test_points_are_spread_more_evenly_than_random_ones() -> None:
 
 def test_a_space_of_grids_and_constants_has_no_dimension() -> None:
     space = Space.parse({"a": {"grid": [1, 2]}, "b": "c"})
-    assert configs(make("qmc", setting(space)), range(3)) == [{"a": 1, "b": "c"}, {"a": 2, "b": "c"}, {"a": 1, "b": "c"}]
+    assert configs(make("qmc", setting(space)), range(3)) == [
+        {"a": 1, "b": "c"},
+        {"a": 2, "b": "c"},
+        {"a": 1, "b": "c"},
+    ]
 
 
 def test_an_unknown_sequence_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"search.qmc.qmc_type: \"latin\": is not known; write sobol or halton"):
+    with pytest.raises(
+        SpecError, match=r"search.qmc.qmc_type: \"latin\": is not known; write sobol or halton"
+    ):
         make({"qmc": {"qmc_type": "latin"}}, setting(SQUARE))
 
 
 def test_a_replay_proposes_the_same() -> None:
-    assert Replayed(search="qmc", setting=setting(MIXED), objective=lambda c: c["x"], every=5).run().compared > 10
+    assert (
+        Replayed(search="qmc", setting=setting(MIXED), objective=lambda c: c["x"], every=5)
+        .run()
+        .compared
+        > 10
+    )

@@ -1,4 +1,6 @@
-"""Asking the planner changes nothing: what it decides follows from the events that it was told, however often it was asked."""
+"""Asking the planner changes nothing: what it decides follows from the events that it was told,
+however often it was asked.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import pytest
 
 from regrow.search.planning.planner import Planner
 from regrow.search.planning.simulator import FunctionObjective, Simulation, availability, simulate
+from regrow.search.planning.untried import Untried
 from regrow.search.samplers import Proposal, Result
 from regrow.search.spec import Spec
 from regrow.testing import Setting, check_log, check_resumes
@@ -20,7 +23,9 @@ SCHEDULES: list[Any] = [
 
 
 class Few:
-    """Runs out of configurations before the experiment has its number of trials, and does not say so beforehand."""
+    """Runs out of configurations before the experiment has its number of trials, and does not say
+    so beforehand.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self._most = 5
@@ -33,17 +38,33 @@ class Few:
 
 
 def run(schedule: object, search: object, workers: int = 2, **changes: Any) -> Simulation:
-    given = {"name": "asked", "trainable": "a.py:f", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0, 1]}}}
-    spec = Spec.parse({**given, "search": search, "schedule": schedule, "trials": 9, "max_steps": 4, **changes})
-    objective = FunctionObjective(function=lambda config, step: float(config["x"]) * step, spec=spec)
-    return simulate(spec, objective, workers=workers, availability=availability([1, 1, 1, 0, 1, 1], 3.5, 2))
+    given = {
+        "name": "asked",
+        "trainable": "a.py:f",
+        "metric": "score",
+        "mode": "max",
+        "space": {"x": {"uniform": [0, 1]}},
+    }
+    spec = Spec.parse(
+        {**given, "search": search, "schedule": schedule, "trials": 9, "max_steps": 4, **changes}
+    )
+    objective = FunctionObjective(
+        function=lambda config, step: float(config["x"]) * step, spec=spec
+    )
+    return simulate(
+        spec, objective, workers=workers, availability=availability([1, 1, 1, 0, 1, 1], 3.5, 2)
+    )
 
 
 def state(planner: Planner) -> Any:
     """All that it holds, but for what a question may put together for the first time."""
     late = ("history", "_sampler", "_scheduling", "_results", "_first_configurations")
     history = {name: value for name, value in vars(planner.history).items() if name != "_spec"}
-    return copy.deepcopy((history, {name: value for name, value in vars(planner).items() if name not in late}))
+    rest = {name: value for name, value in vars(planner).items() if name not in late}
+    tried = {
+        name: vars(value)["_tried"] for name, value in rest.items() if isinstance(value, Untried)
+    }
+    return copy.deepcopy((history, {**rest, **tried}))
 
 
 @pytest.mark.parametrize("search", ["random", f"{__name__}:Few"])
@@ -60,7 +81,9 @@ def test_a_question_changes_nothing(schedule: object, search: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_a_sampler_that_has_nothing_left_ends_the_experiment_the_same_for_one_who_was_never_asked_before(schedule: object) -> None:
+def test_a_sampler_that_has_nothing_left_ends_the_experiment_the_same_for_one_who_was_never_asked_before(
+    schedule: object,
+) -> None:
     done = run(schedule, f"{__name__}:Few")
     assert len(done.history.trials) == 5
     assert done.history.closed is not None

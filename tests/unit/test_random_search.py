@@ -9,9 +9,12 @@ from tests.unit.sampling import SPACE, make, seed_of
 
 
 def test_random_proposals_never_change() -> None:
-    """They are recomputed from logs that another version of Python wrote: these are the values of the
-    first."""
-    space = Space.parse({"a": {"uniform": [0, 1]}, "b": {"int": [1, 100]}, "c": {"choice": ["x", "y", "z"]}})
+    """They are recomputed from logs that another version of Python wrote: these are the values of
+    the first.
+    """
+    space = Space.parse(
+        {"a": {"uniform": [0, 1]}, "b": {"int": [1, 100]}, "c": {"choice": ["x", "y", "z"]}}
+    )
     proposals = [make("random", space, "min").ask(n, n) for n in range(3)]
     assert [p.config for p in proposals if p] == [
         {"a": 0.7417194198289921, "b": 39, "c": "x"},
@@ -22,7 +25,9 @@ def test_random_proposals_never_change() -> None:
 
 def test_a_parameter_draws_the_same_whatever_the_others_do() -> None:
     one = make("random", Space.parse({"a": {"uniform": [0, 1]}}), "min").ask(0, 5)
-    two = make("random", Space.parse({"z": {"int": [1, 9]}, "a": {"uniform": [0, 1]}}), "max").ask(0, 5)
+    two = make("random", Space.parse({"z": {"int": [1, 9]}, "a": {"uniform": [0, 1]}}), "max").ask(
+        0, 5
+    )
     assert one is not None
     assert two is not None
     assert one.config["a"] == two.config["a"]

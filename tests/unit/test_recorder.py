@@ -10,11 +10,22 @@ import pytest
 import ray
 from msgspec import structs
 
+from regrow.flows.recording.recorder import Recorder
 from regrow.infra.mlflow.in_trial import Tracked
-from regrow.infra.mlflow.recorder import Recorder
-from regrow.infra.report import report
 from regrow.infra.state.places import Places
-from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Proposed, Reported, Row, Started, encode
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Closed,
+    Closing,
+    Ended,
+    Proposed,
+    Reported,
+    Row,
+    Started,
+    encode,
+)
+from regrow.show.report import report
 from tests.unit.simulated import created, opened
 
 
@@ -39,17 +50,23 @@ class Gone:
         (ValueError("a line that is no event"), "ValueError: a line that is no event"),
     ],
 )
-def test_nobody_waits_for_a_recorder_that_gave_up(monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:
+def test_nobody_waits_for_a_recorder_that_gave_up(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
     monkeypatch.setattr(ray, "get_actor", lambda _: Gone(error))
     started = time.monotonic()
-    trouble = Recorder("coordinator", Places(root="/nowhere"), "name", "sqlite://", None).drained(7, 60.0)
+    trouble = Recorder("coordinator", Places(root="/nowhere"), "name", "sqlite://", None).drained(
+        7, 60.0
+    )
     assert trouble is not None
     assert trouble.startswith(said)
     assert time.monotonic() - started < 30
 
 
 class Coordinator:
-    """Its `follow`, over segments that are there: what is asked beyond them is answered with nothing."""
+    """Its `follow`, over segments that are there: what is asked beyond them is answered with
+    nothing.
+    """
 
     def __init__(self, segments: list[list[AnyEvent]]) -> None:
         self.segments = segments
@@ -59,24 +76,35 @@ class Coordinator:
         return self
 
     def remote(self, after: int, timeout: float) -> list[tuple[int, list[bytes]]]:
-        found = [(n, [encode(e) for e in events]) for n, events in enumerate(self.segments, start=1) if n > after]
+        found = [
+            (n, [encode(e) for e in events])
+            for n, events in enumerate(self.segments, start=1)
+            if n > after
+        ]
         if not found:
             time.sleep(min(timeout, 0.01))
         return found
 
 
 def began(attempt: int, restored: int = 0) -> list[AnyEvent]:
-    return [Started(t=3.0, trial=0, attempt=attempt), Began(t=4.0, trial=0, attempt=attempt, node="n", restored=restored)]
+    return [
+        Started(t=3.0, trial=0, attempt=attempt),
+        Began(t=4.0, trial=0, attempt=attempt, node="n", restored=restored),
+    ]
 
 
 @pytest.fixture
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Coordinator, Recorder]:
     """A recorder into a real file, and the coordinator that it follows."""
-    coordinator = Coordinator([[created(), opened(1.0)], [Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a"})]])
+    coordinator = Coordinator(
+        [[created(), opened(1.0)], [Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a"})]]
+    )
     monkeypatch.setattr(ray, "get_actor", lambda _: coordinator)
     monkeypatch.setattr(ray, "get", lambda answer: answer)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    return coordinator, Recorder("coordinator", Places(root=str(tmp_path)), "simulated", uri, str(tmp_path / "artifacts"))
+    return coordinator, Recorder(
+        "coordinator", Places(root=str(tmp_path)), "simulated", uri, str(tmp_path / "artifacts")
+    )
 
 
 def asked(recorder: Recorder, attempt: int) -> Tracked:
@@ -95,17 +123,23 @@ def test_an_attempt_is_told_its_run_once_that_is_there_and_after_a_rewind_the_ne
 ) -> None:
     coordinator, followed = recorder
     assert followed.run_of(0, 1) == (None, None), "it has not begun"
-    coordinator.segments.append([*began(1), Reported(t=5.0, trial=0, attempt=1, rows=[Row(1, 5.0, {"score": 0.5})])])
+    coordinator.segments.append(
+        [*began(1), Reported(t=5.0, trial=0, attempt=1, rows=[Row(1, 5.0, {"score": 0.5})])]
+    )
     first = asked(followed, 1)
     lost = Ended(t=6.0, trial=0, attempt=1, outcome="lost", cause="preempted")
     coordinator.segments.append([lost, *began(2)])
     second = asked(followed, 2)
     assert second.run_id != first.run_id
     assert second == structs.replace(first, run_id=second.run_id)
-    assert (first.experiment_name, first.id) == ("simulated", "00000000-0000-0000-0000-000000000001")
+    assert (first.experiment_name, first.id) == (
+        "simulated",
+        "00000000-0000-0000-0000-000000000001",
+    )
     end: list[AnyEvent] = [
         Closing(t=7.0, status="interrupted", why="", by="user"),
-        Ended(t=7.0, trial=0, attempt=2, outcome="paused"), Closed(t=8.0, status="interrupted"),
+        Ended(t=7.0, trial=0, attempt=2, outcome="paused"),
+        Closed(t=8.0, status="interrupted"),
     ]
     coordinator.segments.append(end)
     assert followed.drained(len(coordinator.segments), 120.0) is None
@@ -121,11 +155,21 @@ def test_a_report_that_cannot_be_made_is_told_and_everything_else_is_recorded(
     monkeypatch.setattr(report, "html", broken)
     coordinator, followed = recorder
     coordinator.segments += [
-        [*began(1), Reported(t=5.0, trial=0, attempt=1, rows=[Row(n, 5.0, {"score": 0.5}) for n in range(1, 10)])],
-        [Ended(t=7.0, trial=0, attempt=1, outcome="done", step=9), Closing(t=9.0, status="finished", why="", by="user")],
+        [
+            *began(1),
+            Reported(
+                t=5.0, trial=0, attempt=1, rows=[Row(n, 5.0, {"score": 0.5}) for n in range(1, 10)]
+            ),
+        ],
+        [
+            Ended(t=7.0, trial=0, attempt=1, outcome="done", step=9),
+            Closing(t=9.0, status="finished", why="", by="user"),
+        ],
         [Closed(t=9.0, status="finished")],
     ]
     assert followed.drained(len(coordinator.segments), 120.0) is None
-    assert followed.remarks() == ["report.html could not be made for MLflow: ValueError: no such figure"]
+    assert followed.remarks() == [
+        "report.html could not be made for MLflow: ValueError: no such figure"
+    ]
     kept = {path.name for path in (tmp_path / "artifacts").rglob("*") if path.is_file()}
     assert kept == {"spec.yaml", "optimization_history.png", "learning_curves.png"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -10,24 +11,41 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule
 
-from regrow.search.recurrence import LONGEST, before, experiments_of, outdated, run_name, run_seed, stem
-from regrow.search.spec import NAME
+from regrow.infra.prefect.clocks import clock
+from regrow.search.recurrence import (
+    LONGEST,
+    before,
+    experiments_of,
+    outdated,
+    run_name,
+    run_seed,
+    stem,
+)
+from regrow.search.spec import NAME, When
 
 
 @pytest.mark.parametrize(
     ("at", "expected"),
     [
-        ((2, 0, 0), "digits-2026-11-22T02"), ((2, 30, 0), "digits-2026-11-22T0230"), ((2, 0, 5), "digits-2026-11-22T020005"),
+        ((2, 0, 0), "digits-2026-11-22T02"),
+        ((2, 30, 0), "digits-2026-11-22T0230"),
+        ((2, 0, 5), "digits-2026-11-22T020005"),
         ((0, 0, 0), "digits-2026-11-22T00"),
     ],
 )
-def test_the_name_is_the_time_in_the_shortest_form_that_is_exact(at: tuple[int, int, int], expected: str) -> None:
+def test_the_name_is_the_time_in_the_shortest_form_that_is_exact(
+    at: tuple[int, int, int], expected: str
+) -> None:
     assert run_name("digits", datetime(2026, 11, 22, *at, tzinfo=UTC), ()) == expected
 
 
 def test_a_trigger_s_fraction_of_a_second_is_left_out() -> None:
-    assert run_name("digits", datetime(2026, 11, 22, 2, 0, 5, 999_999, tzinfo=UTC), ()) == "digits-2026-11-22T020005"
+    assert (
+        run_name("digits", datetime(2026, 11, 22, 2, 0, 5, 999_999, tzinfo=UTC), ())
+        == "digits-2026-11-22T020005"
+    )
 
 
 def test_one_that_is_taken_is_numbered() -> None:
@@ -45,17 +63,86 @@ def test_the_hour_that_comes_twice_gives_two_names_and_the_one_that_is_left_out_
     assert taken == ["a-2026-10-25T01", "a-2026-10-25T02", "a-2026-10-25T02-2", "a-2026-10-25T03"]
     assert experiments_of("a", taken[::-1]) == taken
     spring = [datetime(2026, 3, 29, 0, tzinfo=UTC) + timedelta(hours=hours) for hours in range(2)]
-    assert [run_name("a", at.astimezone(zone), ()) for at in spring] == ["a-2026-03-29T01", "a-2026-03-29T03"]
+    assert [run_name("a", at.astimezone(zone), ()) for at in spring] == [
+        "a-2026-03-29T01",
+        "a-2026-03-29T03",
+    ]
+
+
+def seen(times: CronSchedule | IntervalSchedule, day: datetime) -> list[datetime]:
+    """All that a scheduler has made due from two days before `day` to four after it, which looks
+    what is next now and then.
+    """
+    first, last = day - timedelta(days=2), day + timedelta(days=4)
+
+    async def look() -> list[datetime]:
+        looks = [first + timedelta(hours=hours) for hours in range(0, 6 * 24, 7)]
+        return [at for one in looks for at in await times.get_dates(8, start=one)]
+
+    return sorted(
+        {datetime.fromtimestamp(at.timestamp(), UTC) for at in asyncio.run(look()) if at <= last}
+    )
+
+
+CHANGES = [datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)]
+"""Days on which clocks change in Europe."""
+
+
+@pytest.mark.parametrize("day", CHANGES)
+@pytest.mark.parametrize("hours", [1, 24, 36, 48])
+def test_every_counts_elapsed_time_over_a_change_of_clocks(hours: int, day: datetime) -> None:
+    times = IntervalSchedule.model_validate(
+        clock(When(every=3600 * hours, timezone="Europe/Zurich"))
+    )
+    assert {b - a for a, b in pairwise(seen(times, day))} == {timedelta(hours=hours)}, (
+        "none twice, none left out"
+    )
+    midnight = datetime(2020, 1, 1, tzinfo=ZoneInfo("Europe/Zurich"))
+    assert asyncio.run(times.get_dates(1, start=midnight)) == [midnight]
+
+
+@pytest.mark.parametrize("day", CHANGES)
+def test_cron_comes_once_on_a_day_on_which_its_hour_is_left_out_or_comes_twice(
+    day: datetime,
+) -> None:
+    zone = ZoneInfo("Europe/Zurich")
+    times = CronSchedule.model_validate(clock(When(cron="30 2 * * *", timezone=zone.key)))
+    due = [at.astimezone(zone) for at in seen(times, day)]
+    assert {b.date() - a.date() for a, b in pairwise(due)} == {timedelta(days=1)}
+    odd = [at for at in due if (at.hour, at.minute) != (2, 30)]
+    assert [f"{at:%m-%dT%H%M}" for at in odd] == (["03-29T0130"] if day == CHANGES[0] else []), (
+        "as the hour begins that is left out"
+    )
 
 
 def test_only_names_of_the_schedule_s_own_form_are_its_experiments() -> None:
-    own = ["a.b-2026-11-22T02", "a.b-2026-11-22T0230", "a.b-2026-11-22T03", "a.b-2026-11-22T03-2", "a.b-2026-11-22T03-10"]
-    others = ["a.b", "a.b-2026", "a.b-2026-11-22", "axb-2026-11-22T02", "a.b-c-2026-11-22T02", "a.b-2026-11-22T02-best", "z"]
+    own = [
+        "a.b-2026-11-22T02",
+        "a.b-2026-11-22T0230",
+        "a.b-2026-11-22T03",
+        "a.b-2026-11-22T03-2",
+        "a.b-2026-11-22T03-10",
+    ]
+    others = [
+        "a.b",
+        "a.b-2026",
+        "a.b-2026-11-22",
+        "axb-2026-11-22T02",
+        "a.b-c-2026-11-22T02",
+        "a.b-2026-11-22T02-best",
+        "z",
+    ]
     assert experiments_of("a.b", [*others, *own[::-1]]) == own
 
 
 def test_a_run_begins_with_those_before_it_the_last_first() -> None:
-    names = ["a-2026-11-20T02", "a-2026-11-21T02", "a-2026-11-22T02", "a-2026-11-23T02", "b-2026-11-21T02"]
+    names = [
+        "a-2026-11-20T02",
+        "a-2026-11-21T02",
+        "a-2026-11-22T02",
+        "a-2026-11-23T02",
+        "b-2026-11-21T02",
+    ]
     assert before("a", "a-2026-11-22T02", names) == ["a-2026-11-21T02", "a-2026-11-20T02"]
     assert before("a", "a-2026-11-20T02", names) == []
 
@@ -82,12 +169,25 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
     names = [run_name(one, datetime(2026, 11, 22, tzinfo=UTC), ())]
     assert experiments_of(other, names) == []
     at, longest = datetime(2026, 11, 22, 2, 30, 15, tzinfo=UTC), "x" * LONGEST
-    numbered = [run_name(longest, at, ())] + [f"{run_name(longest, at, ())}-{number}" for number in range(2, 999)]
-    assert len(run_name(longest, at, numbered)) == LONGEST, "there is room for the time to the second, and a number"
+    numbered = [run_name(longest, at, ())] + [
+        f"{run_name(longest, at, ())}-{number}" for number in range(2, 999)
+    ]
+    assert len(run_name(longest, at, numbered)) == LONGEST, (
+        "there is room for the time to the second, and a number"
+    )
     lengths = [len(stem("x" * n)) for n in range(1, LONGEST + 1)]
     assert all(b - a in (0, 1) for a, b in pairwise(lengths)), "cut only where it must be"
 
 
 def test_each_run_has_a_seed_of_its_own_that_follows_from_the_file_s() -> None:
     assert run_seed(0, "a-2026-11-22T02") == run_seed(0, "a-2026-11-22T02") >= 0
-    assert len({run_seed(seed, name) for seed in (0, 1) for name in ("a-2026-11-22T02", "a-2026-11-22T03")}) == 4
+    assert (
+        len(
+            {
+                run_seed(seed, name)
+                for seed in (0, 1)
+                for name in ("a-2026-11-22T02", "a-2026-11-22T03")
+            }
+        )
+        == 4
+    )

@@ -1,4 +1,6 @@
-"""A relay gathers what the attempts of a node say: each gets its own answer, and nobody waits who need not."""
+"""A relay gathers what the attempts of a node say: each gets its own answer, and nobody waits who
+need not.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator import relay as relaying
-from regrow.infra.coordinator.relay import Lines, Relay
+from regrow.flows.coordinator import relay as relaying
+from regrow.flows.coordinator.relay import Lines, Relay
 from regrow.search.events import Row
-from regrow.tasks.messages import LogLine, Progress, Reply
+from regrow.tasks.ports.messages import LogLine, Progress, Reply
 
 
 class Desk:
-    """The coordinator's end: notes each batch, and answers when told to, with the number of the trial as `until`."""
+    """The coordinator's end: notes each batch, and answers when told to, with the number of the
+    trial as `until`.
+    """
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -52,7 +56,9 @@ async def said(relay: Relay, *messages: Progress) -> Sequence[asyncio.Task[Reply
     return tasks
 
 
-def test_what_comes_while_an_answer_is_awaited_goes_in_one_call_and_each_gets_its_own_answer() -> None:
+def test_what_comes_while_an_answer_is_awaited_goes_in_one_call_and_each_gets_its_own_answer() -> (
+    None
+):
     async def play(relay: Relay, desk: Desk) -> None:
         first = await said(relay, news(0))
         others = await said(relay, news(1), news(2), news(3))
@@ -61,7 +67,9 @@ def test_what_comes_while_an_answer_is_awaited_goes_in_one_call_and_each_gets_it
         assert (await first[0]).until == 0
         await said(relay)
         assert desk.batches == [[0], [1, 2, 3]]
-        assert not any(task.done() for task in others), "nobody is answered before the coordinator has answered"
+        assert not any(task.done() for task in others), (
+            "nobody is answered before the coordinator has answered"
+        )
         desk.answers[1].set_result(None)
         assert [(await task).until for task in others] == [1, 2, 3]
 

@@ -1,4 +1,6 @@
-"""The reporter by itself: rows and checkpoints reach the coordinator in order, bounded, and in the background."""
+"""The reporter by itself: rows and checkpoints reach the coordinator in order, bounded, and in the
+background.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ import msgspec
 import pytest
 
 from regrow.search.events import Ended, Place, Row, Saved
-from regrow.tasks import reporter as reporting
-from regrow.tasks.messages import Arrival, Assignment, CoordinatorGone, Progress, Reply
-from regrow.tasks.reporter import Reporter
+from regrow.tasks.ports.messages import Arrival, Assignment, CoordinatorGone, Progress, Reply
+from regrow.tasks.trial import reporter as reporting
+from regrow.tasks.trial.reporter import Reporter
 
 
 def test_an_attempt_whose_coordinator_is_gone_is_fenced() -> None:
@@ -49,7 +51,9 @@ class Ear:
         return [row.step for news in self.heard for row in news.rows]
 
 
-def test_rows_wait_while_the_coordinator_is_away_and_then_so_does_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_wait_while_the_coordinator_is_away_and_then_so_does_the_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reporting, "MOST_NUMBERS", 10)
     ear = Ear()
     ear.gate.clear()
@@ -71,7 +75,9 @@ def test_rows_wait_while_the_coordinator_is_away_and_then_so_does_the_trial(monk
     assert ear.steps == list(range(1, 26))
 
 
-def test_a_message_is_bounded_by_its_numbers_and_the_last_one_brings_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_bounded_by_its_numbers_and_the_last_one_brings_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reporting, "MESSAGE_NUMBERS", 30)
     ear = Ear()
     kept = [Saved(t=1.0, trial=0, attempt=1, step=7, manifest="m", size=1)]
@@ -81,7 +87,9 @@ def test_a_message_is_bounded_by_its_numbers_and_the_last_one_brings_the_checkpo
     reporter.flush(ended=Ended(t=2.0, trial=0, attempt=1, outcome="done", step=7))
     assert [[row.step for row in news.rows] for news in ear.heard] == [[1, 2, 3], [4, 5, 6], [7]]
     assert [news.began is not None for news in ear.heard] == [True, False, False]
-    assert [len(news.saved) for news in ear.heard] == [0, 0, 1], "a step is in the log before its checkpoint"
+    assert [len(news.saved) for news in ear.heard] == [0, 0, 1], (
+        "a step is in the log before its checkpoint"
+    )
     assert [news.ended is not None for news in ear.heard] == [False, False, True]
 
 
@@ -165,7 +173,9 @@ def test_the_coordinator_sets_the_pace_and_who_waits_is_urgent() -> None:
             return Reply(pace=2.5)
 
     class Wake(threading.Event):
-        """Notes for how long it is waited for, and lets three pauses go by, the second of which is cut short."""
+        """Notes for how long it is waited for, and lets three pauses go by, the second of which is
+        cut short.
+        """
 
         waits: list[float | None] = []  # noqa: RUF012 - one object alone
 

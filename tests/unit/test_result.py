@@ -1,4 +1,6 @@
-"""An experiment as an object: what it says is what its log holds, also while that grows and where users wrote what is shown."""
+"""An experiment as an object: what it says is what its log holds, also while that grows and where
+users wrote what is shown.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,16 @@ import pytest
 
 import regrow as rg
 from regrow.figures import Figures
-from regrow.infra import figures
 from regrow.infra.log import segments
 from regrow.infra.log.log import Log
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.places import Places
+from regrow.integrations.tune.results import ResultGrid
 from regrow.search.events import Opened, Row, encode
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.simulator import Simulation
-from regrow.tasks import checkpoints
+from regrow.show import figures
+from regrow.tasks.checkpoint import saving
 from tests.unit import exported
 from tests.unit.told import kept as kept_rows
 
@@ -52,7 +55,8 @@ def points(rows: dict[int, list[tuple[int, Row]]]) -> list[dict[str, Any]]:
     """Rows by trial as `Result.points` says them."""
     return [
         {**row.metrics, "trial": number, "step": row.step, "attempt": attempt}
-        for number in sorted(rows) for attempt, row in rows[number]
+        for number in sorted(rows)
+        for attempt, row in rows[number]
     ]
 
 
@@ -68,9 +72,15 @@ def test_what_it_says_is_what_the_log_holds(result: rg.Result, run: Simulation) 
     assert result.best.metrics == rows[trial.number][result.best.step - 1][1].metrics
     assert result.points() == points(rows)
     for ours, theirs in zip(result.trials, history.trials, strict=True):
-        assert (ours.number, ours.state, ours.steps) == (theirs.number, theirs.state.value, theirs.step)
+        assert (ours.number, ours.state, ours.steps) == (
+            theirs.number,
+            theirs.state.value,
+            theirs.step,
+        )
         assert (ours.value, ours.step) == (theirs.best or (None, None))
-        assert [(a.number, a.from_step, a.to_step) for a in ours.attempts] == [(a.number, a.from_step, a.to_step) for a in theirs.attempts]
+        assert [(a.number, a.from_step, a.to_step) for a in ours.attempts] == [
+            (a.number, a.from_step, a.to_step) for a in theirs.attempts
+        ]
     failed = next(trial for trial in result.trials if trial.state == "failed")
     assert failed.attempts[-1].reason == "ValueError: =1+1\x1b[31m"
     assert failed.attempts[-1].cause == "error"
@@ -139,7 +149,9 @@ def test_data_frames_are_the_trials_and_their_steps(result: rg.Result, run: Simu
 
 
 def test_a_metric_with_the_name_of_a_column_keeps_its_place(tmp_path: Path) -> None:
-    run = exported.simulation(lambda config, step: {"score": config["lr"], "time": 7.0 * step, "attempt": -1.0}).run()
+    run = exported.simulation(
+        lambda config, step: {"score": config["lr"], "time": 7.0 * step, "attempt": -1.0}
+    ).run()
     exported.keep(tmp_path, run.events)
     curve = rg.open("kinds", str(tmp_path)).history(0)
     assert curve["attempt"].tolist() == [1] * len(curve)
@@ -147,7 +159,7 @@ def test_a_metric_with_the_name_of_a_column_keeps_its_place(tmp_path: Path) -> N
     assert curve["metrics.time"].iloc[0] == 7.0
 
 
-# ---- checkpoints ----------------------------------------------------------------------------------------------------
+# ---- checkpoints
 
 
 @pytest.fixture
@@ -159,22 +171,32 @@ def saved(run: Simulation, result: rg.Result, tmp_path: Path) -> rg.Result:
             folder = tmp_path / "made"
             folder.mkdir()
             (folder / "model").write_text(f"{trial.number} {step}")
-            done = checkpoints.save(store, folder, trial=trial.number, attempt=kept.attempt, step=step)
+            done = saving.save(store, folder, trial=trial.number, attempt=kept.attempt, step=step)
             assert done.manifest == kept.manifest
             (folder / "model").unlink()
             folder.rmdir()
     return result
 
 
-def test_the_best_checkpoint_is_restored_where_it_is_wanted(saved: rg.Result, tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_restored_where_it_is_wanted(
+    saved: rg.Result, tmp_path: Path
+) -> None:
     best = saved.best
     assert best is not None
     assert best.checkpoint is not None
     assert Path(best.checkpoint).exists()
-    step = best.step if best.step in saved.trials[best.trial].checkpoints else max(saved.trials[best.trial].checkpoints)
+    step = (
+        best.step
+        if best.step in saved.trials[best.trial].checkpoints
+        else max(saved.trials[best.trial].checkpoints)
+    )
     assert best.load_checkpoint(tmp_path / "here") == tmp_path / "here"
     assert (tmp_path / "here" / "model").read_text() == f"{best.trial} {step}"
-    for folder in (saved.load_checkpoint(), saved.load_checkpoint(best.trial), best.load_checkpoint()):
+    for folder in (
+        saved.load_checkpoint(),
+        saved.load_checkpoint(best.trial),
+        best.load_checkpoint(),
+    ):
         assert (folder / "model").read_text() == f"{best.trial} {step}"
         (folder / "model").unlink()
         folder.rmdir()
@@ -182,7 +204,9 @@ def test_the_best_checkpoint_is_restored_where_it_is_wanted(saved: rg.Result, tm
         saved.load_checkpoint(folder=tmp_path / "here")
 
 
-def test_any_checkpoint_that_is_kept_can_be_had_and_no_other(saved: rg.Result, tmp_path: Path) -> None:
+def test_any_checkpoint_that_is_kept_can_be_had_and_no_other(
+    saved: rg.Result, tmp_path: Path
+) -> None:
     trial = max(saved.trials, key=lambda one: len(one.checkpoints))
     assert len(trial.checkpoints) > 1
     for step, address in trial.checkpoints.items():
@@ -190,7 +214,9 @@ def test_any_checkpoint_that_is_kept_can_be_had_and_no_other(saved: rg.Result, t
         folder = saved.load_checkpoint(trial.number, step, tmp_path / str(step))
         assert (folder / "model").read_text() == f"{trial.number} {step}"
     kept = ", ".join(map(str, trial.checkpoints))
-    with pytest.raises(rg.UserError, match=rf"does not have the checkpoint of step 77 \(kept: {kept}\)"):
+    with pytest.raises(
+        rg.UserError, match=rf"does not have the checkpoint of step 77 \(kept: {kept}\)"
+    ):
         saved.load_checkpoint(trial.number, 77)
 
 
@@ -223,11 +249,15 @@ def test_before_the_first_report_there_is_no_best(tmp_path: Path) -> None:
     assert "<b>kinds</b>" in result._repr_html_()
 
 
-# ---- figures, exports and notebooks ---------------------------------------------------------------------------------
+# ---- figures, exports and notebooks
 
 
 def test_every_figure_of_the_report_can_be_asked_for(result: rg.Result) -> None:
-    named = {name for name, what in inspect.getmembers(Figures, inspect.isfunction) if not name.startswith("_")} - {"all"}
+    named = {
+        name
+        for name, what in inspect.getmembers(Figures, inspect.isfunction)
+        if not name.startswith("_")
+    } - {"all"}
     assert named == set(figures.KINDS)
     made = result.figures.all()
     assert {"optimization_history", "learning_curves", "rungs"} <= set(made)
@@ -249,12 +279,16 @@ def test_a_report_a_study_and_event_files_can_be_written(result: rg.Result, tmp_
     study = result.to_optuna(f"sqlite:///{tmp_path / 'x.db'}", "mine")
     assert study.study_name == "mine"
     assert len(study.trials) == len(result.trials) == len(result.to_optuna().trials)
-    assert len([p for p in result.to_tensorboard(tmp_path / "tb").iterdir() if p.is_dir()]) == len(result.trials)
+    assert len([p for p in result.to_tensorboard(tmp_path / "tb").iterdir() if p.is_dir()]) == len(
+        result.trials
+    )
 
 
 def test_a_notebook_shows_a_table_in_which_nothing_of_the_users_is_markup(tmp_path: Path) -> None:
     space = {"<b>x</b>": {"choice": ["<script>alert(1)</script>", "&"]}}
-    run = exported.simulation(lambda config, step: {"score": step}, space=space, trials=30).run()
+    run = exported.simulation(
+        lambda config, step: {"score": step}, space=space, trials=30, duplicates=True
+    ).run()
     exported.keep(tmp_path, run.events)
     result = rg.open("kinds", str(tmp_path))
     best = result.best
@@ -266,7 +300,9 @@ def test_a_notebook_shows_a_table_in_which_nothing_of_the_users_is_markup(tmp_pa
     assert result._repr_html_().count("<tr>") == 11  # the best ten and the head
     assert repr(result).startswith("<Result 'kinds': finished, 30 of 30 trials (")
     assert "best score" in repr(result)
-    assert repr(best).startswith(f"BestResult(trial={best.trial}, value={best.value}, step={best.step}, config=")
+    assert repr(best).startswith(
+        f"BestResult(trial={best.trial}, value={best.value}, step={best.step}, config="
+    )
 
 
 def test_states_are_as_users_read_them(result: rg.Result) -> None:
@@ -280,3 +316,25 @@ def test_importing_regrow_loads_nothing_heavy_and_hides_no_builtin() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_metric_may_have_the_name_of_anything_that_a_log_has(tmp_path: Path) -> None:
+    named = {"step": 10.0, "time": 5.0, "trial": 7.0, "attempt": 3.0, "rung": 1.0}
+    run = exported.simulation(
+        lambda config, step: {"score": step, **{key: value + step for key, value in named.items()}},
+        trials=1,
+    )
+    exported.keep(tmp_path, run.run().events)
+    result = rg.open("kinds", str(tmp_path))
+    steps = result.trials[0].step or 0
+    last = {key: value + steps for key, value in named.items()}
+    told = ResultGrid(result)[0]
+    assert {key: told.metrics[key] for key in named} == last
+    assert told.value("step", "max", "last") == last["step"]
+    assert {key: ResultGrid(result).get_dataframe()[key][0] for key in named} == last
+    point = result.points()[-1]
+    assert (point["trial"], point["step"], point["attempt"]) == (0, result.trials[0].step, 1)
+    assert [point[f"metrics.{key}"] for key in ("trial", "step", "attempt")] == [
+        last[key] for key in ("trial", "step", "attempt")
+    ]
+    assert (point["time"], point["rung"]) == (last["time"], last["rung"])

@@ -1,4 +1,6 @@
-"""Failed trials that are tried again, as the user wished: which, when, and what stands of what was decided."""
+"""Failed trials that are tried again, as the user wished: which, when, and what stands of what was
+decided.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_failed_trials_go_on_from_their_last_checkpoints_as_further_attempts() -
     assert broken.history.closed.status == "failed"
     mended = retried(broken)
     assert mended.history.counts[TrialState.DONE] == 9
-    assert [[a.from_step for a in trial.attempts] for trial in mended.history.trials] == [[0, 2]] * 9
+    assert [[a.from_step for a in trial.attempts] for trial in mended.history.trials] == [
+        [0, 2]
+    ] * 9
     assert curves(mended.history) == curves(whole.history), "one value a step, the same ones"
     assert mended.history.lost_steps == 0
     assert mended.history.closed is not None
@@ -33,7 +37,9 @@ def test_failed_trials_go_on_from_their_last_checkpoints_as_further_attempts() -
 
 def test_only_what_has_failed_is_tried_again_and_only_where_it_was_asked_for() -> None:
     broken = failing(simulated(schedule="fifo"), (1, 2), (4, 3))
-    plain = Simulated(spec=broken.spec, objective=broken.objective, workers=2).open(broken.events).run()
+    plain = (
+        Simulated(spec=broken.spec, objective=broken.objective, workers=2).open(broken.events).run()
+    )
     assert plain.history.counts[TrialState.FAILED] == 2
     mended = retried(broken)
     assert [event.trial for event in mended.events if isinstance(event, Revived)] == [1, 4]
@@ -59,10 +65,16 @@ def test_a_trial_that_fails_only_as_its_lost_driver_is_declared_lost_is_among_th
 
 def test_the_wish_outlives_a_driver_that_was_lost_before_it_was_all_fulfilled() -> None:
     broken = failing(simulated(schedule="fifo"), *((number, 2) for number in range(9)))
-    first = Simulated(spec=broken.spec, objective=broken.objective, workers=2).open(broken.events, retry_failed=True)
+    first = Simulated(spec=broken.spec, objective=broken.objective, workers=2).open(
+        broken.events, retry_failed=True
+    )
     cut = len(broken.events) + 4  # the opening and three of the nine
     assert isinstance(first.events[cut - 1], Revived)
-    again = Simulated(spec=broken.spec, objective=broken.objective, workers=2).open(first.events[:cut]).run()
+    again = (
+        Simulated(spec=broken.spec, objective=broken.objective, workers=2)
+        .open(first.events[:cut])
+        .run()
+    )
     assert again.history.counts[TrialState.DONE] == 9
     assert sum(isinstance(event, Revived) for event in again.events) == 9
     check_log(again.events)
@@ -71,8 +83,12 @@ def test_the_wish_outlives_a_driver_that_was_lost_before_it_was_all_fulfilled() 
 def test_retries_are_counted_anew() -> None:
     run = failing(simulated(schedule="fifo", retries={"error": 1}), (0, 2), (0, 3))
     assert run.history.trials[0].state is TrialState.FAILED
-    again = Simulated(spec=run.spec, objective=run.objective, workers=2).open(run.events, retry_failed=True)
-    while again.history.trials[0].attempt is None or again.history.trials[0].attempt.t_began is None:
+    again = Simulated(spec=run.spec, objective=run.objective, workers=2).open(
+        run.events, retry_failed=True
+    )
+    while (
+        again.history.trials[0].attempt is None or again.history.trials[0].attempt.t_began is None
+    ):
         again.run(most_events=len(again.events) + 1)
     again.fail(0, "once more")
     assert again.history.trials[0].state is not TrialState.FAILED
@@ -82,7 +98,9 @@ def test_retries_are_counted_anew() -> None:
 def test_a_trial_that_fails_again_can_be_tried_again_again() -> None:
     run = failing(simulated(schedule="fifo"), (0, 2))
     for step in (4, 6):
-        again = Simulated(spec=run.spec, objective=run.objective, workers=2).open(run.events, retry_failed=True)
+        again = Simulated(spec=run.spec, objective=run.objective, workers=2).open(
+            run.events, retry_failed=True
+        )
         while (trial := again.history.trials[0]).step < step:
             again.run(most_events=len(again.events) + 1)
         again.fail(0, "not yet")
@@ -106,7 +124,13 @@ def test_a_revival_that_was_changed_or_left_out_is_found() -> None:
     without = verify([*mended.events[:place], *mended.events[place + 1 :]]).difference
     assert without is not None
     assert without.position == place + 1
-    other = verify([*mended.events[:place], Revived(t=mended.events[place].t, trial=4), *mended.events[place + 1 :]]).difference
+    other = verify(
+        [
+            *mended.events[:place],
+            Revived(t=mended.events[place].t, trial=4),
+            *mended.events[place + 1 :],
+        ]
+    ).difference
     assert other is not None
     assert (other.position, other.expected) == (place + 1, mended.events[place])
     opened = decode(encode(mended.events[place - 1]).replace(b',"retry_failed":true', b""))
@@ -118,8 +142,12 @@ def test_a_revival_that_was_changed_or_left_out_is_found() -> None:
 
 def test_how_many_ended_without_a_better_value_is_counted_as_if_it_had_not() -> None:
     """The plateau of a stop condition: the failures were part of it, and are no more."""
-    run = failing(simulated(workers=1, schedule="fifo", stop={"plateau": {"trials": 50}}), (2, 2), (5, 2))
-    again = Simulated(spec=run.spec, objective=run.objective, workers=1).open(run.events, retry_failed=True)
+    run = failing(
+        simulated(workers=1, schedule="fifo", stop={"plateau": {"trials": 50}}), (2, 2), (5, 2)
+    )
+    again = Simulated(spec=run.spec, objective=run.objective, workers=1).open(
+        run.events, retry_failed=True
+    )
     ends, best, since = run.history, float("-inf"), 0
     leader = 0.0
     fold = History()
@@ -148,13 +176,18 @@ def test_the_decision_to_stop_a_trial_outlives_its_failure() -> None:
     check_log(mended.events)
 
 
-@pytest.mark.parametrize("schedule", [{"asha": {"type": "promotion"}}, "successive_halving", {"pbt": {"perturbation_interval": 2}}])
+@pytest.mark.parametrize(
+    "schedule",
+    [{"asha": {"type": "promotion"}}, "successive_halving", {"pbt": {"perturbation_interval": 2}}],
+)
 def test_one_that_was_to_pause_waits_for_its_promotion_again(schedule: Any) -> None:
     run = simulated(workers=1, schedule=schedule).open().run()
     log = until(run.events, "pause")
     trial = log[-1].trial  # type: ignore[union-attr]  # a decision
     failed = failed_after(run, log)
-    opened = Simulated(spec=run.spec, objective=run.objective, workers=1).open(failed.events, retry_failed=True)
+    opened = Simulated(spec=run.spec, objective=run.objective, workers=1).open(
+        failed.events, retry_failed=True
+    )
     history = History()
     for event in opened.events[: len(failed.events) + 2]:
         history.apply(event)
@@ -176,4 +209,7 @@ def test_logs_with_failures_and_revivals_verify_wherever_they_were_cut() -> None
         assert verify(again.events[:cut]).difference is None
     trial: TrialRecord = again.planner.history.trials[1]
     assert trial.state in (TrialState.DONE, TrialState.STOPPED)
-    assert any(isinstance(event, Began) and (event.trial, event.attempt) == (1, 2) for event in again.events)
+    assert any(
+        isinstance(event, Began) and (event.trial, event.attempt) == (1, 2)
+        for event in again.events
+    )

@@ -22,8 +22,16 @@ from tests.unit.revived import SCHEDULES, failing, retried, simulated
 from tests.unit.simulated import SPEC
 
 SAMPLERS: list[Any] = [
-    "random", "grid", "brute_force", "qmc", "tpe", {"tpe": {"n_startup_trials": 2, "constant_liar": True}},
-    {"cmaes": {"popsize": 4}}, {"bohb": {"random_fraction": 0.1}}, "dehb", "nsga2",
+    "random",
+    "grid",
+    "brute_force",
+    "qmc",
+    "tpe",
+    {"tpe": {"n_startup_trials": 2, "constant_liar": True}},
+    {"cmaes": {"popsize": 4}},
+    {"bohb": {"random_fraction": 0.1}},
+    "dehb",
+    "nsga2",
     {"optuna": {"sampler": "optuna.samplers:TPESampler", "options": {"n_startup_trials": 2}}},
 ]
 
@@ -34,7 +42,9 @@ SAMPLERS: list[Any] = [
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_under_every_schedule_what_had_failed_comes_to_an_end(schedule: Any, workers: int) -> None:
-    broken = failing(simulated(workers, schedule=schedule, trials=12), (0, 0), (3, 1), (4, 2), (7, 0))
+    broken = failing(
+        simulated(workers, schedule=schedule, trials=12), (0, 0), (3, 1), (4, 2), (7, 0)
+    )
     mended = retried(broken)
     history = mended.history
     assert not history.by_state[TrialState.FAILED]
@@ -46,8 +56,17 @@ def test_under_every_schedule_what_had_failed_comes_to_an_end(schedule: Any, wor
 
 def test_a_revived_member_of_a_bracket_is_compared_with_all_that_reached_the_rung() -> None:
     """Of nine, three go on: the best one, which failed on its way to the rung, is one more."""
-    best = max(range(9), key=lambda n: float(simulated(1, schedule="fifo").open().run().history.trials[n].config["x"]))
-    plan: dict[str, Any] = {"schedule": {"successive_halving": {"n": 9, "grace_period": 3}}, "trials": 9, "max_steps": 9}
+    best = max(
+        range(9),
+        key=lambda n: float(
+            simulated(1, schedule="fifo").open().run().history.trials[n].config["x"]
+        ),
+    )
+    plan: dict[str, Any] = {
+        "schedule": {"successive_halving": {"n": 9, "grace_period": 3}},
+        "trials": 9,
+        "max_steps": 9,
+    }
     whole = simulated(1, **plan).open().run()
     broken = failing(simulated(1, **plan), (best, 1))
     mended = retried(broken)
@@ -58,10 +77,22 @@ def test_a_revived_member_of_a_bracket_is_compared_with_all_that_reached_the_run
 
 
 def test_a_revived_member_of_a_bracket_that_is_worse_than_those_that_went_on_is_stopped() -> None:
-    worst = min(range(9), key=lambda n: float(simulated(1, schedule="fifo").open().run().history.trials[n].config["x"]))
-    plan: dict[str, Any] = {"schedule": {"successive_halving": {"n": 9, "grace_period": 3}}, "trials": 9, "max_steps": 9}
+    worst = min(
+        range(9),
+        key=lambda n: float(
+            simulated(1, schedule="fifo").open().run().history.trials[n].config["x"]
+        ),
+    )
+    plan: dict[str, Any] = {
+        "schedule": {"successive_halving": {"n": 9, "grace_period": 3}},
+        "trials": 9,
+        "max_steps": 9,
+    }
     mended = retried(failing(simulated(1, **plan), (worst, 1)))
-    assert (mended.history.trials[worst].state, mended.history.trials[worst].step) == (TrialState.STOPPED, 3)
+    assert (mended.history.trials[worst].state, mended.history.trials[worst].step) == (
+        TrialState.STOPPED,
+        3,
+    )
 
 
 def test_a_revived_one_is_part_of_the_population_again() -> None:
@@ -85,15 +116,22 @@ def test_several_that_are_revived_share_the_slots() -> None:
 
 
 def _setting(search: Any) -> Setting:
-    parameters: dict[str, Any] = {"x": {"quniform": [0, 1, 0.05]}, "kind": {"choice": ["a", "b", "c"]}}
+    parameters: dict[str, Any] = {
+        "x": {"quniform": [0, 1, 0.05]},
+        "kind": {"choice": ["a", "b", "c"]},
+    }
     if search == "grid":
         parameters["x"] = {"grid": [0.1, 0.2, 0.3, 0.4, 0.5]}
     return Setting(space=Space.parse(parameters), modes=("max",), max_steps=9, trials=15)
 
 
 @pytest.mark.parametrize("search", SAMPLERS, ids=str)
-def test_a_sampler_learns_what_a_revived_trial_came_to_and_forgets_that_it_had_failed(search: Any) -> None:
-    """Told that a trial failed, runs again and is done, it proposes what it does if the trial just was done."""
+def test_a_sampler_learns_what_a_revived_trial_came_to_and_forgets_that_it_had_failed(
+    search: Any,
+) -> None:
+    """Told that a trial failed, runs again and is done, it proposes what it does if the trial just
+    was done.
+    """
     setting = _setting(search)
     straight, crooked = samplers.make(search, setting), samplers.make(search, setting)
     for number in range(14):
@@ -101,8 +139,12 @@ def test_a_sampler_learns_what_a_revived_trial_came_to_and_forgets_that_it_had_f
         proposal, other = straight.ask(number, seed), crooked.ask(number, seed)
         assert proposal is not None
         assert proposal == other, f"proposal {number}"
-        began = Result(number=number, config=proposal.config, state=proposal.state, status="running")
-        curve = [(step, float(proposal.config["x"]) + 0.01 * step * number) for step in range(1, 10)]
+        began = Result(
+            number=number, config=proposal.config, state=proposal.state, status="running"
+        )
+        curve = [
+            (step, float(proposal.config["x"]) + 0.01 * step * number) for step in range(1, 10)
+        ]
         done = replace(began, status="done", value=curve[-1][1], intermediate=curve)
         straight.tell(began)
         crooked.tell(began)
@@ -116,16 +158,28 @@ def test_a_sampler_learns_what_a_revived_trial_came_to_and_forgets_that_it_had_f
 
 
 @pytest.mark.parametrize("search", SAMPLERS, ids=str)
-def test_a_sampler_is_told_the_mean_of_repeats_anew_once_a_failed_one_of_them_is_done(search: Any) -> None:
-    changes: dict[str, Any] = {"space": {"x": {"quniform": [0, 1, 0.05]}, "kind": {"choice": ["a", "b", "c"]}}}
+def test_a_sampler_is_told_the_mean_of_repeats_anew_once_a_failed_one_of_them_is_done(
+    search: Any,
+) -> None:
+    changes: dict[str, Any] = {
+        "space": {"x": {"quniform": [0, 1, 0.05]}, "kind": {"choice": ["a", "b", "c"]}}
+    }
     if search == "grid":
         changes["space"]["x"] = {"grid": [0.1, 0.2, 0.3, 0.4, 0.5]}
     schedule = "dehb" if search == "dehb" else "fifo"
-    spec = Spec.parse({**SPEC, **changes, "trials": 14, "repeats": 2, "search": search, "schedule": schedule})
-    objective = FunctionObjective(function=lambda config, step: float(config["x"]) * step, spec=spec)
+    spec = Spec.parse(
+        {**SPEC, **changes, "trials": 14, "repeats": 2, "search": search, "schedule": schedule}
+    )
+    objective = FunctionObjective(
+        function=lambda config, step: float(config["x"]) * step, spec=spec
+    )
     broken = failing(Simulated(spec=spec, objective=objective, workers=1), (1, 0), (5, 0))
     more = Spec.parse({**spec.to_json(), "trials": 20})
-    mended = Simulated(spec=more, objective=objective, workers=1).open(broken.events, retry_failed=True).run()
+    mended = (
+        Simulated(spec=more, objective=objective, workers=1)
+        .open(broken.events, retry_failed=True)
+        .run()
+    )
     assert not mended.history.by_state[TrialState.FAILED]
     assert len(mended.history.trials) == 20
     assert verify(mended.events).difference is None
@@ -133,11 +187,17 @@ def test_a_sampler_is_told_the_mean_of_repeats_anew_once_a_failed_one_of_them_is
     fresh = Planner()
     for event in mended.events[:place]:
         fresh.apply(event)
-    assert fresh.next(mended.events[place].t) == mended.events[place], "also for one that is told all of it at once"
+    assert fresh.next(mended.events[place].t) == mended.events[place], (
+        "also for one that is told all of it at once"
+    )
 
 
-@pytest.mark.parametrize("search", [search for search in SAMPLERS if "cmaes" not in search], ids=str)
-def test_what_a_revived_configuration_comes_to_takes_the_place_of_what_it_came_to_before(search: Any) -> None:
+@pytest.mark.parametrize(
+    "search", [search for search in SAMPLERS if "cmaes" not in search], ids=str
+)
+def test_what_a_revived_configuration_comes_to_takes_the_place_of_what_it_came_to_before(
+    search: Any,
+) -> None:
     """Of repeats, where one had failed and the mean of the others was told."""
     setting = _setting(search)
     straight, crooked = samplers.make(search, setting), samplers.make(search, setting)
@@ -146,11 +206,19 @@ def test_what_a_revived_configuration_comes_to_takes_the_place_of_what_it_came_t
         proposal, other = straight.ask(number, seed), crooked.ask(number, seed)
         assert proposal is not None
         assert proposal == other, f"proposal {number}"
-        began = Result(number=number, config=proposal.config, state=proposal.state, status="running")
-        done = replace(began, status="done", value=float(number % 4), intermediate=[(9, float(number % 4))])
+        began = Result(
+            number=number, config=proposal.config, state=proposal.state, status="running"
+        )
+        done = replace(
+            began, status="done", value=float(number % 4), intermediate=[(9, float(number % 4))]
+        )
         straight.tell(began)
         straight.tell(done)
-        for result in (began, replace(done, value=9.0, intermediate=[(9, 9.0)]), replace(began, revived=1)):
+        for result in (
+            began,
+            replace(done, value=9.0, intermediate=[(9, 9.0)]),
+            replace(began, revived=1),
+        ):
             crooked.tell(result)
         crooked.tell(replace(done, revived=1))
 
@@ -171,7 +239,9 @@ def test_the_generations_of_cmaes_are_the_same_for_who_is_told_everything_at_onc
         for result in told:
             fresh.tell(result)
         assert fresh.ask(number, seed_for(3, number)) == proposal, f"proposal {number}"
-        began = Result(number=number, config=proposal.config, state=proposal.state, status="running")
+        began = Result(
+            number=number, config=proposal.config, state=proposal.state, status="running"
+        )
         tell(began)
         tell(replace(began, status="done", value=float(number % 4)))
         if number == 6:

@@ -1,4 +1,6 @@
-"""What people, MLflow and the next session are told of failed trials and of those that are tried again."""
+"""What people, MLflow and the next session are told of failed trials and of those that are tried
+again.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from regrow.infra.coordinator.claim import Opening, claimed
-from regrow.infra.coordinator.ledger import Ledger
+from regrow.flows.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.reading import read_events
 from regrow.infra.mlflow.parent_run import NOTE_TAG
 from regrow.infra.mlflow.trial_runs import Runs
@@ -20,11 +22,11 @@ from regrow.infra.prefect.events import PrefectEvents
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.infra.stores.memory import MemoryStore
-from regrow.infra.views import summaries
-from regrow.live.board import Board
-from regrow.live.text import ending, retry, summary
 from regrow.search.events import AnyEvent, Ended, Opened, Revived, encode
 from regrow.search.history import History
+from regrow.show.live.board import Board
+from regrow.show.live.text import ending, retry, summary
+from regrow.show.views import summaries
 from tests.unit.revived import failed_after, failing, retried, simulated, until
 from tests.unit.test_mlflow_runs import reports
 
@@ -56,17 +58,31 @@ def places(tmp_path: Any) -> Places:
 # The offer
 
 
-def test_the_last_line_of_a_session_whose_trials_failed_offers_to_try_them_again(places: Places) -> None:
+def test_the_last_line_of_a_session_whose_trials_failed_offers_to_try_them_again(
+    places: Places,
+) -> None:
     offer = f"regrow resume simulated --retry-failed --state {places.root}"
-    assert list(ending(BROKEN.history, places))[-1] == f"3 of 3 trials failed: {ERROR}; after mending it: {offer}"
-    assert list(ending(SOME.history, places))[-1] == f"2 of 4 trials failed: {ERROR}; after mending it: {offer}"
-    assert list(summary(SOME.history, places, alive=False, now=99.0))[-1].startswith("2 of 4 trials failed")
-    assert not [line for line in ending(MENDED.history, places) if "failed" in line], "nothing is left of it"
+    assert (
+        list(ending(BROKEN.history, places))[-1]
+        == f"3 of 3 trials failed: {ERROR}; after mending it: {offer}"
+    )
+    assert (
+        list(ending(SOME.history, places))[-1]
+        == f"2 of 4 trials failed: {ERROR}; after mending it: {offer}"
+    )
+    assert list(summary(SOME.history, places, alive=False, now=99.0))[-1].startswith(
+        "2 of 4 trials failed"
+    )
+    assert not [line for line in ending(MENDED.history, places) if "failed" in line], (
+        "nothing is left of it"
+    )
 
 
 def test_of_several_reasons_the_most_frequent_one_is_named(places: Places) -> None:
     events = [
-        msgspec.structs.replace(e, message="OSError: no file") if isinstance(e, Ended) and e.cause and e.trial == 2 else e
+        msgspec.structs.replace(e, message="OSError: no file")
+        if isinstance(e, Ended) and e.cause and e.trial == 2
+        else e
         for e in BROKEN.events
     ]
     (line,) = retry(fold(events), places)
@@ -112,7 +128,14 @@ def test_a_coordinator_that_comes_back_does_not_wish_again() -> None:
 
     async def session(driver: str) -> Ledger:
         opening = Opening(
-            id="i", spec=BROKEN.spec.to_json(), slots=2, trials=3, flow_run=None, code=None, versions={}, retry_failed=True
+            id="i",
+            spec=BROKEN.spec.to_json(),
+            slots=2,
+            trials=3,
+            flow_run=None,
+            code=None,
+            versions={},
+            retry_failed=True,
         )
         return claimed(store, opening, driver)
 
@@ -121,7 +144,9 @@ def test_a_coordinator_that_comes_back_does_not_wish_again() -> None:
     Log.open(store).claim([encode(event) for event in BROKEN.events])
     asyncio.run(session("one"))
     again = asyncio.run(session("one"))
-    wishes = [(event.by, event.retry_failed) for event in read_events(store) if isinstance(event, Opened)]
+    wishes = [
+        (event.by, event.retry_failed) for event in read_events(store) if isinstance(event, Opened)
+    ]
     assert wishes == [("driver", False), ("driver", True), ("coordinator", False)]
     assert [event.trial for event in read_events(store) if isinstance(event, Revived)] == [0, 1, 2]
     assert sorted(again.starts) == [(0, 2), (1, 2)], "what it had decided is handed out again"
@@ -129,13 +154,22 @@ def test_a_coordinator_that_comes_back_does_not_wish_again() -> None:
 
 def test_show_says_which_code_each_session_ran() -> None:
     events = [
-        msgspec.structs.replace(e, environment={"files": {"train.py": str(n)}, "git": {"commit": "c" * 40, "dirty": True}})
-        if isinstance(e, Opened) else e
+        msgspec.structs.replace(
+            e,
+            environment={"files": {"train.py": str(n)}, "git": {"commit": "c" * 40, "dirty": True}},
+        )
+        if isinstance(e, Opened)
+        else e
         for n, e in enumerate(MENDED.events)
     ]
     history = fold(events)
     first, second = summaries.sessions(history)
-    assert (first["changed"], first["commit"], first["dirty"], first["retry_failed"]) == ([], "c" * 40, True, False)
+    assert (first["changed"], first["commit"], first["dirty"], first["retry_failed"]) == (
+        [],
+        "c" * 40,
+        True,
+        False,
+    )
     assert (second["changed"], second["retry_failed"]) == (["train.py"], True)
     line = summaries.code_line(history)
     assert line is not None
@@ -176,7 +210,12 @@ def test_the_run_in_mlflow_goes_on_with_one_value_a_step() -> None:
     assert set(after) == {"experiment", *keys}, "no run was superseded"
     first = after[keys[0]]
     assert (first.status, first.tags["regrow.attempts"]) == ("FINISHED", "2")
-    assert [point[2] for update in (before[keys[0]], first) for point in update.metrics if point[0] == "score"] == list(range(1, 10))
+    assert [
+        point[2]
+        for update in (before[keys[0]], first)
+        for point in update.metrics
+        if point[0] == "score"
+    ] == list(range(1, 10))
     assert first.tags[NOTE_TAG] == f"It failed in attempt 1 (*{ERROR}*) and was tried again."
 
 
@@ -194,7 +233,9 @@ def test_one_that_is_stopped_as_it_is_revived_is_finished_in_mlflow() -> None:
     raise AssertionError("nothing was revived")
 
 
-def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from prefect.context import FlowRunContext
 
     from regrow.flows import run as flows

@@ -1,4 +1,6 @@
-"""The picture of imports between folders: what it shows of made-up code, and that the one in the docs is that of the code."""
+"""The picture of imports between folders: what it shows of made-up code, and that the one in the
+docs is that of the code.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ def test_an_arrow_is_left_out_where_others_lead_from_room_to_room_but_none_of_a_
         ("regrow.infra.views.figures", "regrow.infra.views"),
     ]
     assert essential({("a", "b"), ("b", "c"), ("c", "a"), ("a", "c"), ("c", "d"), ("a", "d")}) == [
-        ("a", "b"), ("a", "c"), ("b", "c"), ("c", "a"), ("c", "d"),
+        ("a", "b"),
+        ("a", "c"),
+        ("b", "c"),
+        ("c", "a"),
+        ("c", "d"),
     ]
 
 
@@ -73,7 +79,9 @@ def test_the_picture_frames_the_rooms_of_one_folder_and_thickens_circles() -> No
 
 def test_the_picture_in_the_docs_is_that_of_the_code() -> None:
     page = rooms.PAGE.read_text()
-    assert page == in_page(page, arrows(sources())), "python docs/site/rooms.py writes it, docs/site/diagrams.py draws it"
+    assert page == in_page(page, arrows(sources())), (
+        "python docs/site/rooms.py writes it, docs/site/diagrams.py draws it"
+    )
 
 
 def test_no_rooms_import_in_a_circle() -> None:

@@ -1,4 +1,6 @@
-"""Rows are read from the log: those that count, each once, in bounded memory; and who folds the log keeps none of them."""
+"""Rows are read from the log: those that count, each once, in bounded memory; and who folds the log
+keeps none of them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,18 @@ from regrow.infra.log.reading import replayed
 from regrow.infra.log.rows import Rows, reports
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
-from regrow.search.events import AnyEvent, Began, Ended, Proposed, Reported, Row, Saved, Started, decode, encode
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Ended,
+    Proposed,
+    Reported,
+    Row,
+    Saved,
+    Started,
+    decode,
+    encode,
+)
 from regrow.search.history import History
 from regrow.search.planning.simulator import Availability
 from tests.unit import exported, simulated
@@ -27,9 +40,13 @@ KINDS: dict[str, Any] = {
     "unfinished": lambda: exported.unfinished().events,
     "lossy": lambda: run(machines=AWAY, checkpoint={"every_steps": 3}).events,
     "clones": lambda: run(schedule=PBT, workers=16, machines=AWAY, value=metrics).events,
-    "clones, cut off": lambda: run(
-        schedule=PBT, workers=4, machines=(*AWAY[:1], *(Availability(changes=(0.0, 7.5, 9.0)) for _ in range(3)))
-    ).events,
+    "clones, cut off": lambda: (
+        run(
+            schedule=PBT,
+            workers=4,
+            machines=(*AWAY[:1], *(Availability(changes=(0.0, 7.5, 9.0)) for _ in range(3))),
+        ).events
+    ),
     "sessions": lambda: simulated.Simulation(slots=3).open().run(interrupt_after=30).events,
 }
 
@@ -53,16 +70,23 @@ def test_the_rows_of_the_log_are_those_that_a_fold_that_keeps_all_has(
     monkeypatch.setattr(reading, "SPILL_BYTES", spill)  # 1: all of it goes into a file
     events = KINDS[kind]()
     found, expected = replayed(logged(events, LocalStore(tmp_path))), kept(events)
-    assert any(len(trial.curve.runs) > 1 for trial in found.history.trials) or kind not in ("lossy", "clones, cut off")
+    assert any(len(trial.curve.runs) > 1 for trial in found.history.trials) or kind not in (
+        "lossy",
+        "clones, cut off",
+    )
     with found.sorted() as by_trial:
-        assert list(by_trial) == [(n, attempt, row) for n in sorted(expected) for attempt, row in expected[n]]
+        assert list(by_trial) == [
+            (n, attempt, row) for n in sorted(expected) for attempt, row in expected[n]
+        ]
         for trial in found.history.trials:
             assert list(by_trial.of(trial.number)) == expected.get(trial.number, [])
         assert by_trial.names == found.names()
     for trial in found.history.trials:
         assert list(found.of(trial.number)) == expected.get(trial.number, [])
         for step in {trial.step, trial.curve.standing} - {0}:
-            assert trial.curve.row(step) == expected[trial.number][step - 1][1], "nothing is forgotten once it is replayed"
+            assert trial.curve.row(step) == expected[trial.number][step - 1][1], (
+                "nothing is forgotten once it is replayed"
+            )
 
 
 def test_rows_that_came_after_the_history_was_read_are_not_in_it() -> None:
@@ -72,7 +96,9 @@ def test_rows_that_came_after_the_history_was_read_are_not_in_it() -> None:
         history.apply(event)
     with Rows.logged(history, store).sorted() as found:
         expected = kept(events[: len(events) // 2])
-        assert list(found) == [(n, attempt, row) for n in sorted(expected) for attempt, row in expected[n]]
+        assert list(found) == [
+            (n, attempt, row) for n in sorted(expected) for attempt, row in expected[n]
+        ]
 
 
 def test_reading_can_begin_at_a_segment() -> None:
@@ -80,14 +106,19 @@ def test_reading_can_begin_at_a_segment() -> None:
     store = logged(events, MemoryStore())
     for after in (0, 5, 17):
         later = [decode(line) for number, lines in Log.read(store, after) for line in lines]
-        assert list(reports(store, after)) == [event for event in later if isinstance(event, Reported)]
+        assert list(reports(store, after)) == [
+            event for event in later if isinstance(event, Reported)
+        ]
 
 
 def test_after_a_loss_a_replayed_history_knows_the_rows_that_stand_now() -> None:
     lost: list[AnyEvent] = [
-        *begun(), *reported(6, metrics=3), Saved(t=6.0, trial=0, attempt=1, step=4, manifest="m", size=1),
+        *begun(),
+        *reported(6, metrics=3),
+        Saved(t=6.0, trial=0, attempt=1, step=4, manifest="m", size=1),
         Ended(t=7.0, trial=0, attempt=1, outcome="lost", cause="preempted", step=6, by="driver"),
-        Started(t=8.0, trial=0, attempt=2), Began(t=9.0, trial=0, attempt=2, node="n", restored=4),
+        Started(t=8.0, trial=0, attempt=2),
+        Began(t=9.0, trial=0, attempt=2, node="n", restored=4),
     ]
     history = History()
     for event in lost:
@@ -101,15 +132,20 @@ def test_after_a_loss_a_replayed_history_knows_the_rows_that_stand_now() -> None
 
 def begun() -> list[AnyEvent]:
     return [
-        simulated.created(), simulated.opened(1.0), Proposed(t=2.0, trial=0, config={"x": 0.5}),
-        Started(t=3.0, trial=0, attempt=1), Began(t=4.0, trial=0, attempt=1, node="n"),
+        simulated.created(),
+        simulated.opened(1.0),
+        Proposed(t=2.0, trial=0, config={"x": 0.5}),
+        Started(t=3.0, trial=0, attempt=1),
+        Began(t=4.0, trial=0, attempt=1, node="n"),
     ]
 
 
 def reported(steps: int, metrics: int) -> Iterator[Reported]:
     for step in range(1, steps + 1):
         more = {f"m{n}": (n + 1) / step for n in range(metrics - 1)}
-        yield Reported(t=5.0, trial=0, attempt=1, rows=[Row(step, 5.0, {"score": float(step), **more})])
+        yield Reported(
+            t=5.0, trial=0, attempt=1, rows=[Row(step, 5.0, {"score": float(step), **more})]
+        )
 
 
 def folded_bytes(steps: int, metrics: int) -> int:
@@ -131,6 +167,7 @@ def folded_bytes(steps: int, metrics: int) -> int:
 def test_a_fold_takes_as_much_memory_for_500_metrics_a_step_as_for_one_but_for_two_rows() -> None:
     steps = 1000
     one, many = folded_bytes(steps, 1), folded_bytes(steps, 500)
-    row = 500 * (24 + 60) + 20_000  # a float, its part of a map's table, names that msgspec did not have in its cache
+    # a float, its part of a map's table, names that msgspec did not have in its cache
+    row = 500 * (24 + 60) + 20_000
     assert many - one < 2 * row
     assert folded_bytes(2 * steps, 500) - many < 20 * steps, "two numbers a step"

@@ -16,7 +16,13 @@ from regrow.search.samplers import Result
 from regrow.search.space import Space
 from tests.unit.sampling import SPACE, history, make, seed_of, told
 
-ALL = ["random", "tpe", {"tpe": {"like_optuna": True}}, {"tpe": {"multivariate": False}}, {"tpe": {"group": True}}]
+ALL = [
+    "random",
+    "tpe",
+    {"tpe": {"like_optuna": True}},
+    {"tpe": {"multivariate": False}},
+    {"tpe": {"group": True}},
+]
 
 
 # Every sampler
@@ -32,7 +38,10 @@ def test_a_proposal_is_valid_and_json_and_has_the_active_parameters(search: obje
         assert proposal is not None
         assert tuple(proposal.config) == SPACE.active(proposal.config)
         assert all(domains[name].contains(value) for name, value in proposal.config.items())
-        assert json.loads(json.dumps([proposal.config, proposal.state])) == [proposal.config, proposal.state]
+        assert json.loads(json.dumps([proposal.config, proposal.state])) == [
+            proposal.config,
+            proposal.state,
+        ]
         seen.add(proposal.config["optimizer"] == "sgd")
     assert seen == {True, False}
 
@@ -41,7 +50,8 @@ def test_a_proposal_is_valid_and_json_and_has_the_active_parameters(search: obje
 def test_a_proposal_depends_on_results_and_seed_alone(search: object) -> None:
     results = history(40)
     expected = told(search, results).ask(40, 7)
-    shuffled = results * 2 + [replace(r, status="running") for r in results]  # telling it again adds nothing
+    # telling it again adds nothing
+    shuffled = results * 2 + [replace(r, status="running") for r in results]
     random.Random(3).shuffle(shuffled)
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002  # that this generator plays no part is the point
@@ -57,7 +67,9 @@ def test_results_may_arrive_between_proposals(search: object) -> None:
     sampler = make(search, SPACE, "max")
     for result in results:
         sampler.ask(result.number, seed_of(result.number))
-        sampler.tell(Result(number=result.number, config=result.config, state=result.state, status="running"))
+        sampler.tell(
+            Result(number=result.number, config=result.config, state=result.state, status="running")
+        )
         sampler.tell(result)
     assert sampler.ask(40, 7) == told(search, results, "max").ask(40, 7)
 

@@ -79,7 +79,13 @@ def test_one_that_cannot_pause_counts_as_promoted() -> None:
 
 
 def test_one_that_fails_after_its_promotion_holds_up_nobody() -> None:
-    run = Run(scheduler({"asha": {"type": "promotion"}}, max_steps=9), by_number, 9, 3, breaks={8: 2, 7: 2}).go()
+    run = Run(
+        scheduler({"asha": {"type": "promotion"}}, max_steps=9),
+        by_number,
+        9,
+        3,
+        breaks={8: 2, 7: 2},
+    ).go()
     assert set(run.outcome) == set(range(9))
     assert max(len(v) for v in run.values.values()) == 9
 
@@ -92,14 +98,18 @@ def test_when_nothing_new_comes_the_best_goes_on_to_the_end(trials: int) -> None
 
 
 def algorithm_2(costs: list[int], eta: int, rungs: list[int], jobs: int) -> list[tuple[int, int]]:
-    """The jobs (trial, rung) of one worker, as the paper writes get_job, with all of its sorting."""
+    """The jobs (trial, rung) of one worker, as the paper writes get_job, with all of its
+    sorting.
+    """
     results: list[list[int]] = [[] for _ in rungs]
     promoted: list[set[int]] = [set() for _ in rungs]
     done = []
     new = 0
     for _ in range(jobs):
         for k in reversed(range(len(rungs) - 1)):
-            top = sorted(results[k], key=lambda t: (costs[t % len(costs)], results[k].index(t)))[: len(results[k]) // eta]
+            top = sorted(results[k], key=lambda t: (costs[t % len(costs)], results[k].index(t)))[
+                : len(results[k]) // eta
+            ]
             promotable = [t for t in top if t not in promoted[k]]
             if promotable:
                 promoted[k].add(promotable[0])
@@ -113,11 +123,19 @@ def algorithm_2(costs: list[int], eta: int, rungs: list[int], jobs: int) -> list
 
 
 @settings(max_examples=60)
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(2, 4), st.sampled_from(["min", "max"]))
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=40),
+    st.integers(2, 4),
+    st.sampled_from(["min", "max"]),
+)
 def test_a_worker_does_the_jobs_of_algorithm_2(values: list[int], eta: int, mode: Mode) -> None:
     sign = -1.0 if mode == "max" else 1.0
-    asha = scheduler({"asha": {"type": "promotion", "reduction_factor": eta}}, max_steps=eta**3, mode=mode)
-    run = Run(asha, lambda t, s, c: sign * values[t % len(values)], 10**6).go(rounds=3 * len(values))
+    asha = scheduler(
+        {"asha": {"type": "promotion", "reduction_factor": eta}}, max_steps=eta**3, mode=mode
+    )
+    run = Run(asha, lambda t, s, c: sign * values[t % len(values)], 10**6).go(
+        rounds=3 * len(values)
+    )
     jobs = algorithm_2(values, eta, [1, eta, eta**2, eta**3], 5 * len(values))
     decided = [(trial, step) for trial, step, _ in run.log]
     assert decided == [job for job in jobs if job[1] < eta**3][: len(decided)]

@@ -1,4 +1,6 @@
-"""DEHB: the order of its brackets, its selection and evolution, and the scheduler that ends trials at their budgets."""
+"""DEHB: the order of its brackets, its selection and evolution, and the scheduler that ends trials
+at their budgets.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,20 @@ def sampler(max_steps: int = 9, mode: Mode = "min", space: Space = LINE, **optio
     return Dehb(setting(max_steps, mode, space=space), **options)
 
 
-def result(number: int, proposal: Proposal, cost: float | None, status: TrialStatus = "stopped") -> Result:
+def result(
+    number: int, proposal: Proposal, cost: float | None, status: TrialStatus = "stopped"
+) -> Result:
     """`cost` at every step up to its budget."""
     budget = proposal.state["budget"]
     steps = [] if cost is None else [(step, cost) for step in range(1, budget + 1)]
-    return Result(number=number, config=proposal.config, state=proposal.state, status=status, value=cost, intermediate=steps)
+    return Result(
+        number=number,
+        config=proposal.config,
+        state=proposal.state,
+        status=status,
+        value=cost,
+        intermediate=steps,
+    )
 
 
 def search(dehb: Dehb, count: int, cost: Any, failed: set[int] = frozenset()) -> list[Proposal]:  # type: ignore[assignment]
@@ -53,8 +64,14 @@ def search(dehb: Dehb, count: int, cost: Any, failed: set[int] = frozenset()) ->
     for number in range(count):
         proposal = dehb.ask(number, seed_of(number))
         proposals.append(proposal)
-        dehb.tell(result(number, proposal, None if number in failed else cost(number, proposal),
-                         "failed" if number in failed else "stopped"))
+        dehb.tell(
+            result(
+                number,
+                proposal,
+                None if number in failed else cost(number, proposal),
+                "failed" if number in failed else "stopped",
+            )
+        )
     return proposals
 
 
@@ -64,13 +81,24 @@ def where(proposals: list[Proposal]) -> list[tuple[int, int, int]]:
 
 def test_brackets_follow_one_another_as_in_hyperband() -> None:
     # max_steps 9: [9 at 1, 3 at 3, 1 at 9], [5 at 3, 1 at 9], [3 at 9], and again
-    expected = [(0, 0, 1)] * 9 + [(0, 1, 3)] * 3 + [(0, 2, 9)] + [(1, 0, 3)] * 5 + [(1, 1, 9)] + [(2, 0, 9)] * 3 + [(3, 0, 1)] * 9
+    expected = (
+        [(0, 0, 1)] * 9
+        + [(0, 1, 3)] * 3
+        + [(0, 2, 9)]
+        + [(1, 0, 3)] * 5
+        + [(1, 1, 9)]
+        + [(2, 0, 9)] * 3
+        + [(3, 0, 1)] * 9
+    )
     assert where(search(sampler(), 31, lambda number, p: float(number))) == expected
 
 
 def test_budgets_begin_at_the_smallest() -> None:
     assert brackets(100, 3, 5) == [[(9, 11), (3, 33), (1, 100)], [(5, 33), (1, 100)], [(3, 100)]]
-    budgets = {p.state["budget"] for p in search(sampler(100, min_budget=5), 40, lambda number, p: float(number))}
+    budgets = {
+        p.state["budget"]
+        for p in search(sampler(100, min_budget=5), 40, lambda number, p: float(number))
+    }
     assert min(budgets) >= 5
     assert max(budgets) == 100
 
@@ -129,7 +157,9 @@ def test_a_mutant_takes_the_targets_place_if_it_is_no_worse() -> None:
 
 def test_a_mutant_is_made_as_in_the_paper() -> None:
     dehb = sampler(9, crossover_probability=1.0)
-    proposals = search(dehb, 22, lambda number, p: abs(p.config["x"] - 0.5) + abs(p.config["y"] - 0.5))
+    proposals = search(
+        dehb, 22, lambda number, p: abs(p.config["x"] - 0.5) + abs(p.config["y"] - 0.5)
+    )
     mutant = dehb.ask(22, seed_of(22))
     assert where([mutant]) == [(3, 0, 1)]
     pool = [p.state["vector"] for p in proposals[:9]]  # the subpopulation of budget 1
@@ -138,7 +168,10 @@ def test_a_mutant_is_made_as_in_the_paper() -> None:
     pool.pop(0)
     made = [
         (a["x"] + 0.5 * (b["x"] - c["x"]), a["y"] + 0.5 * (b["y"] - c["y"]))
-        for a in pool for b in pool for c in pool if a is not b and b is not c and a is not c
+        for a in pool
+        for b in pool
+        for c in pool
+        if a is not b and b is not c and a is not c
     ]
     inside = [m for m in made if all(0 < v < 1 for v in m)]
     assert (mutant.config["x"], mutant.config["y"]) in inside
@@ -169,7 +202,10 @@ def test_parents_at_higher_budgets_are_the_best_of_the_budget_below() -> None:
     pool = sorted(evaluated.values(), key=lambda v: v["x"])[:9]
     made = {
         (a["x"] + 0.5 * (b["x"] - c["x"]), a["y"] + 0.5 * (b["y"] - c["y"]))
-        for a in pool for b in pool for c in pool if a is not b and b is not c and a is not c
+        for a in pool
+        for b in pool
+        for c in pool
+        if a is not b and b is not c and a is not c
     }
     vector = later[0].state["vector"]
     close = [m for m in made for n, v in zip(("x", "y"), m, strict=True) if vector[n] == v]
@@ -179,17 +215,32 @@ def test_parents_at_higher_budgets_are_the_best_of_the_budget_below() -> None:
 def test_it_is_a_function_of_the_set_of_results() -> None:
     dehb = sampler(9, space=SPACE)
     proposals = search(dehb, 60, lambda number, p: p.config["x"] + p.config["layers"])
-    told = [result(n, Proposal(config=p.config, state=json.loads(json.dumps(p.state))), p.config["x"] + p.config["layers"])
-            for n, p in enumerate(proposals)]
+    told = [
+        result(
+            n,
+            Proposal(config=p.config, state=json.loads(json.dumps(p.state))),
+            p.config["x"] + p.config["layers"],
+        )
+        for n, p in enumerate(proposals)
+    ]
     for turn in range(3):
         shuffled = list(told)
         random.Random(turn).shuffle(shuffled)
         again = sampler(9, space=SPACE)
         for entry in shuffled:
-            again.tell(Result(number=entry.number, config=entry.config, state=entry.state, status="running"))
+            again.tell(
+                Result(
+                    number=entry.number, config=entry.config, state=entry.state, status="running"
+                )
+            )
             again.tell(entry)
         assert again.ask(60, seed_of(60)) == dehb.ask(60, seed_of(60))
-    assert all(p.domain.contains(proposal.config[p.name]) for proposal in proposals for p in SPACE.flat if p.name in proposal.config)
+    assert all(
+        p.domain.contains(proposal.config[p.name])
+        for proposal in proposals
+        for p in SPACE.flat
+        if p.name in proposal.config
+    )
     assert all(set(proposal.config) == set(SPACE.active(proposal.config)) for proposal in proposals)
     assert [proposal.config["fold"] for proposal in proposals[:4]] == [0, 1, 2, 0]
 
@@ -197,7 +248,11 @@ def test_it_is_a_function_of_the_set_of_results() -> None:
 def test_what_has_no_state_takes_no_part() -> None:
     dehb, plain = sampler(), sampler()
     dehb.tell(Result(number=-1, config={"x": 0.5, "y": 0.5}, status="done", value=0.0))
-    dehb.tell(Result(number=0, config={"x": 0.5, "y": 0.5}, status="done", value=0.0, intermediate=[(1, 0.0)]))
+    dehb.tell(
+        Result(
+            number=0, config={"x": 0.5, "y": 0.5}, status="done", value=0.0, intermediate=[(1, 0.0)]
+        )
+    )
     assert dehb.ask(1, 5) == plain.ask(1, 5)
 
 
@@ -214,7 +269,9 @@ def test_evolution_finds_better_than_chance() -> None:
             value = cost(proposal.config["x"], proposal.config["y"])
             found.append(value)
             dehb.tell(result(number, proposal, value))
-            other = RandomSearch(setting(space=LINE)).ask(number, seed_of(number) + seed * 10**9).config
+            other = (
+                RandomSearch(setting(space=LINE)).ask(number, seed_of(number) + seed * 10**9).config
+            )
             chance.append(cost(other["x"], other["y"]))
         better += statistics.median(found[-50:]) < 0.2 * statistics.median(chance[-50:])
     assert better >= 9
@@ -226,13 +283,22 @@ def test_making_it_imports_nothing_heavy() -> None:
         "from regrow.search.space import Space; s = Setting(space=Space.parse({'x': {'uniform': [0, 1]}}), modes=('min',), max_steps=9);"
         "make('dehb', s).ask(0, 0); print([m for m in ('numpy', 'scipy', 'optuna', 'ray') if m in sys.modules])"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert out.strip() == "[]"
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"eta": 1}, {"min_budget": 0}, {"min_budget": 10}, {"mutation_factor": 0.0}, {"crossover_probability": 1.5}, {"f": 1}],
+    [
+        {"eta": 1},
+        {"min_budget": 0},
+        {"min_budget": 10},
+        {"mutation_factor": 0.0},
+        {"crossover_probability": 1.5},
+        {"f": 1},
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=rf"search\.dehb\.{next(iter(options))}"):
@@ -241,15 +307,25 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
         make("dehb", setting(None, space=LINE))
 
 
-# ---- the scheduler --------------------------------------------------------------------------------------------------
+# ---- the scheduler
 
 
 def test_a_trial_ends_when_its_budget_is_used() -> None:
     states = [{"budget": 3}, {"budget": 9}, {}, {"budget": 1}, {"budget": 3}]
-    run = Run(scheduler("dehb", max_steps=9), lambda t, s, c: 0.0, 5, 2, states=states, lost={(4, 2)}, breaks={3: 1}).go()
+    run = Run(
+        scheduler("dehb", max_steps=9),
+        lambda t, s, c: 0.0,
+        5,
+        2,
+        states=states,
+        lost={(4, 2)},
+        breaks={3: 1},
+    ).go()
     assert {t: len(v) for t, v in run.values.items()} == {0: 3, 1: 9, 2: 9, 3: 0, 4: 3}
     assert run.outcome == {0: "stopped", 1: "done", 2: "done", 3: "failed", 4: "stopped"}
-    assert [(t, verdict.why) for t, _, verdict in run.log] == [(t, "its budget of 3 steps is used") for t in (0, 4)]
+    assert [(t, verdict.why) for t, _, verdict in run.log] == [
+        (t, "its budget of 3 steps is used") for t in (0, 4)
+    ]
 
 
 def test_both_together() -> None:
@@ -257,13 +333,27 @@ def test_both_together() -> None:
     used: Counter[int] = Counter()
     for number in range(31):
         proposal = dehb.ask(number, seed_of(number))
-        run = Run(made, lambda t, s, c: c["x"] / s, number + 1, 1, configs=[proposal.config] * (number + 1),
-                  states=[proposal.state] * (number + 1))
+        run = Run(
+            made,
+            lambda t, s, c: c["x"] / s,
+            number + 1,
+            1,
+            configs=[proposal.config] * (number + 1),
+            states=[proposal.state] * (number + 1),
+        )
         run.values.update({t: [] for t in range(number)})
         run.go()
         values = run.values[number]
         used[len(values)] += 1
         status: TrialStatus = "done" if run.outcome[number] == "done" else "stopped"
-        dehb.tell(Result(number=number, config=proposal.config, state=proposal.state, status=status, value=min(values),
-                         intermediate=list(enumerate(values, start=1))))
+        dehb.tell(
+            Result(
+                number=number,
+                config=proposal.config,
+                state=proposal.state,
+                status=status,
+                value=min(values),
+                intermediate=list(enumerate(values, start=1)),
+            )
+        )
     assert used == {1: 18, 3: 8, 9: 5}

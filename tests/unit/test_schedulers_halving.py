@@ -20,7 +20,8 @@ def test_exactly_the_best_third_of_a_complete_rung_goes_on() -> None:
     halving = scheduler({"successive_halving": {"n": 9}}, max_steps=9)
     add(halving, 9)
     early = [(t, 1, v) for t, v in enumerate((5.0, 1.0, 7.0, 3.0, 9.0, 2.0))]
-    # 1.0 arrives second: nothing is certain. 3.0 is 3rd of 4. 2.0 is 5th of 6, beyond the 3 places: it is certainly out.
+    # 1.0 arrives second: nothing is certain. 3.0 is 3rd of 4. 2.0 is 5th of 6, beyond the 3 places:
+    # it is certainly out.
     assert arrive(halving, *early) == ["pause", "pause", "pause", "pause", "pause", "stop"]
     assert halving.promote(complete=False) is None
     assert halving.surplus(complete=False) == (1, "place 6 of 6 at rung 1, 3 go on")
@@ -70,14 +71,18 @@ def test_a_rung_with_failed_trials_is_complete_and_they_count_as_the_worst() -> 
 
 
 def test_the_place_of_one_that_failed_after_its_promotion_is_not_filled_again() -> None:
-    run = Run(scheduler({"successive_halving": {"n": 9}}, max_steps=9), by_number, 9, 3, breaks={8: 2}).go()
+    run = Run(
+        scheduler({"successive_halving": {"n": 9}}, max_steps=9), by_number, 9, 3, breaks={8: 2}
+    ).go()
     assert run.reached(2) == [6, 7]
     assert run.reached(9) == [7]
     assert run.outcome[8] == "failed"
 
 
 def test_ties_go_to_the_lower_number() -> None:
-    run = Run(scheduler({"successive_halving": {"n": 9}}, max_steps=9), lambda t, s, c: 0.5, 9, 3).go()
+    run = Run(
+        scheduler({"successive_halving": {"n": 9}}, max_steps=9), lambda t, s, c: 0.5, 9, 3
+    ).go()
     assert run.reached(2) == [0, 1, 2]
     assert run.reached(9) == [0]
 
@@ -85,21 +90,35 @@ def test_ties_go_to_the_lower_number() -> None:
 def test_a_bracket_takes_as_many_that_one_survives_if_n_is_not_given() -> None:
     run = Run(scheduler("successive_halving", max_steps=27), by_number, 27, 4).go()
     assert reached(run, 1, 2, 4, 10) == [27, 9, 3, 1]
-    run = Run(scheduler({"successive_halving": {"grace_period": 9}}, max_steps=27), by_number, 3, 4).go()
+    run = Run(
+        scheduler({"successive_halving": {"grace_period": 9}}, max_steps=27), by_number, 3, 4
+    ).go()
     assert reached(run, 9, 27) == [3, 1]
 
 
 def test_while_one_bracket_waits_the_next_is_filled() -> None:
-    # Trial 0 is slow to come to its rung: one slot is its own. The other slot takes the trials of the second bracket.
-    run = Run(scheduler({"successive_halving": {"n": 4, "reduction_factor": 2, "grace_period": 4}}, max_steps=8),
-              by_number, 8, 3).go()
+    # Trial 0 is slow to come to its rung: one slot is its own. The other slot takes the trials of
+    # the second bracket.
+    run = Run(
+        scheduler(
+            {"successive_halving": {"n": 4, "reduction_factor": 2, "grace_period": 4}}, max_steps=8
+        ),
+        by_number,
+        8,
+        3,
+    ).go()
     assert run.reached(5) == [2, 3, 6, 7]
     assert run.starts[:4] == [0, 1, 2, 3]
-    assert run.starts[4] == 4  # before any promotion: rung 4 of the first bracket isn't complete yet
+    # before any promotion: rung 4 of the first bracket isn't complete yet
+    assert run.starts[4] == 4
 
 
-@pytest.mark.parametrize(("trials", "expected"), [(1, [1, 1, 1]), (2, [2, 1, 1]), (5, [5, 1, 1]), (8, [8, 2, 1])])
-def test_a_last_bracket_that_is_not_full_is_one_of_the_trials_that_it_has(trials: int, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("trials", "expected"), [(1, [1, 1, 1]), (2, [2, 1, 1]), (5, [5, 1, 1]), (8, [8, 2, 1])]
+)
+def test_a_last_bracket_that_is_not_full_is_one_of_the_trials_that_it_has(
+    trials: int, expected: list[int]
+) -> None:
     run = Run(scheduler("successive_halving", max_steps=9), by_number, trials, 2).go()
     assert reached(run, 1, 2, 9) == expected
     assert run.reached(9) == [trials - 1]
@@ -119,8 +138,14 @@ def test_whatever_fails_ends_or_is_lost_no_rung_stalls_and_the_outcome_is_that_o
     value = data.draw(st.lists(st.integers(0, 6), min_size=trials, max_size=trials))
     breaks = data.draw(st.dictionaries(st.integers(0, trials - 1), st.integers(1, 9), max_size=8))
     lost = data.draw(st.sets(st.tuples(st.integers(0, trials - 1), st.integers(1, 9)), max_size=8))
-    run = Run(scheduler({"successive_halving": {"n": 9}}, max_steps=9), lambda t, s, c: float(value[t]), trials, slots,
-              breaks=breaks, lost=set(lost)).go()
+    run = Run(
+        scheduler({"successive_halving": {"n": 9}}, max_steps=9),
+        lambda t, s, c: float(value[t]),
+        trials,
+        slots,
+        breaks=breaks,
+        lost=set(lost),
+    ).go()
     assert set(run.outcome) == set(range(trials))
     for first in range(0, trials, 9):
         members = range(first, min(first + 9, trials))
@@ -128,16 +153,25 @@ def test_whatever_fails_ends_or_is_lost_no_rung_stalls_and_the_outcome_is_that_o
         for i, step in enumerate((1, 3)):
             at_rung = [key for key in alive if breaks.get(key[1], 99) > step]
             promoted = {t for _, t in at_rung[: max(1, len(members) // 3 ** (i + 1))]}
-            failed_there = {t for t in members if run.outcome[t] == "failed" and len(run.values[t]) == step}
+            failed_there = {
+                t for t in members if run.outcome[t] == "failed" and len(run.values[t]) == step
+            }
             went = {t for t in members if len(run.values[t]) > step} | failed_there
             assert went == promoted
             alive = [key for key in at_rung if key[1] in promoted]
-    assert all(len({s for s, _ in run.verdicts(t)}) == len(run.verdicts(t)) for t in run.values)  # none is asked twice
+    # none is asked twice
+    assert all(len({s for s, _ in run.verdicts(t)}) == len(run.verdicts(t)) for t in run.values)
 
 
 @settings(max_examples=60)
-@given(st.permutations(range(9)), st.sets(st.integers(0, 8), max_size=8), st.lists(st.integers(0, 4), min_size=9, max_size=9))
-def test_whoever_comes_late_the_same_trials_go_on(order: list[int], failed: set[int], value: list[int]) -> None:
+@given(
+    st.permutations(range(9)),
+    st.sets(st.integers(0, 8), max_size=8),
+    st.lists(st.integers(0, 4), min_size=9, max_size=9),
+)
+def test_whoever_comes_late_the_same_trials_go_on(
+    order: list[int], failed: set[int], value: list[int]
+) -> None:
     halving = scheduler({"successive_halving": {"n": 9}}, max_steps=9)
     add(halving, 9)
     went: set[int] = set()

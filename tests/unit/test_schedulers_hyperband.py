@@ -16,13 +16,25 @@ from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 from tests.unit.scheduling import Run, arrive, by_number, scheduler
 
-# ---- HyperBand ------------------------------------------------------------------------------------------------------
+# ---- HyperBand
 
 
 def test_the_brackets_of_table_1() -> None:
     found = brackets(81, 3)
-    assert [[n for n, _ in bracket] for bracket in found] == [[81, 27, 9, 3, 1], [34, 11, 3, 1], [15, 5, 1], [8, 2], [5]]
-    assert [[r for _, r in bracket] for bracket in found] == [[1, 3, 9, 27, 81], [3, 9, 27, 81], [9, 27, 81], [27, 81], [81]]
+    assert [[n for n, _ in bracket] for bracket in found] == [
+        [81, 27, 9, 3, 1],
+        [34, 11, 3, 1],
+        [15, 5, 1],
+        [8, 2],
+        [5],
+    ]
+    assert [[r for _, r in bracket] for bracket in found] == [
+        [1, 3, 9, 27, 81],
+        [3, 9, 27, 81],
+        [9, 27, 81],
+        [27, 81],
+        [81],
+    ]
     assert sum(n for bracket in found for n, _ in bracket) == 206
 
 
@@ -34,10 +46,21 @@ def test_the_brackets_of_table_1() -> None:
         (16, 4, [[(16, 1), (4, 4), (1, 16)], [(6, 4), (1, 16)], [(3, 16)]]),
         # s_max = 2; r = 10/9, 10/3, 10; n = 9, ceil(3/2*3) = 5, 3
         (10, 3, [[(9, 1), (3, 3), (1, 10)], [(5, 3), (1, 10)], [(3, 10)]]),
-        (8, 2, [[(8, 1), (4, 2), (2, 4), (1, 8)], [(6, 2), (3, 4), (1, 8)], [(4, 4), (2, 8)], [(4, 8)]]),
+        (
+            8,
+            2,
+            [
+                [(8, 1), (4, 2), (2, 4), (1, 8)],
+                [(6, 2), (3, 4), (1, 8)],
+                [(4, 4), (2, 8)],
+                [(4, 8)],
+            ],
+        ),
     ],
 )
-def test_brackets_in_whole_steps(most: int, eta: int, expected: list[list[tuple[int, int]]]) -> None:
+def test_brackets_in_whole_steps(
+    most: int, eta: int, expected: list[list[tuple[int, int]]]
+) -> None:
     assert brackets(most, eta) == expected
 
 
@@ -61,7 +84,9 @@ def test_rungs_rise_and_end_at_the_last_step(most: int, eta: int) -> None:
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_a_whole_hyperband_of_81_steps_runs_as_in_the_paper(slots: int, mode: Mode) -> None:
     sign = 1 if mode == "max" else -1
-    run = Run(scheduler("hyperband", max_steps=81, mode=mode), lambda t, s, c: sign * float(t), 143, slots).go()
+    run = Run(
+        scheduler("hyperband", max_steps=81, mode=mode), lambda t, s, c: sign * float(t), 143, slots
+    ).go()
     sizes, start = [81, 34, 15, 8, 5], 0
     expected = [[81, 27, 9, 3, 1], [34, 11, 3, 1], [15, 5, 1], [8, 2], [5]]
     for b, size in enumerate(sizes):
@@ -75,7 +100,8 @@ def test_a_whole_hyperband_of_81_steps_runs_as_in_the_paper(slots: int, mode: Mo
     # all brackets: sum of (n_i - n_(i+1)) * r_i steps, the promoted ones go on from where they are
     steps = sum(
         (n - (bracket[i + 1][0] if i + 1 < len(bracket) else 0)) * r
-        for bracket in brackets(81, 3) for i, (n, r) in enumerate(bracket)
+        for bracket in brackets(81, 3)
+        for i, (n, r) in enumerate(bracket)
     )
     assert run.steps == steps
 
@@ -96,7 +122,7 @@ def test_only_the_first_brackets_if_so_wished() -> None:
         scheduler({"hyperband": {"reduction_factor": 1}}, max_steps=9)
 
 
-# ---- asynchronous HyperBand -----------------------------------------------------------------------------------------
+# ---- asynchronous HyperBand
 
 
 def test_a_bracket_starts_later_by_a_factor_and_gets_its_share_of_the_trials() -> None:
@@ -132,7 +158,13 @@ def test_with_one_bracket_it_is_asha() -> None:
 
 @pytest.mark.parametrize("kind", ["stopping", "promotion"])
 def test_every_trial_ends(kind: str) -> None:
-    run = Run(scheduler({"async_hyperband": {"type": kind}}, max_steps=9), by_number, 30, 4, breaks={3: 1, 29: 4}).go()
+    run = Run(
+        scheduler({"async_hyperband": {"type": kind}}, max_steps=9),
+        by_number,
+        30,
+        4,
+        breaks={3: 1, 29: 4},
+    ).go()
     assert set(run.outcome) == set(range(30))
     assert "done" in run.outcome.values()
 

@@ -33,9 +33,14 @@ def test_the_best_so_far_is_compared_with_the_median_of_running_averages() -> No
     # averages by step 2: 2, 2, 5, so the median is 2; by step 1: 1, 2, 4
     assert median.decide(3, [2.0]).action == "continue"
     assert median.decide(3, [1.9]).action == "stop"
-    assert come(median, 3, 2.0, 0.0) == ["continue", "continue"], "its best so far counts, not its last"
+    assert come(median, 3, 2.0, 0.0) == ["continue", "continue"], (
+        "its best so far counts, not its last"
+    )
     # with that fourth one (averages 2 and 1) the medians are (2 + 2) / 2 and (2 + 2) / 2
-    assert median.decide(4, [1.5]).why == "its best 1.5 against 2, the median of 4 running averages at step 1"
+    assert (
+        median.decide(4, [1.5]).why
+        == "its best 1.5 against 2, the median of 4 running averages at step 1"
+    )
     assert median.decide(4, [1.5]).action == "stop"
 
 
@@ -72,13 +77,24 @@ def test_one_that_stopped_still_counts_where_it_was() -> None:
 
 def test_decisions_are_due_after_the_grace_period_in_intervals() -> None:
     median = scheduler({"median": {"grace_period": 4, "interval": 3}}, max_steps=13)
-    assert [median.first(0, after) for after in (0, 3, 4, 6, 7, 9, 10, 12)] == [4, 4, 7, 7, 10, 10, None, None]
+    assert [median.first(0, after) for after in (0, 3, 4, 6, 7, 9, 10, 12)] == [
+        4,
+        4,
+        7,
+        7,
+        10,
+        10,
+        None,
+        None,
+    ]
     endless = scheduler({"median": {"interval": 10}}, max_steps=None)
     assert [endless.first(0, after) for after in (0, 1, 11, 1000)] == [1, 11, 21, 1001]
 
 
 def test_averages_are_those_of_all_steps_also_where_decisions_are_rare() -> None:
-    median = scheduler({"median": {"grace_period": 2, "interval": 2, "min_samples_required": 1}}, mode="max")
+    median = scheduler(
+        {"median": {"grace_period": 2, "interval": 2, "min_samples_required": 1}}, mode="max"
+    )
     come(median, 0, 10.0, 0.0, 2.0, 4.0)  # by step 2: 5; by step 4: 4
     assert median.decide(1, [4.9, 0.0]).action == "stop"
     assert median.decide(1, [5.0, 0.0]).action == "continue"
@@ -94,7 +110,10 @@ def test_an_infinite_average_does_not_count() -> None:
     assert median.decide(2, [math.inf]).action == "stop"
 
 
-@given(st.lists(st.lists(st.integers(-50, 50), min_size=5, max_size=5), min_size=1, max_size=12), st.sampled_from(["min", "max"]))
+@given(
+    st.lists(st.lists(st.integers(-50, 50), min_size=5, max_size=5), min_size=1, max_size=12),
+    st.sampled_from(["min", "max"]),
+)
 def test_it_is_the_rule_as_written(curves: list[list[int]], mode: Mode) -> None:
     median = scheduler("median", mode=mode)
     known: list[list[float]] = []
@@ -118,7 +137,14 @@ def test_it_is_the_rule_as_written(curves: list[list[int]], mode: Mode) -> None:
 
 
 def test_a_whole_run_with_losses_and_failures() -> None:
-    run = Run(scheduler("median", max_steps=6), lambda t, s, c: float(t % 5), 20, 3, breaks={4: 2}, lost={(7, 3), (9, 1)}).go()
+    run = Run(
+        scheduler("median", max_steps=6),
+        lambda t, s, c: float(t % 5),
+        20,
+        3,
+        breaks={4: 2},
+        lost={(7, 3), (9, 1)},
+    ).go()
     assert set(run.outcome) == set(range(20))
     assert run.outcome[4] == "failed"
     assert run.outcome[19] == "done"

@@ -73,7 +73,8 @@ def test_the_last_rung_to_be_opened_is_the_last_step() -> None:
 def test_a_difference_within_epsilon_is_no_change(mode: Mode) -> None:
     sign = 1 if mode == "max" else -1
     pasha = scheduler("pasha", max_steps=81, mode=mode)
-    # trials 0 and 1 criss-cross: 0 is ahead, behind, ahead; 0.25 apart at rung 3. Binary fractions, so that sums are exact.
+    # trials 0 and 1 criss-cross: 0 is ahead, behind, ahead; 0.25 apart at rung 3. Binary fractions,
+    # so that sums are exact.
     curves = [(0.5, 0.25, 0.75), (0.375, 0.5, 0.5), (0.0, 0.0, 0.625)]
     for trial, curve in enumerate(curves[:2]):
         tell(pasha, trial, sign * curve[0])
@@ -122,9 +123,17 @@ def test_stable_rankings_save_the_steps_of_asha() -> None:
 def test_unstable_rankings_go_as_far_as_asha() -> None:
     def curve(trial: int, step: int, config: Any) -> float:
         ahead = sum(step >= rung for rung in (3, 9, 27))
-        return float((trial * 37 + ahead * 29 * trial) % 101)  # a new order from each rung on, none between them
+        # a new order from each rung on, none between them
+        return float((trial * 37 + ahead * 29 * trial) % 101)
 
-    run = Run(scheduler("pasha", max_steps=81), curve, 100, 4, breaks={5: 1, 17: 2}, lost={(8, 1), (20, 3)}).go()
+    run = Run(
+        scheduler("pasha", max_steps=81),
+        curve,
+        100,
+        4,
+        breaks={5: 1, 17: 2},
+        lost={(8, 1), (20, 3)},
+    ).go()
     assert max(len(v) for v in run.values.values()) == 81
     assert set(run.outcome) == set(range(100))
 

@@ -19,7 +19,12 @@ from regrow.search.space import Space
 from tests.unit.scheduling import Run, scheduler
 
 SPACE = Space.parse(
-    {"lr": {"loguniform": [1e-4, 1.0]}, "drop": {"uniform": [0, 1]}, "layers": {"int": [1, 8]}, "act": {"choice": ["a", "b"]}}
+    {
+        "lr": {"loguniform": [1e-4, 1.0]},
+        "drop": {"uniform": [0, 1]},
+        "layers": {"int": [1, 8]},
+        "act": {"choice": ["a", "b"]},
+    }
 )
 LR = Space.parse({"lr": {"loguniform": [1e-4, 1.0]}})
 
@@ -36,7 +41,8 @@ def made(count: int, space: Space = SPACE, seed: int = 0, **options: Any) -> Pb2
 def test_the_kernel_forgets_with_time() -> None:
     x = np.array([[0.0, 0.3], [2.0, 0.3], [2.0, 0.7]])
     found = kernel(x, x, 0.5, 0.1)
-    assert found[0, 1] == pytest.approx(0.9)  # the same parameters, two intervals later: 0.9 ** (2 / 2)
+    # the same parameters, two intervals later: 0.9 ** (2 / 2)
+    assert found[0, 1] == pytest.approx(0.9)
     assert found[1, 2] == pytest.approx(math.exp(-0.16 / 0.5))
     assert found[0, 2] == pytest.approx(0.9 * math.exp(-0.16 / 0.5))
 
@@ -57,7 +63,10 @@ def test_the_bound_is_mean_and_deviation_and_pending_points_lower_it() -> None:
     at = np.array([[0.5, 0.5, 0.5], [0.1, 0.9, 0.3]])
     bound = free.bound(at)
     root = next(
-        (a, b, c) for a in (0.1, 0.2, 0.5, 1.0, 2.0) for b in (0.01, 0.1, 0.3) for c in (1e-3, 1e-1)
+        (a, b, c)
+        for a in (0.1, 0.2, 0.5, 1.0, 2.0)
+        for b in (0.01, 0.1, 0.3)
+        for c in (1e-3, 1e-1)
         if (a, b) == (free._length, free._forget)
         and np.allclose(free._mean @ free._mean.T, kernel(x, x, a, b) + (c + 1e-8) * np.eye(8))
     )
@@ -66,21 +75,27 @@ def test_the_bound_is_mean_and_deviation_and_pending_points_lower_it() -> None:
     z = (y - y.mean()) / y.std()
     mean = near @ np.linalg.inv(k) @ np.clip(z, -2, 2)
     variance = 1 - np.einsum("ij,jk,ik->i", near, np.linalg.inv(k), near)
-    assert bound == pytest.approx(mean + math.sqrt(0.2 + math.log(0.4 * 8)) * np.sqrt(variance), rel=1e-4)
+    assert bound == pytest.approx(
+        mean + math.sqrt(0.2 + math.log(0.4 * 8)) * np.sqrt(variance), rel=1e-4
+    )
     tried = Bandit(x, y, at[:1]).bound(at)
     assert tried[0] < bound[0]
 
 
 def curve(trial: int, step: int, config: Mapping[str, Any]) -> float:
     """More is better; grows fastest at lr = 0.01."""
-    return step * math.exp(-(math.log10(config["lr"]) + 2) ** 2)
+    return step * math.exp(-((math.log10(config["lr"]) + 2) ** 2))
 
 
 def test_it_goes_where_improvement_was_largest() -> None:
     pb2 = made(8, LR)
     for step in (5, 10, 15):
         for trial in range(8):
-            pb2.tell(trial, [curve(trial, s, pb2._members[trial].config) for s in range(1, step + 1)], Verdict())
+            pb2.tell(
+                trial,
+                [curve(trial, s, pb2._members[trial].config) for s in range(1, step + 1)],
+                Verdict(),
+            )
     verdict = pb2.decide(0, [curve(0, s, pb2._members[0].config) for s in range(1, 21)])
     assert verdict.action == "restart"
     assert verdict.config is not None
@@ -97,7 +112,11 @@ def test_gain_is_counted_per_step_and_from_the_source_after_an_exploit() -> None
     pb2.tell(0, [1.0] * 10, Verdict(action="restart", source=1, config={"lr": 0.5}))
     assert [(s.step, s.cost, s.gain) for s in pb2._stretches] == [(5, -4.0, 2.0), (5, -1.0, 0.0)]
     pb2.tell(0, [1.0] * 10 + [24.0] * 5, Verdict())
-    assert (pb2._stretches[-1].cost, pb2._stretches[-1].gain, pb2._stretches[-1].config) == (-14.0, 2.0, {"lr": 0.5})
+    assert (pb2._stretches[-1].cost, pb2._stretches[-1].gain, pb2._stretches[-1].config) == (
+        -14.0,
+        2.0,
+        {"lr": 0.5},
+    )
     pb2.tell(1, [4.0] * 10 + [-math.inf] * 5, Verdict())
     assert len(pb2._stretches) == 3, "no finite gain"
 
@@ -135,7 +154,15 @@ def test_it_depends_on_the_seed_alone_and_equal_gains_are_no_trouble() -> None:
 @pytest.mark.parametrize("slots", [2, 6])
 def test_a_whole_population_with_a_failure_and_a_loss_ends(slots: int) -> None:
     pb2 = scheduler({"pb2": {"perturbation_interval": 4}}, max_steps=30, trials=6, space=LR)
-    run = Run(pb2, curve, 6, slots, configs=[{"lr": 10.0 ** (-0.2 * t)} for t in range(6)], breaks={5: 14}, lost={(0, 9)}).go()
+    run = Run(
+        pb2,
+        curve,
+        6,
+        slots,
+        configs=[{"lr": 10.0 ** (-0.2 * t)} for t in range(6)],
+        breaks={5: 14},
+        lost={(0, 9)},
+    ).go()
     assert run.outcome == {**dict.fromkeys(range(5), "done"), 5: "failed"}
     chosen = [verdict.config["lr"] for _, _, verdict in run.log if verdict.config]
     assert len(chosen) > 3
@@ -149,7 +176,9 @@ def test_making_it_imports_nothing_heavy() -> None:
         "make('pb2', s); make('dehb', s); make('pbt', s);"
         "print([m for m in ('numpy', 'scipy', 'optuna', 'ray') if m in sys.modules])"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert out.strip() == "[]"
 
 

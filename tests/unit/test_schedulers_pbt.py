@@ -32,28 +32,51 @@ SPACE = Space.parse(
         "size": 3,
     }
 )
-CONFIG = {"lr": 0.1, "drop": 0.5, "layers": 2, "width": 64, "act": "relu", "shift": -2.0, "data": "b", "size": 3}
+CONFIG = {
+    "lr": 0.1,
+    "drop": 0.5,
+    "layers": 2,
+    "width": 64,
+    "act": "relu",
+    "shift": -2.0,
+    "data": "b",
+    "size": 3,
+}
 
 
 def draws(**by_name: float) -> Callable[[str], float]:
-    """Draws by "NAME_what"; what isn't given is 0.9: no resampling, the last factor, the right neighbour."""
+    """Draws by "NAME_what"; what isn't given is 0.9: no resampling, the last factor, the right
+    neighbour.
+    """
     return lambda name: by_name.get(name.replace(":", "_"), 0.9)
 
 
-def explored(names: list[str], resample_probability: float = 0.25, config: Mapping[str, Any] = CONFIG, **u: float) -> Any:
+def explored(
+    names: list[str],
+    resample_probability: float = 0.25,
+    config: Mapping[str, Any] = CONFIG,
+    **u: float,
+) -> Any:
     return explore(
-        SPACE, config, names, draws(**u), resample_probability=resample_probability, factors=(1.2, 0.8),
+        SPACE,
+        config,
+        names,
+        draws(**u),
+        resample_probability=resample_probability,
+        factors=(1.2, 0.8),
     )
 
 
-# ---- explore --------------------------------------------------------------------------------------------------------
+# ---- explore
 
 
 def test_numbers_are_multiplied_by_a_factor() -> None:
     assert explored(["lr"])["lr"] == 0.1 * 0.8
     assert explored(["lr"], lr_perturb=0.1)["lr"] == 0.1 * 1.2
     assert explored(["shift"])["shift"] == -2.0 * 0.8
-    assert {k: v for k, v in explored(["lr"]).items() if k != "lr"} == {k: v for k, v in CONFIG.items() if k != "lr"}
+    assert {k: v for k, v in explored(["lr"]).items() if k != "lr"} == {
+        k: v for k, v in CONFIG.items() if k != "lr"
+    }
 
 
 def test_numbers_keep_to_their_bounds_and_steps() -> None:
@@ -69,7 +92,8 @@ def test_a_whole_number_that_rounds_back_to_itself_moves_by_one_step() -> None:
     assert explored(["layers"], layers_perturb=0.1)["layers"] == 3  # 2 * 1.2 = 2.4
     assert explored(["layers"])["layers"] == 1  # 2 * 0.8 = 1.6
     assert explored(["layers"], config={**CONFIG, "layers": 1})["layers"] == 1
-    assert explored(["width"], config={**CONFIG, "width": 32})["width"] == 16  # 25.6 is nearest to 32
+    # 25.6 is nearest to 32
+    assert explored(["width"], config={**CONFIG, "width": 32})["width"] == 16
 
 
 def test_a_choice_becomes_its_neighbour() -> None:
@@ -87,7 +111,10 @@ def test_conditions_are_kept() -> None:
 def test_with_a_probability_a_value_is_drawn_anew() -> None:
     assert explored(["lr"], lr_resample=0.2, lr_value=0.5)["lr"] == pytest.approx(1e-2)
     assert explored(["lr"], lr_resample=0.3)["lr"] == 0.1 * 0.8
-    assert explored(["act"], lr_resample=0.3, resample_probability=1.0, act_value=0.99)["act"] == "gelu"
+    assert (
+        explored(["act"], lr_resample=0.3, resample_probability=1.0, act_value=0.99)["act"]
+        == "gelu"
+    )
     assert explored(["layers"], resample_probability=1.0, layers_value=0.99)["layers"] == 8
 
 
@@ -101,19 +128,30 @@ def test_what_is_explored_is_in_the_space(seed: int, probability: float) -> None
     config: dict[str, Any] = RandomSearch(setting(space=SPACE)).ask(seed, seed).config
     for turn in range(3):
         config = explore(
-            SPACE, config, mutable(SPACE), lambda name, turn=turn: uniform_draw(seed, f"{turn}{name}"),  # type: ignore[misc]
-            resample_probability=probability, factors=(1.2, 0.8),
+            SPACE,
+            config,
+            mutable(SPACE),
+            lambda name, turn=turn: uniform_draw(seed, f"{turn}{name}"),  # type: ignore[misc]
+            resample_probability=probability,
+            factors=(1.2, 0.8),
         )
         assert set(config) == set(SPACE.active(config))
         assert all(p.domain.contains(config[p.name]) for p in SPACE.flat if p.name in config)
 
 
-# ---- exploit --------------------------------------------------------------------------------------------------------
+# ---- exploit
 
 
 def population(scores: list[float], mode: Mode = "max", interval: int = 5, **options: Any) -> Any:
-    """One trial per score, all told at the first decision. Its configuration has its number in x."""
-    pbt = scheduler({"pbt": {"perturbation_interval": interval, **options}}, max_steps=100, mode=mode, trials=len(scores))
+    """One trial per score, all told at the first decision. Its configuration has its number in
+    x.
+    """
+    pbt = scheduler(
+        {"pbt": {"perturbation_interval": interval, **options}},
+        max_steps=100,
+        mode=mode,
+        trials=len(scores),
+    )
     for trial in range(len(scores)):
         pbt.added(Candidate(trial=trial, config={"x": trial / 100}))
     for trial, score in enumerate(scores):
@@ -138,12 +176,28 @@ def test_the_worst_quarter_exploits_one_of_the_best_quarter() -> None:
 
 def test_the_same_upside_down_when_less_is_better() -> None:
     pbt = population([0.1, 0.2, 0.3, 0.4], mode="min")
-    assert [pbt.decide(t, [v] * 10).source for t, v in enumerate((0.1, 0.2, 0.3, 0.4))] == [None, None, None, 0]
+    assert [pbt.decide(t, [v] * 10).source for t, v in enumerate((0.1, 0.2, 0.3, 0.4))] == [
+        None,
+        None,
+        None,
+        0,
+    ]
 
 
-@pytest.mark.parametrize(("n", "fraction", "size"), [
-    (1, 0.25, 0), (2, 0.25, 1), (3, 0.25, 1), (4, 0.25, 1), (5, 0.25, 2), (8, 0.25, 2), (9, 0.25, 3), (3, 0.5, 1), (4, 0.0, 0),
-])
+@pytest.mark.parametrize(
+    ("n", "fraction", "size"),
+    [
+        (1, 0.25, 0),
+        (2, 0.25, 1),
+        (3, 0.25, 1),
+        (4, 0.25, 1),
+        (5, 0.25, 2),
+        (8, 0.25, 2),
+        (9, 0.25, 3),
+        (3, 0.5, 1),
+        (4, 0.0, 0),
+    ],
+)
 def test_a_quantile_is_rounded_up_but_at_most_half(n: int, fraction: float, size: int) -> None:
     pbt = population([float(t) for t in range(n)], quantile_fraction=fraction)
     worst, best = pbt.quantiles(0, 0.0)
@@ -211,7 +265,9 @@ def test_the_draws_depend_on_the_seed_the_trial_and_the_step_alone() -> None:
         for trial in range(12):
             pbt.added(Candidate(trial=trial, config=dict(CONFIG)))
             pbt.tell(trial, [float(trial)] * 5, Verdict())
-        return [(v.source, v.config) for step in range(10, 300, 5) if (v := pbt.decide(0, [0.0] * step))]
+        return [
+            (v.source, v.config) for step in range(10, 300, 5) if (v := pbt.decide(0, [0.0] * step))
+        ]
 
     assert taken(1) == taken(1)
     assert taken(1) != taken(2)
@@ -219,11 +275,16 @@ def test_the_draws_depend_on_the_seed_the_trial_and_the_step_alone() -> None:
     assert len({repr(config) for _, config in taken(1)}) > 40
 
 
-# ---- more trials than slots -----------------------------------------------------------------------------------------
+# ---- more trials than slots
 
 
 def test_a_population_larger_than_the_slots_takes_turns() -> None:
-    run = Run(scheduler({"pbt": {"quantile_fraction": 0.0}}, max_steps=20, trials=5), lambda t, s, c: float(t), 5, 2)
+    run = Run(
+        scheduler({"pbt": {"quantile_fraction": 0.0}}, max_steps=20, trials=5),
+        lambda t, s, c: float(t),
+        5,
+        2,
+    )
     run.go(rounds=12)
     spread = [len(v) for v in run.values.values()]
     assert len(spread) == 5
@@ -234,7 +295,8 @@ def test_a_population_larger_than_the_slots_takes_turns() -> None:
 
 def test_with_a_slot_for_each_none_pauses() -> None:
     run = Run(scheduler("pbt", max_steps=20, trials=4), lambda t, s, c: float(t), 4, 4).go()
-    assert Counter(verdict.action for _, _, verdict in run.log) == {"continue": 10, "restart": 2}  # at step 5 trial 0 is first: nobody else has a score
+    # at step 5 trial 0 is first: nobody else has a score
+    assert Counter(verdict.action for _, _, verdict in run.log) == {"continue": 10, "restart": 2}
     assert run.outcome == dict.fromkeys(range(4), "done")
 
 
@@ -270,15 +332,27 @@ def test_the_one_with_the_fewest_steps_goes_on() -> None:
 
 @pytest.mark.parametrize("slots", [1, 2, 5, 9])
 def test_failures_and_losses_stop_nobody_else(slots: int) -> None:
-    run = Run(scheduler({"pbt": {"perturbation_interval": 2}}, max_steps=11, trials=9), lambda t, s, c: c["x"] + t % 4, 9, slots,
-              configs=[{"x": t / 10} for t in range(9)], breaks={3: 1, 7: 5}, lost={(0, 3), (5, 2)}).go()
+    run = Run(
+        scheduler({"pbt": {"perturbation_interval": 2}}, max_steps=11, trials=9),
+        lambda t, s, c: c["x"] + t % 4,
+        9,
+        slots,
+        configs=[{"x": t / 10} for t in range(9)],
+        breaks={3: 1, 7: 5},
+        lost={(0, 3), (5, 2)},
+    ).go()
     assert Counter(run.outcome.values()) == {"done": 7, "failed": 2}
     assert all(len({s for s, _ in run.verdicts(t)}) == len(run.verdicts(t)) for t in run.values)
     assert any(verdict.source is not None for _, _, verdict in run.log)
 
 
 def test_the_lineage_can_be_followed() -> None:
-    run = Run(scheduler({"pbt": {"perturbation_interval": 2}}, max_steps=11, trials=6), lambda t, s, c: float(t), 6, 6).go()
+    run = Run(
+        scheduler({"pbt": {"perturbation_interval": 2}}, max_steps=11, trials=6),
+        lambda t, s, c: float(t),
+        6,
+        6,
+    ).go()
     for trial, _, verdict in run.log:
         if verdict.source is not None:
             source, score = verdict.source, float(verdict.source)
@@ -290,9 +364,16 @@ def test_the_lineage_can_be_followed() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"perturbation_interval": 0}, {"quantile_fraction": 0.6}, {"quantile_fraction": -0.1}, {"resample_probability": 1.5},
-        {"perturbation_factors": []}, {"perturbation_factors": [0]}, {"perturbation_factors": 1.2}, {"mutate": "x"},
-        {"mutate": ["y"]}, {"burn_in": 3},
+        {"perturbation_interval": 0},
+        {"quantile_fraction": 0.6},
+        {"quantile_fraction": -0.1},
+        {"resample_probability": 1.5},
+        {"perturbation_factors": []},
+        {"perturbation_factors": [0]},
+        {"perturbation_factors": 1.2},
+        {"mutate": "x"},
+        {"mutate": ["y"]},
+        {"burn_in": 3},
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
@@ -300,7 +381,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
         scheduler({"pbt": options})
 
 
-# ---- replay ---------------------------------------------------------------------------------------------------------
+# ---- replay
 
 
 def test_a_schedule_is_followed() -> None:
@@ -311,22 +392,37 @@ def test_a_schedule_is_followed() -> None:
         seen.append((step, config["lr"], config["act"]))
         return 0.0
 
-    run = Run(scheduler({"pbt_replay": {"policy": policy}}, space=SPACE, max_steps=8, trials=1), curve, 1, 2,
-              configs=[CONFIG], lost={(0, 7)}).go()
-    assert seen == [(s, 0.1, "relu") for s in (1, 2, 3)] + [(s, 0.01, "relu") for s in (4, 5, 6)] + [
-        (s, 0.001, "gelu") for s in (7, 8)
-    ]
+    run = Run(
+        scheduler({"pbt_replay": {"policy": policy}}, space=SPACE, max_steps=8, trials=1),
+        curve,
+        1,
+        2,
+        configs=[CONFIG],
+        lost={(0, 7)},
+    ).go()
+    assert seen == [(s, 0.1, "relu") for s in (1, 2, 3)] + [
+        (s, 0.01, "relu") for s in (4, 5, 6)
+    ] + [(s, 0.001, "gelu") for s in (7, 8)]
     assert run.outcome == {0: "done"}
-    assert [verdict.why for _, _, verdict in run.log] == ["the policy changes at step 3", "the policy changes at step 6"]
+    assert [verdict.why for _, _, verdict in run.log] == [
+        "the policy changes at step 3",
+        "the policy changes at step 6",
+    ]
     assert all(verdict.source is None for _, _, verdict in run.log)
 
 
 @pytest.mark.parametrize(
     ("policy", "word"),
     [
-        (None, "is missing"), ([], "is not a list"), ([[1]], "configuration"), ([[0, {}]], "is not a step"),
-        ([[5, {}], [5, {}]], "is not a step"), ([[True, {}]], "is not a step"), ([[9, {}]], "max_steps"),
-        ([[3, {"lrr": 0.1}]], "did you mean 'lr'"), ([[3, {"lr": 7}]], "is not a value"),
+        (None, "is missing"),
+        ([], "is not a list"),
+        ([[1]], "configuration"),
+        ([[0, {}]], "is not a step"),
+        ([[5, {}], [5, {}]], "is not a step"),
+        ([[True, {}]], "is not a step"),
+        ([[9, {}]], "max_steps"),
+        ([[3, {"lrr": 0.1}]], "did you mean 'lr'"),
+        ([[3, {"lr": 7}]], "is not a value"),
     ],
 )
 def test_a_schedule_that_cannot_be_followed_is_refused(policy: Any, word: str) -> None:

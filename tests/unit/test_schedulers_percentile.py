@@ -20,7 +20,9 @@ SPACE = Space.parse({"x": {"uniform": [0, 1]}})
 
 
 def made(mode: Mode = "max", max_steps: int | None = 9, **options: Any) -> SchedulerPort:
-    return schedulers.make({"percentile": options}, Setting(space=SPACE, modes=(mode,), max_steps=max_steps))
+    return schedulers.make(
+        {"percentile": options}, Setting(space=SPACE, modes=(mode,), max_steps=max_steps)
+    )
 
 
 def told(scheduler: SchedulerPort, trial: int, *values: float) -> Verdict:
@@ -32,7 +34,10 @@ def told(scheduler: SchedulerPort, trial: int, *values: float) -> Verdict:
 
 def test_the_best_quarter_goes_on() -> None:
     scheduler = made(min_samples_required=1)
-    actions = [told(scheduler, trial, value).action for trial, value in enumerate([5.0, 4.0, 3.0, 6.0, 5.0, 5.5])]
+    actions = [
+        told(scheduler, trial, value).action
+        for trial, value in enumerate([5.0, 4.0, 3.0, 6.0, 5.0, 5.5])
+    ]
     # Better ones among n: 0 of 1, 1 of 2 (50 %), 2 of 3, 0 of 4, 1 of 5 (20 %), 1 of 6 (17 %).
     assert actions == ["continue", "stop", "stop", "continue", "continue", "continue"]
 
@@ -47,7 +52,11 @@ def test_a_quarter_that_was_better_is_one_too_many() -> None:
 
 def test_less_is_better_in_mode_min() -> None:
     scheduler = made("min", min_samples_required=1)
-    assert [told(scheduler, n, v).action for n, v in enumerate([5.0, 6.0, 4.0])] == ["continue", "stop", "continue"]
+    assert [told(scheduler, n, v).action for n, v in enumerate([5.0, 6.0, 4.0])] == [
+        "continue",
+        "stop",
+        "continue",
+    ]
 
 
 def test_the_best_so_far_counts_not_the_last() -> None:
@@ -64,7 +73,12 @@ def test_a_tie_goes_on() -> None:
 
 def test_nobody_is_stopped_while_there_are_few() -> None:
     scheduler = made()
-    assert [told(scheduler, n, -float(n)).action for n in range(4)] == ["continue", "continue", "continue", "stop"]
+    assert [told(scheduler, n, -float(n)).action for n in range(4)] == [
+        "continue",
+        "continue",
+        "continue",
+        "stop",
+    ]
 
 
 def test_decisions_are_due_from_the_grace_period_on_and_never_at_the_end() -> None:
@@ -75,7 +89,9 @@ def test_decisions_are_due_from_the_grace_period_on_and_never_at_the_end() -> No
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_beside_optunas_on_finished_trials(mode: Mode) -> None:
-    """Optuna cuts at an interpolated value of the finished others, we at a rank among all: a cut of 4 of 20 lies between both."""
+    """Optuna cuts at an interpolated value of the finished others, we at a rank among all: a cut of
+    4 of 20 lies between both.
+    """
     scheduler = made(mode, 2, percentile=20.0, min_samples_required=1)
     study = optuna.create_study(
         direction="minimize" if mode == "min" else "maximize",
@@ -92,11 +108,16 @@ def test_beside_optunas_on_finished_trials(mode: Mode) -> None:
         trial.report(value, 1)
         differ += trial.should_prune() != (scheduler.decide(100 + number, [value]).action == "stop")
     ranked = sorted(finished, reverse=mode == "max")
-    between = sum(min(ranked[3:5]) <= uniform_draw(n, "new") <= max(ranked[3:5]) for n in range(100))
+    between = sum(
+        min(ranked[3:5]) <= uniform_draw(n, "new") <= max(ranked[3:5]) for n in range(100)
+    )
     assert differ <= between
 
 
-@pytest.mark.parametrize(("option", "value"), [("percentile", 0.0), ("percentile", 100.0), ("interval", 0), ("grace_period", 0)])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("percentile", 0.0), ("percentile", 100.0), ("interval", 0), ("grace_period", 0)],
+)
 def test_wrong_options_are_refused(option: str, value: float) -> None:
     options: dict[str, Any] = {option: value}
     with pytest.raises(SpecError) as caught:

@@ -11,8 +11,18 @@ from regrow.search.schedulers import Candidate, Start, Verdict
 from tests.unit.scheduling import Run, scheduler
 
 
-def changing(schedule: Any = "fifo", trials: int | None = 4, slots: int = 4, interval: int | None = 2, **options: Any) -> Any:
-    made = scheduler({"resource_changing": {"schedule": schedule, "interval": interval}}, trials=trials, **options)
+def changing(
+    schedule: Any = "fifo",
+    trials: int | None = 4,
+    slots: int = 4,
+    interval: int | None = 2,
+    **options: Any,
+) -> Any:
+    made = scheduler(
+        {"resource_changing": {"schedule": schedule, "interval": interval}},
+        trials=trials,
+        **options,
+    )
     made.opened(slots, slots)
     return made
 
@@ -32,7 +42,10 @@ def test_those_that_are_left_share_the_slots() -> None:
     assert made.decide(0, [0.5] * 4).action == "continue"  # 4 slots // 3 trials
     made.ended(2, "failed")
     verdict = made.decide(0, [0.5] * 4)
-    assert (verdict.action, verdict.why) == ("restart", "goes on with 2 slots instead of 1: 2 of 4 trials run")
+    assert (verdict.action, verdict.why) == (
+        "restart",
+        "goes on with 2 slots instead of 1: 2 of 4 trials run",
+    )
     made.tell(0, [0.5] * 4, verdict)
     assert made.width(0) == 2
     made.started(0)
@@ -67,7 +80,9 @@ def test_the_decisions_are_those_of_the_schedule() -> None:
     wide = go(changing("asha", trials=10, slots=2, interval=None, max_steps=9))
     assert wide.outcome == plain.outcome
     assert [(t, s) for t, s, _ in wide.log] == [(t, s) for t, s, _ in plain.log]
-    assert [t for t, _, verdict in wide.log if verdict.action == "restart"] == [9], "8 has ended: both slots are its own"
+    assert [t for t, _, verdict in wide.log if verdict.action == "restart"] == [9], (
+        "8 has ended: both slots are its own"
+    )
     both = go(changing("asha", trials=10, slots=2, interval=2, max_steps=9))
     assert both.outcome == plain.outcome
 
@@ -91,8 +106,11 @@ def test_a_schedule_that_pauses_is_told_its_own_verdicts() -> None:
         verdict = made.decide(trial, [value])
         assert verdict.action == "pause"
         made.tell(trial, [value], verdict)
-    verdict = made.decide(2, [0.9])  # it goes on; nothing else can: the floor of 1/3 of three is itself
-    assert verdict.action == "continue", "one of the others would be promoted, now that no more come"
+    # it goes on; nothing else can: the floor of 1/3 of three is itself
+    verdict = made.decide(2, [0.9])
+    assert verdict.action == "continue", (
+        "one of the others would be promoted, now that no more come"
+    )
     made.tell(2, [0.9], verdict)
     assert made.promote(complete=False) is None
 
@@ -114,14 +132,21 @@ def test_one_that_waits_takes_no_share_but_a_promotion_comes_first() -> None:
     assert made.width(5) == 3
     made.started(5)
     assert made.width(6) == 3
-    run = Run(changing("successive_halving", trials=9, slots=3, interval=None, max_steps=9), lambda t, s, c: float(t), 9, 3).go()
+    run = Run(
+        changing("successive_halving", trials=9, slots=3, interval=None, max_steps=9),
+        lambda t, s, c: float(t),
+        9,
+        3,
+    ).go()
     assert run.reached(9) == [8]
     assert run.starts.count(8) >= 2
     assert set(run.outcome) == set(range(9))
 
 
 def test_with_pbt_a_restart_of_the_schedule_is_told_as_such() -> None:
-    made = changing({"pbt": {"perturbation_interval": 2}}, trials=2, slots=2, interval=None, max_steps=20)
+    made = changing(
+        {"pbt": {"perturbation_interval": 2}}, trials=2, slots=2, interval=None, max_steps=20
+    )
     begin(made, 0, 1)
     made.tell(1, [0.9] * 2, made.decide(1, [0.9] * 2))
     verdict = made.decide(0, [0.1] * 2)
@@ -132,8 +157,14 @@ def test_with_pbt_a_restart_of_the_schedule_is_told_as_such() -> None:
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
 def test_losses_and_failures_change_nothing_but_the_widths(slots: int) -> None:
-    run = Run(changing("median", trials=7, slots=slots, interval=3, max_steps=9), lambda t, s, c: float(t % 3), 7, slots,
-              breaks={2: 4}, lost={(6, 5), (1, 2)}).go()
+    run = Run(
+        changing("median", trials=7, slots=slots, interval=3, max_steps=9),
+        lambda t, s, c: float(t % 3),
+        7,
+        slots,
+        breaks={2: 4},
+        lost={(6, 5), (1, 2)},
+    ).go()
     assert set(run.outcome) == set(range(7))
     assert run.outcome[2] == "failed"
 
@@ -141,7 +172,10 @@ def test_losses_and_failures_change_nothing_but_the_widths(slots: int) -> None:
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        ({"schedule": {"asha": {"grace": 1}}}, r"schedule\.resource_changing\.schedule\.asha\.grace"),
+        (
+            {"schedule": {"asha": {"grace": 1}}},
+            r"schedule\.resource_changing\.schedule\.asha\.grace",
+        ),
         ({"schedule": "ahsa"}, r"schedule\.resource_changing\.schedule: \"ahsa\""),
         ({"interval": 0}, r"resource_changing\.interval"),
         ({"schedule": "fifo"}, r"resource_changing\.interval: null: is needed"),
@@ -164,7 +198,9 @@ def test_where_others_have_more_than_their_share_it_takes_what_is_left() -> None
     made.apply(Start(trial=0, width=4))
     made.opened(6, 6)
     made.apply(Start(trial=1, width=2))
-    assert made.decide(1, [0.5] * 2).action == "continue", "its share is 3, of which 2 are free: nothing would be won"
+    assert made.decide(1, [0.5] * 2).action == "continue", (
+        "its share is 3, of which 2 are free: nothing would be won"
+    )
     made.opened(7, 7)
     assert made.decide(1, [0.5] * 2).why == "goes on with 3 slots instead of 2: 2 of 7 trials run"
     made.opened(0, 1)

@@ -1,4 +1,6 @@
-"""Every schedule in whole simulated experiments: each ends, also where trials fail and machines go, and can be recomputed."""
+"""Every schedule in whole simulated experiments: each ends, also where trials fail and machines go,
+and can be recomputed.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SCHEDULES: dict[str, Any] = {
     "pbt": {"pbt": {"perturbation_interval": 2}},
     "pb2": {"pb2": {"perturbation_interval": 2}},
     "dehb": "dehb",
-    "resource_changing": {"resource_changing": {"schedule": {"asha": {"type": "promotion"}}, "interval": 2}},
+    "resource_changing": {
+        "resource_changing": {"schedule": {"asha": {"type": "promotion"}}, "interval": 2}
+    },
 }
 
 
@@ -53,7 +57,12 @@ def loss(config: Mapping[str, Any], step: int) -> float:
 
 def run(schedule: Any, workers: int = 3, availability: Any = (), **more: Any) -> Simulation:
     made = spec(schedule, **more)
-    return simulate(made, FunctionObjective(function=loss, spec=made), workers=workers, availability=availability)
+    return simulate(
+        made,
+        FunctionObjective(function=loss, spec=made),
+        workers=workers,
+        availability=availability,
+    )
 
 
 def recomputed(simulation: Simulation) -> int:
@@ -107,11 +116,17 @@ def test_a_trial_that_fails_for_good_holds_up_nobody(name: str) -> None:
     def broken(config: Mapping[str, Any], step: int) -> float:
         return loss(config, step)
 
-    simulation = Simulation(spec=made, objective=FunctionObjective(function=broken, spec=made), workers=3).open()
+    simulation = Simulation(
+        spec=made, objective=FunctionObjective(function=broken, spec=made), workers=3
+    ).open()
     while simulation.history.closed is None:
         before = len(simulation.events)
         simulation.run(most_events=before + 11)
-        if simulation.running and simulation.history.closed is None and len(simulation.events) % 3 == 0:
+        if (
+            simulation.running
+            and simulation.history.closed is None
+            and len(simulation.events) % 3 == 0
+        ):
             simulation.fail(simulation.running[0].trial, "it broke")
     assert all(trial.state.final for trial in simulation.history.trials)
     assert finals(simulation)["failed"] > 0
@@ -141,8 +156,17 @@ def test_a_bracket_that_the_total_cuts_off_promotes_its_share() -> None:
 
 
 def test_the_lineage_of_a_population_is_in_the_log() -> None:
-    simulation = run({"pbt": {"perturbation_interval": 2}}, 6, trials=6, checkpoint={"every_steps": 1, "keep_last": 2})
-    exploits = [event for event in simulation.events if isinstance(event, Decided) and event.source is not None]
+    simulation = run(
+        {"pbt": {"perturbation_interval": 2}},
+        6,
+        trials=6,
+        checkpoint={"every_steps": 1, "keep_last": 2},
+    )
+    exploits = [
+        event
+        for event in simulation.events
+        if isinstance(event, Decided) and event.source is not None
+    ]
     assert exploits
     for event in exploits:
         assert event.why.startswith(f"exploits trial {event.source} (")
@@ -157,7 +181,10 @@ def test_a_population_larger_than_the_machines_takes_turns() -> None:
     for event in simulation.events:
         if isinstance(event, Decided):
             steps[event.trial] = event.step
-            most = max(most, max(steps.values()) - min(steps[t] for t in range(7)) if len(steps) == 7 else 0)
+            most = max(
+                most,
+                max(steps.values()) - min(steps[t] for t in range(7)) if len(steps) == 7 else 0,
+            )
     assert most <= 4
     assert finals(simulation) == {"done": 7}
 

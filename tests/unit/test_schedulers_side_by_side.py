@@ -1,4 +1,6 @@
-"""Decisions beside those of Ray Tune and Optuna, on the same results: equal, or different in the one way that is named."""
+"""Decisions beside those of Ray Tune and Optuna, on the same results: equal, or different in the
+one way that is named.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,12 @@ def controller(trials: list[Fake]) -> Any:
     return SimpleNamespace(get_trials=lambda: trials, get_live_trials=list)
 
 
-def streams(seed: int, trials: int, steps: list[int], values: int = 40) -> Iterator[tuple[int, int, float]]:
-    """(trial, step, value): each trial comes to its next step at random times; small whole numbers, so there are ties."""
+def streams(
+    seed: int, trials: int, steps: list[int], values: int = 40
+) -> Iterator[tuple[int, int, float]]:
+    """(trial, step, value): each trial comes to its next step at random times; small whole numbers,
+    so there are ties.
+    """
     rng = random.Random(seed)
     left = {trial: list(steps) for trial in range(trials)}
     while left:
@@ -61,12 +67,16 @@ def streams(seed: int, trials: int, steps: list[int], values: int = 40) -> Itera
             del left[trial]
 
 
-# ---- ASHA -----------------------------------------------------------------------------------------------------------
+# ---- ASHA
 
 
-def optuna_says(pruner: BasePruner, mode: Mode, trials: int) -> tuple[optuna.Study, list[optuna.Trial]]:
+def optuna_says(
+    pruner: BasePruner, mode: Mode, trials: int
+) -> tuple[optuna.Study, list[optuna.Trial]]:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="minimize" if mode == "min" else "maximize", pruner=pruner)
+    study = optuna.create_study(
+        direction="minimize" if mode == "min" else "maximize", pruner=pruner
+    )
     return study, [study.ask() for _ in range(trials)]
 
 
@@ -76,7 +86,9 @@ def optuna_says(pruner: BasePruner, mode: Mode, trials: int) -> tuple[optuna.Stu
 def test_asha_decides_as_optunas_successive_halving(seed: int, eta: int, mode: Mode) -> None:
     pruner = SuccessiveHalvingPruner(min_resource=2, reduction_factor=eta)
     _, theirs = optuna_says(pruner, mode, 40)
-    ours = scheduler({"asha": {"grace_period": 2, "reduction_factor": eta}}, max_steps=2 * eta**3, mode=mode)
+    ours = scheduler(
+        {"asha": {"grace_period": 2, "reduction_factor": eta}}, max_steps=2 * eta**3, mode=mode
+    )
     gone, continued = set(), 0
     for trial, step, value in streams(seed, 40, [2, 2 * eta, 2 * eta**2]):
         if trial in gone:
@@ -97,7 +109,8 @@ def test_async_hyperband_decides_as_optunas_hyperband_does_in_its_brackets(mode:
     study, theirs = optuna_says(pruner, mode, 120)
     pruner._try_initialization(study)
     ours = scheduler("async_hyperband", max_steps=28, mode=mode)
-    # Optuna has no bracket that stops nothing: it is the one difference in how many trials a bracket gets
+    # Optuna has no bracket that stops nothing: it is the one difference in how many trials a
+    # bracket gets
     assert pruner._trial_allocation_budgets == [27, 12, 6, 4]
     assert [bracket.following(0) for bracket in ours._brackets] == [1, 3, 9, 27, None]
     frozen = study.get_trials()
@@ -116,9 +129,16 @@ def test_async_hyperband_decides_as_optunas_hyperband_does_in_its_brackets(mode:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("eta", [2, 3])
-def test_asha_cuts_at_a_rank_where_ray_tune_cuts_at_a_percentile_of_the_others(tune: Any, eta: int, mode: Mode) -> None:
+def test_asha_cuts_at_a_rank_where_ray_tune_cuts_at_a_percentile_of_the_others(
+    tune: Any, eta: int, mode: Mode
+) -> None:
     ray = tune.schedulers.AsyncHyperBandScheduler(
-        time_attr="training_iteration", metric="m", mode=mode, max_t=eta**3, grace_period=1, reduction_factor=eta
+        time_attr="training_iteration",
+        metric="m",
+        mode=mode,
+        max_t=eta**3,
+        grace_period=1,
+        reduction_factor=eta,
     )
     ours = scheduler({"asha": {"reduction_factor": eta}}, max_steps=eta**3, mode=mode)
     sign = 1 if mode == "max" else -1
@@ -132,7 +152,11 @@ def test_asha_cuts_at_a_rank_where_ray_tune_cuts_at_a_percentile_of_the_others(t
         (mine,) = arrive(ours, (trial, 1, value))
         scores = sorted((sign * v for v in [*before, value]), reverse=True)
         rank_cut = scores[max(1, len(scores) // eta) - 1]
-        cut = float(np.percentile([sign * v for v in before], (1 - 1 / eta) * 100)) if before else -math.inf
+        cut = (
+            float(np.percentile([sign * v for v in before], (1 - 1 / eta) * 100))
+            if before
+            else -math.inf
+        )
         assert (theirs == "CONTINUE") == (sign * value >= cut)
         assert (mine == "continue") == (sign * value >= rank_cut)
         if (theirs == "CONTINUE") != (mine == "continue"):
@@ -142,14 +166,18 @@ def test_asha_cuts_at_a_rank_where_ray_tune_cuts_at_a_percentile_of_the_others(t
     assert different < 12, "they part only where a value falls between the two cuts"
 
 
-# ---- median ---------------------------------------------------------------------------------------------------------
+# ---- median
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(3))
 def test_median_decides_as_ray_tune(tune: Any, seed: int, mode: Mode) -> None:
     ray = tune.schedulers.MedianStoppingRule(
-        time_attr="training_iteration", metric="m", mode=mode, grace_period=1, min_samples_required=3
+        time_attr="training_iteration",
+        metric="m",
+        mode=mode,
+        grace_period=1,
+        min_samples_required=3,
     )
     ours = scheduler("median", max_steps=7, mode=mode)
     fakes = [Fake(trial) for trial in range(25)]
@@ -161,7 +189,9 @@ def test_median_decides_as_ray_tune(tune: Any, seed: int, mode: Mode) -> None:
         if trial in gone:
             continue
         values[trial].append(value)
-        theirs = ray.on_trial_result(controller(fakes), fakes[trial], {"training_iteration": step, "m": value})
+        theirs = ray.on_trial_result(
+            controller(fakes), fakes[trial], {"training_iteration": step, "m": value}
+        )
         verdict = ours.decide(trial, values[trial])
         ours.tell(trial, values[trial], verdict)
         assert verdict.action == {"STOP": "stop", "CONTINUE": "continue"}[theirs]
@@ -170,9 +200,15 @@ def test_median_decides_as_ray_tune(tune: Any, seed: int, mode: Mode) -> None:
     assert 3 < len(gone) < 23
 
 
-def test_ray_tune_averages_from_the_grace_period_on_and_vizier_from_the_first_step(tune: Any) -> None:
+def test_ray_tune_averages_from_the_grace_period_on_and_vizier_from_the_first_step(
+    tune: Any,
+) -> None:
     ray = tune.schedulers.MedianStoppingRule(
-        time_attr="training_iteration", metric="m", mode="max", grace_period=2, min_samples_required=1
+        time_attr="training_iteration",
+        metric="m",
+        mode="max",
+        grace_period=2,
+        min_samples_required=1,
     )
     ours = scheduler({"median": {"grace_period": 2, "min_samples_required": 1}}, mode="max")
     fakes = [Fake(0), Fake(1)]
@@ -182,13 +218,17 @@ def test_ray_tune_averages_from_the_grace_period_on_and_vizier_from_the_first_st
         ray.on_trial_result(controller(fakes), fakes[0], {"training_iteration": step, "m": value})
     ours.tell(0, [10.0, 0.0], Verdict())
     for step in (1, 2):
-        theirs = ray.on_trial_result(controller(fakes), fakes[1], {"training_iteration": step, "m": 1.0})
+        theirs = ray.on_trial_result(
+            controller(fakes), fakes[1], {"training_iteration": step, "m": 1.0}
+        )
     assert theirs == "CONTINUE"  # against 0, the average of step 2
     assert ours.decide(1, [1.0, 1.0]).action == "stop"  # against 5, the average of steps 1 and 2
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_median_decides_as_optuna_where_curves_are_flat_and_only_finished_trials_count(mode: Mode) -> None:
+def test_median_decides_as_optuna_where_curves_are_flat_and_only_finished_trials_count(
+    mode: Mode,
+) -> None:
     study, theirs = optuna_says(MedianPruner(n_startup_trials=3, n_min_trials=3), mode, 40)
     ours = scheduler("median", max_steps=5, mode=mode)
     rng = random.Random(1)
@@ -205,7 +245,8 @@ def test_median_decides_as_optuna_where_curves_are_flat_and_only_finished_trials
                 break
         else:
             study.tell(theirs[trial], value)
-            for step in range(1, 5):  # told only now: Optuna doesn't count those that run or were pruned
+            # told only now: Optuna doesn't count those that run or were pruned
+            for step in range(1, 5):
                 ours.tell(trial, [value] * step, Verdict())
     assert 8 < stopped < 35
 
@@ -223,24 +264,34 @@ def test_optuna_compares_with_values_at_the_step_and_vizier_with_averages_up_to_
     assert ours.decide(1, [6.0, 6.0]).action == "continue"  # 6 against 5
 
 
-# ---- HyperBand ------------------------------------------------------------------------------------------------------
+# ---- HyperBand
 
 
 @pytest.mark.parametrize(("most", "eta"), [(81, 3), (27, 3), (64, 4), (32, 2)])
-def test_hyperband_has_ray_tunes_brackets_the_other_way_round(tune: Any, most: int, eta: int) -> None:
-    ray = tune.schedulers.HyperBandScheduler(metric="m", mode="max", max_t=most, reduction_factor=eta)
+def test_hyperband_has_ray_tunes_brackets_the_other_way_round(
+    tune: Any, most: int, eta: int
+) -> None:
+    ray = tune.schedulers.HyperBandScheduler(
+        metric="m", mode="max", max_t=most, reduction_factor=eta
+    )
     theirs = [(ray._get_n0(s), ray._get_r0(s)) for s in range(ray._s_max_1)]
     assert theirs == [bracket[0] for bracket in reversed(brackets(most, eta))]
 
 
-def test_ray_tunes_hyperband_has_a_bracket_more_where_the_logarithm_is_rounded_up(tune: Any) -> None:
+def test_ray_tunes_hyperband_has_a_bracket_more_where_the_logarithm_is_rounded_up(
+    tune: Any,
+) -> None:
     ray = tune.schedulers.HyperBandScheduler(metric="m", mode="max", max_t=60, reduction_factor=3)
     assert ray._s_max_1 == 5  # log3(60) = 3.73; the paper takes the floor
     assert len(brackets(60, 3)) == 4
 
 
-@pytest.mark.parametrize(("n", "theirs", "ours"), [(81, 27, 27), (34, 12, 11), (8, 3, 2), (15, 5, 5)])
-def test_ray_tune_keeps_the_ceiling_of_a_third_and_the_paper_the_floor(tune: Any, n: int, theirs: int, ours: int) -> None:
+@pytest.mark.parametrize(
+    ("n", "theirs", "ours"), [(81, 27, 27), (34, 12, 11), (8, 3, 2), (15, 5, 5)]
+)
+def test_ray_tune_keeps_the_ceiling_of_a_third_and_the_paper_the_floor(
+    tune: Any, n: int, theirs: int, ours: int
+) -> None:
     bracket = tune.hyperband._Bracket("training_iteration", n, 1, 81, 3, 4)
     rng = random.Random(n)
     values = [rng.random() for _ in range(n)]
@@ -261,13 +312,19 @@ def test_ray_tune_keeps_the_ceiling_of_a_third_and_the_paper_the_floor(tune: Any
     assert promoted == set(sorted(range(n), key=lambda t: -values[t])[:ours])
 
 
-# ---- population based training --------------------------------------------------------------------------------------
+# ---- population based training
 
 
-def ray_pbt(tune: Any, mode: Mode, count: int, fraction: float) -> tuple[Any, list[Fake], list[tuple[list[int], list[int]]]]:
+def ray_pbt(
+    tune: Any, mode: Mode, count: int, fraction: float
+) -> tuple[Any, list[Fake], list[tuple[list[int], list[int]]]]:
     """One whose quantiles are noted, in place of an exploit, which needs Ray's checkpoints."""
     ray = tune.schedulers.PopulationBasedTraining(
-        time_attr="training_iteration", metric="m", mode=mode, perturbation_interval=5, quantile_fraction=fraction,
+        time_attr="training_iteration",
+        metric="m",
+        mode=mode,
+        perturbation_interval=5,
+        quantile_fraction=fraction,
         hyperparam_mutations={"x": [0.1, 0.2]},
     )
     fakes, seen = [Fake(trial) for trial in range(count)], []
@@ -282,10 +339,17 @@ def ray_pbt(tune: Any, mode: Mode, count: int, fraction: float) -> tuple[Any, li
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("count", "fraction"), [(2, 0.25), (5, 0.25), (12, 0.25), (7, 0.5), (10, 0.1), (4, 0.0)])
+@pytest.mark.parametrize(
+    ("count", "fraction"), [(2, 0.25), (5, 0.25), (12, 0.25), (7, 0.5), (10, 0.1), (4, 0.0)]
+)
 def test_pbt_has_ray_tunes_quantiles(tune: Any, count: int, fraction: float, mode: Mode) -> None:
     ray, fakes, seen = ray_pbt(tune, mode, count, fraction)
-    ours = scheduler({"pbt": {"perturbation_interval": 5, "quantile_fraction": fraction}}, max_steps=100, trials=count, mode=mode)
+    ours = scheduler(
+        {"pbt": {"perturbation_interval": 5, "quantile_fraction": fraction}},
+        max_steps=100,
+        trials=count,
+        mode=mode,
+    )
     for trial in range(count):
         ours.added(Candidate(trial=trial, config={"x": 0.5}))
     over: set[int] = set()
@@ -297,7 +361,9 @@ def test_pbt_has_ray_tunes_quantiles(tune: Any, count: int, fraction: float, mod
             fakes[trial].status = "TERMINATED"
             ours.ended(trial, "done")
             continue
-        ray.on_trial_result(controller(fakes), fakes[trial], {"training_iteration": step, "m": value})
+        ray.on_trial_result(
+            controller(fakes), fakes[trial], {"training_iteration": step, "m": value}
+        )
         if ours.first(trial, step - 1) != step:
             continue
         assert ours.quantiles(trial, ours.setting.sign * value) == seen[-1]
@@ -322,23 +388,42 @@ SPACE = Space.parse(
 )
 
 
-def both_explore(tune: Any, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], u: dict[str, float], p: float) -> tuple[Any, Any]:
+def both_explore(
+    tune: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+    u: dict[str, float],
+    p: float,
+) -> tuple[Any, Any]:
     """Ray Tune's and ours, with the same chances: u["lr:resample"], u["lr:perturb"], ..."""
     names = list(config)
     sequence = [u[f"{name}:{what}"] for name in names for what in ("resample", "perturb")]
     monkeypatch.setattr(
-        tune.pbt, "random",
-        SimpleNamespace(random=lambda: sequence.pop(0), choice=lambda options: options[int(sequence.pop(0) * len(options))]),
+        tune.pbt,
+        "random",
+        SimpleNamespace(
+            random=lambda: sequence.pop(0),
+            choice=lambda options: options[int(sequence.pop(0) * len(options))],
+        ),
     )
     from ray.tune.search.sample import Float, Integer
 
     untyped: Any = SimpleNamespace(Float=Float, Integer=Integer)
     mutations = {
-        "lr": untyped.Float(1e-4, 1.0).loguniform(), "momentum": untyped.Float(0.0, 1.0).uniform(),
-        "layers": untyped.Integer(1, 65).uniform(), "act": ["relu", "tanh", "gelu"],
+        "lr": untyped.Float(1e-4, 1.0).loguniform(),
+        "momentum": untyped.Float(0.0, 1.0).uniform(),
+        "layers": untyped.Integer(1, 65).uniform(),
+        "act": ["relu", "tanh", "gelu"],
     }
     theirs, _ = tune.pbt._explore(config, mutations, p, (1.2, 0.8), None)
-    ours = explore(SPACE, config, names, lambda name: u.get(name, 0.5), resample_probability=p, factors=(1.2, 0.8))
+    ours = explore(
+        SPACE,
+        config,
+        names,
+        lambda name: u.get(name, 0.5),
+        resample_probability=p,
+        factors=(1.2, 0.8),
+    )
     return theirs, ours
 
 
@@ -347,7 +432,10 @@ def test_pbt_explores_as_ray_tune(tune: Any, monkeypatch: pytest.MonkeyPatch) ->
     clipped = stepped = 0
     for _ in range(400):
         config = {
-            "lr": 10 ** rng.uniform(-4, 0), "momentum": rng.random(), "layers": rng.randint(1, 64), "act": rng.choice(["relu", "tanh", "gelu"]),
+            "lr": 10 ** rng.uniform(-4, 0),
+            "momentum": rng.random(),
+            "layers": rng.randint(1, 64),
+            "act": rng.choice(["relu", "tanh", "gelu"]),
         }
         u = {f"{name}:{what}": rng.random() for name in config for what in ("resample", "perturb")}
         theirs, ours = both_explore(tune, monkeypatch, config, u, 0.0)
@@ -355,7 +443,8 @@ def test_pbt_explores_as_ray_tune(tune: Any, monkeypatch: pytest.MonkeyPatch) ->
         for name, low, high in (("lr", 1e-4, 1.0), ("momentum", 0.0, 1.0)):
             assert ours[name] == min(max(theirs[name], low), high), "Ray Tune leaves the range"
             clipped += ours[name] != theirs[name]
-        if ours["layers"] != theirs["layers"]:  # Ray Tune leaves the range, or leaves a small number as it is
+        # Ray Tune leaves the range, or leaves a small number as it is
+        if ours["layers"] != theirs["layers"]:
             if theirs["layers"] == config["layers"]:
                 assert abs(ours["layers"] - config["layers"]) == 1
                 stepped += 1
@@ -367,7 +456,9 @@ def test_pbt_explores_as_ray_tune(tune: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.2, 0.24, 0.26, 0.9])
-def test_pbt_resamples_where_ray_tune_does(tune: Any, monkeypatch: pytest.MonkeyPatch, chance: float) -> None:
+def test_pbt_resamples_where_ray_tune_does(
+    tune: Any, monkeypatch: pytest.MonkeyPatch, chance: float
+) -> None:
     config = {"lr": 0.1, "momentum": 0.5, "layers": 8, "act": "relu"}
     u = {f"{name}:{what}": 0.9 for name in config for what in ("resample", "perturb", "value")}
     theirs, ours = both_explore(tune, monkeypatch, config, {**u, "act:resample": chance}, 0.25)

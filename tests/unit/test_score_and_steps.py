@@ -16,8 +16,15 @@ from regrow.search.step_metric import Filled, StepMetric
 
 def spec(**changes: Any) -> Spec:
     base: dict[str, Any] = {
-        "name": "steps", "trainable": "work.py:train", "metric": "score", "mode": "max", "search": "random", "schedule": "fifo",
-        "space": {"x": {"uniform": [0.0, 1.0]}}, "trials": 6, "max_steps": 3,
+        "name": "steps",
+        "trainable": "work.py:train",
+        "metric": "score",
+        "mode": "max",
+        "search": "random",
+        "schedule": "fifo",
+        "space": {"x": {"uniform": [0.0, 1.0]}},
+        "trials": 6,
+        "max_steps": 3,
     }
     return Spec.parse({**base, **changes})
 
@@ -52,9 +59,16 @@ def test_the_leader_of_last_steps_is_another_one_once_it_became_worse() -> None:
 
 
 def test_a_trial_that_was_stopped_counts_with_last_and_not_with_final() -> None:
-    stops: dict[str, Any] = {"schedule": {"asha": {"grace_period": 1, "reduction_factor": 2}}, "trials": 8, "max_steps": 4}
+    stops: dict[str, Any] = {
+        "schedule": {"asha": {"grace_period": 1, "reduction_factor": 2}},
+        "trials": 8,
+        "max_steps": 4,
+    }
     falls = lambda config, step: {"score": config["x"] + 10.0 * (step == 1)}  # noqa: E731 - stopped ones look best
-    last, final = run(falls, score="last", **stops).history, run(falls, score="final", **stops).history
+    last, final = (
+        run(falls, score="last", **stops).history,
+        run(falls, score="final", **stops).history,
+    )
     stopped = [trial for trial in last.trials if trial.state.value == "stopped"]
     assert any(trial.step == 1 for trial in stopped)
     assert last.leader is not None
@@ -68,7 +82,9 @@ def test_a_sampler_is_told_the_step_that_counts() -> None:
     from regrow.search.planning.results import Results
 
     for score, value in (("best", 1.0), ("last", 0.0), ("final", 0.0)):
-        history = run(lambda config, step: {"score": float(step == 2)}, score=score, trials=1).history
+        history = run(
+            lambda config, step: {"score": float(step == 2)}, score=score, trials=1
+        ).history
         assert Results(history).of(history.trials[0]).value == value
 
 
@@ -83,7 +99,9 @@ def test_a_time_without_a_report_has_the_value_of_the_next_one() -> None:
     filled = Filled([5.0, 6.0, 7.0], [1, 4, 6], 5)
     assert list(filled) == [5.0, 6.0, 6.0, 6.0, 7.0]
     assert (filled[-1], filled[1:3], len(filled)) == (7.0, [6.0, 6.0], 5)
-    assert list(Filled([5.0], [1], 3)) == [5.0, 5.0, 5.0], "after the last report it stays as it was"
+    assert list(Filled([5.0], [1], 3)) == [5.0, 5.0, 5.0], (
+        "after the last report it stays as it was"
+    )
 
 
 def tenth(config: dict[str, Any], step: int) -> dict[str, float]:
@@ -92,7 +110,14 @@ def tenth(config: dict[str, Any], step: int) -> dict[str, float]:
 
 def test_rungs_are_reached_by_the_metric_and_a_report_may_pass_several() -> None:
     asha = {"asha": {"grace_period": 1, "reduction_factor": 3}}
-    done = run(tenth, schedule=asha, step_metric={"name": "epoch", "first": 0}, max_steps=30, score="last", trials=9)
+    done = run(
+        tenth,
+        schedule=asha,
+        step_metric={"name": "epoch", "first": 0},
+        max_steps=30,
+        score="last",
+        trials=9,
+    )
     steps: dict[int, list[int]] = {}
     for event in done.events:
         if isinstance(event, Decided):
@@ -104,7 +129,9 @@ def test_rungs_are_reached_by_the_metric_and_a_report_may_pass_several() -> None
 @pytest.mark.parametrize("rule", ["median", "percentile"])
 def test_the_rules_without_rungs_take_gaps(rule: str) -> None:
     options = {rule: {"grace_period": 11, "interval": 10, "min_samples_required": 1}}
-    done = run(tenth, schedule=options, step_metric={"name": "epoch", "first": 0}, max_steps=30, trials=6)
+    done = run(
+        tenth, schedule=options, step_metric={"name": "epoch", "first": 0}, max_steps=30, trials=6
+    )
     assert {event.step for event in done.events if isinstance(event, Decided)} == {11, 21}
 
 
@@ -112,7 +139,10 @@ def test_the_rules_without_rungs_take_gaps(rule: str) -> None:
     ("changes", "said"),
     [
         ({"step_metric": "score"}, "is to become better, it cannot count steps"),
-        ({"step_metric": "epoch", "schedule": "pbt"}, "does not go with pbt"),
+        (
+            {"step_metric": "epoch", "schedule": {"pbt": {"perturbation_interval": 1}}},
+            "does not go with pbt",
+        ),
         ({"step_metric": {"name": "epoch", "first": "0"}}, "step_metric.first"),
         ({"score": "worst"}, "score"),
     ],

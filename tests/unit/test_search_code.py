@@ -1,4 +1,6 @@
-"""A scheduler of the user's own that raises in the middle: nothing after it is written, and once mended it goes on."""
+"""A scheduler of the user's own that raises in the middle: nothing after it is written, and once
+mended it goes on.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator.ledger import Ledger
+from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Created, Ended, Opened, Reported, Row
@@ -34,12 +36,21 @@ class Fragile(Scheduler):
         return Verdict(until=self.first(trial, len(values)))
 """
 SPEC: dict[str, Any] = {
-    "name": "own", "trainable": "a.py:b", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0, 1]}},
-    "search": "random", "schedule": "fragile_scheduler:Fragile", "trials": 1, "max_steps": 9,
+    "name": "own",
+    "trainable": "a.py:b",
+    "metric": "score",
+    "mode": "max",
+    "space": {"x": {"uniform": [0, 1]}},
+    "search": "random",
+    "schedule": "fragile_scheduler:Fragile",
+    "trials": 1,
+    "max_steps": 9,
 }
 
 
-def test_the_traceback_is_kept_and_the_log_ends_before_the_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_traceback_is_kept_and_the_log_ends_before_the_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "fragile_scheduler.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
     store = MemoryStore()
@@ -52,7 +63,10 @@ def test_the_traceback_is_kept_and_the_log_ends_before_the_decision(tmp_path: Pa
     second = Reported(t=3.0, **lease, rows=[Row(2, 3.0, {"score": 2.0})])
     with pytest.raises(UserCodeError) as caught:
         ledger.record(second)
-    assert str(caught.value) == "fragile_scheduler:Fragile raised KeyError: 'my mistake'; fix it, then resume"
+    assert (
+        str(caught.value)
+        == "fragile_scheduler:Fragile raised KeyError: 'my mistake'; fix it, then resume"
+    )
     assert 'raise KeyError("my mistake")' in caught.value.trace
     assert "planner.py" not in caught.value.trace
     with pytest.raises(UserCodeError):
@@ -67,17 +81,23 @@ def test_the_traceback_is_kept_and_the_log_ends_before_the_decision(tmp_path: Pa
     assert verify(read_events(store)).difference is None
 
 
-def test_nothing_is_written_that_follows_from_an_event_which_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_that_follows_from_an_event_which_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "fragile_again.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
     store = MemoryStore()
     lease: dict[str, Any] = {"trial": 0, "attempt": 1}
     ledger = Ledger(store)
     spec = {**SPEC, "schedule": "fragile_again:Fragile", "trials": 2}
-    ledger.claim(Created(t=0.0, id="e", spec=spec), Opened(t=0.0, by="driver", driver="d", slots=1, trials=2))
+    ledger.claim(
+        Created(t=0.0, id="e", spec=spec), Opened(t=0.0, by="driver", driver="d", slots=1, trials=2)
+    )
     ledger.record(Began(t=1.0, **lease, node="n"))
     with pytest.raises(UserCodeError):  # it is told to the scheduler only after the history has it
         ledger.record(Ended(t=2.0, **lease, outcome="failed", cause="error"))
     ledger.decide()
-    assert [trial.number for trial in ledger.history.trials] == [0], "no trial takes the slot of one that has not ended in the log"
+    assert [trial.number for trial in ledger.history.trials] == [0], (
+        "no trial takes the slot of one that has not ended in the log"
+    )
     assert verify(read_events(store)).difference is None

@@ -1,4 +1,6 @@
-"""Inputs of many requests in one call: how many, for how long one waits, and whose fault an error is."""
+"""Inputs of many requests in one call: how many, for how long one waits, and whose fault an error
+is.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from regrow.serving.batching import Batcher, Limits, Overloaded, Result
+from regrow.apps.serving.batching import Batcher, Limits, Overloaded, Result
 
 
 class Calls:
@@ -29,7 +31,9 @@ class Calls:
 
 
 def batched(
-    run: Callable[[list[Any]], Sequence[Result]], what: Callable[[Batcher], Coroutine[Any, Any, Any]], **limits: Any
+    run: Callable[[list[Any]], Sequence[Result]],
+    what: Callable[[Batcher], Coroutine[Any, Any, Any]],
+    **limits: Any,
 ) -> Any:
     async def whole() -> Any:
         batcher = Batcher(run, Limits(**{"most": 16, "wait": 0.005, "waiting": 100, **limits}))
@@ -42,7 +46,9 @@ def batched(
 
 def test_each_gets_its_own_result_and_lists_stay_in_order() -> None:
     async def ask(batcher: Batcher) -> list[list[Result]]:
-        return list(await asyncio.gather(*(batcher.ask(range(10 * n, 10 * n + n)) for n in range(8))))
+        return list(
+            await asyncio.gather(*(batcher.ask(range(10 * n, 10 * n + n)) for n in range(8)))
+        )
 
     assert batched(Calls(), ask) == [[str(10 * n + k).encode() for k in range(n)] for n in range(8)]
 

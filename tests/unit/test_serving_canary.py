@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from regrow.apps.serving import canary_rollout
+from regrow.apps.serving.canary_rollout import CanaryRollout
+from regrow.apps.serving.messages import Chosen, Refused, Role
+from regrow.apps.serving.status import ServingStatus, read
 from regrow.search.rollout import Canary, Tally, fails_more
-from regrow.serving import gradual
-from regrow.serving.gradual import Gradually
-from regrow.serving.messages import Chosen, Refused, Role
-from regrow.serving.standing import Standing, read
 
 
 class Serving:
@@ -39,15 +39,26 @@ class Serving:
 
 def chosen(trial: int) -> Chosen:
     return Chosen(
-        role="main", trial=trial, step=1, metric="score", mode="max", value=0.5, manifest=f"m{trial}", folder="", config={},
-        since=0.0, experiment="kept",
+        role="main",
+        trial=trial,
+        step=1,
+        metric="score",
+        mode="max",
+        value=0.5,
+        manifest=f"m{trial}",
+        folder="",
+        config={},
+        since=0.0,
+        experiment="kept",
     )
 
 
-def offered(serving: Serving, folder: Path, seconds: float = 0.05) -> tuple[Refused | None, list[str]]:
+def offered(
+    serving: Serving, folder: Path, seconds: float = 0.05
+) -> tuple[Refused | None, list[str]]:
     """What becomes of a second checkpoint."""
     canary = Canary(share=0.1, seconds=seconds)
-    found = Gradually(serving, canary, Standing(folder / "state.json"), threading.Event())
+    found = CanaryRollout(serving, canary, ServingStatus(folder / "state.json"), threading.Event())
     assert found.offer(chosen(0)) is None
     assert serving.told == ["main 0"], "the first one answers everybody at once"
     refused = found.offer(chosen(1))
@@ -57,34 +68,52 @@ def offered(serving: Serving, folder: Path, seconds: float = 0.05) -> tuple[Refu
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradual, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(canary_rollout, "LOOK_SECONDS", 0.01)
 
 
 def test_a_canary_that_does_as_well_takes_over_after_its_time(tmp_path: Path) -> None:
-    fine: dict[Role, Tally] = {"main": Tally(answered=90, failed=9), "canary": Tally(answered=10, failed=1)}
-    assert offered(Serving(fine, fine, fine), tmp_path) == (None, ["canary 1", "main 1", "no canary"])
+    fine: dict[Role, Tally] = {
+        "main": Tally(answered=90, failed=9),
+        "canary": Tally(answered=10, failed=1),
+    }
+    assert offered(Serving(fine, fine, fine), tmp_path) == (
+        None,
+        ["canary 1", "main 1", "no canary"],
+    )
 
 
 def test_one_that_fails_more_often_is_refused_before_its_time(tmp_path: Path) -> None:
     early: dict[Role, Tally] = {"main": Tally(answered=9), "canary": Tally(answered=1, failed=1)}
     later: dict[Role, Tally] = {"main": Tally(answered=90), "canary": Tally(answered=10, failed=4)}
     refused, told = offered(Serving(early, later), tmp_path, seconds=600)
-    assert refused == Refused(manifest="m1", why="as a canary it failed 4 of 10 requests, the others 0 of 90 requests")
+    assert refused == Refused(
+        manifest="m1", why="as a canary it failed 4 of 10 requests, the others 0 of 90 requests"
+    )
     assert told == ["canary 1", "no canary"]
 
 
 def test_one_with_which_a_process_ended_is_refused(tmp_path: Path) -> None:
     refused, told = offered(Serving(losses=1), tmp_path, seconds=600)
-    assert refused == Refused(manifest="m1", why="a process that answered with it, as a canary, ended")
+    assert refused == Refused(
+        manifest="m1", why="a process that answered with it, as a canary, ended"
+    )
     assert told == ["canary 1", "no canary"]
 
 
 @pytest.mark.parametrize(
     ("canary", "others", "worse"),
     [
-        ((0, 0), (0, 0), False), ((1, 1), (9, 0), False), ((10, 2), (90, 0), False), ((10, 3), (90, 0), True),
-        ((5, 5), (45, 0), True), ((100, 10), (900, 90), False), ((100, 30), (900, 90), True), ((10, 10), (90, 90), False),
-        ((100_000, 1_200), (900_000, 9_000), True), ((100_000, 1_020), (900_000, 9_000), False), ((10, 0), (90, 90), False),
+        ((0, 0), (0, 0), False),
+        ((1, 1), (9, 0), False),
+        ((10, 2), (90, 0), False),
+        ((10, 3), (90, 0), True),
+        ((5, 5), (45, 0), True),
+        ((100, 10), (900, 90), False),
+        ((100, 30), (900, 90), True),
+        ((10, 10), (90, 90), False),
+        ((100_000, 1_200), (900_000, 9_000), True),
+        ((100_000, 1_020), (900_000, 9_000), False),
+        ((10, 0), (90, 90), False),
         ((3, 3), (0, 0), False),
     ],
 )

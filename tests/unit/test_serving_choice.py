@@ -1,4 +1,6 @@
-"""Which checkpoint is served: by the log, by what can be restored, by what the processes take; and what is said where none can be."""
+"""Which checkpoint is served: by the log, by what can be restored, by what the processes take; and
+what is said where none can be.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from regrow.apps.serving import following as module
+from regrow.apps.serving.choosing import candidates, config_of
+from regrow.apps.serving.following import Checkpoints, Following, Wanted
+from regrow.apps.serving.messages import Chosen, Refused
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Decided, Ended, Proposed, Saved, Started
-from regrow.serving import following as module
-from regrow.serving.choosing import candidates, config_of
-from regrow.serving.following import Checkpoints, Following, Wanted
-from regrow.serving.messages import Chosen, Refused
 from regrow.tasks.errors import UserCodeError, UserError
-from regrow.tasks.ports import Store, Unavailable
+from regrow.tasks.ports.store import Store, Unavailable
 from tests.unit.kept import Kept
 from tests.unit.stores import corrupt
 
@@ -25,7 +27,9 @@ NEVER = threading.Event()
 
 
 class Taking:
-    """Takes what it is offered, but for what it is told to refuse; it looks into the files, as a model does."""
+    """Takes what it is offered, but for what it is told to refuse; it looks into the files, as a
+    model does.
+    """
 
     def __init__(self, *refuses: str, trace: str = "") -> None:
         self.refuses, self.trace = set(refuses), trace
@@ -37,7 +41,11 @@ class Taking:
         self.offered.append((chosen.role, chosen.trial, chosen.step))
         told = json.loads((Path(chosen.folder) / "model.json").read_text())
         assert (told["trial"], told["step"]) == (chosen.trial, chosen.step)
-        return Refused(manifest=chosen.manifest, why="broken", trace=self.trace) if chosen.manifest in self.refuses else None
+        return (
+            Refused(manifest=chosen.manifest, why="broken", trace=self.trace)
+            if chosen.manifest in self.refuses
+            else None
+        )
 
 
 @pytest.fixture
@@ -45,10 +53,16 @@ def kept() -> Kept:
     return Kept(MemoryStore())
 
 
-def following(kept: Kept, tmp_path: Path, taking: Taking, *wanted: Wanted, store: Store | None = None) -> Following:
+def following(
+    kept: Kept, tmp_path: Path, taking: Taking, *wanted: Wanted, store: Store | None = None
+) -> Following:
     return Following(
-        name="kept", store=(kept_in := store or kept.store), source=Checkpoints(kept_in), replicas=taking,
-        wanted=wanted or (Wanted(role="main"),), scratch=tmp_path,
+        name="kept",
+        store=(kept_in := store or kept.store),
+        source=Checkpoints(kept_in),
+        replicas=taking,
+        wanted=wanted or (Wanted(role="main"),),
+        scratch=tmp_path,
     )
 
 
@@ -56,7 +70,7 @@ def order(kept: Kept, trial: int | None = None) -> list[tuple[int, int]]:
     return [(one.trial, one.step) for one in candidates(kept.history, trial)]
 
 
-# ---- the choice --------------------------------------------------------------------------------------------------------
+# ---- the choice
 
 
 def test_the_best_checkpoint_is_that_of_the_best_value_at_its_own_step() -> None:
@@ -113,7 +127,17 @@ def test_another_trials_files_do_not_count_with_this_ones_values(kept: Kept) -> 
     source = kept.best(0.3)
     trial = kept.trial()
     step = kept.report(trial, 0.8)
-    kept.say(Saved(t=1.0, trial=trial, attempt=1, step=step, manifest="manifests/1/1/0000000001.json", size=1, source=source.manifest))
+    kept.say(
+        Saved(
+            t=1.0,
+            trial=trial,
+            attempt=1,
+            step=step,
+            manifest="manifests/1/1/0000000001.json",
+            size=1,
+            source=source.manifest,
+        )
+    )
     assert order(kept) == [(source.trial, 1)]
 
 
@@ -126,12 +150,20 @@ def test_the_configuration_is_that_of_the_checkpoints_step_and_nested(kept: Kept
 def test_the_configuration_is_the_one_that_earned_the_value_where_it_was_changed_since() -> None:
     kept = Kept(MemoryStore(), schedule={"pbt": {"perturbation_interval": 1}})
     now = time.time()
-    kept.say(Proposed(t=now, trial=0, config={"model.size": 1}), Started(t=now, trial=0, attempt=1, until=1))
+    kept.say(
+        Proposed(t=now, trial=0, config={"model.size": 1}),
+        Started(t=now, trial=0, attempt=1, until=1),
+    )
     kept.say(_began(0, 1, 0))
     kept.save(0, 0.9)
-    kept.say(Decided(t=now, trial=0, attempt=1, step=1, verdict="restart", config={"model.size": 500}))
+    kept.say(
+        Decided(t=now, trial=0, attempt=1, step=1, verdict="restart", config={"model.size": 500})
+    )
     kept.say(Ended(t=now, trial=0, attempt=1, outcome="paused", step=1))
-    kept.say(Started(t=now, trial=0, attempt=2, checkpoints=["manifests/0/1/0000000001.json"]), _began(0, 2, 1))
+    kept.say(
+        Started(t=now, trial=0, attempt=2, checkpoints=["manifests/0/1/0000000001.json"]),
+        _began(0, 2, 1),
+    )
     assert kept.history.trials[0].config == {"model.size": 500}
     assert config_of(kept.history, candidates(kept.history)[0]) == {"model": {"size": 1}}
 
@@ -140,7 +172,7 @@ def _began(trial: int, attempt: int, restored: int) -> Began:
     return Began(t=time.time(), trial=trial, attempt=attempt, node="n", restored=restored)
 
 
-# ---- following ---------------------------------------------------------------------------------------------------------
+# ---- following
 
 
 def test_it_moves_to_what_is_better_and_never_to_what_is_worse(kept: Kept, tmp_path: Path) -> None:
@@ -166,7 +198,9 @@ def test_it_stays_where_the_served_checkpoint_is_dropped(kept: Kept, tmp_path: P
     assert (Path(found.serving["main"].folder) / "model.json").is_file()
 
 
-def test_one_that_is_dropped_before_it_is_restored_gives_way_to_the_next_best(kept: Kept, tmp_path: Path) -> None:
+def test_one_that_is_dropped_before_it_is_restored_gives_way_to_the_next_best(
+    kept: Kept, tmp_path: Path
+) -> None:
     best, damaged = kept.best(0.9), kept.best(0.8)
     kept.best(0.7)
     kept.drop(best, said=False)
@@ -186,12 +220,13 @@ def test_one_that_is_refused_is_not_tried_again_and_the_next_best_is(
     kept.best(0.7)
     taking = Taking(broken.manifest)
     found = following(kept, tmp_path, taking)
-    with caplog.at_level("INFO", logger="regrow.serving"):
+    with caplog.at_level("INFO", logger="regrow.apps.serving"):
         found.once(NEVER)
         found.settle(NEVER)
     assert taking.offered == [("main", 1, 1), ("main", 2, 1)]
     assert [one.getMessage() for one in caplog.records] == [
-        "refused trial 1, step 1, score 0.9: broken", "serving trial 2, step 1, score 0.7",
+        "refused trial 1, step 1, score 0.9: broken",
+        "serving trial 2, step 1, score 0.7",
     ]
 
 
@@ -285,26 +320,39 @@ def test_it_reads_on_from_where_it_was_and_writes_nothing(kept: Kept, tmp_path: 
     assert kept.store.list("") == before
 
 
-# ---- where nothing can be served ---------------------------------------------------------------------------------------
+# ---- where nothing can be served
 
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ((Wanted(role="main"),), "nothing to serve: no trial of 'kept' has saved a checkpoint yet; --follow waits for one"),
-        ((Wanted(role="main", trial=0),), "nothing to serve: trial 0 of 'kept' has saved no checkpoint that is kept; --follow waits for one"),
+        (
+            (Wanted(role="main"),),
+            "nothing to serve: no trial of 'kept' has saved a checkpoint yet; --follow waits for one",
+        ),
+        (
+            (Wanted(role="main", trial=0),),
+            "nothing to serve: trial 0 of 'kept' has saved no checkpoint that is kept; --follow waits for one",
+        ),
         ((Wanted(role="main", trial=5),), "--trial: 'kept' has no trial 5 (it has 1)"),
-        ((Wanted(role="main"), Wanted(role="canary", trial=9)), "--canary: 'kept' has no trial 9 (it has 1)"),
+        (
+            (Wanted(role="main"), Wanted(role="canary", trial=9)),
+            "--canary: 'kept' has no trial 9 (it has 1)",
+        ),
     ],
 )
-def test_nothing_to_serve_is_told_in_a_line(kept: Kept, tmp_path: Path, wanted: tuple[Wanted, ...], said: str) -> None:
+def test_nothing_to_serve_is_told_in_a_line(
+    kept: Kept, tmp_path: Path, wanted: tuple[Wanted, ...], said: str
+) -> None:
     kept.trial()
     with pytest.raises(UserError) as told:
         following(kept, tmp_path, Taking(), *wanted).once(NEVER)
     assert str(told.value) == said
 
 
-def test_a_model_that_is_refused_at_once_is_told_with_its_traceback(kept: Kept, tmp_path: Path) -> None:
+def test_a_model_that_is_refused_at_once_is_told_with_its_traceback(
+    kept: Kept, tmp_path: Path
+) -> None:
     broken = kept.best(0.5)
     with pytest.raises(UserCodeError) as told:
         following(kept, tmp_path, Taking(broken.manifest, trace="Traceback ...\n")).once(NEVER)
@@ -320,7 +368,7 @@ def test_a_store_that_is_away_is_told_once_and_asked_again(
     store, taking, stop = Away(kept.store), Taking(), threading.Event()
     found = following(kept, tmp_path, taking, store=store)
     thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"remote": False})
-    with caplog.at_level("WARNING", logger="regrow.serving"):
+    with caplog.at_level("WARNING", logger="regrow.apps.serving"):
         thread.start()
         while store.asked < 5:
             time.sleep(0.005)
@@ -342,7 +390,7 @@ def test_it_waits_for_the_first_checkpoint_in_silence(
     found = following(kept, tmp_path, taking)
     kept.best(0.5, said=False)
     thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"remote": False})
-    with caplog.at_level("WARNING", logger="regrow.serving"):
+    with caplog.at_level("WARNING", logger="regrow.apps.serving"):
         thread.start()
         taken = threading.Event()
         taking.meanwhile = taken.set
@@ -365,7 +413,7 @@ def test_an_experiment_that_was_removed_is_served_on_and_another_of_its_name_is_
     kept.report(0, 0.1)
     found = following(kept, tmp_path, taking)
     thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"remote": False})
-    with caplog.at_level("WARNING", logger="regrow.serving"):
+    with caplog.at_level("WARNING", logger="regrow.apps.serving"):
         thread.start()
         while not found.serving:
             time.sleep(0.005)
@@ -378,7 +426,9 @@ def test_an_experiment_that_was_removed_is_served_on_and_another_of_its_name_is_
             time.sleep(0.005)
         stop.set()
         thread.join(10)
-    assert [one.getMessage() for one in caplog.records] == ["kept: its log is not there any more; what is served stays"]
+    assert [one.getMessage() for one in caplog.records] == [
+        "kept: its log is not there any more; what is served stays"
+    ]
 
 
 def test_rows_that_were_superseded_do_not_count(kept: Kept) -> None:
@@ -386,6 +436,19 @@ def test_rows_that_were_superseded_do_not_count(kept: Kept) -> None:
     kept.save(trial, 0.3)
     kept.save(trial, 0.9)
     now = time.time()
-    kept.say(Ended(t=now, trial=trial, attempt=1, outcome="lost", cause="infrastructure", step=2, by="driver"))
-    kept.say(Started(t=now, trial=trial, attempt=2, checkpoints=["manifests/0/1/0000000001.json"]), _began(trial, 2, 1))
+    kept.say(
+        Ended(
+            t=now,
+            trial=trial,
+            attempt=1,
+            outcome="lost",
+            cause="infrastructure",
+            step=2,
+            by="driver",
+        )
+    )
+    kept.say(
+        Started(t=now, trial=trial, attempt=2, checkpoints=["manifests/0/1/0000000001.json"]),
+        _began(trial, 2, 1),
+    )
     assert order(kept) == [(trial, 1)]

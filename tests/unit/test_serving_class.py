@@ -1,8 +1,11 @@
-"""The user's class and the command's options: what is wrong with them is told in one line, before anything is served."""
+"""The user's class and the command's options: what is wrong with them is told in one line, before
+anything is served.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 import threading
 from pathlib import Path
@@ -11,16 +14,16 @@ from typing import Any
 import pytest
 
 import regrow as rg
+from regrow.apps.serving.messages import TOKEN
+from regrow.apps.serving.running import token_in
+from regrow.apps.serving.serve import Count, ServeRequest
+from regrow.apps.serving.serve import serve as served
+from regrow.apps.serving.users_class import Computing, example_of, found
 from regrow.cli.serve import serve
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
 from regrow.search.errors import SpecError
 from regrow.search.rollout import Canary
-from regrow.serving.messages import TOKEN
-from regrow.serving.running import guarded
-from regrow.serving.serve import Asked, Count
-from regrow.serving.serve import serve as served
-from regrow.serving.users_class import Computing, example_of, found
 from regrow.tasks.errors import UserCodeError, UserError
 from tests.unit.answering import Answering, Double
 from tests.unit.kept import Kept
@@ -48,24 +51,65 @@ def test_a_whole_class_is_found(tmp_path: Path) -> None:
     ("number", "text", "name", "said"),
     [
         (0, WHOLE, "Goood", "{file}:Goood: {file} has no 'Goood'; did you mean 'Good'?"),
-        (1, "class Bad: ...", "Bad", "{file}:Bad is no subclass of rg.Served; write `class Bad(rg.Served):`"),
-        (2, "bad = 3", "bad", "{file}:bad is no subclass of rg.Served; write `class bad(rg.Served):`"),
-        (3, "class Bad(rg.Served): ...", "Bad", "{file}:Bad has no Input; write `class Input(pydantic.BaseModel):` in it, with its fields"),
         (
-            4, "class Bad(rg.Served):\n    Input = dict", "Bad",
+            1,
+            "class Bad: ...",
+            "Bad",
+            "{file}:Bad is no subclass of rg.Served; write `class Bad(rg.Served):`",
+        ),
+        (
+            2,
+            "bad = 3",
+            "bad",
+            "{file}:bad is no subclass of rg.Served; write `class bad(rg.Served):`",
+        ),
+        (
+            3,
+            "class Bad(rg.Served): ...",
+            "Bad",
+            "{file}:Bad has no Input; write `class Input(pydantic.BaseModel):` in it, with its fields",
+        ),
+        (
+            4,
+            "class Bad(rg.Served):\n    Input = dict",
+            "Bad",
             "{file}:Bad: Input is no pydantic model with fields; write `class Input(pydantic.BaseModel):`",
         ),
         (
-            5, "class Bad(rg.Served):\n    Input = RootModel[list[int]]", "Bad",
+            5,
+            "class Bad(rg.Served):\n    Input = RootModel[list[int]]",
+            "Bad",
             "{file}:Bad: Input is no pydantic model with fields; write `class Input(pydantic.BaseModel):`",
         ),
-        (6, "class Bad(rg.Served):\n    class Input(BaseModel): x: int", "Bad", "{file}:Bad has no method load and no predict"),
-        (7, WHOLE + "    max_batch = 0", "Good", "{file}:Good: max_batch is 0; write a whole number of 1 or more"),
-        (8, WHOLE + "    max_wait = 60", "Good", "{file}:Good: max_wait is 60; write seconds, from 0 to 10"),
-        (9, WHOLE + "    max_bach = 3", "Good", "{file}:Good sets max_bach, which is no limit; did you mean 'max_batch'?"),
+        (
+            6,
+            "class Bad(rg.Served):\n    class Input(BaseModel): x: int",
+            "Bad",
+            "{file}:Bad has no method load and no predict",
+        ),
+        (
+            7,
+            WHOLE + "    max_batch = 0",
+            "Good",
+            "{file}:Good: max_batch is 0; write a whole number of 1 or more",
+        ),
+        (
+            8,
+            WHOLE + "    max_wait = 60",
+            "Good",
+            "{file}:Good: max_wait is 60; write seconds, from 0 to 10",
+        ),
+        (
+            9,
+            WHOLE + "    max_bach = 3",
+            "Good",
+            "{file}:Good sets max_bach, which is no limit; did you mean 'max_batch'?",
+        ),
     ],
 )
-def test_what_is_wrong_with_a_class_is_told(tmp_path: Path, number: int, text: str, name: str, said: str) -> None:
+def test_what_is_wrong_with_a_class_is_told(
+    tmp_path: Path, number: int, text: str, name: str, said: str
+) -> None:
     file = written(tmp_path, text, f"serve_wrong_{number}")
     with pytest.raises(UserError) as told:
         found(f"{file}:{name}", str(tmp_path))
@@ -74,12 +118,16 @@ def test_what_is_wrong_with_a_class_is_told(tmp_path: Path, number: int, text: s
 
 @pytest.mark.parametrize("path", ["serve.py", ":Digits", "serve.py:", ""])
 def test_a_path_that_names_no_class_is_told(path: str) -> None:
-    with pytest.raises(UserError, match=r"names no class; write FILE.py:CLASS, such as serve.py:Digits"):
+    with pytest.raises(
+        UserError, match=r"names no class; write FILE.py:CLASS, such as serve.py:Digits"
+    ):
         found(path, ".")
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"--model: nowhere.py:A: there is no file {tmp_path}/nowhere.py"):
+    with pytest.raises(
+        UserError, match=rf"--model: nowhere.py:A: there is no file {tmp_path}/nowhere.py"
+    ):
         found("nowhere.py:A", str(tmp_path))
 
 
@@ -94,10 +142,17 @@ def test_a_module_that_raises_is_told_with_the_users_own_lines(tmp_path: Path, r
 
 
 def test_an_example_that_is_no_input_is_told_and_the_class_has_the_first_word() -> None:
-    with pytest.raises(UserError, match="--model: the example of Some is no Input: x: Input should be a valid number"):
+    with pytest.raises(
+        UserError,
+        match="--model: the example of Some is no Input: x: Input should be a valid number",
+    ):
         example_of(type("Some", (Double,), {"example": {"x": "a"}}), None)
-    assert example_of(type("Some", (Double,), {"example": {"x": 1}}), '{"x": 2}') == Double.Input(x=1)
-    assert example_of(type("Some", (Double,), {"example": Double.Input(x=1)}), None) == Double.Input(x=1)
+    assert example_of(type("Some", (Double,), {"example": {"x": 1}}), '{"x": 2}') == Double.Input(
+        x=1
+    )
+    assert example_of(
+        type("Some", (Double,), {"example": Double.Input(x=1)}), None
+    ) == Double.Input(x=1)
     assert example_of(Double, '{"x": 2}') == Double.Input(x=2)
     assert example_of(Double, None) is None
 
@@ -125,51 +180,102 @@ def test_a_model_is_loaded_tried_and_called_in_one_thread() -> None:
     assert threading.get_ident() not in threads
 
 
-# ---- options -----------------------------------------------------------------------------------------------------------
+# ---- options
 
 
-@pytest.mark.parametrize(("text", "trial", "share"), [("17=10%", 17, 0.1), ("0=0.5", 0, 0.005), ("3= 99 %", 3, 0.99)])
+@pytest.mark.parametrize(
+    ("text", "trial", "share"), [("17=10%", 17, 0.1), ("0=0.5", 0, 0.005), ("3= 99 %", 3, 0.99)]
+)
 def test_a_canary_is_a_trial_and_its_share(text: str, trial: int, share: float) -> None:
     canary = Canary.parse(text, "--canary", of_a_trial=True)
     assert canary.trial == trial
     assert canary.share == pytest.approx(share)
 
 
-@pytest.mark.parametrize("text", ["17=", "17=10% for 5min", "10% for ever", "for 5min", "0%", "100%", "=10%", "a=10%", "17=0%", "17=100%", "17=-5", "-1=10%", "17=nan", "17=10%%", "1.5=10"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "17=",
+        "17=10% for 5min",
+        "10% for ever",
+        "for 5min",
+        "0%",
+        "100%",
+        "=10%",
+        "a=10%",
+        "17=0%",
+        "17=100%",
+        "17=-5",
+        "-1=10%",
+        "17=nan",
+        "17=10%%",
+        "1.5=10",
+    ],
+)
 def test_a_wrong_canary_is_told(text: str) -> None:
-    with pytest.raises(SpecError, match=r'^--canary: ".*": is no share of the requests; write 10%, or 10% for 5min; .*17=10%$'):
+    with pytest.raises(
+        SpecError,
+        match=r'^--canary: ".*": is no share of the requests; write 10%, or 10% for 5min; .*17=10%$',
+    ):
         Canary.parse(text, "--canary", of_a_trial=True)
 
 
 def test_ray_serve_answers_with_a_class_only() -> None:
-    with pytest.raises(UserError, match=r"--ray goes with --model, the class that answers, such as serve.py:Digits"):
+    with pytest.raises(
+        UserError, match=r"--ray goes with --model, the class that answers, such as serve.py:Digits"
+    ):
         serve("digits", ray=True)
 
 
-def test_any_other_host_needs_a_token_and_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TOKEN, raising=False)
-    assert [guarded(host) for host in (None, "127.0.0.1", "localhost")] == [None] * 3
-    with pytest.raises(UserError, match=f"--host: {TOKEN} is not set; nobody else may ask without one"):
-        guarded("0.0.0.0")
+def test_a_token_is_made_once_for_its_owner_alone_unless_a_long_one_is_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "station" / "serve-token"
+    monkeypatch.setenv(TOKEN, "long-enough-for-a-test")
+    assert token_in(file) is None
+    assert not file.exists()
     for short in ("", "   ", "short"):
         monkeypatch.setenv(TOKEN, short)
         with pytest.raises(UserError, match=f"{TOKEN} is too short to be a secret") as told:
-            guarded("0.0.0.0")
+            token_in(file)
         assert "'short'" not in str(told.value)
-    monkeypatch.setenv(TOKEN, "long-enough-for-a-test")
-    assert guarded("0.0.0.0") == "0.0.0.0"
+    monkeypatch.delenv(TOKEN)
+    assert token_in(file) == file
+    assert file.stat().st_mode & 0o777 == 0o600
+    made = os.environ[TOKEN]
+    assert len(made) == 32
+    monkeypatch.delenv(TOKEN)
+    token_in(file)
+    assert os.environ[TOKEN] == made
+    monkeypatch.delenv(TOKEN)
+    with pytest.raises(UserError, match=f"no token can be kept in .*set {TOKEN}"):
+        token_in(file / "below-a-file")
 
 
-def asked(name: str, port: int = 0) -> Asked:
+def asked(name: str, port: int = 0) -> ServeRequest:
     one = Count(least=1, most=1)
-    return Asked(
-        name=name, model="a.py:A", follow=False, trial=None, canary=None, replicas=one, ray=False, host=None, port=port
+    return ServeRequest(
+        name=name,
+        model="a.py:A",
+        follow=False,
+        trial=None,
+        canary=None,
+        replicas=one,
+        ray=False,
+        host=None,
+        port=port,
     )
 
 
 def test_replicas_are_a_number_and_with_ray_a_range() -> None:
-    assert (Count.parse("3", ray=False), Count.parse("2-8", ray=True)) == (Count(least=3, most=3), Count(least=2, most=8))
-    with pytest.raises(SpecError, match=r'--replicas: "2-8": is a range, between which Ray Serve chooses; .* add --ray'):
+    assert (Count.parse("3", ray=False), Count.parse("2-8", ray=True)) == (
+        Count(least=3, most=3),
+        Count(least=2, most=8),
+    )
+    with pytest.raises(
+        SpecError,
+        match=r'--replicas: "2-8": is a range, between which Ray Serve chooses; .* add --ray',
+    ):
         Count.parse("2-8", ray=False)
     for wrong in ("0", "many", "8-2", "-2", "2-", "1-257"):
         with pytest.raises(SpecError, match=f'--replicas: "{wrong}": is no number of processes'):
@@ -178,7 +284,9 @@ def test_replicas_are_a_number_and_with_ray_a_range() -> None:
 
 def test_an_experiment_that_is_not_there_is_told(tmp_path: Path) -> None:
     Kept(LocalStore(tmp_path / "kept"))
-    with pytest.raises(UserError, match=r"there is no experiment 'kepd' in .* \(there: kept\); did you mean 'kept'"):
+    with pytest.raises(
+        UserError, match=r"there is no experiment 'kepd' in .* \(there: kept\); did you mean 'kept'"
+    ):
         served(Places.at(str(tmp_path)), asked("kepd"))
 
 
@@ -186,18 +294,29 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     Kept(LocalStore(tmp_path / "kept"))
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(UserError, match=rf"--port: {port} cannot be had \(.*in use.*\); name another one, or 0 for any"):
+        with pytest.raises(
+            UserError,
+            match=rf"--port: {port} cannot be had \(.*in use.*\); name another one, or 0 for any",
+        ):
             served(Places.at(str(tmp_path)), asked("kept", port))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, '--canary: "10 % for 10 min": is for what comes later; add --follow, or name a trial for good: 17=10%'),
-        ({"follow": True, "ray": True}, '--canary: "10 % for 10 min": goes without --ray; leave --ray out, or name a trial for good'),
+        (
+            {},
+            '--canary: "10 % for 10 min": is for what comes later; add --follow, or name a trial for good: 17=10%',
+        ),
+        (
+            {"follow": True, "ray": True},
+            '--canary: "10 % for 10 min": goes without --ray; leave --ray out, or name a trial for good',
+        ),
     ],
 )
-def test_a_canary_that_would_never_come_is_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_a_canary_that_would_never_come_is_told(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     Kept(LocalStore(tmp_path / "kept"))
     wanted = dataclasses.replace(asked("kept"), canary=Canary.parse("10%", "--canary"), **changes)
     with pytest.raises(SpecError) as told:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from regrow.apps.serving import following as module
+from regrow.apps.serving.following import Checkpoints, Following, Wanted
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.errors import SpecError
 from regrow.search.rollout import Gate
-from regrow.serving import following as module
-from regrow.serving.following import Checkpoints, Following, Wanted
 from regrow.tasks.errors import UserError
 from tests.unit.answering import Answering
 from tests.unit.kept import Kept
@@ -27,8 +27,12 @@ def kept() -> Kept:
 
 def gated(kept: Kept, tmp_path: Path, gate: str, taking: Taking | None = None) -> Following:
     return Following(
-        name="kept", store=kept.store, source=Checkpoints(kept.store), replicas=taking or Taking(),
-        wanted=(Wanted(role="main"),), scratch=tmp_path,
+        name="kept",
+        store=kept.store,
+        source=Checkpoints(kept.store),
+        replicas=taking or Taking(),
+        wanted=(Wanted(role="main"),),
+        scratch=tmp_path,
         gate=Gate.parse(gate, "--gate"),
     )
 
@@ -42,13 +46,22 @@ def gated(kept: Kept, tmp_path: Path, gate: str, taking: Taking | None = None) -
         ("top 5 > 1", [("top 5", ">", 1.0)]),
     ],
 )
-def test_a_gate_is_conditions_joined_by_and_or_commas(text: str, conditions: list[tuple[str, str, float]]) -> None:
-    assert [(one.metric, one.sign, one.bound) for one in Gate.parse(text, "--gate").conditions] == conditions
+def test_a_gate_is_conditions_joined_by_and_or_commas(
+    text: str, conditions: list[tuple[str, str, float]]
+) -> None:
+    assert [
+        (one.metric, one.sign, one.bound) for one in Gate.parse(text, "--gate").conditions
+    ] == conditions
 
 
-@pytest.mark.parametrize("text", ["", "accuracy", "accuracy > high", "a > 1 and", "a > 1 or b > 2", "0.5 < a < 1", "a == 1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "accuracy", "accuracy > high", "a > 1 and", "a > 1 or b > 2", "0.5 < a < 1", "a == 1"],
+)
 def test_what_is_no_gate_is_told_in_a_line(text: str) -> None:
-    with pytest.raises(SpecError, match=r'^--gate: ".*": is no condition on a metric; write METRIC > NUMBER'):
+    with pytest.raises(
+        SpecError, match=r'^--gate: ".*": is no condition on a metric; write METRIC > NUMBER'
+    ):
         Gate.parse(text, "--gate")
 
 
@@ -59,10 +72,11 @@ def test_only_what_meets_the_gate_at_its_own_step_is_served(
     found = gated(kept, tmp_path, "score > 0.5 and seconds < 1", taking)
     trial = kept.trial()
     for score, seconds in ((0.4, 0.5), (0.9, 2.0), (0.6, 0.5), (0.5, 0.1)):
-        kept.report(trial, score, seconds=seconds)  # `seconds` is no metric that the experiment's decisions look at
+        # `seconds` is no metric that the experiment's decisions look at
+        kept.report(trial, score, seconds=seconds)
         kept.save(trial)
         kept.report(trial, 0.1)  # so that the checkpoint's row is not the last one
-    with caplog.at_level("INFO", logger="regrow.serving"):
+    with caplog.at_level("INFO", logger="regrow.apps.serving"):
         found.once(NEVER)
         found.settle(NEVER)
     assert taking.offered == [("main", trial, 5)]
@@ -72,10 +86,15 @@ def test_only_what_meets_the_gate_at_its_own_step_is_served(
     ]
 
 
-def test_a_metric_that_was_not_reported_at_the_step_does_not_meet_it(kept: Kept, tmp_path: Path) -> None:
+def test_a_metric_that_was_not_reported_at_the_step_does_not_meet_it(
+    kept: Kept, tmp_path: Path
+) -> None:
     kept.report(kept.trial(), 0.1, seconds=0.5)
     kept.save(0, 0.9)
-    with pytest.raises(UserError, match=r"^nothing to serve: no trial of 'kept' has a checkpoint that meets seconds < 1$"):
+    with pytest.raises(
+        UserError,
+        match=r"^nothing to serve: no trial of 'kept' has a checkpoint that meets seconds < 1$",
+    ):
         gated(kept, tmp_path, "seconds < 1").once(NEVER)
 
 

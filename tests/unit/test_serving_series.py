@@ -1,4 +1,6 @@
-"""`regrow serve NAME` of a schedule: which of its experiments is served, and when a newer one takes its place."""
+"""`regrow serve NAME` of a schedule: which of its experiments is served, and when a newer one takes
+its place.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from typing import Literal
 
 import pytest
 
+from regrow.apps.serving.messages import Chosen
+from regrow.apps.serving.series import Series
+from regrow.apps.serving.serve import Count, ServeRequest, serve
 from regrow.infra.state.places import Places
 from regrow.search.events import Closed
 from regrow.search.rollout import Canary, Gate
-from regrow.serving.messages import Chosen
-from regrow.serving.series import Series
-from regrow.serving.serve import Asked, Count, serve
 from regrow.tasks.errors import UserError
 from tests.unit.kept import Kept
 from tests.unit.test_serving_choice import Taking
@@ -30,7 +32,11 @@ class Nights:
         (folder / "served").mkdir()
         self.taking = Named()
         self.series = Series(
-            name="night", places=self.places, replicas=self.taking, scratch=folder / "served", gate=Gate.parse(gate, "--gate") if gate else None
+            name="night",
+            places=self.places,
+            replicas=self.taking,
+            scratch=folder / "served",
+            gate=Gate.parse(gate, "--gate") if gate else None,
         )
 
     def begin(self, day: int) -> Kept:
@@ -60,7 +66,9 @@ def end(kept: Kept, status: Literal["finished", "failed"] = "finished") -> None:
     kept.say(Closed(t=time.time(), status=status))
 
 
-def test_without_a_gate_the_newest_that_has_ended_with_a_checkpoint_is_served(tmp_path: Path) -> None:
+def test_without_a_gate_the_newest_that_has_ended_with_a_checkpoint_is_served(
+    tmp_path: Path,
+) -> None:
     nights = Nights(tmp_path)
     first = nights.begin(1)
     first.best(0.9)
@@ -86,7 +94,7 @@ def test_with_a_gate_one_that_runs_takes_over_with_its_first_checkpoint_that_pas
     first, second = nights.begin(1), nights.begin(2)
     first.best(0.9)
     second.best(0.4)
-    with caplog.at_level("INFO", logger="regrow.serving"):
+    with caplog.at_level("INFO", logger="regrow.apps.serving"):
         assert nights.look() == [("01T04", 0)]
         second.best(0.6)
         first.best(0.99)  # too late: a newer one is served
@@ -117,22 +125,37 @@ def test_files_of_the_last_two_experiments_are_kept(tmp_path: Path) -> None:
     for day in (1, 2, 3):
         nights.begin(day).best(0.9)
         nights.look()
-    assert sorted(folder.name for folder in nights.series.scratch.iterdir()) == ["night-2026-11-02T04", "night-2026-11-03T04"]
+    assert sorted(folder.name for folder in nights.series.scratch.iterdir()) == [
+        "night-2026-11-02T04",
+        "night-2026-11-03T04",
+    ]
 
 
 def test_nothing_fit_is_told_in_a_line(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     nights.begin(1).best(0.9)
-    with pytest.raises(UserError, match=r"^nothing to serve: no experiment of 'night' has ended with a checkpoint; --follow waits"):
+    with pytest.raises(
+        UserError,
+        match=r"^nothing to serve: no experiment of 'night' has ended with a checkpoint; --follow waits",
+    ):
         nights.series.once(NEVER)
 
 
 def test_a_schedule_has_no_trial_for_a_canary(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     nights.begin(1)
-    asked = Asked(
-        name="night", model="serve.py:Model", follow=True, trial=None, canary=Canary(trial=3, share=0.1),
-        replicas=Count(least=1, most=1), ray=False, host=None, port=0,
+    asked = ServeRequest(
+        name="night",
+        model="serve.py:Model",
+        follow=True,
+        trial=None,
+        canary=Canary(trial=3, share=0.1),
+        replicas=Count(least=1, most=1),
+        ray=False,
+        host=None,
+        port=0,
     )
-    with pytest.raises(UserError, match=r"^--canary: 'night' is a schedule; name one of its experiments"):
+    with pytest.raises(
+        UserError, match=r"^--canary: 'night' is a schedule; name one of its experiments"
+    ):
         serve(nights.places, asked)

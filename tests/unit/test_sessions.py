@@ -1,4 +1,6 @@
-"""What an experiment's next session may have otherwise: taken over, told, and part of what its decisions follow from."""
+"""What an experiment's next session may have otherwise: taken over, told, and part of what its
+decisions follow from.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.claim import Opening, claimed
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.experiments import Prepared, prepare
@@ -33,8 +35,13 @@ def places(tmp_path: Path) -> Places:
 def sit(prepared: Prepared, driver: str) -> None:
     """The coordinator's part of the beginning of a session."""
     opening = Opening(
-        id="00000000-0000-0000-0000-000000000001", spec=prepared.spec.model_dump(mode="json"), slots=1, trials=prepared.trials,
-        flow_run=None, code=None, versions={},
+        id="00000000-0000-0000-0000-000000000001",
+        spec=prepared.spec.model_dump(mode="json"),
+        slots=1,
+        trials=prepared.trials,
+        flow_run=None,
+        code=None,
+        versions={},
     )
     claimed(prepared.store, opening, driver)
 
@@ -46,10 +53,22 @@ def again(places: Places, given: Spec | None, driver: str) -> Prepared:
 
 
 OTHER: dict[str, Any] = {
-    "concurrency": 3, "working_dir": "/tmp", "env": {"COLOUR": "hush"}, "stop": {"target": 0.5}, "retries": {"error": 4},
-    "resources": {"cpu": 2}, "lease": 77, "stall": 600, "market": {"first": "spot", "after": 600}, "price_per_hour": 1.5, "mlflow": {"experiment": "Shared"}, "register": "m",
-    "notify": {"slack": "$SLACK_WEBHOOK"}, "serve": {"gate": "score > 0.5"},
-    "event": {"files": ["a.parquet"]}, "enqueue": [{"x": 0.5}],
+    "concurrency": 3,
+    "working_dir": "/tmp",
+    "env": {"COLOUR": "hush"},
+    "stop": {"target": 0.5},
+    "retries": {"error": 4},
+    "resources": {"cpu": 2},
+    "lease": 77,
+    "stall": 600,
+    "market": {"first": "spot", "after": 600},
+    "price_per_hour": 1.5,
+    "mlflow": {"experiment": "Shared"},
+    "register": "m",
+    "notify": {"slack": "$SLACK_WEBHOOK"},
+    "serve": {"gate": "score > 0.5"},
+    "event": {"files": ["a.parquet"]},
+    "enqueue": [{"x": 0.5}],
 }
 UNTOLD = ("event", "serve")
 """What each run has otherwise, and what a station says itself."""
@@ -60,12 +79,16 @@ def test_each_key_is_taken_over_told_kept_and_may_be_taken_back(places: Places, 
     asks = {"search": "define_by_run", "space": {}} if key == "enqueue" else {}
     again(places, spec(**asks), "d1")
     changed = again(places, spec(**asks, **{key: OTHER[key]}), "d2")
-    assert [line.split(" ")[0].split(".")[0] for line in changed.changes] == ([] if key in UNTOLD else [key])
+    assert [line.split(" ")[0].split(".")[0] for line in changed.changes] == (
+        [] if key in UNTOLD else [key]
+    )
     assert "hush" not in str(changed.changes)
     expected = getattr(spec(**asks, **{key: OTHER[key]}), key)
     assert getattr(replay(changed.store).spec, key) == expected
     kept = again(places, None, "d3")
-    assert (getattr(kept.spec, key), kept.changes) == (expected, []), "resume without a file goes on as it was"
+    assert (getattr(kept.spec, key), kept.changes) == (expected, []), (
+        "resume without a file goes on as it was"
+    )
     back = again(places, spec(**asks), "d4")
     assert len(back.changes) == (key not in UNTOLD)
     last = replay(back.store)
@@ -76,8 +99,13 @@ def test_each_key_is_taken_over_told_kept_and_may_be_taken_back(places: Places, 
 
 def test_what_changed_is_told_with_both_values(places: Places) -> None:
     again(places, spec(stop={"target": 0.5}, lease=60), "d1")
-    told = prepare(places, NAME, spec(stop={"target": 0.75}, lease=90), trials=None, code=None).changes
-    assert told == ["stop.target was 0.5, and is 0.75 from now on", "lease was 60.0, and is 90.0 from now on"]
+    told = prepare(
+        places, NAME, spec(stop={"target": 0.75}, lease=90), trials=None, code=None
+    ).changes
+    assert told == [
+        "stop.target was 0.5, and is 0.75 from now on",
+        "lease was 60.0, and is 90.0 from now on",
+    ]
 
 
 def test_what_makes_it_another_experiment_is_still_refused(places: Places) -> None:

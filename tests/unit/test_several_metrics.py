@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.views import summaries
 from regrow.search import samplers
 from regrow.search.constraints import Constraint
 from regrow.search.errors import SpecError
@@ -21,8 +20,12 @@ from regrow.search.planning.verify import verify
 from regrow.search.samplers import Proposal, Result
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
+from regrow.show.views import summaries
 
-TWO: list[dict[str, str]] = [{"name": "accuracy", "mode": "max"}, {"name": "latency", "mode": "min"}]
+TWO: list[dict[str, str]] = [
+    {"name": "accuracy", "mode": "max"},
+    {"name": "latency", "mode": "min"},
+]
 
 
 class Listens:
@@ -51,8 +54,14 @@ class Single(Listens):
 
 def spec(**changes: Any) -> Spec:
     given = {
-        "name": "several", "trainable": "work.py:train", "metric": TWO, "space": {"x": {"uniform": [0.0, 1.0]}},
-        "search": f"{__name__}:Listens", "trials": 4, "max_steps": 2, **changes,
+        "name": "several",
+        "trainable": "work.py:train",
+        "metric": TWO,
+        "space": {"x": {"uniform": [0.0, 1.0]}},
+        "search": f"{__name__}:Listens",
+        "trials": 4,
+        "max_steps": 2,
+        **changes,
     }
     return Spec.parse(given)
 
@@ -130,12 +139,21 @@ def test_it_is_what_the_definition_says(seed: int) -> None:
 
 
 def test_show_has_the_front_with_its_metrics_and_none_for_one_metric() -> None:
-    done = run(spec(), lambda config, step: {"accuracy": config["x"], "latency": config["x"] * 10, "other": 1.0})
+    done = run(
+        spec(),
+        lambda config, step: {"accuracy": config["x"], "latency": config["x"] * 10, "other": 1.0},
+    )
     shown = summaries.show(done.history, alive=False, now=done.now)
     assert shown["front"] == summaries.front(done.history)
     assert [entry["trial"] for entry in shown["front"]] == [0, 1, 2, 3]
-    assert shown["front"][0] == {"trial": 0, "metrics": {"accuracy": 0.1, "latency": 1.0}, "config": {"x": 0.1}}
-    assert (shown["metric"], shown["mode"], shown["best"]["trial"]) == ("accuracy", "max", 3), "the first governs"
+    assert shown["front"][0] == {
+        "trial": 0,
+        "metrics": {"accuracy": 0.1, "latency": 1.0},
+        "config": {"x": 0.1},
+    }
+    assert (shown["metric"], shown["mode"], shown["best"]["trial"]) == ("accuracy", "max", 3), (
+        "the first governs"
+    )
     single = run(one(), lambda config, step: {"accuracy": config["x"]})
     assert "front" not in summaries.show(single.history, alive=False, now=single.now)
 
@@ -144,7 +162,9 @@ def test_show_has_the_front_with_its_metrics_and_none_for_one_metric() -> None:
 
 
 def test_a_sampler_is_told_all_metrics_of_the_last_step_the_objective_first() -> None:
-    done = run(spec(), lambda config, step: {"latency": 10.0 * step, "accuracy": config["x"] * step})
+    done = run(
+        spec(), lambda config, step: {"latency": 10.0 * step, "accuracy": config["x"] * step}
+    )
     ended = {result.number: result for result in Listens.last.heard if result.status == "done"}
     assert ended[1].values == (0.4, 20.0)
     assert ended[1].value == 0.4
@@ -166,21 +186,36 @@ def test_a_sampler_is_told_by_how_much_each_constraint_is_broken() -> None:
 
 
 def test_a_metric_that_was_never_reported_breaks_its_constraint() -> None:
-    planner = reported(one(constraints=["latency <= 10"]), [{"accuracy": 1.0}], [{"accuracy": 2.0, "latency": None}])
+    planner = reported(
+        one(constraints=["latency <= 10"]),
+        [{"accuracy": 1.0}],
+        [{"accuracy": 2.0, "latency": None}],
+    )
     assert planner.history.best is None
-    assert [planner._results.of(trial).violations for trial in planner.history.trials] == [(math.inf,), (math.inf,)]
+    assert [planner._results.of(trial).violations for trial in planner.history.trials] == [
+        (math.inf,),
+        (math.inf,),
+    ]
 
 
 def test_the_objective_of_a_trial_that_never_met_a_constraint_is_told_all_the_same() -> None:
-    planner = reported(one(constraints=["latency <= 10"]), [{"accuracy": 1.0, "latency": 20.0}, {"accuracy": 0.5, "latency": 20.0}])
+    planner = reported(
+        one(constraints=["latency <= 10"]),
+        [{"accuracy": 1.0, "latency": 20.0}, {"accuracy": 0.5, "latency": 20.0}],
+    )
     result = planner._results.of(planner.history.trials[0])
     assert (result.value, result.violations) == (1.0, (10.0,))
 
 
 def test_repeats_count_as_broken_by_the_worst_of_them() -> None:
     of = one(constraints=["latency <= 10"], repeats=2, trials=2)
-    planner = reported(of, [{"accuracy": 1.0, "latency": 8.0}], [{"accuracy": 3.0, "latency": 13.0}])
-    assert (planner._results.untold[-1].value, planner._results.untold[-1].violations) == (2.0, (3.0,))
+    planner = reported(
+        of, [{"accuracy": 1.0, "latency": 8.0}], [{"accuracy": 3.0, "latency": 13.0}]
+    )
+    assert (planner._results.untold[-1].value, planner._results.untold[-1].violations) == (
+        2.0,
+        (3.0,),
+    )
 
 
 @pytest.mark.parametrize("search", ["tpe", "nsga2", "random"])
@@ -201,7 +236,9 @@ def test_samplers_bear_a_constraint_on_a_metric_that_never_comes(search: str) ->
 
 
 def test_a_sampler_that_is_told_a_constraint_keeps_to_it() -> None:
-    """The best accuracy is where the constraint is broken; most of what TPE proposes at last is not there."""
+    """The best accuracy is where the constraint is broken; most of what TPE proposes at last is not
+    there.
+    """
     of = one(search="tpe", constraints=["latency <= 5"], trials=60, max_steps=1)
     done = run(of, lambda config, step: {"accuracy": config["x"], "latency": 10 * config["x"]})
     late = [trial.config["x"] for trial in done.history.trials[30:]]
@@ -217,7 +254,11 @@ def test_a_step_that_breaks_a_constraint_is_never_best() -> None:
     of = one(constraints=["latency <= 10"])
     planner = reported(
         of,
-        [{"accuracy": 0.5, "latency": 9.0}, {"accuracy": 0.9, "latency": 11.0}, {"accuracy": 0.6, "latency": 10.0}],
+        [
+            {"accuracy": 0.5, "latency": 9.0},
+            {"accuracy": 0.9, "latency": 11.0},
+            {"accuracy": 0.6, "latency": 10.0},
+        ],
         [{"accuracy": 0.99, "latency": 12.0}],
     )
     history = planner.history
@@ -230,7 +271,9 @@ def test_a_step_that_breaks_a_constraint_is_never_best() -> None:
 
 @pytest.mark.parametrize("order", itertools.permutations([(0.5, 9.0), (0.9, 11.0), (0.7, 3.0)]))
 def test_whatever_the_order_of_the_steps(order: tuple[tuple[float, float], ...]) -> None:
-    planner = reported(one(constraints=["latency <= 10"]), [{"accuracy": a, "latency": b} for a, b in order])
+    planner = reported(
+        one(constraints=["latency <= 10"]), [{"accuracy": a, "latency": b} for a, b in order]
+    )
     trial = planner.history.trials[0]
     assert trial.best == (0.7, order.index((0.7, 3.0)) + 1)
 
@@ -247,12 +290,16 @@ def test_what_a_later_attempt_supersedes_does_not_stay_the_best() -> None:
 
     settle()
     planner.apply(Began(t=0, trial=0, attempt=1, node="n"))
-    planner.apply(Reported(t=0, trial=0, attempt=1, rows=[Row(1, 0.0, {"accuracy": 0.9, "latency": 1.0})]))
+    planner.apply(
+        Reported(t=0, trial=0, attempt=1, rows=[Row(1, 0.0, {"accuracy": 0.9, "latency": 1.0})])
+    )
     planner.apply(Ended(t=0, trial=0, attempt=1, outcome="lost", cause="preempted"))
     settle()
     planner.apply(Began(t=0, trial=0, attempt=2, node="n"))
     assert planner.history.best is None
-    planner.apply(Reported(t=0, trial=0, attempt=2, rows=[Row(1, 0.0, {"accuracy": 0.95, "latency": 99.0})]))
+    planner.apply(
+        Reported(t=0, trial=0, attempt=2, rows=[Row(1, 0.0, {"accuracy": 0.95, "latency": 99.0})])
+    )
     assert planner.history.best is None
 
 
@@ -268,11 +315,25 @@ def test_what_a_later_attempt_supersedes_does_not_stay_the_best() -> None:
         ("latency <= 10", {"latency": None}, math.inf),
     ],
 )
-def test_a_condition_is_read_as_it_is_written(text: str, metrics: dict[str, float | None], violation: float) -> None:
+def test_a_condition_is_read_as_it_is_written(
+    text: str, metrics: dict[str, float | None], violation: float
+) -> None:
     assert Constraint.parse(text, "constraints.0").violation(metrics) == violation
 
 
-@pytest.mark.parametrize("text", ["latency < 10", "latency", "<= 10", "latency <= fast", "latency <= nan", "latency = 10", "10 >= ", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "latency < 10",
+        "latency",
+        "<= 10",
+        "latency <= fast",
+        "latency <= nan",
+        "latency = 10",
+        "10 >= ",
+        "",
+    ],
+)
 def test_another_form_is_refused_with_its_place(text: str) -> None:
     with pytest.raises(SpecError) as caught:
         one(constraints=["memory <= 1", text])
@@ -284,11 +345,17 @@ def test_another_form_is_refused_with_its_place(text: str) -> None:
 
 
 def test_a_sampler_that_cannot_take_them_says_so_and_which_can() -> None:
-    for changes, what in (({"metric": TWO}, "several metrics"), ({"metric": "m", "mode": "min", "constraints": ["a <= 1"]}, "constraints")):
+    for changes, what in (
+        ({"metric": TWO}, "several metrics"),
+        ({"metric": "m", "mode": "min", "constraints": ["a <= 1"]}, "constraints"),
+    ):
         of = spec(**{**changes, "search": f"{__name__}:Single"})
         with pytest.raises(SpecError) as caught:
             of.check_imports()
-        assert (caught.value.key, caught.value.problem) == ("search", f"cannot take {what} into account")
+        assert (caught.value.key, caught.value.problem) == (
+            "search",
+            f"cannot take {what} into account",
+        )
         assert "tpe" in caught.value.hint
 
 
@@ -308,12 +375,16 @@ def test_a_schedule_that_decides_by_one_metric_is_refused_where_there_are_severa
         ({"metric": "a"}, "mode"),
     ],
 )
-def test_metrics_without_their_modes_are_refused_with_the_key(changes: dict[str, Any], key: str) -> None:
+def test_metrics_without_their_modes_are_refused_with_the_key(
+    changes: dict[str, Any], key: str
+) -> None:
     with pytest.raises(SpecError) as caught:
         spec(**changes)
     assert caught.value.key == key
 
 
 def test_a_list_of_one_metric_is_the_same_as_its_name() -> None:
-    assert spec(metric=[{"name": "a", "mode": "min"}]).metrics == one(metric="a", mode="min").metrics
+    assert (
+        spec(metric=[{"name": "a", "mode": "min"}]).metrics == one(metric="a", mode="min").metrics
+    )
     assert samplers.make("random", spec(metric=[{"name": "a", "mode": "min"}]).setting)

@@ -21,11 +21,23 @@ from tests.unit.curve_tables import ROWS, SPACE, write
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     write(tmp_path / "curves.csv")
-    (tmp_path / "work.py").write_text("def train(trial):\n    raise RuntimeError('nothing is trained')\n")
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump({
-        "name": "table", "trainable": "work.py:train", "metric": "loss", "mode": "min", "space": SPACE, "trials": 6, "max_steps": 3,
-        "search": "random",
-    }))
+    (tmp_path / "work.py").write_text(
+        "def train(trial):\n    raise RuntimeError('nothing is trained')\n"
+    )
+    (tmp_path / "spec.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "name": "table",
+                "trainable": "work.py:train",
+                "metric": "loss",
+                "mode": "min",
+                "space": SPACE,
+                "trials": 6,
+                "max_steps": 3,
+                "search": "random",
+            }
+        )
+    )
     (tmp_path / "trace.json").write_text('{"metadata": {"gap_seconds": 5}, "data": [1, 1, 0, 1]}')
     (tmp_path / "gone.json").write_text('{"metadata": {"gap_seconds": 1}, "data": [2, 0]}')
     return tmp_path
@@ -35,7 +47,9 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def regrow(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def regrow(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
     """Runs `regrow simulate` here: status, standard output, standard error."""
     monkeypatch.chdir(files)
     monkeypatch.setenv("COLUMNS", "200")
@@ -64,7 +78,12 @@ def test_it_shows_the_best_and_how_long_it_would_have_taken(regrow: Call) -> Non
 def test_for_machines_it_prints_json(regrow: Call) -> None:
     status, out, _ = regrow("spec.yaml", "--table", "curves.csv", "--workers", "1", "--json")
     found = json.loads(out)
-    assert (status, found["workers"], found["status"], len(found["trials"])) == (0, 1, "finished", 6)
+    assert (status, found["workers"], found["status"], len(found["trials"])) == (
+        0,
+        1,
+        "finished",
+        6,
+    )
     assert found["simulated_s"] >= 18
     assert found["best"]["value"] in {row[4] for row in ROWS}
 
@@ -82,7 +101,20 @@ def test_the_same_twice_is_the_same_log_and_it_can_be_verified(regrow: Call, fil
 
 def test_trials_seed_and_scale_may_be_given(regrow: Call) -> None:
     found = [
-        json.loads(regrow("spec.yaml", "--table", "curves.csv", "--workers", "1", "--json", "--trials", "3", "--scale", scale)[1])
+        json.loads(
+            regrow(
+                "spec.yaml",
+                "--table",
+                "curves.csv",
+                "--workers",
+                "1",
+                "--json",
+                "--trials",
+                "3",
+                "--scale",
+                scale,
+            )[1]
+        )
         for scale in ("1", "100")
     ]
     assert [len(one["trials"]) for one in found] == [3, 3]
@@ -97,14 +129,25 @@ def test_trials_seed_and_scale_may_be_given(regrow: Call) -> None:
         (("spec.yaml", "--table", "."), "cannot be read"),
         (("spec.yaml", "--table", "work.py"), "work.py: there is no column 'depth'"),
         (("spec.yaml", "--table", "curves.csv", "--trace", "spec.yaml"), "spec.yaml is no trace"),
-        (("spec.yaml", "--table", "curves.csv", "--trace", "none.json"), "none.json cannot be read"),
-        (("spec.yaml", "--table", "curves.csv", "--trace", "gone.json"), "every worker is gone for good"),
-        (("spec.yaml", "--table", "curves.csv", "--log", "no/such/folder/a.log"), "a.log cannot be written"),
+        (
+            ("spec.yaml", "--table", "curves.csv", "--trace", "none.json"),
+            "none.json cannot be read",
+        ),
+        (
+            ("spec.yaml", "--table", "curves.csv", "--trace", "gone.json"),
+            "every worker is gone for good",
+        ),
+        (
+            ("spec.yaml", "--table", "curves.csv", "--log", "no/such/folder/a.log"),
+            "a.log cannot be written",
+        ),
         (("spec.yaml", "--table", "curves.csv", "--scale", "inf"), "scale"),
         (("curves.csv", "--table", "curves.csv"), "curves.csv"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(regrow: Call, arguments: tuple[str, ...], said: str) -> None:
+def test_what_is_wrong_is_told_in_one_line(
+    regrow: Call, arguments: tuple[str, ...], said: str
+) -> None:
     status, out, err = regrow(*arguments)
     assert status == 2, err
     assert said in err
@@ -124,16 +167,30 @@ def test_what_is_wrong_is_told_in_one_line(regrow: Call, arguments: tuple[str, .
         ({"warm_start": ["other"]}, "warm_start"),
     ],
 )
-def test_what_a_simulation_cannot_do_is_told_in_one_line(regrow: Call, files: Path, change: dict[str, Any], said: str) -> None:
+def test_what_a_simulation_cannot_do_is_told_in_one_line(
+    regrow: Call, files: Path, change: dict[str, Any], said: str
+) -> None:
     given = {**yaml.safe_load((files / "spec.yaml").read_text()), **change}
-    (files / "spec.yaml").write_text(yaml.safe_dump({name: value for name, value in given.items() if value is not None}))
+    (files / "spec.yaml").write_text(
+        yaml.safe_dump({name: value for name, value in given.items() if value is not None})
+    )
     status, out, err = regrow("spec.yaml", "--table", "curves.csv")
     assert (status, out) == (2, ""), err
     assert said in err
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [("--workers", "0"), ("--workers", "x"), ("--trials", "0"), ("--seed", "-1"), ("--scale", "-1"), ("--scale", "nan")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--workers", "0"),
+        ("--workers", "x"),
+        ("--trials", "0"),
+        ("--seed", "-1"),
+        ("--scale", "-1"),
+        ("--scale", "nan"),
+    ],
+)
 def test_a_number_out_of_range_is_refused(regrow: Call, arguments: tuple[str, str]) -> None:
     status, out, err = regrow("spec.yaml", "--table", "curves.csv", *arguments)
     assert (status, out) == (2, "")
@@ -153,6 +210,8 @@ def test_as_a_process_it_loads_neither_ray_nor_prefect_and_needs_no_trainable(fi
         "try:\n    main()\n"
         "finally:\n    print([m for m in ('ray', 'prefect', 'mlflow') if m in sys.modules], file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=files, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=files, check=False, capture_output=True, text=True
+    )
     assert json.loads(done.stdout)["status"] == "finished"
     assert done.stderr.strip() == "[]"

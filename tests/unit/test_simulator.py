@@ -1,4 +1,6 @@
-"""The simulator of whole experiments: deterministic, true to the planner, and honest about machines that come and go."""
+"""The simulator of whole experiments: deterministic, true to the planner, and honest about machines
+that come and go.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,41 @@ from typing import Any
 
 import pytest
 
-from regrow.search.events import AnyEvent, Began, Closing, Ended, Opened, Reported, Saved, Started, encode
+from regrow.search.events import (
+    AnyEvent,
+    Began,
+    Closing,
+    Ended,
+    Opened,
+    Reported,
+    Saved,
+    Started,
+    encode,
+)
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.planner import seed_for
-from regrow.search.planning.simulator import ALWAYS, Availability, FunctionObjective, Simulation, availability, simulate
+from regrow.search.planning.simulator import (
+    ALWAYS,
+    Availability,
+    FunctionObjective,
+    Simulation,
+    availability,
+    simulate,
+)
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
 from tests.unit.told import kept
 
 SPEC: dict[str, Any] = {
-    "name": "simulated", "trainable": "work.py:train", "metric": "score", "mode": "max", "space": {"x": {"uniform": [0.0, 1.0]}},
-    "search": "random", "schedule": "fifo", "trials": 6, "max_steps": 9,
+    "name": "simulated",
+    "trainable": "work.py:train",
+    "metric": "score",
+    "mode": "max",
+    "space": {"x": {"uniform": [0.0, 1.0]}},
+    "search": "random",
+    "schedule": "fifo",
+    "trials": 6,
+    "max_steps": 9,
 }
 
 
@@ -34,7 +60,9 @@ def function(of: Spec, seconds: float = 1.0) -> FunctionObjective:
     return FunctionObjective(function=rising, spec=of, seconds=seconds)
 
 
-def run(workers: int = 2, machines: Sequence[Availability] = (), seconds: float = 1.0, **changes: Any) -> Simulation:
+def run(
+    workers: int = 2, machines: Sequence[Availability] = (), seconds: float = 1.0, **changes: Any
+) -> Simulation:
     of = spec(**changes)
     return simulate(of, function(of, seconds), workers=workers, availability=machines)
 
@@ -43,7 +71,13 @@ def log(simulation: Simulation) -> bytes:
     return b"\n".join(map(encode, simulation.events))
 
 
-SCHEDULES: list[Any] = ["fifo", "asha", {"asha": {"type": "promotion"}}, {"pbt": {"perturbation_interval": 2}}, "hyperband"]
+SCHEDULES: list[Any] = [
+    "fifo",
+    "asha",
+    {"asha": {"type": "promotion"}},
+    {"pbt": {"perturbation_interval": 2}},
+    "hyperband",
+]
 
 
 # Determinism and truth
@@ -51,7 +85,9 @@ SCHEDULES: list[Any] = ["fifo", "asha", {"asha": {"type": "promotion"}}, {"pbt":
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("machines", [[], availability([1, 1, 0, 1], 2.5, 3)])
-def test_the_same_arguments_give_the_same_bytes_and_the_log_can_be_verified(schedule: Any, machines: list[Availability]) -> None:
+def test_the_same_arguments_give_the_same_bytes_and_the_log_can_be_verified(
+    schedule: Any, machines: list[Availability]
+) -> None:
     first, second = (run(3, machines, schedule=schedule) for _ in range(2))
     assert log(first) == log(second)
     assert verify(first.events).difference is None
@@ -87,13 +123,17 @@ def test_startup_delays_each_attempt() -> None:
 class Seeds:
     """The objective is the seed that the trial has."""
 
-    def at(self, config: Mapping[str, Any], step: int, seed: int) -> tuple[Mapping[str, float], float]:
+    def at(
+        self, config: Mapping[str, Any], step: int, seed: int
+    ) -> tuple[Mapping[str, float], float]:
         return {"score": float(seed)}, 1.0
 
 
 def test_the_objective_is_given_the_trials_own_seed() -> None:
     done = simulate(spec(seed=3), Seeds(), workers=2)
-    assert [trial.values[0] for trial in done.history.trials] == [seed_for(3, n, "trial") for n in range(6)]
+    assert [trial.values[0] for trial in done.history.trials] == [
+        seed_for(3, n, "trial") for n in range(6)
+    ]
 
 
 def test_what_runs_in_slices_of_time_or_events_is_what_runs_at_once() -> None:
@@ -111,7 +151,9 @@ def test_what_runs_in_slices_of_time_or_events_is_what_runs_at_once() -> None:
 
 
 def test_a_sampler_that_runs_out_lets_the_paused_go_on() -> None:
-    """Nobody knows how many a grid of one's own has: that nothing more comes is found when it is asked."""
+    """Nobody knows how many a grid of one's own has: that nothing more comes is found when it is
+    asked.
+    """
     found = run(1, search=f"{__name__}:Three", schedule={"asha": {"type": "promotion"}})
     assert len(found.history.trials) == 3
     assert verify(found.events).difference is None
@@ -141,7 +183,10 @@ def test_what_runs_on_a_machine_that_goes_is_lost_and_goes_on_from_its_checkpoin
     machines = [Availability(changes=(0.0, 3.5, 10.0))]
     done = run(1, machines, trials=1)
     (trial,) = done.history.trials
-    assert [(a.from_step, a.to_step, a.outcome) for a in trial.attempts] == [(0, 3, "lost"), (3, 9, "done")]
+    assert [(a.from_step, a.to_step, a.outcome) for a in trial.attempts] == [
+        (0, 3, "lost"),
+        (3, 9, "done"),
+    ]
     assert trial.attempts[1].t_began == 10.0
     assert done.now == pytest.approx(16.0)
     assert done.history.lost_steps == 0
@@ -238,7 +283,14 @@ def test_without_changes_a_machine_is_there_all_the_time() -> None:
 
 def test_a_machine_is_there_in_turn() -> None:
     one = Availability(changes=(0.0, 10.0, 15.0))
-    assert [one.up(t) for t in (0.0, 9.99, 10.0, 14.9, 15.0, 1e6)] == [True, True, False, False, True, True]
+    assert [one.up(t) for t in (0.0, 9.99, 10.0, 14.9, 15.0, 1e6)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert [one.next_change(t) for t in (0.0, 10.0, 12.0, 15.0)] == [10.0, 15.0, 15.0, None]
     late = Availability(changes=(0.0, 10.0), begins_up=False)
     assert [late.up(t) for t in (0.0, 10.0, 1e6)] == [False, True, True]
@@ -254,7 +306,12 @@ def test_a_trace_of_one_machine_is_shared_out_shifted() -> None:
 
 
 def test_a_trace_of_counts_says_how_many_are_there() -> None:
-    assert states(availability([0, 1, 3, 2, 5], 60, 4), 60, 5) == ["01111", "00111", "00101", "00001"]
+    assert states(availability([0, 1, 3, 2, 5], 60, 4), 60, 5) == [
+        "01111",
+        "00111",
+        "00101",
+        "00001",
+    ]
 
 
 def test_a_trace_of_one_entry_holds_on() -> None:
@@ -303,4 +360,6 @@ def test_a_closed_experiment_leaves_nothing_running() -> None:
     done = run(3, stop={"target": 0.5})
     assert not done.running
     assert not done.history.running
-    assert re.fullmatch("the target 0.5 was reached", str(done.history.closing and done.history.closing.why))
+    assert re.fullmatch(
+        "the target 0.5 was reached", str(done.history.closing and done.history.closing.why)
+    )

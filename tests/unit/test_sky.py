@@ -1,4 +1,6 @@
-"""The task of SkyPilot that `regrow cluster export --sky` writes, against the schema of SkyPilot 0.14.1 (of the keys that are used)."""
+"""The task of SkyPilot that `regrow cluster export --sky` writes, against the schema of SkyPilot
+0.14.1 (of the keys that are used).
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,22 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def exported(folder: Path, cluster: dict[str, Any], *words: str) -> tuple[int, str]:
     file = folder / "cluster.yaml"
     file.write_text(yaml.safe_dump(cluster))
-    done = CliRunner().invoke(app, ["cluster", "export", str(file), "--sky", "-o", str(folder / "out"), *words])
-    return done.exit_code, done.output if done.exception is None else f"{done.output}{done.exception}"
+    done = CliRunner().invoke(
+        app, ["cluster", "export", str(file), "--sky", "-o", str(folder / "out"), *words]
+    )
+    return (
+        done.exit_code,
+        done.output if done.exception is None else f"{done.output}{done.exception}",
+    )
 
 
 def test_the_task_is_what_skypilot_takes_and_the_same_each_time(tmp_path: Path) -> None:
-    cluster = {**AWS, "python": "/opt/venv/bin/python", "env": {"A": "plain", "KEY": "$SECRET"}, "setup": ["nvidia-smi"]}
+    cluster = {
+        **AWS,
+        "python": "/opt/venv/bin/python",
+        "env": {"A": "plain", "KEY": "$SECRET"},
+        "setup": ["nvidia-smi"],
+    }
     assert exported(tmp_path, cluster)[0] == 0
     written = (tmp_path / "out" / "sky.yaml").read_bytes()
     assert exported(tmp_path, cluster)[0] == 0
@@ -39,8 +51,12 @@ def test_the_task_is_what_skypilot_takes_and_the_same_each_time(tmp_path: Path) 
     task = yaml.safe_load(written)
     jsonschema.validate(task, SCHEMA)
     assert task["num_nodes"] == 31
-    assert [(kind["infra"], kind["instance_type"], kind["use_spot"]) for kind in task["resources"]["ordered"]] == [
-        ("aws/us-west-2", "g5.xlarge", True), ("aws/us-west-2", "g5.xlarge", False),
+    assert [
+        (kind["infra"], kind["instance_type"], kind["use_spot"])
+        for kind in task["resources"]["ordered"]
+    ] == [
+        ("aws/us-west-2", "g5.xlarge", True),
+        ("aws/us-west-2", "g5.xlarge", False),
     ]
     assert task["envs"] == {"A": "plain", "EXPERIMENT": None, "STATE": None}
     assert task["secrets"] == {"KEY": None}
@@ -60,8 +76,13 @@ def test_what_the_environment_is_made_of_is_beside_the_task(tmp_path: Path) -> N
     assert {"sky.yaml", "requirements.txt"} < names
     task = yaml.safe_load((tmp_path / "out" / "sky.yaml").read_text())
     jsonschema.validate(task, SCHEMA)
-    assert {here.removeprefix("./") for here in task["file_mounts"].values() if here.startswith("./")} == names - {"sky.yaml"}
-    assert [kind["infra"] for kind in task["resources"]["ordered"][:2]] == ["aws/us-west-2/us-west-2b", "aws/us-west-2/us-west-2a"]
+    assert {
+        here.removeprefix("./") for here in task["file_mounts"].values() if here.startswith("./")
+    } == names - {"sky.yaml"}
+    assert [kind["infra"] for kind in task["resources"]["ordered"][:2]] == [
+        "aws/us-west-2/us-west-2b",
+        "aws/us-west-2/us-west-2a",
+    ]
 
 
 def test_machines_of_ones_own_are_no_task(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ def test_the_trainable_s_file_and_the_folder_s_sources_are_hashed(tmp_path: Path
     assert sources(str(tmp_path), command.program)["code"]["file"] == "train.sh"
 
 
-@pytest.mark.parametrize("aside", [".git", ".venv", "env", "__pycache__", "data", "state", "node_modules"])
+@pytest.mark.parametrize(
+    "aside", [".git", ".venv", "env", "__pycache__", "data", "state", "node_modules"]
+)
 def test_what_is_no_source_of_the_user_s_is_left_out(tmp_path: Path, aside: str) -> None:
     put(tmp_path, train_py="a = 1")
     before = sources(str(tmp_path), "train.py:train")
@@ -56,7 +58,9 @@ def test_what_is_no_source_of_the_user_s_is_left_out(tmp_path: Path, aside: str)
     assert sources(str(tmp_path), "train.py:train") == before
 
 
-def test_it_is_bounded_and_says_where_it_left_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_bounded_and_says_where_it_left_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(tmp_path, **{f"m{n}_py": str(n) for n in range(9)}, z__train_py="a = 1")
     (tmp_path / "huge.py").write_bytes(b"#" * (module.MOST_BYTES + 1))
     assert "huge.py" not in sources(str(tmp_path), "")["files"]
@@ -66,7 +70,11 @@ def test_it_is_bounded_and_says_where_it_left_off(tmp_path: Path, monkeypatch: p
     assert "z/train.py" in few["files"], "the trainable's own file is always among them"
     monkeypatch.setattr(module, "MOST_ENTRIES", 3)
     assert sources(str(tmp_path), "z.train:train")["code"] | {"working_dir_sha256": ""} == {
-        "file": "z/train.py", "sha256": few["code"]["sha256"], "working_dir_sha256": "", "files": 1, "complete": False,
+        "file": "z/train.py",
+        "sha256": few["code"]["sha256"],
+        "working_dir_sha256": "",
+        "files": 1,
+        "complete": False,
     }
 
 
@@ -81,7 +89,10 @@ def test_what_changed_is_said_in_one_line_with_the_commit(tmp_path: Path) -> Non
     now = collect(str(tmp_path), "train.py:train")
     commit = now["git"]["commit"][:7]
     line = code_changed(before, now)
-    assert line == f"code: train.py changed since the session of 2026-11-21 14:02 (commit {commit}, dirty)"
+    assert (
+        line
+        == f"code: train.py changed since the session of 2026-11-21 14:02 (commit {commit}, dirty)"
+    )
     put(tmp_path, net_py="b = 3", new_py="d")
     (tmp_path / "old.py").unlink()
     line = code_changed(before, collect(str(tmp_path), "train.py:train"))
@@ -98,4 +109,7 @@ def test_a_new_commit_of_the_same_files_is_said_too_and_an_old_log_says_nothing(
     assert code_changed(opened({}), two) is None
     many = {"files": {f"m{n}.py": "x" for n in range(9)}}
     line = code_changed(opened({"files": {}}), many)
-    assert line == "code: m0.py, m1.py, m2.py and 6 others changed since the session of 2026-11-21 14:02"
+    assert (
+        line
+        == "code: m0.py, m1.py, m2.py and 6 others changed since the session of 2026-11-21 14:02"
+    )

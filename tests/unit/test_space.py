@@ -44,7 +44,6 @@ def refusal(mapping: Any) -> SpecError:
 
 
 # ---- the written form
-# ----------------------------------------------------------------------------------------
 
 
 def test_yaml_and_python_make_equal_spaces() -> None:
@@ -105,7 +104,9 @@ def test_a_trainable_that_changes_a_value_does_not_change_the_space() -> None:
 
 
 def test_a_map_is_a_group_unless_a_keyword_has_an_argument() -> None:
-    space = Space.parse({"batch": {"normal": {"choice": [True, False]}, "grid": {"uniform": [0, 1]}, "int": 3}})
+    space = Space.parse(
+        {"batch": {"normal": {"choice": [True, False]}, "grid": {"uniform": [0, 1]}, "int": 3}}
+    )
     assert [p.name for p in space.flat] == ["batch.normal", "batch.grid", "batch.int"]
 
 
@@ -116,7 +117,6 @@ def test_text_that_looks_like_a_number_can_be_meant() -> None:
 
 
 # ---- conditions
-# ----------------------------------------------------------------------------------------------
 
 
 def test_a_parameter_is_active_where_its_condition_holds() -> None:
@@ -160,11 +160,15 @@ def test_a_groups_condition_holds_for_all_of_it() -> None:
 
 def test_true_and_one_are_different_values_of_a_condition() -> None:
     space = Space.parse({"a": {"choice": [True, 1, "1"]}, "b": {"constant": 0, "when": {"a": 1}}})
-    assert [("b" in space.active({"a": a})) for a in (True, 1, 1.0, "1")] == [False, True, True, False]
+    assert [("b" in space.active({"a": a})) for a in (True, 1, 1.0, "1")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 # ---- refusals
-# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,11 @@ def test_true_and_one_are_different_values_of_a_condition() -> None:
         ({"a": {"uniform": [1, 1]}}, "space.a.uniform", "equal; write the constant 1"),
         ({"a": {"loguniform": [0, 1]}}, "space.a.loguniform", "above 0"),
         ({"a": {"logint": [0, 9]}}, "space.a.logint", "above 0"),
-        ({"a": {"loguniform": ["1e-3", 1]}}, "space.a.loguniform", '"1e-3" is text, not a number; write 1.0e-3, without quotes'),
+        (
+            {"a": {"loguniform": ["1e-3", 1]}},
+            "space.a.loguniform",
+            '"1e-3" is text, not a number; write 1.0e-3, without quotes',
+        ),
         ({"a": {"uniform": ["0.5", 1]}}, "space.a.uniform", "without quotes"),
         ({"a": {"uniform": [0, True]}}, "space.a.uniform", "true is not a number"),
         ({"a": {"uniform": [0, math.inf]}}, "space.a.uniform", "inf is not a finite number"),
@@ -193,15 +201,35 @@ def test_true_and_one_are_different_values_of_a_condition() -> None:
         ({"a": {"int": [1, 2.0]}}, "space.a.int", "not a whole number; write 2"),
         ({"a": {"int": [1, 2**60]}}, "space.a.int", "beyond 2**53"),
         ({"a": {"normal": [0, 0]}}, "space.a.normal", "standard deviation"),
-        ({"a": {"logunifrom": [0.1, 1]}}, "space.a.logunifrom", "did you mean {loguniform: [0.1, 1]}?"),
+        (
+            {"a": {"logunifrom": [0.1, 1]}},
+            "space.a.logunifrom",
+            "did you mean {loguniform: [0.1, 1]}?",
+        ),
         ({"a": {"values": [1, 2]}}, "space.a", "write a: {choice: [1, 2]}"),
         ({"a": {"uniform": [0, 1], "normal": [0, 1]}}, "space.a", "two domains"),
         ({"a": {"choice": []}}, "space.a.choice", "nothing to choose from"),
         ({"a": {"choice": "sgd"}}, "space.a.choice", "not a list"),
         ({"a": {"choice": [1, 1.0]}}, "space.a.choice", "there twice"),
         ({"a": {"grid": [[1], [1]]}}, "space.a.grid", "there twice"),
+        ({"a": {"choice": [1, {"uniform": [0, 1]}]}}, "space.a.choice", "a domain inside a choice"),
+        (
+            {"a": {"b": {"grid": [1, [{"x": {"int": [0, 1]}}]]}}},
+            "space.a.b.grid",
+            "a domain inside a choice",
+        ),
+        (
+            {"a": rg.choice([{"x": {"uniform": [0, 1]}}])},
+            "space.a.choice",
+            "a domain inside a choice",
+        ),
+        ({"a": {"choice": [rg.uniform(0, 1)]}}, "space.a.choice", "a domain inside a choice"),
         ({"a": {"choice": [math.nan]}}, "space.a.choice", "not a finite number"),
-        ({"a": {"choice": ["1e-3"]}}, "space.a.choice", "is text, not a number; write 1.0e-3, without quotes"),
+        (
+            {"a": {"choice": ["1e-3"]}},
+            "space.a.choice",
+            "is text, not a number; write 1.0e-3, without quotes",
+        ),
         ({"a": {"choice": [print]}}, "space.a.choice", "not a JSON value"),
         ({"a": {"choice": [{1: 2}]}}, "space.a.choice", "must be text"),
         ({"a": "1e-3"}, "space.a", "write 1.0e-3"),
@@ -245,13 +273,21 @@ def test_a_condition_that_can_never_hold_is_refused(parent: Any, value: Any, say
 
 def test_a_cycle_is_shown() -> None:
     two = {"choice": [1, 2]}
-    error = refusal({"a": two | {"when": {"c": 1}}, "b": two | {"when": {"a": 1}}, "c": two | {"when": {"b": 1}}})
+    error = refusal(
+        {
+            "a": two | {"when": {"c": 1}},
+            "b": two | {"when": {"a": 1}},
+            "c": two | {"when": {"b": 1}},
+        }
+    )
     assert error.value == "a -> c -> b -> a"
 
 
 def test_a_condition_against_its_groups_is_refused() -> None:
     inner = {"uniform": [0, 1], "when": {"o": 2}}
-    assert "contradicts" in str(refusal({"o": {"choice": [1, 2]}, "g": {"when": {"o": 1}, "x": inner}}))
+    assert "contradicts" in str(
+        refusal({"o": {"choice": [1, 2]}, "g": {"when": {"o": 1}, "x": inner}})
+    )
 
 
 def test_a_domain_made_in_python_is_checked_at_once() -> None:
@@ -263,33 +299,43 @@ def test_a_domain_made_in_python_is_checked_at_once() -> None:
 
 @pytest.mark.parametrize("value", [[0.1, 0.01], print, lambda: None])
 def test_the_error_survives_pickling(value: Any) -> None:
-    error = SpecError("space.lr.loguniform", value, "bounds are reversed", "write [low, high]").at("sweep.yaml")
+    error = SpecError("space.lr.loguniform", value, "bounds are reversed", "write [low, high]").at(
+        "sweep.yaml"
+    )
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is SpecError
     assert str(copy) == str(error)
     assert (copy.key, copy.problem, copy.hint, copy.where) == (
-        "space.lr.loguniform", "bounds are reversed", "write [low, high]", "sweep.yaml",
+        "space.lr.loguniform",
+        "bounds are reversed",
+        "write [low, high]",
+        "sweep.yaml",
     )
 
 
 def test_the_error_is_one_line() -> None:
-    error = SpecError("space.lr.loguniform", [0.1, 0.01], "bounds are reversed", "write [low, high]")
+    error = SpecError(
+        "space.lr.loguniform", [0.1, 0.01], "bounds are reversed", "write [low, high]"
+    )
     assert str(error) == "space.lr.loguniform: [0.1, 0.01]: bounds are reversed; write [low, high]"
     assert str(error.at("sweep.yaml")) == f"sweep.yaml: {error}"
 
 
 # ---- properties
-# ----------------------------------------------------------------------------------------------
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 scalars = st.none() | st.booleans() | st.integers(-99, 99) | numbers | st.text(max_size=5)
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner))
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner)
+)
 
 
 @st.composite
 def domains(draw: st.DrawFn) -> Domain:
     """Any domain."""
-    kind = draw(st.sampled_from(["float", "quniform", "int", "normal", "choice", "grid", "constant"]))
+    kind = draw(
+        st.sampled_from(["float", "quniform", "int", "normal", "choice", "grid", "constant"])
+    )
     log = draw(st.booleans())
     if kind == "float":
         low, high = sorted((draw(numbers), draw(numbers)))
@@ -304,7 +350,11 @@ def domains(draw: st.DrawFn) -> Domain:
         return rg.quniform(low, low + step * (cells + draw(st.sampled_from([0.01, 0.5]))), step)
     if kind == "int":
         low, width = draw(st.integers(1, 50)), draw(st.integers(1, 1000))
-        return rg.logint(low, low + width) if log else rg.randint(-low, -low + width, draw(st.integers(1, width)))
+        return (
+            rg.logint(low, low + width)
+            if log
+            else rg.randint(-low, -low + width, draw(st.integers(1, width)))
+        )
     if kind == "normal":
         return rg.normal(draw(numbers), draw(st.floats(1e-6, 1e6)))
     if kind == "constant":
@@ -325,7 +375,9 @@ def spaces(draw: st.DrawFn) -> dict[str, Any]:
         for child in names:
             parent = draw(st.sampled_from([None, *parents]))
             if parent is not None and parent < child:  # so there is no cycle
-                chosen = tops[parent].cell(draw(st.integers(0, min(tops[parent].cells or 1, 30) - 1)))
+                chosen = tops[parent].cell(
+                    draw(st.integers(0, min(tops[parent].cells or 1, 30) - 1))
+                )
                 target[child] = replace(target[child], when={f".{parent}": [chosen]})
     return written
 

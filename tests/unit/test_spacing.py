@@ -1,4 +1,6 @@
-"""Writes to the log cost money in a bucket: they are gathered, and nothing that comes after quiet waits."""
+"""Writes to the log cost money in a bucket: they are gathered, and nothing that comes after quiet
+waits.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import asyncio
 
 import pytest
 
-from regrow.infra.coordinator.ledger import Ledger
-from regrow.infra.coordinator.spacing import BURST, Spacing
+from regrow.flows.coordinator.commit_interval import BURST, Spacing
+from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores import gather_seconds
 from regrow.infra.stores.memory import MemoryStore
@@ -67,7 +69,9 @@ def test_the_log_in_a_bucket_is_written_in_few_requests_and_its_end_at_once() ->
 
         ledger.record(Closing(t=1.0, status="stopped", why="", by="user"))
         for trial in sorted(ledger.history.running):
-            ledger.record(Ended(t=1.0, trial=trial, attempt=1, outcome="lost", cause="preempted", by="driver"))
+            ledger.record(
+                Ended(t=1.0, trial=trial, attempt=1, outcome="lost", cause="preempted", by="driver")
+            )
         writer = asyncio.create_task(ledger.write())
         await asyncio.wait_for(ledger.committed(), 20)
         assert isinstance(read_events(store)[-1], Closed)

@@ -1,4 +1,6 @@
-"""A database that takes long to make is copied from a template, and made where there is no sound one."""
+"""A database that takes long to make is copied from a template, and made where there is no sound
+one.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def tables(database: Path) -> list[str]:
 def test_the_first_one_is_made_and_leaves_the_template_of_the_second(tmp_path: Path) -> None:
     made: list[str] = []
     for name in ("first.db", "second.db"):
-        fill_from_template(tmp_path / name, tmp_path / "cache" / "template.db", making(tmp_path / name, made))
+        fill_from_template(
+            tmp_path / name, tmp_path / "cache" / "template.db", making(tmp_path / name, made)
+        )
         assert tables(tmp_path / name) == ["one"]
     assert made == ["first.db"]
 
@@ -49,5 +53,9 @@ def test_a_template_that_is_torn_is_made_anew(tmp_path: Path, left: bytes) -> No
 def test_a_template_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     made: list[str] = []
-    fill_from_template(tmp_path / "first.db", tmp_path / "cache" / "template.db", making(tmp_path / "first.db", made))
+    fill_from_template(
+        tmp_path / "first.db",
+        tmp_path / "cache" / "template.db",
+        making(tmp_path / "first.db", made),
+    )
     assert tables(tmp_path / "first.db") == ["one"]

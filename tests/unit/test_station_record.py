@@ -1,4 +1,6 @@
-"""What the folder of a station tells: which drivers were lost, and the ports that its pages keep."""
+"""What the folder of a station tells: which drivers were lost, and the ports that its pages
+keep.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,20 @@ import json
 import socket
 from pathlib import Path
 
+from regrow.apps.station import parts
 from regrow.infra.machine import locks
+from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
-from regrow.station import parts, record
 
 
-def test_a_driver_that_was_killed_over_an_order_is_found_until_it_is_seen_to(tmp_path: Path) -> None:
+def test_a_driver_that_was_killed_over_an_order_is_found_until_it_is_seen_to(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "drivers").mkdir()
-    gone, idle, alive = (tmp_path / "drivers" / f"{pid}.json" for pid in (2_000_000_001, 2_000_000_002, 2_000_000_003))
+    gone, idle, alive = (
+        tmp_path / "drivers" / f"{pid}.json"
+        for pid in (2_000_000_001, 2_000_000_002, 2_000_000_003)
+    )
     gone.write_text(json.dumps({"idle": False, "name": "a", "flow_run": None}))
     idle.write_text(json.dumps({"idle": True, "port": 1, "token": "x"}))
     alive.write_text(json.dumps({"idle": False, "name": "b", "flow_run": None}))
@@ -45,14 +53,28 @@ def test_a_driver_on_a_head_that_is_gone_waits_for_nothing(tmp_path: Path) -> No
 
 def test_a_station_tells_servers_of_its_own_from_others(tmp_path: Path) -> None:
     station = record.Station(
-        folder=tmp_path, pid=1, since=0.0, prefix="", version="", page_url="", prefect_url="http://127.0.0.1:4200",
-        prefect_api="http://127.0.0.1:4200/api", mlflow_url="http://127.0.0.1:5000",
+        folder=tmp_path,
+        pid=1,
+        since=0.0,
+        prefix="",
+        version="",
+        page_url="",
+        prefect_url="http://127.0.0.1:4200",
+        prefect_api="http://127.0.0.1:4200/api",
+        mlflow_url="http://127.0.0.1:5000",
     )
-    own = {"PREFECT_API_URL": station.prefect_api, "MLFLOW_TRACKING_URI": f"{station.mlflow_url}/", "RAY_ADDRESS": ""}
+    own = {
+        "PREFECT_API_URL": station.prefect_api,
+        "MLFLOW_TRACKING_URI": f"{station.mlflow_url}/",
+        "RAY_ADDRESS": "",
+    }
     assert station.unlike({}) is None
     assert station.unlike(own) is None
     assert station.unlike({**own, "RAY_ADDRESS": "10.0.0.1:6379"}) == "RAY_ADDRESS"
-    assert station.unlike({**own, "MLFLOW_TRACKING_URI": "http://mlflow.team"}) == "MLFLOW_TRACKING_URI"
+    assert (
+        station.unlike({**own, "MLFLOW_TRACKING_URI": "http://mlflow.team"})
+        == "MLFLOW_TRACKING_URI"
+    )
 
 
 def test_what_a_station_of_another_version_tells_beyond_is_left_alone(tmp_path: Path) -> None:
@@ -60,10 +82,20 @@ def test_what_a_station_of_another_version_tells_beyond_is_left_alone(tmp_path: 
     folder = record.folder_of(places)
     folder.mkdir(parents=True)
     station = record.Station(
-        folder=folder, pid=1, since=0.0, prefix="", version="9", page_url="", prefect_url="", prefect_api="", mlflow_url=""
+        folder=folder,
+        pid=1,
+        since=0.0,
+        prefix="",
+        version="9",
+        page_url="",
+        prefect_url="",
+        prefect_api="",
+        mlflow_url="",
     )
     station.write()
-    record.write(folder / "station.json", {**record.read(folder / "station.json"), "of_tomorrow": 1})
+    record.write(
+        folder / "station.json", {**record.read(folder / "station.json"), "of_tomorrow": 1}
+    )
     lock = locks.take(folder / "station.lock")
     assert lock is not None
     with lock:

@@ -15,9 +15,9 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.tasks import trial as trials
-from regrow.tasks.attempt import Finished
-from regrow.tasks.trial import Trial
+from regrow.tasks.ports.executor import Finished
+from regrow.tasks.trial import trial as trials
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Attempting, Killed, sent
 from tests.unit.office import MakeOffice
 
@@ -27,14 +27,28 @@ Curve = Callable[[Mapping[str, Any], int], Any]
 def spec(values: Sequence[float] = (1.0, 2.0, 3.0), **changes: Any) -> Spec:
     """Trials one after the other, each with one of `values`."""
     given = {
-        "name": "stops", "trainable": "work.py:train", "metric": "score", "mode": "max", "search": "grid", "max_steps": 4,
-        "space": {"x": {"grid": list(values)}}, **changes,
+        "name": "stops",
+        "trainable": "work.py:train",
+        "metric": "score",
+        "mode": "max",
+        "search": "grid",
+        "max_steps": 4,
+        "space": {"x": {"grid": list(values)}},
+        **changes,
     }
     return Spec.parse(given)
 
 
-def run(of: Spec, curve: Curve = lambda config, step: config["x"], *, workers: int = 1, seconds: float = 1.0) -> Simulation:
-    done = simulate(of, FunctionObjective(function=curve, spec=of, seconds=seconds), workers=workers)
+def run(
+    of: Spec,
+    curve: Curve = lambda config, step: config["x"],
+    *,
+    workers: int = 1,
+    seconds: float = 1.0,
+) -> Simulation:
+    done = simulate(
+        of, FunctionObjective(function=curve, spec=of, seconds=seconds), workers=workers
+    )
     assert verify(done.events).difference is None
     return done
 
@@ -48,7 +62,12 @@ def why(done: Simulation) -> str | None:
 
 @pytest.mark.parametrize(
     ("mode", "values", "target", "ended"),
-    [("max", [1, 2, 3], 2.0, 2), ("min", [3, 2, 1], 2.0, 2), ("max", [1, 2, 3], 3.5, 3), ("max", [1, 2, 3], 0.0, 1)],
+    [
+        ("max", [1, 2, 3], 2.0, 2),
+        ("min", [3, 2, 1], 2.0, 2),
+        ("max", [1, 2, 3], 3.5, 3),
+        ("max", [1, 2, 3], 0.0, 1),
+    ],
 )
 def test_target(mode: str, values: list[float], target: float, ended: int) -> None:
     done = run(spec(values, mode=mode, stop={"target": target}))
@@ -99,7 +118,14 @@ def test_plateau(values: list[float], plateau: dict[str, Any], ended: int) -> No
 
 
 def test_a_plateau_of_the_mode_min() -> None:
-    assert len(run(spec([3, 2, 1, 4, 5, 6], mode="min", stop={"plateau": {"trials": 2}})).history.trials) == 5
+    assert (
+        len(
+            run(
+                spec([3, 2, 1, 4, 5, 6], mode="min", stop={"plateau": {"trials": 2}})
+            ).history.trials
+        )
+        == 5
+    )
 
 
 def test_number_of_trials_that_ended() -> None:
@@ -126,7 +152,9 @@ def test_the_first_that_holds_counts_also_beside_all() -> None:
 
 
 def test_a_stopped_experiment_that_is_resumed_with_more_trials_stops_at_once() -> None:
-    of = spec([1, 2, 3], search="random", space={"x": {"uniform": [0, 1]}}, trials=3, stop={"target": 0.0})
+    of = spec(
+        [1, 2, 3], search="random", space={"x": {"uniform": [0, 1]}}, trials=3, stop={"target": 0.0}
+    )
     first = run(of)
     again = Simulation(spec=of, objective=first.objective, workers=1).open(first.events).run()
     assert len(again.history.trials) == len(first.history.trials)
@@ -140,14 +168,24 @@ def test_a_stopped_experiment_that_is_resumed_with_more_trials_stops_at_once() -
         ({"plateau": {"steps": 3}}, "stop.plateau", "write {trials: N}"),
         ({"plateau": {"trials": 0}}, "stop.plateau.trials", "write 1 or more"),
         ({"trial": {"plateau": {"trials": 3}}}, "stop.trial.plateau", "write {steps: N}"),
-        ({"trial": {"function": "nothing"}}, "stop.trial.function", "write file.py:function or package.module:function"),
+        (
+            {"trial": {"function": "nothing"}},
+            "stop.trial.function",
+            "write file.py:function or package.module:function",
+        ),
         ({"all": [{"trial": {"target": 1.0}}]}, "stop.all", "write stop: {trial: ...}"),
-        ({"plateau": {"trials": 2, "tolerance": 1}, "all": [{"plateau": {"trials": 2}}]}, "stop", "give each plateau the same one"),
+        (
+            {"plateau": {"trials": 2, "tolerance": 1}, "all": [{"plateau": {"trials": 2}}]},
+            "stop",
+            "give each plateau the same one",
+        ),
         ({"hours": 0}, "stop.hours", "write a number above 0"),
         ({"target": "0.5"}, "stop.target", "write 0.5, without quotes"),
     ],
 )
-def test_a_condition_that_makes_no_sense_is_refused_with_its_key(stop: Any, key: str, hint: str) -> None:
+def test_a_condition_that_makes_no_sense_is_refused_with_its_key(
+    stop: Any, key: str, hint: str
+) -> None:
     with pytest.raises(SpecError) as caught:
         spec(stop=stop)
     assert (caught.value.key, caught.value.hint) == (key, hint)
@@ -169,14 +207,18 @@ def test_a_condition_that_makes_no_sense_is_refused_with_its_key(stop: Any, key:
         ({"sign": 1.0}, [1, 2, 3], None),
     ],
 )
-def test_target_and_plateau_of_a_trial(ending: dict[str, Any], values: list[float], ends: int | None) -> None:
+def test_target_and_plateau_of_a_trial(
+    ending: dict[str, Any], values: list[float], ends: int | None
+) -> None:
     endings = Endings(Ending(**ending))
     found = None
     for step, value in enumerate(values, start=1):
         endings.tell(value)
         if endings.why is not None and found is None:
             found = step
-            assert Endings(Ending(**ending), values[:step]).why == endings.why, "restored there, it knows"
+            assert Endings(Ending(**ending), values[:step]).why == endings.why, (
+                "restored there, it knows"
+            )
     assert found == ends
 
 
@@ -191,12 +233,16 @@ def test_in_a_simulation_a_trial_that_has_done_enough_is_done() -> None:
 
 
 class Runs:
-    """Runs the next attempt of an office with the conditions of its specification, as a driver would send them."""
+    """Runs the next attempt of an office with the conditions of its specification, as a driver
+    would send them.
+    """
 
     def __init__(self, make_office: MakeOffice, attempt: Attempting) -> None:
         self.make_office, self.attempt = make_office, attempt
 
-    def __call__(self, train: Callable[[Trial], None], *, enough: Any = None, **changes: Any) -> Finished:
+    def __call__(
+        self, train: Callable[[Trial], None], *, enough: Any = None, **changes: Any
+    ) -> Finished:
         if changes:
             self.office = self.make_office(**{"max_steps": 6, **changes})
         return self.attempt(self.office, train, enough=enough)
@@ -209,10 +255,15 @@ def runs(make_office: MakeOffice, attempt: Attempting) -> Runs:
 
 def counting(trial: Trial) -> None:
     for step in trial.steps():
-        trial.report({"score": float(step), "loss": -float(step)}, checkpoint=lambda folder: (folder / "w").write_text("w"))
+        trial.report(
+            {"score": float(step), "loss": -float(step)},
+            checkpoint=lambda folder: (folder / "w").write_text("w"),
+        )
 
 
-def test_a_real_trial_that_reached_its_target_is_done_with_a_checkpoint_of_that_step(runs: Runs) -> None:
+def test_a_real_trial_that_reached_its_target_is_done_with_a_checkpoint_of_that_step(
+    runs: Runs,
+) -> None:
     finished = runs(counting, stop={"trial": {"target": 3.0}}, checkpoint={"every_steps": 100})
     assert (finished.ended.outcome, finished.ended.step) == ("done", 3)
     assert finished.ended.message == "it reached its target, 3"
@@ -222,7 +273,11 @@ def test_a_real_trial_that_reached_its_target_is_done_with_a_checkpoint_of_that_
 
 def test_a_trainable_with_a_loop_of_its_own_is_unwound(runs: Runs) -> None:
     finished = runs(in_a_loop, stop={"trial": {"plateau": {"steps": 2}}}, max_steps=None)
-    assert (finished.ended.outcome, finished.ended.step, finished.ended.message) == ("done", 3, "no better value in 2 steps")
+    assert (finished.ended.outcome, finished.ended.step, finished.ended.message) == (
+        "done",
+        3,
+        "no better value in 2 steps",
+    )
 
 
 def test_a_function_of_the_user_ends_a_trial(runs: Runs) -> None:
@@ -233,7 +288,11 @@ def test_a_function_of_the_user_ends_a_trial(runs: Runs) -> None:
         return metrics["loss"] <= -4
 
     finished = runs(counting, enough=enough, stop={"trial": {"function": "work_under_test:enough"}})
-    assert (finished.ended.outcome, finished.ended.step, finished.ended.message) == ("done", 4, "its stop function says so")
+    assert (finished.ended.outcome, finished.ended.step, finished.ended.message) == (
+        "done",
+        4,
+        "its stop function says so",
+    )
     assert asked == [(0, -1.0), (0, -2.0), (0, -3.0), (0, -4.0)]
 
 
@@ -267,10 +326,14 @@ def in_a_loop(trial: Trial) -> None:
 
 
 @pytest.mark.parametrize("train", [counting, in_a_loop])
-def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(runs: Runs, train: Callable[[Trial], None]) -> None:
+def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(
+    runs: Runs, train: Callable[[Trial], None]
+) -> None:
     def killed(trial: Trial) -> None:
         for step in trial.steps():
-            trial.report({"score": float(step)}, checkpoint=lambda folder: (folder / "w").write_text("w"))
+            trial.report(
+                {"score": float(step)}, checkpoint=lambda folder: (folder / "w").write_text("w")
+            )
             if step == 3:
                 sent(trial)
                 raise Killed
@@ -297,13 +360,28 @@ def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(runs: R
         ({"schedule": "median"}, False),
     ],
 )
-def test_an_experiment_in_which_nothing_ends_a_trial_knows_it(changes: dict[str, Any], endless: bool) -> None:
-    given = {"name": "x", "trainable": "a.py:b", "metric": "m", "mode": "min", "space": {"x": {"uniform": [0, 1]}}, "trials": 2}
+def test_an_experiment_in_which_nothing_ends_a_trial_knows_it(
+    changes: dict[str, Any], endless: bool
+) -> None:
+    given = {
+        "name": "x",
+        "trainable": "a.py:b",
+        "metric": "m",
+        "mode": "min",
+        "space": {"x": {"uniform": [0, 1]}},
+        "trials": 2,
+    }
     assert Spec.parse({**given, **changes}).endless is endless
 
 
-def test_a_trial_that_nothing_ends_ends_after_a_million_steps(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (specs.MOST_STEPS, spec(max_steps=None).most_steps, spec(max_steps=2_000_000).most_steps) == (10**6, 10**6, 2_000_000)
+def test_a_trial_that_nothing_ends_ends_after_a_million_steps(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        specs.MOST_STEPS,
+        spec(max_steps=None).most_steps,
+        spec(max_steps=2_000_000).most_steps,
+    ) == (10**6, 10**6, 2_000_000)
     monkeypatch.setattr(trials, "MOST_STEPS", 7)
     finished = runs(counting, max_steps=None)
     assert (finished.ended.outcome, finished.ended.step) == ("done", 7)

@@ -1,17 +1,21 @@
-"""What is set for our own processes on a machine with a proxy, a long TMPDIR or few files, and what is left alone."""
+"""What is set for our own processes on a machine with a proxy, a long TMPDIR or few files, and what
+is left alone.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from regrow.infra.machine.surroundings import FILES, direct, short_tmp
+from regrow.infra.machine.host_environment import FILES, a_home, direct, ray_folder
 from regrow.tasks.errors import UserError
+from regrow.tasks.process import temporary
 
 PROXY = "http://proxy.example:3128"
 
@@ -20,36 +24,81 @@ PROXY = "http://proxy.example:3128"
 def test_loopback_goes_to_no_proxy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in {name: PROXY, **direct({name: PROXY})}.items():
         monkeypatch.setenv(variable, value)
-    assert all(urllib.request.proxy_bypass(host) for host in ("127.0.0.1", "127.0.0.2", "localhost"))
+    assert all(urllib.request.proxy_bypass(host) for host in ("127.0.0.1", "localhost"))
     assert not urllib.request.proxy_bypass("example.com"), "the user's proxy is for all else"
 
 
 def test_the_users_own_exceptions_stay() -> None:
     found = direct({"http_proxy": PROXY, "no_proxy": "intern.example, 127.0.0.1"})
-    assert found["no_proxy"] == found["NO_PROXY"] == "intern.example,127.0.0.1,127.0.0.2,localhost,::1"
+    assert found["no_proxy"] == found["NO_PROXY"] == "intern.example,127.0.0.1,localhost,::1"
 
 
 def test_nothing_is_set_without_a_proxy_or_where_none_is_used_for_anything() -> None:
-    assert direct({}) == direct({"http_proxy": ""}) == direct({"http_proxy": PROXY, "NO_PROXY": "*"}) == {}
+    assert (
+        direct({})
+        == direct({"http_proxy": ""})
+        == direct({"http_proxy": PROXY, "NO_PROXY": "*"})
+        == {}
+    )
 
 
-def test_a_long_tmpdir_is_not_for_sockets() -> None:
-    assert short_tmp({}) == short_tmp({"TMPDIR": "/tmp"}) == {}
-    assert short_tmp({"TMPDIR": "/scratch/slurm/jobs/1234567/a-long-name-of-a-job"}) == {"RAY_TMPDIR": "/tmp"}
+def in_room(folder: Path, base: str) -> bool:
+    """Whether it lies in a room of this process below `base`, where only this user may enter."""
+    rooms = folder.parents[1]
+    return (folder.name, rooms) == (
+        "ray",
+        Path(base, f"regrow-{os.getuid()}"),
+    ) and rooms.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_ray_tmpdir_of_the_users_stays_and_is_refused_where_it_is_too_long() -> None:
-    assert short_tmp({"TMPDIR": "/x" * 40, "RAY_TMPDIR": "/scratch"}) == {}
-    with pytest.raises(UserError, match=r"RAY_TMPDIR is '/x.*at most \d+ bytes; name a shorter one"):
-        short_tmp({"RAY_TMPDIR": "/x" * 40})
+def test_rays_folder_is_this_users_alone_and_a_long_tmpdir_is_not_for_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, session = (
+        tmp_path / "a-long-name-of-a-job",
+        "session_2026-11-22_13-43-00_123456_1234567/sockets/plasma_store.9",
+    )
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    assert in_room(ray_folder({}), "/tmp")
+    monkeypatch.setattr("os.getuid", lambda: 4_294_967_294)
+    assert len("/tmp/ray/" + session) + temporary.longest("/tmp") - len("/tmp") <= 107, (
+        "also for the longest of numbers"
+    )
+
+
+def test_a_ray_tmpdir_of_the_users_stays_and_is_refused_where_it_is_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/x" * 40)
+    with tempfile.TemporaryDirectory(prefix="r-files-", dir="/tmp") as mine:
+        own = Path(mine)
+        assert own.stat().st_mode & 0o777 == 0o700
+        assert temporary.longest(mine) > 36, "there is no room in it for a room"
+        assert ray_folder({"RAY_TMPDIR": mine}) == own / "ray"
+        own.chmod(0o755)
+        with pytest.raises(
+            UserError,
+            match=r"RAY_TMPDIR is '/tmp/r.* of at most \d+ bytes, or of \d+ that only you may enter",
+        ):
+            ray_folder({"RAY_TMPDIR": mine})
+    assert in_room(ray_folder({"RAY_TMPDIR": "/tmp"}), "/tmp")
+    with pytest.raises(UserError, match="RAY_TMPDIR is '/x"):
+        ray_folder({"RAY_TMPDIR": "/x" * 40})
 
 
 def test_as_many_files_as_the_system_allows() -> None:
     code = (
-        "import resource as r; from regrow.infra.machine.surroundings import raise_file_limit as f;"
+        "import resource as r; from regrow.infra.machine.host_environment import raise_file_limit as f;"
         "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (256, hard)); f(); print(*r.getrlimit(r.RLIMIT_NOFILE))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
     soft, hard = map(int, done.stdout.split())
     assert soft == min(hard, FILES)
 
@@ -57,8 +106,30 @@ def test_as_many_files_as_the_system_allows() -> None:
 def test_the_embedded_prefect_server_starts_where_few_files_may_be_open(tmp_path: Path) -> None:
     code = (
         "import fcntl, resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (256, 256));"
-        "user = open(sys.argv[1], 'w'); fcntl.flock(user, fcntl.LOCK_SH);"  # without a user, it may end before it has printed
+        # without a user, it may end before it has printed
+        "user = open(sys.argv[1], 'w'); fcntl.flock(user, fcntl.LOCK_SH);"
         "from pathlib import Path; from regrow.infra.prefect.process import Tenancy; Tenancy(Path(sys.argv[1])); print('held')"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "users"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "users"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout == "held\n", done.stderr
+
+
+def test_a_user_without_a_home_and_a_place_for_files_has_one_in_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4_294_967_294)
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    assert a_home({}) == {"HOME": "/"}
+    assert a_home({"HOME": "/mine"}) == {}
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", list)
+    with pytest.raises(
+        UserError, match=r"No usable temporary directory found in .*; name one in TMPDIR"
+    ):
+        ray_folder({})

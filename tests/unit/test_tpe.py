@@ -23,16 +23,31 @@ LINE = Space.parse({"x": {"uniform": [0, 1]}})
 
 
 def under_a_scheduler(count: int) -> list[Result]:
-    """The first two trials survive with the worst there is, at 0.9; the others are stopped at step 3, the better the nearer they
-    are to 0.3."""
+    """The first two trials survive with the worst there is, at 0.9; the others are stopped at step
+    3, the better the nearer they are to 0.3.
+    """
     results = [
-        Result(number=n, config={"x": 0.9 + n / 1000}, status="done", value=9.0, intermediate=[(s, 9.0) for s in range(1, 28)])
+        Result(
+            number=n,
+            config={"x": 0.9 + n / 1000},
+            status="done",
+            value=9.0,
+            intermediate=[(s, 9.0) for s in range(1, 28)],
+        )
         for n in range(2)
     ]
     for number in range(2, count):
         x = number * 0.618 % 1
         curve = [(1, 2 - x), (2, 2.0), (3, abs(x - 0.3))]
-        results.append(Result(number=number, config={"x": x}, status="stopped", value=abs(x - 0.3), intermediate=curve))
+        results.append(
+            Result(
+                number=number,
+                config={"x": x},
+                status="stopped",
+                value=abs(x - 0.3),
+                intermediate=curve,
+            )
+        )
     return results
 
 
@@ -42,18 +57,40 @@ def proposed(search: object, results: list[Result], count: int = 60) -> list[flo
 
 
 def test_who_survived_is_not_good_because_of_that() -> None:
-    mended, optunas = (proposed(search, under_a_scheduler(30)) for search in ("tpe", {"tpe": {"like_optuna": True}}))
+    mended, optunas = (
+        proposed(search, under_a_scheduler(30))
+        for search in ("tpe", {"tpe": {"like_optuna": True}})
+    )
     assert statistics.median(optunas) > 0.7, "what it is about: it collapses onto the survivors"
     assert abs(statistics.median(mended) - 0.3) < 0.1
 
 
-def test_trials_are_ranked_at_the_largest_step_that_enough_reached_and_by_their_best_up_to_it() -> None:
+def test_trials_are_ranked_at_the_largest_step_that_enough_reached_and_by_their_best_up_to_it() -> (
+    None
+):
     history = BudgetHistory({"x": float}, "max", enough=4)
-    curves = [[5.0, 1.0, 1.0, 9.0], [3.0, 4.0, 2.0], [9.0, 9.0], [1.0, 8.0, 0.0], [7.0, 2.0, 6.0], [9.0], [math.nan, 2.0, 2.5]]
+    curves = [
+        [5.0, 1.0, 1.0, 9.0],
+        [3.0, 4.0, 2.0],
+        [9.0, 9.0],
+        [1.0, 8.0, 0.0],
+        [7.0, 2.0, 6.0],
+        [9.0],
+        [math.nan, 2.0, 2.5],
+    ]
     for number, curve in enumerate(curves):
         steps = list(enumerate(curve, start=1))
         status: TrialStatus = "done" if len(curve) == 4 else "paused" if number == 4 else "stopped"
-        history.tell(Result(number=number, config={"x": 0.5}, status=status, value=max(curve), intermediate=steps), {})
+        history.tell(
+            Result(
+                number=number,
+                config={"x": 0.5},
+                status=status,
+                value=max(curve),
+                intermediate=steps,
+            ),
+            {},
+        )
     below, above = history.split(1, liar=False, number=99)
     assert [*below] == [3], "8 up to step 3, which five reached; the first one was at 5 then"
     assert [*above] == [0, 1, 2, 4, 5, 6], "also those that did not get so far"
@@ -63,19 +100,24 @@ def test_what_is_done_without_a_curve_counts_at_every_step() -> None:
     history = BudgetHistory({"x": float}, "min", enough=4)
     history.tell(Result(number=0, config={"x": 0.5}, status="done", value=0.5), {})
     for number in range(1, 6):
-        history.tell(Result(number=number, config={"x": 0.5}, status="stopped", intermediate=[(1, 1.0)]), {})
+        history.tell(
+            Result(number=number, config={"x": 0.5}, status="stopped", intermediate=[(1, 1.0)]), {}
+        )
     assert [*history.split(1, liar=False, number=99)[0]] == [0]
 
 
 @pytest.mark.parametrize("search", ["tpe", {"tpe": {"random_fraction": 1.0}}], ids=str)
 def test_without_an_early_end_tpe_is_optunas(search: object) -> None:
     results = [r for r in history(40) if r.status != "stopped"]
-    assert told(search, results).ask(40, 7) == told({"tpe": {"like_optuna": True}}, results).ask(40, 7)
+    assert told(search, results).ask(40, 7) == told({"tpe": {"like_optuna": True}}, results).ask(
+        40, 7
+    )
 
 
 def test_a_share_of_proposals_is_random_where_trials_end_early() -> None:
     none, fifth, all_of_them = (
-        proposed({"tpe": {"random_fraction": share}}, under_a_scheduler(30), 200) for share in (0.0, 0.2, 1.0)
+        proposed({"tpe": {"random_fraction": share}}, under_a_scheduler(30), 200)
+        for share in (0.0, 0.2, 1.0)
     )
     assert not set(none) & set(all_of_them)
     assert {*fifth} <= {*none, *all_of_them}
@@ -90,7 +132,9 @@ def test_running_trials_push_away_where_trials_end_early() -> None:
         first = sampler.ask(30, seed)
         assert first is not None
         for number in range(30, 50):
-            sampler.tell(Result(number=number, config=first.config, state=first.state, status="running"))
+            sampler.tell(
+                Result(number=number, config=first.config, state=first.state, status="running")
+            )
         other = sampler.ask(50, seed)
         assert other is not None
         assert abs(other.config["x"] - first.config["x"]) > 0.01
@@ -100,7 +144,10 @@ def test_what_a_running_trial_drew_for_inactive_parameters_counts_until_it_ends(
     history = TpeHistory({"x": float, "y": float}, "min")
     one = Result(number=0, config={"x": 0.5}, status="running")
     history.tell(one, {"x": 0.4, "y": 0.7})
-    assert {n: [*c] for n, c in history.observed(["x", "y"], np.array([0])).items()} == {"x": [0.5], "y": [0.7]}
+    assert {n: [*c] for n, c in history.observed(["x", "y"], np.array([0])).items()} == {
+        "x": [0.5],
+        "y": [0.7],
+    }
     history.tell(replace(one, status="done", value=1.0), {})
     assert [*history.observed(["y"], np.array([0]))["y"]] == []
 
@@ -120,7 +167,15 @@ def test_tpe_finds_the_better_half_of_the_space() -> None:
             proposal = sampler.ask(number, seed_of(number))
             assert proposal is not None
             value = sign * (abs(proposal.config["x"] - 0.3) + (proposal.config["c"] == "bad"))
-            sampler.tell(Result(number=number, config=proposal.config, state=proposal.state, status="done", value=value))
+            sampler.tell(
+                Result(
+                    number=number,
+                    config=proposal.config,
+                    state=proposal.state,
+                    status="done",
+                    value=value,
+                )
+            )
         late = [p.config for n in range(60, 80) if (p := sampler.ask(n, seed_of(n)))]
         assert sum(c["c"] == "good" for c in late) >= 15  # 10 by chance
         assert abs(np.median([c["x"] for c in late]) - 0.3) < 0.1
@@ -129,7 +184,12 @@ def test_tpe_finds_the_better_half_of_the_space() -> None:
 def test_a_failed_trial_and_one_without_a_value_teach_nothing() -> None:
     results = history(30)
     sampler = told("tpe", results)
-    nothing: list[tuple[TrialStatus, float | None]] = [("failed", None), ("failed", 0.0), ("done", None), ("done", math.nan)]
+    nothing: list[tuple[TrialStatus, float | None]] = [
+        ("failed", None),
+        ("failed", 0.0),
+        ("done", None),
+        ("done", math.nan),
+    ]
     for number, (status, value) in enumerate(nothing, start=40):
         sampler.tell(Result(number=number, config=results[0].config, status=status, value=value))
     assert sampler.ask(50, 1) == told("tpe", results).ask(50, 1)

@@ -1,4 +1,6 @@
-"""TPE is Optuna's where Optuna's is right: its proposals, its densities and its split of the trials, beside plain Optuna."""
+"""TPE is Optuna's where Optuna's is right: its proposals, its densities and its split of the
+trials, beside plain Optuna.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class PlainOptuna:
         config["units"] = trial.suggest_int("units", 16, 1024, log=True)
         config["drop"] = trial.suggest_float("drop", 0, 0.6, step=0.05)
         tail = 2.866515718791933e-07
-        config["init"] = 1 + 2 * statistics.NormalDist().inv_cdf(trial.suggest_float("init", tail, 1 - tail))
+        config["init"] = 1 + 2 * statistics.NormalDist().inv_cdf(
+            trial.suggest_float("init", tail, 1 - tail)
+        )
         shapes = {"one": [1], "two": [1, 2], "none": None}
         config["model.shape"] = shapes[trial.suggest_categorical("model.shape", list(shapes))]
         return config
@@ -55,7 +59,11 @@ class PlainOptuna:
         for step, value in result.intermediate:
             self.study._storage.set_trial_intermediate_value(trial_id, step, value)
         state = {"done": "COMPLETE", "stopped": "PRUNED", "failed": "FAIL"}[result.status]
-        self.study.tell(result.number, result.value if state == "COMPLETE" else None, optuna.trial.TrialState[state])
+        self.study.tell(
+            result.number,
+            result.value if state == "COMPLETE" else None,
+            optuna.trial.TrialState[state],
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -72,21 +80,33 @@ def _quiet() -> Iterator[None]:
 def run_beside_plain_optuna(mode: Mode, options: dict[str, Any], trials: int) -> None:
     """Runs both in step: every trial ends three proposals after its own, so two others run at each
     proposal."""
-    plain, ours = PlainOptuna(mode, options), make({"tpe": options | {"like_optuna": True}}, SPACE, mode)
+    plain, ours = (
+        PlainOptuna(mode, options),
+        make({"tpe": options | {"like_optuna": True}}, SPACE, mode),
+    )
     pending: list[Result] = []
     for number in range(trials):
         proposal = ours.ask(number, seed_of(number))
         expected = plain.ask(seed_of(number) % 2**32)
         assert proposal is not None
         assert proposal.config.pop("model.act") == "relu"
-        approximate = {name: pytest.approx(expected.pop(name), abs=1e-12) for name in ("drop", "init")}
+        approximate = {
+            name: pytest.approx(expected.pop(name), abs=1e-12) for name in ("drop", "init")
+        }
         assert proposal.config == expected | approximate, f"trial {number}"
         config = proposal.config | {"model.act": "relu"}
         ours.tell(Result(number=number, config=config, state=proposal.state, status="running"))
         value = loss(config) * (1 if mode == "min" else -1)
         curve = [(step, value + 1 / step) for step in range(1, 1 + number % 5)]
         end: Any = ("done", "stopped", "done", "failed", "done", "stopped", "done")[number % 7]
-        result = Result(number=number, config=config, state=proposal.state, status=end, value=value, intermediate=curve)
+        result = Result(
+            number=number,
+            config=config,
+            state=proposal.state,
+            status=end,
+            value=value,
+            intermediate=curve,
+        )
         pending.append(result)
         if len(pending) > 2:
             ended = pending.pop(0)
@@ -155,7 +175,11 @@ def test_the_fast_density_is_zero_outside_of_the_domain() -> None:
     options = _ParzenEstimatorParameters(1.0, True, False, default_weights, True)
     space: dict[str, BaseDistribution] = {"x": FLOATS["x"]}
     density = FastDensity({"x": np.array([0.0, 0.5, 1.0])}, space, options)
-    assert np.isneginf(density.log_pdf({"x": np.array([-1.001, 0.0, 2.001])})).tolist() == [True, False, True]
+    assert np.isneginf(density.log_pdf({"x": np.array([-1.001, 0.0, 2.001])})).tolist() == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_the_mass_in_both_tails_is_precise() -> None:
@@ -187,9 +211,19 @@ def test_the_good_trials_are_those_that_optuna_calls_so(
     states = {"running": "RUNNING", "done": "COMPLETE", "stopped": "PRUNED"}
     for number, (status, value, curve) in enumerate(told_ends):
         steps = dict(enumerate(curve, start=1))
-        result = Result(number=number, config={"x": 0.5}, status=status, value=value, intermediate=list(steps.items()))
+        result = Result(
+            number=number,
+            config={"x": 0.5},
+            status=status,
+            value=value,
+            intermediate=list(steps.items()),
+        )
         ours.tell(result, {})
-        if status == "failed" or (status == "done" and math.isnan(value)) or (status == "running" and not liar):
+        if (
+            status == "failed"
+            or (status == "done" and math.isnan(value))
+            or (status == "running" and not liar)
+        ):
             continue
         final = {"value": value} if status == "done" else {}
         state = optuna.trial.TrialState[states[status]]

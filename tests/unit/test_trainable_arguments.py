@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from regrow.tasks.trainable import as_a_script, find
+from regrow.tasks.attempt.trainable import as_a_script, find
 
 
-def test_a_module_that_parses_its_arguments_is_given_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_parses_its_arguments_is_given_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "parses.py").write_text(
         "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', default=0.1)\n"
         "parsed = parser.parse_args()\ndef train(trial): pass\n"

@@ -1,14 +1,19 @@
-"""One attempt from its assignment to its outcome, against a real coordinator and a store in memory: steps, decisions, restoring."""
+"""One attempt from its assignment to its outcome, against a real coordinator and a store in memory:
+steps, decisions, restoring.
+"""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Decided
 from regrow.search.lifecycle import TrialState
-from regrow.tasks.ports import Unavailable
-from regrow.tasks.trial import Trial
+from regrow.tasks.ports.store import Unavailable
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Attempting, Killed, outcome, saving, sent, steadily, steps
 from tests.unit.office import MakeOffice
 
@@ -34,7 +39,9 @@ def test_the_coordinator_is_asked_only_where_a_decision_is_due(
     assert steps(office) == list(range(1, 10))
 
 
-def test_a_trial_that_is_stopped_at_a_rung_ends_there(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_trial_that_is_stopped_at_a_rung_ends_there(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(schedule="asha", max_steps=9, trials=2)
     attempt(office, steadily)
     after: list[int] = []
@@ -49,7 +56,9 @@ def test_a_trial_that_is_stopped_at_a_rung_ends_there(make_office: MakeOffice, a
     assert office.history.trials[1].state is TrialState.STOPPED
 
 
-def test_a_trainable_with_a_loop_of_its_own_is_unwound(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_trainable_with_a_loop_of_its_own_is_unwound(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(schedule="asha", max_steps=9, trials=2)
     attempt(office, steadily)
     reached: list[int] = []
@@ -79,7 +88,9 @@ def test_phases_go_on_one_after_the_other(make_office: MakeOffice, attempt: Atte
     assert [e.step for e in office.events if isinstance(e, Decided)] == [1, 3]
 
 
-def test_a_rung_at_the_end_of_a_phase_is_judged_before_the_next(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_rung_at_the_end_of_a_phase_is_judged_before_the_next(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(schedule="asha", max_steps=9, trials=2)
     attempt(office, steadily)
 
@@ -95,7 +106,9 @@ def test_a_rung_at_the_end_of_a_phase_is_judged_before_the_next(make_office: Mak
 # Restoring
 
 
-def test_a_restored_trial_goes_on_at_the_next_step(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_restored_trial_goes_on_at_the_next_step(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(checkpoint={"every_steps": 2})
     seen: list[tuple[int, str, int]] = []
 
@@ -127,7 +140,7 @@ def test_a_restored_trial_goes_on_at_the_next_step(make_office: MakeOffice, atte
 def test_a_store_that_is_away_at_the_start_for_too_long_supersedes_nothing(
     make_office: MakeOffice, attempt: Attempting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regrow.tasks.attempt.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("regrow.tasks.attempt.attempt.PATIENCE_SECONDS", 0.1)
     office = make_office()
 
     def killed(trial: Trial) -> None:
@@ -157,7 +170,9 @@ def test_a_store_that_is_away_at_the_start_for_too_long_supersedes_nothing(
     assert office.history.lost_steps == 0
 
 
-def test_a_trial_that_was_lost_after_its_last_step_is_done_without_another(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_trial_that_was_lost_after_its_last_step_is_done_without_another(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(max_steps=2)
 
     def killed(trial: Trial) -> None:
@@ -171,3 +186,63 @@ def test_a_trial_that_was_lost_after_its_last_step_is_done_without_another(make_
     office.lost(0, 1)
     assert attempt(office, steadily).ended.outcome == "done"
     assert steps(office) == [1, 2]
+
+
+# Checkpoints that are not saved
+
+
+def test_a_checkpoint_that_can_never_be_saved_fails_its_trial_and_what_was_reported_counts(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    office = make_office(checkpoint={"every_steps": 2})
+
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            trial.report({"score": step}, checkpoint=lambda folder: os.mkfifo(folder / "pipe"))
+            if step == 2:
+                sent(trial)
+
+    said = "the checkpoint of step 2 cannot be saved: 'pipe' is neither a file nor a folder; don't save it"
+    assert outcome(attempt(office, train)) == ("failed", "error", said)
+    assert steps(office) == [1, 2], "it is not trained on for nothing"
+    assert office.history.trials[0].state is TrialState.FAILED
+
+
+def test_a_training_that_goes_on_regardless_fails_at_its_end(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    office = make_office(checkpoint={"every_steps": 5})
+
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            trial.report(
+                {"score": step},
+                checkpoint=lambda folder: (folder / "out").symlink_to("/etc/hostname"),
+            )
+
+    finished = attempt(office, train)
+    assert outcome(finished)[:2] == ("failed", "error")
+    assert (
+        "the checkpoint of step 5 cannot be saved: 'out' is a link out of the folder"
+        in finished.ended.message
+    )
+    assert steps(office) == [1, 2, 3, 4, 5]
+
+
+def test_a_training_whose_last_checkpoint_was_not_saved_is_tried_again(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    office = make_office()
+
+    class Odd(MemoryStore):
+        def create(self, key: str, data: bytes | Path) -> None:
+            if key.endswith(f"{odd:010d}.json"):
+                raise OSError("Input/output error")
+            super().create(key, data)
+
+    odd = 4
+    assert attempt(office, steadily, store=Odd()).ended.outcome == "done"
+    office, odd = make_office(), 5
+    said = "the checkpoint of step 5, its last, was not saved: OSError: Input/output error"
+    assert outcome(attempt(office, steadily, store=Odd())) == ("failed", "infrastructure", said)
+    assert steps(office) == [1, 2, 3, 4, 5]

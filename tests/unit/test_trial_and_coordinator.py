@@ -1,4 +1,6 @@
-"""What an attempt does where it lost its lease, and where its coordinator comes back or hears things twice."""
+"""What an attempt does where it lost its lease, and where its coordinator comes back or hears
+things twice.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,16 @@ import time
 
 from regrow.search.events import Ended, Saved
 from regrow.search.history import cost
-from regrow.tasks.checkpoint_writer import CheckpointWriter
-from regrow.tasks.messages import Progress, Reply
-from regrow.tasks.trial import Trial
+from regrow.tasks.checkpoint.writer import CheckpointWriter
+from regrow.tasks.ports.messages import Progress, Reply
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Attempting, outcome, save, saving, sent, steps
 from tests.unit.office import MakeOffice
 
 
-def test_a_fenced_attempt_ends_and_sends_nothing_more(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_fenced_attempt_ends_and_sends_nothing_more(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office()
     told: list[int] = []
 
@@ -34,7 +38,9 @@ def test_a_fenced_attempt_ends_and_sends_nothing_more(make_office: MakeOffice, a
     assert [e.outcome for e in office.events if isinstance(e, Ended)] == ["lost"]
 
 
-def test_the_same_news_told_twice_changes_nothing(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_the_same_news_told_twice_changes_nothing(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(schedule="asha", max_steps=9, checkpoint={"keep_last": 1, "keep_best": 0})
     again: list[tuple[Reply, Reply]] = []
     real = office.report
@@ -61,7 +67,9 @@ def test_the_same_news_told_twice_changes_nothing(make_office: MakeOffice, attem
     assert len([e for e in office.events if isinstance(e, Saved)]) == 9
 
 
-def test_a_coordinator_that_comes_back_goes_on_where_it_was(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_coordinator_that_comes_back_goes_on_where_it_was(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(schedule="asha", max_steps=9, trials=2)
 
     def train(trial: Trial) -> None:
@@ -78,7 +86,9 @@ def test_a_coordinator_that_comes_back_goes_on_where_it_was(make_office: MakeOff
     assert history.sessions == 1
 
 
-def test_a_trial_that_is_over_before_anything_was_sent_has_its_seconds_all_the_same(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_trial_that_is_over_before_anything_was_sent_has_its_seconds_all_the_same(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     """Its beginning, its rows and its end travel in one message."""
     office = make_office(max_steps=2)
     took: list[float] = []
@@ -92,7 +102,9 @@ def test_a_trial_that_is_over_before_anything_was_sent_has_its_seconds_all_the_s
         took.append(time.monotonic() - began)
 
     assert outcome(attempt(office, train)) == ("done", "", "")
-    assert [(news.began is not None, len(news.rows), news.ended is not None) for news in office.told] == [(True, 2, True)]
+    assert [
+        (news.began is not None, len(news.rows), news.ended is not None) for news in office.told
+    ] == [(True, 2, True)]
     found = office.history.trials[0].attempts[0]
     assert found.t_began is not None
     assert found.t_ended is not None

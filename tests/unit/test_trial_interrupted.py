@@ -1,11 +1,13 @@
-"""An attempt that is told to leave, by a notice, an interruption or a decision, and saves what it has."""
+"""An attempt that is told to leave, by a notice, an interruption or a decision, and saves what it
+has.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from regrow.search.lifecycle import TrialState
-from regrow.tasks.trial import Trial
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Attempting, outcome, save, saving, sent, steadily, steps
 from tests.unit.office import MakeOffice
 
@@ -14,7 +16,10 @@ from tests.unit.office import MakeOffice
 def test_a_notice_saves_a_checkpoint_at_the_step_under_way_and_the_next_attempt_goes_on_there(
     make_office: MakeOffice, attempt: Attempting, node: bool
 ) -> None:
-    office = make_office(checkpoint={"every_steps": 100}, retries={"infrastructure": 0})
+    office = make_office(
+        checkpoint={"every_steps": 100},
+        retries={"infrastructure": 0 if node else 1, "preempted": int(node)},
+    )
 
     def train(trial: Trial) -> None:
         for step in trial.steps():
@@ -22,15 +27,40 @@ def test_a_notice_saves_a_checkpoint_at_the_step_under_way_and_the_next_attempt_
                 attempt.bench.notice("two minutes left", node)
             trial.report({"score": step}, checkpoint=saving(step))
 
-    assert outcome(attempt(office, train)) == ("preempted", "preempted", "two minutes left")
+    # a process alone that is told to end is not its node's end
+    cause = "preempted" if node else "infrastructure"
+    assert outcome(attempt(office, train)) == ("preempted", cause, "two minutes left")
     assert office.told[-1].draining == ("two minutes left" if node else "")
     assert attempt(office, train).ended.outcome == "done"
     first, second = office.history.trials[0].attempts
     assert (first.to_step, second.from_step, office.history.lost_steps) == (3, 3, 0)
 
 
-def test_a_decision_to_stop_outweighs_a_notice(make_office: MakeOffice, attempt: Attempting) -> None:
-    office = make_office(schedule={"asha": {"grace_period": 2, "reduction_factor": 2}}, max_steps=4, trials=2, slots=1)
+def test_where_all_are_told_to_end_it_is_no_fault_of_the_trials_own(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    office = make_office(retries={"infrastructure": 0})
+
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            attempt.bench.notice("told to end", False)
+            trial.report({"score": step}, checkpoint=save)
+            office.interrupt()
+
+    assert outcome(attempt(office, train)) == ("preempted", "infrastructure", "told to end")
+    assert office.history.trials[0].attempts[-1].cause == "preempted"
+    assert office.history.trials[0].state is TrialState.LOST
+
+
+def test_a_decision_to_stop_outweighs_a_notice(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    office = make_office(
+        schedule={"asha": {"grace_period": 2, "reduction_factor": 2}},
+        max_steps=4,
+        trials=2,
+        slots=1,
+    )
     assert attempt(office, steadily).ended.outcome == "done"
 
     def worse(trial: Trial) -> None:
@@ -44,7 +74,9 @@ def test_a_decision_to_stop_outweighs_a_notice(make_office: MakeOffice, attempt:
     assert office.history.trials[1].state is TrialState.STOPPED
 
 
-def test_an_interruption_saves_a_checkpoint_at_the_step_under_way(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_an_interruption_saves_a_checkpoint_at_the_step_under_way(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(checkpoint={"every_steps": 100})
 
     def train(trial: Trial) -> None:
@@ -63,7 +95,9 @@ def test_an_interruption_saves_a_checkpoint_at_the_step_under_way(make_office: M
     assert office.history.lost_steps == 0
 
 
-def test_the_step_under_way_is_not_thrown_away_though_the_one_before_was_saved(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_the_step_under_way_is_not_thrown_away_though_the_one_before_was_saved(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(checkpoint={"every_steps": 1})
 
     def train(trial: Trial) -> None:
@@ -77,7 +111,9 @@ def test_the_step_under_way_is_not_thrown_away_though_the_one_before_was_saved(m
     assert steps(office) == [1, 2, 3]
 
 
-def test_no_further_step_is_begun_where_the_last_is_saved(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_no_further_step_is_begun_where_the_last_is_saved(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office()
     begun: list[int] = []
 
@@ -93,7 +129,9 @@ def test_no_further_step_is_begun_where_the_last_is_saved(make_office: MakeOffic
     assert begun == [1, 2]
 
 
-def test_a_trainable_that_ended_by_itself_is_done_though_it_was_told_to_pause(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_trainable_that_ended_by_itself_is_done_though_it_was_told_to_pause(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(max_steps=None)
 
     def converges(trial: Trial) -> None:
@@ -108,7 +146,9 @@ def test_a_trainable_that_ended_by_itself_is_done_though_it_was_told_to_pause(ma
     assert attempt(office, converges).ended.outcome == "done"
 
 
-def test_told_to_pause_and_to_stop_at_once_it_is_stopped_for_good(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_told_to_pause_and_to_stop_at_once_it_is_stopped_for_good(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     office = make_office(schedule="asha", max_steps=9, trials=2)
     attempt(office, steadily)
 

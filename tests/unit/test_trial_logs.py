@@ -12,21 +12,21 @@ import pytest
 
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
-from regrow.infra.views.trial_logs import TrialLogs
 from regrow.search.events import encode as event_bytes
-from regrow.tasks import output
+from regrow.show.views.trial_logs import TrialLogs
 from regrow.tasks.errors import UserError
-from regrow.tasks.output import Keeper, Line, decode, encode, key
-from regrow.tasks.ports import Store, Unavailable
+from regrow.tasks.output import parts
+from regrow.tasks.output.parts import Keeper, OutputLine, decode, encode, key
+from regrow.tasks.ports.store import Store, Unavailable
 from tests.unit.lost_trial import TRACE, beginning, ending, loss, written
 
 
-def line(text: str, t: float = 1.0) -> Line:
-    return Line(t=t, stream="stdout", text=text)
+def line(text: str, t: float = 1.0) -> OutputLine:
+    return OutputLine(t=t, stream="stdout", text=text)
 
 
 def texts(store: Store, trial: int, attempt: int) -> list[str]:
-    keys = sorted(store.list(output.prefix(trial, attempt)))
+    keys = sorted(store.list(parts.prefix(trial, attempt)))
     return [found.text for part in keys for found in decode(store.read(part))]
 
 
@@ -52,14 +52,19 @@ class Moody(MemoryStore):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(output, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(parts, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(parts, "TICK_SECONDS", 0.02)
 
 
 def test_what_was_printed_is_in_the_store_when_the_end_has_been_awaited(tmp_path: Path) -> None:
     store, keeper = LocalStore(tmp_path), Keeper()
     kept = keeper.open(store, 3, 2)
-    lines = [line("one"), Line(t=2.5, stream="log", text="two\nlines \x1b[31m\x00", level="WARNING", logger="a.b")]
+    lines = [
+        line("one"),
+        OutputLine(
+            t=2.5, stream="log", text="two\nlines \x1b[31m\x00", level="WARNING", logger="a.b"
+        ),
+    ]
     assert all(kept.add(one) for one in lines)
     keeper.close(kept)
     assert keeper.finish(10)
@@ -74,8 +79,10 @@ def test_an_attempt_that_prints_nothing_leaves_no_object() -> None:
     assert store.list("") == []
 
 
-def test_it_is_written_while_the_attempt_runs(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
-    monkeypatch.setattr(output, "FIRST_SECONDS", 0.05)
+def test_it_is_written_while_the_attempt_runs(
+    monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    monkeypatch.setattr(parts, "FIRST_SECONDS", 0.05)
     store, keeper = MemoryStore(), Keeper()
     kept = keeper.open(store, 0, 1)
     for text in ("one", "two"):
@@ -141,7 +148,7 @@ def test_an_output_that_was_written_and_dropped_meanwhile_can_be_closed() -> Non
 LOCKED = """
 import logging, sys, threading
 sys.path.insert(0, ".")
-from regrow.tasks.capture import CAPTURE
+from regrow.tasks.output.capture import CAPTURE
 
 told = threading.Lock()  # as every handler has one
 ready, go = threading.Event(), threading.Event()
@@ -175,7 +182,9 @@ os._exit(0)
 
 
 def test_no_lock_is_held_while_a_line_is_told() -> None:
-    done = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LOCKED], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.stdout == "fine", done.stderr
 
 
@@ -203,8 +212,8 @@ def test_an_attempt_does_not_wait_for_its_last_object() -> None:
 
 
 def test_too_much_is_cut_with_a_word_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "MOST_BYTES", 3000)
-    monkeypatch.setattr(output, "PART_BYTES", 500)
+    monkeypatch.setattr(parts, "MOST_BYTES", 3000)
+    monkeypatch.setattr(parts, "PART_BYTES", 500)
     store, keeper = MemoryStore(), Keeper()
     kept = keeper.open(store, 0, 1)
     taken = [kept.add(line(f"{n:0100d}")) for n in range(100)]
@@ -217,8 +226,10 @@ def test_too_much_is_cut_with_a_word_about_it(monkeypatch: pytest.MonkeyPatch) -
     assert len(store.list("logs/")) > 3
 
 
-def test_what_waits_for_a_store_is_bounded(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
-    monkeypatch.setattr(output, "MOST_WAITING", 2000)
+def test_what_waits_for_a_store_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    monkeypatch.setattr(parts, "MOST_WAITING", 2000)
     store, keeper = Moody(), Keeper()
     store.away = True
     for trial in range(10):
@@ -281,7 +292,9 @@ def test_following_tells_each_line_once_and_waits_for_last_words(store: Store) -
     assert shown(logs, 5.0) == [], "its last words may still come"
     store.create(key(0, 1, 2), encode([line("last words")]))
     assert shown(logs, 8.0) == [
-        (1, "last words"), (1, "attempt 1 lost at step 1: it was killed"), (2, "attempt 2 on west, goes on after step 1"),
+        (1, "last words"),
+        (1, "attempt 1 lost at step 1: it was killed"),
+        (2, "attempt 2 on west, goes on after step 1"),
     ]
     assert not logs.over
     log.append([event_bytes(event) for event in ending()])
@@ -300,9 +313,14 @@ def test_a_damaged_object_does_not_hide_the_others(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("trial", "attempt", "told"),
-    [(2, None, "there is no trial 2 in 'told'; it has the trials 0 to 1"), (0, 2, "there is no attempt 2 of trial 0; it has 1")],
+    [
+        (2, None, "there is no trial 2 in 'told'; it has the trials 0 to 1"),
+        (0, 2, "there is no attempt 2 of trial 0; it has 1"),
+    ],
 )
-def test_what_is_not_there_is_told(store: Store, trial: int, attempt: int | None, told: str) -> None:
+def test_what_is_not_there_is_told(
+    store: Store, trial: int, attempt: int | None, told: str
+) -> None:
     written(store, beginning())
     with pytest.raises(UserError, match=told):
         TrialLogs(store, trial, attempt)

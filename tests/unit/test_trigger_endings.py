@@ -1,4 +1,6 @@
-"""Which endings of experiments are events: each session that finished, once, whatever is read again."""
+"""Which endings of experiments are events: each session that finished, once, whatever is read
+again.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from regrow.apps.station.triggers.endings import EndingsTrigger, Looked, look
+from regrow.apps.station.triggers.payloads import DEPTH, acceptable
+from regrow.apps.station.triggers.trigger import GIVEN
 from regrow.infra.log.log import Log
 from regrow.infra.state.places import Places
 from regrow.search.events import Closed, Created, Opened, Status, encode
-from regrow.station.triggers.endings import EndingsTrigger, Looked, look
-from regrow.station.triggers.payloads import DEPTH, acceptable
-from regrow.station.triggers.trigger import GIVEN
 
 
 def session(places: Places, name: str, t: float, status: Status = "finished") -> None:
@@ -36,20 +38,25 @@ def test_a_session_that_finished_is_found_once(tmp_path: Path) -> None:
         return found
 
     assert [(one.experiment, one.ended) for one in looked().endings] == [("etl", 20.0)]
-    assert looked() == Looked(reached={}, gone=[], endings=[])
+    assert looked() == Looked(reached={}, gone=[], endings=[], damaged=[])
     session(places, "etl", 40.0)
     assert [one.ended for one in looked().endings] == [40.0]
     assert looked().endings == []
     ids = [one.id for one in look(places, "etl", {}).endings]
     assert len(set(ids)) == 2
-    assert ids == [one.id for one in look(places, "etl", {}).endings], "an ending has the same id whenever it is read"
+    assert ids == [one.id for one in look(places, "etl", {}).endings], (
+        "an ending has the same id whenever it is read"
+    )
 
 
 def test_a_schedules_experiments_count_as_it(tmp_path: Path) -> None:
     places = Places.at(str(tmp_path))
     for name in ("etl-2026-11-22T02", "etl-2026-11-22T023015-2", "etl-small", "metl", "et"):
         session(places, name, 10.0)
-    assert [one.experiment for one in look(places, "etl", {}).endings] == ["etl-2026-11-22T02", "etl-2026-11-22T023015-2"]
+    assert [one.experiment for one in look(places, "etl", {}).endings] == [
+        "etl-2026-11-22T02",
+        "etl-2026-11-22T023015-2",
+    ]
 
 
 def test_another_experiment_of_the_same_name_is_read_from_its_beginning(tmp_path: Path) -> None:
@@ -78,10 +85,29 @@ def test_what_ended_before_the_schedule_was_made_is_no_event(tmp_path: Path) -> 
     assert trigger.take(trigger.look(cursor), cursor) is None
 
 
+def test_a_damaged_log_is_told_once_and_hides_no_other(tmp_path: Path) -> None:
+    places = Places.at(str(tmp_path))
+    for name in ("etl-2026-11-22T02", "etl-2026-11-23T02", "etl-2026-11-22T02"):
+        session(places, name, 10.0)
+    damaged = min((tmp_path / "etl-2026-11-22T02" / "log").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-9] + b"\xff" * 9)
+    trigger = EndingsTrigger(places, "etl")
+    cursor: dict[str, Any] = {GIVEN: {"since": 1.0}}
+    step = trigger.take(trigger.look(cursor), cursor)
+    assert step is not None
+    assert [event["experiment"] for event in step.events] == ["etl-2026-11-23T02"]
+    assert [name for name, _ in step.refused] == ["etl-2026-11-22T02"]
+    cursor.update(step.put)
+    assert trigger.take(trigger.look(cursor), cursor) is None
+
+
 def test_a_payload_stays_data() -> None:
     assert acceptable({"a": [1, {"b": None}]}) is None
-    assert "__prefect_kind" in str(acceptable({"a": [{"__prefect_kind": "jinja", "template": "{{ secret }}"}]}))
+    assert "__prefect_kind" in str(
+        acceptable({"a": [{"__prefect_kind": "jinja", "template": "{{ secret }}"}]})
+    )
     deep: Any = 1
     for _ in range(DEPTH + 1):
         deep = [deep]
     assert "deep" in str(acceptable(deep))
+    assert acceptable([1, -(1 << 63), (1 << 64) - 1, 1.5, "\U0001f600", None, True]) is None

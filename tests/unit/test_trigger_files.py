@@ -1,4 +1,6 @@
-"""Which files are news, and when: a function of listings and times; and what a pattern finds, in a folder and in S3."""
+"""Which files are news, and when: a function of listings and times; and what a pattern finds, in a
+folder and in S3.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from regrow.apps.station.triggers.files import (
+    ABSENT_SECONDS,
+    FilesTrigger,
+    Found,
+    Settling,
+    listed,
+    starting_point,
+    told,
+)
+from regrow.apps.station.triggers.trigger import GIVEN
 from regrow.infra.stores.s3 import open_s3
-from regrow.station.triggers.files import ABSENT_SECONDS, FilesTrigger, Found, Settling, listed, starting_point, told
-from regrow.station.triggers.trigger import GIVEN
 from regrow.tasks.errors import UserError
 
 
@@ -75,12 +85,16 @@ def test_a_trigger_says_what_its_cursor_becomes(tmp_path: Path) -> None:
     step = trigger.take(trigger.look(cursor), cursor)
     assert step is not None
     [event] = step.events
-    assert [(one["path"], one["size"]) for one in event["files"]] == [(str(tmp_path / "new.csv"), 2)]
+    assert [(one["path"], one["size"]) for one in event["files"]] == [
+        (str(tmp_path / "new.csv"), 2)
+    ]
     cursor |= step.put
     assert trigger.take(trigger.look(cursor), cursor) is None
 
 
-def test_a_pattern_finds_files_and_nothing_can_be_told_of_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_pattern_finds_files_and_nothing_can_be_told_of_a_folder_that_is_not_there(
+    tmp_path: Path,
+) -> None:
     for name in ("a.csv", "b.txt", "below/c.csv", "below/deep/d.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text("1")

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from regrow.one_trial import OneTrial, configuration, temporary_store
+from regrow.flows.one_trial import OneTrial, configuration, temporary_store
 from regrow.search.errors import SpecError
 from regrow.search.events import Row
 from regrow.search.planning.planner import seed_for
 from regrow.search.samplers import make
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Progress
+from regrow.tasks.ports.messages import Progress
 
 WORK = """
 import json
@@ -60,10 +60,18 @@ class Half:
     def load(self, folder): raise RuntimeError("load is broken")
 """
 SPEC: dict[str, Any] = {
-    "name": "tried", "trainable": "work.py:train", "metric": "score", "mode": "max", "trials": 4, "max_steps": 5, "search": "random",
+    "name": "tried",
+    "trainable": "work.py:train",
+    "metric": "score",
+    "mode": "max",
+    "trials": 4,
+    "max_steps": 5,
+    "search": "random",
     "space": {
-        "lr": {"uniform": [0.1, 1.0]}, "optimizer": {"choice": ["sgd", "adam"]},
-        "momentum": {"uniform": [0.5, 0.9], "when": {"optimizer": "sgd"}}, "size": {"choice": ["1", "2"]},
+        "lr": {"uniform": [0.1, 1.0]},
+        "optimizer": {"choice": ["sgd", "adam"]},
+        "momentum": {"uniform": [0.5, 0.9], "when": {"optimizer": "sgd"}},
+        "size": {"choice": ["1", "2"]},
         "model": {"layers": {"int": [1, 4]}},
     },
 }
@@ -77,13 +85,22 @@ class Desk:
         (folder / "work.py").write_text(WORK)
 
     def write(self, **changes: Any) -> None:
-        (self.folder / "tried.yaml").write_text(json.dumps({k: v for k, v in {**SPEC, **changes}.items() if v is not None}))
+        (self.folder / "tried.yaml").write_text(
+            json.dumps({k: v for k, v in {**SPEC, **changes}.items() if v is not None})
+        )
 
     def command(self, *options: str) -> list[str]:
         return [sys.executable, "-m", "regrow", "try", "tried.yaml", *options]
 
     def run(self, *options: str, expect: int = 0) -> tuple[str, str]:
-        done = subprocess.run(self.command(*options), cwd=self.folder, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            self.command(*options),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         assert done.returncode == expect, done.stdout + done.stderr
         return re.sub(r"\(\d+\.\d\d s\)", "(... s)", done.stdout), done.stderr
 
@@ -96,26 +113,51 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def test_a_trial_runs_here_and_goes_on_once_from_its_checkpoint(desk: Desk) -> None:
-    out, err = desk.run("--set", "lr=0.5", "--set", "optimizer=adam", "--set", "size=2", "--set", "model.layers=3", "--steps", "3")
+    out, err = desk.run(
+        "--set",
+        "lr=0.5",
+        "--set",
+        "optimizer=adam",
+        "--set",
+        "size=2",
+        "--set",
+        "model.layers=3",
+        "--steps",
+        "3",
+    )
     lines = out.splitlines()
     assert lines[:7] == [
         "trial 0 of tried: lr=0.5 optimizer=adam size=2 model.layers=3",
-        "at 1", "step 1    score 0.5  (... s)", "at 2", "step 2    score 1  (... s)", "at 3", "step 3    score 1.5  (... s)",
+        "at 1",
+        "step 1    score 0.5  (... s)",
+        "at 2",
+        "step 2    score 1  (... s)",
+        "at 3",
+        "step 3    score 1.5  (... s)",
     ]
     assert re.fullmatch(r"done after 3 steps, .* s a step after the first", lines[7])
     assert lines[8:] == [
-        "checkpoints: 3, the last at step 3: total (3 bytes)", "once more from the checkpoint of step 2, as after a loss:", "at 3",
+        "checkpoints: 3, the last at step 3: total (3 bytes)",
+        "once more from the checkpoint of step 2, as after a loss:",
+        "at 3",
         "step 3    score 1.5  (... s), as before",
     ]
     assert err == ""
-    assert sorted(p.name for p in desk.folder.iterdir() if p.name != "__pycache__") == ["tried.yaml", "work.py"], "no state is left"
+    assert sorted(p.name for p in desk.folder.iterdir() if p.name != "__pycache__") == [
+        "tried.yaml",
+        "work.py",
+    ], "no state is left"
 
 
 def test_a_step_is_told_before_the_next_one_begins_also_after_a_message_without_news() -> None:
     with temporary_store() as store:
         one = OneTrial(spec=Spec.parse(SPEC), config={}, number=0, store=store, told=lambda _: None)
-        assert one.report(Progress(trial=0, attempt=1)).until == 1, "the lease is renewed while the first step takes long"
-        assert one.report(Progress(trial=0, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}),))).until == 2
+        assert one.report(Progress(trial=0, attempt=1)).until == 1, (
+            "the lease is renewed while the first step takes long"
+        )
+        assert (
+            one.report(Progress(trial=0, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}),))).until == 2
+        )
 
 
 def test_it_loads_neither_ray_nor_prefect_nor_mlflow(desk: Desk) -> None:
@@ -124,7 +166,14 @@ def test_it_loads_neither_ray_nor_prefect_nor_mlflow(desk: Desk) -> None:
         "sys.argv = ['regrow', 'try', 'tried.yaml']\nfrom regrow.cli import main\nmain()"
     )
     desk.write(search="tpe", schedule="asha")
-    done = subprocess.run([sys.executable, "-c", code], cwd=desk.folder, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=desk.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -136,7 +185,9 @@ def test_the_draw_is_that_of_random_search_and_what_is_set_leaves_the_rest_alone
         assert configuration(spec, number, {}) == proposed.config
         changed = configuration(spec, number, {"optimizer": "sgd"})
         assert 0.5 <= changed.pop("momentum") <= 0.9
-        assert changed == {k: v for k, v in proposed.config.items() if k != "momentum"} | {"optimizer": "sgd"}
+        assert changed == {k: v for k, v in proposed.config.items() if k != "momentum"} | {
+            "optimizer": "sgd"
+        }
 
 
 def test_the_first_point_comes_first() -> None:
@@ -146,12 +197,18 @@ def test_the_first_point_comes_first() -> None:
     assert configuration(spec, 0, {})["lr"] == 0.3
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    ({"lr": 5}, "--set lr: 5: is outside of its domain; it is one of {'uniform': [0.1, 1.0]}"),
-    ({"lr": "fast"}, '--set lr: "fast": is outside of its domain'),
-    ({"layers": 1}, "--set layers: 1: is no parameter; did you mean 'model.layers'?"),
-    ({"optimizer": "adam", "momentum": 0.6}, "--set momentum: 0.6: has no place: its condition does not hold; leave it out"),
-])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lr": 5}, "--set lr: 5: is outside of its domain; it is one of {'uniform': [0.1, 1.0]}"),
+        ({"lr": "fast"}, '--set lr: "fast": is outside of its domain'),
+        ({"layers": 1}, "--set layers: 1: is no parameter; did you mean 'model.layers'?"),
+        (
+            {"optimizer": "adam", "momentum": 0.6},
+            "--set momentum: 0.6: has no place: its condition does not hold; leave it out",
+        ),
+    ],
+)
 def test_a_value_outside_of_its_domain_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as refused:
         configuration(Spec.parse(SPEC), 0, given)
@@ -159,7 +216,10 @@ def test_a_value_outside_of_its_domain_is_refused(given: dict[str, Any], message
 
 
 def test_words_that_are_no_pair_are_refused(desk: Desk) -> None:
-    assert desk.run("--set", "lr", expect=2)[1] == "regrow: --set lr: write NAME=VALUE, such as lr=0.01\n"
+    assert (
+        desk.run("--set", "lr", expect=2)[1]
+        == "regrow: --set lr: write NAME=VALUE, such as lr=0.01\n"
+    )
 
 
 def test_a_checkpoint_that_is_not_loaded_shows(desk: Desk) -> None:
@@ -173,13 +233,18 @@ def test_a_load_that_is_broken_is_found(desk: Desk) -> None:
     out, err = desk.run("--steps", "2", expect=1)
     assert "once more from the checkpoint of step 1" in out
     assert err.startswith('Traceback (most recent call last):\n  File "' + str(desk.folder))
-    assert err.endswith("RuntimeError: load is broken\nregrow: the trial failed after step 1: RuntimeError: load is broken\n")
+    assert err.endswith(
+        "RuntimeError: load is broken\nregrow: the trial failed after step 1: RuntimeError: load is broken\n"
+    )
 
 
 def test_the_users_own_traceback_comes_first(desk: Desk) -> None:
     desk.write(trainable="work.py:broken")
     err = desk.run(expect=1)[1]
-    assert err.splitlines()[:2] == ["Traceback (most recent call last):", f'  File "{desk.folder}/work.py", line 23, in broken']
+    assert err.splitlines()[:2] == [
+        "Traceback (most recent call last):",
+        f'  File "{desk.folder}/work.py", line 23, in broken',
+    ]
     assert err.endswith("regrow: the trial failed after step 1: ValueError: a bug of the user's\n")
 
 
@@ -188,11 +253,15 @@ def test_a_script_that_fails_says_so_once(desk: Desk) -> None:
     desk.write(trainable=None, command=["python", "train.py"])
     err = desk.run(expect=1)[1]
     assert err.count("Traceback") == 1
-    assert err.endswith("regrow: the trial failed after step 0: python train.py exited with 1: ValueError: no data\n")
+    assert err.endswith(
+        "regrow: the trial failed after step 0: python train.py exited with 1: ValueError: no data\n"
+    )
 
 
 def test_a_script_that_has_done_enough_is_ended(desk: Desk) -> None:
-    (desk.folder / "train.py").write_text("import regrow as rg, time\nrg.report({'score': 0.9})\ntime.sleep(1000)")
+    (desk.folder / "train.py").write_text(
+        "import regrow as rg, time\nrg.report({'score': 0.9})\ntime.sleep(1000)"
+    )
     desk.write(trainable=None, command=["python", "train.py"], stop={"trial": {"target": 0.8}})
     assert "done after 1 step (" in desk.run()[0]
 
@@ -200,7 +269,9 @@ def test_a_script_that_has_done_enough_is_ended(desk: Desk) -> None:
 def test_a_debugger_has_the_terminal(desk: Desk) -> None:
     desk.write(trainable="work.py:debugged")
     ours, theirs = pty.openpty()
-    with subprocess.Popen(desk.command("--steps", "2"), cwd=desk.folder, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    with subprocess.Popen(
+        desk.command("--steps", "2"), cwd=desk.folder, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
         os.close(theirs)
         said = b""
 
@@ -227,7 +298,9 @@ def test_a_debugger_has_the_terminal(desk: Desk) -> None:
 
 def test_ctrl_c_ends_it(desk: Desk) -> None:
     desk.write(trainable="work.py:endless")
-    with subprocess.Popen(desk.command(), cwd=desk.folder, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        desk.command(), cwd=desk.folder, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         while not process.stdout.readline().startswith("step 1"):
             pass

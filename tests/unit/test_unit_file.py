@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from regrow.apps.station import unit
 from regrow.infra.state.places import Places
-from regrow.station import unit
 
 
 @pytest.fixture
@@ -27,7 +27,12 @@ def test_the_unit_starts_the_station_again_and_lets_it_save(places: Places, tmp_
     assert file.name == unit.name(places)
     assert f"systemctl --user enable --now {file.name}" in told
     assert any(line.startswith("loginctl enable-linger") for line in told)
-    for line in ("Restart=always", "KillMode=mixed", "TimeoutStopSec=90", 'Environment="REGROW_STATION_NO_KEEPER=1"'):
+    for line in (
+        "Restart=always",
+        "KillMode=mixed",
+        "TimeoutStopSec=90",
+        'Environment="REGROW_STATION_NO_KEEPER=1"',
+    ):
         assert line in said.splitlines()
     assert '-m" "regrow" "up" "--foreground" "--state"' in said
     assert '\\"state\\" of 100%% $$HOME' in said
@@ -38,6 +43,12 @@ def test_the_unit_starts_the_station_again_and_lets_it_save(places: Places, tmp_
 def test_systemd_takes_the_unit(places: Places, tmp_path: Path) -> None:
     unit.write(places, tmp_path)
     file = unit.folder() / unit.name(places)
-    # Without --user, for which a session of a user's own would have to run; the section and its words are the same.
-    ended = subprocess.run(["systemd-analyze", "verify", "--man=no", file], capture_output=True, text=True, check=False)
-    assert (ended.returncode, [line for line in ended.stderr.splitlines() if file.name in line]) == (0, [])
+    # Without --user, for which a session of a user's own would have to run; the section and its
+    # words are the same.
+    ended = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", file], capture_output=True, text=True, check=False
+    )
+    assert (
+        ended.returncode,
+        [line for line in ended.stderr.splitlines() if file.name in line],
+    ) == (0, [])

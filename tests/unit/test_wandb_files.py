@@ -1,4 +1,6 @@
-"""What a program written for W&B keeps, and goes on from: real programs with `import wandb`, run by an attempt."""
+"""What a program written for W&B keeps, and goes on from: real programs with `import wandb`, run by
+an attempt.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,25 @@ RESUMES = """
             os.kill(os.getpid(), 9)
     wandb.finish()
 """
-LOG, SAVE = 'wandb.log({"score": total, "epoch": epoch}STEP)', 'json.dump({"epoch": epoch, "total": total}, open("state.json", "w")); wandb.save("state.json")'
+LOG, SAVE = (
+    'wandb.log({"score": total, "epoch": epoch}STEP)',
+    'json.dump({"epoch": epoch, "total": total}, open("state.json", "w")); wandb.save("state.json")',
+)
 
 
-@pytest.mark.parametrize(("loop", "step"), [
-    ((SAVE, LOG), ""), ((SAVE, LOG), ", step=epoch"), ((LOG, SAVE), ", step=epoch"),
-    (("if epoch % 2: " + SAVE, LOG), ", step=epoch"), ((LOG, "if epoch % 2: " + SAVE), ", step=epoch"),
-])
-def test_what_is_saved_is_gone_on_from_and_every_row_is_there_once(programs: Programs, loop: tuple[str, str], step: str) -> None:
+@pytest.mark.parametrize(
+    ("loop", "step"),
+    [
+        ((SAVE, LOG), ""),
+        ((SAVE, LOG), ", step=epoch"),
+        ((LOG, SAVE), ", step=epoch"),
+        (("if epoch % 2: " + SAVE, LOG), ", step=epoch"),
+        ((LOG, "if epoch % 2: " + SAVE), ", step=epoch"),
+    ],
+)
+def test_what_is_saved_is_gone_on_from_and_every_row_is_there_once(
+    programs: Programs, loop: tuple[str, str], step: str
+) -> None:
     lines = [part.replace("STEP", step) for part in loop]
     office = programs.office(RESUMES.replace("LOOP", "\n        ".join(lines)))
     assert programs.attempt(office).ended.cause == "infrastructure"
@@ -47,7 +60,9 @@ def test_what_is_saved_is_gone_on_from_and_every_row_is_there_once(programs: Pro
     assert table(office) == [{"score": n / 2, "epoch": float(n)} for n in range(1, 6)]
 
 
-def test_a_program_that_does_not_say_that_it_resumes_begins_anew_and_its_files_are_kept_at_its_end(programs: Programs) -> None:
+def test_a_program_that_does_not_say_that_it_resumes_begins_anew_and_its_files_are_kept_at_its_end(
+    programs: Programs,
+) -> None:
     office = programs.office("""
         import os
         import wandb
@@ -75,7 +90,9 @@ def test_a_program_that_does_not_say_that_it_resumes_begins_anew_and_its_files_a
     assert '"notes/a.txt"' in manifest
 
 
-def test_a_program_that_begins_anew_after_its_files_were_kept_says_nothing_twice(programs: Programs) -> None:
+def test_a_program_that_begins_anew_after_its_files_were_kept_says_nothing_twice(
+    programs: Programs,
+) -> None:
     office = programs.office("""
         import os
         import wandb
@@ -107,4 +124,7 @@ def test_what_is_linked_is_kept_as_what_is_logged_is(programs: Programs) -> None
         run.link_artifact(artifact, "registry/final")
     """)
     assert programs.attempt(office).ended.outcome == "done"
-    assert '"model.txt"' in office.store.read(office.history.trials[0].checkpoints[2].manifest).decode()
+    assert (
+        '"model.txt"'
+        in office.store.read(office.history.trials[0].checkpoints[2].manifest).decode()
+    )

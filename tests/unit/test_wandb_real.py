@@ -1,4 +1,6 @@
-"""W&B's own package in a trial, by the user's choice: what it is told is reported and kept here, too. Offline: no account is asked."""
+"""W&B's own package in a trial, by the user's choice: what it is told is reported and kept here,
+too. Offline: no account is asked.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,13 @@ def _real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
 
 
-def test_logs_go_to_both_and_a_killed_program_goes_on_from_what_it_saved(programs: Programs, capfd: Any) -> None:
+def test_logs_go_to_both_and_a_killed_program_goes_on_from_what_it_saved(
+    programs: Programs, capfd: Any
+) -> None:
     if not (APART / "wandb").is_dir():
         pytest.skip("wandb is not installed; `make nightly` installs it")
-    office = programs.office(f"""
+    office = programs.office(
+        f"""
         import sys
         sys.path.append({str(APART)!r})
         import json, os
@@ -42,13 +47,23 @@ def test_logs_go_to_both_and_a_killed_program_goes_on_from_what_it_saved(program
             if state["epoch"] == 2 and not killed:
                 os.kill(os.getpid(), 9)
         run.log({{"test": 1}})
-    """, space={"x": {"uniform": [0.1, 1.0]}})
+    """,
+        space={"x": {"uniform": [0.1, 1.0]}},
+    )
     first = programs.attempt(office)
     assert first.ended.cause == "infrastructure", capfd.readouterr()
     second = programs.attempt(office)
     assert (second.ended.outcome, second.restored) == ("done", 2), capfd.readouterr()
-    assert table(office) == [{"score": 1.0}, {"score": 2.0}, {"score": 3.0}, {"score": 4.0}, {"score": 4.0, "test": 1.0}]
-    assert len([*(programs.folder / "wandb").glob("offline-run-*/*.wandb")]) == 2, "each attempt is a run of its own there"
+    assert table(office) == [
+        {"score": 1.0},
+        {"score": 2.0},
+        {"score": 3.0},
+        {"score": 4.0},
+        {"score": 4.0, "test": 1.0},
+    ]
+    assert len([*(programs.folder / "wandb").glob("offline-run-*/*.wandb")]) == 2, (
+        "each attempt is a run of its own there"
+    )
 
 
 @pytest.mark.parametrize("finishes", [True, False])
@@ -72,4 +87,7 @@ def test_a_second_run_is_further_steps(programs: Programs, finishes: bool) -> No
 
 def test_where_it_is_not_installed_the_program_is_told_how_to_go_on(programs: Programs) -> None:
     office = programs.office("import wandb")
-    assert "No module named 'wandb', W&B's own; pip install wandb, or leave REGROW_WANDB=real out" in programs.attempt(office).ended.message
+    assert (
+        "No module named 'wandb', W&B's own; pip install wandb, or leave REGROW_WANDB=real out"
+        in programs.attempt(office).ended.message
+    )

@@ -1,4 +1,6 @@
-"""What a program written for W&B sees in a trial: real programs with `import wandb`, run by an attempt."""
+"""What a program written for W&B sees in a trial: real programs with `import wandb`, run by an
+attempt.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from regrow.integrations.wandb.config import Config
+from regrow.integrations.wandb.saved import stored_as
 from regrow.search.events import Reported
-from regrow.tasks.wandb.config import Config
-from regrow.tasks.wandb.saved import stored_as
 from tests.unit.office import Office
 from tests.unit.programs import Programs
 
@@ -30,27 +32,42 @@ def table(office: Office) -> list[dict[str, float | None]]:
     return [found[step] for step in sorted(found)]
 
 
-def test_each_log_of_the_metric_is_a_step_and_what_has_none_goes_with_the_next(programs: Programs, capfd: Any) -> None:
-    office = programs.office("""
+def test_each_log_of_the_metric_is_a_step_and_what_has_none_goes_with_the_next(
+    programs: Programs, capfd: Any
+) -> None:
+    office = programs.office(
+        """
         import wandb
         with wandb.init(project="p", config={"epochs": 2}) as run:
             for epoch in range(run.config.epochs):
                 for batch in range(3):
                     run.log({"batch": batch, "loss": {"train": batch / 10}})
                 wandb.log({"epoch": epoch}, commit=False)
-                wandb.log({"score": epoch, "done": True})
+                wandb.log({"score": epoch, "done": True, "none": None})
             wandb.log({"test": 7})
             run.summary["best"] = 1.5
-    """, max_steps=None)
+    """,
+        max_steps=None,
+    )
     assert programs.attempt(office).ended.outcome == "done"
-    step = {"batch": 2.0, "loss.train": 0.2, "done": 1.0}
+    step = {"batch": 2.0, "loss.train": 0.2}
     assert table(office) == [
-        {**step, "epoch": 0.0, "score": 0.0}, {**step, "epoch": 1.0, "score": 1.0}, {"test": 7.0, "best": 1.5, "score": 1.0},
+        {**step, "epoch": 0.0, "score": 0.0},
+        {**step, "epoch": 1.0, "score": 1.0},
+        {"test": 7.0, "best": 1.5, "score": 1.0},
     ]
-    assert capfd.readouterr().err.count("batch is logged more often than score") == 1
+    said = capfd.readouterr().err
+    assert said.count("batch is logged more often than score") == 1
+    assert (
+        said.count("done: bool is not recorded")
+        == said.count("none: NoneType is not recorded")
+        == 1
+    )
 
 
-def test_with_steps_of_its_own_a_row_is_what_is_logged_for_one_step(programs: Programs, capfd: Any) -> None:
+def test_with_steps_of_its_own_a_row_is_what_is_logged_for_one_step(
+    programs: Programs, capfd: Any
+) -> None:
     office = programs.office("""
         import wandb
         wandb.init()
@@ -62,11 +79,17 @@ def test_with_steps_of_its_own_a_row_is_what_is_logged_for_one_step(programs: Pr
         wandb.run.summary.update({"best": 20})
     """)
     assert programs.attempt(office).ended.outcome == "done"
-    assert table(office) == [{"score": 0.0, "lr": 0.0}, {"score": 10.0, "lr": 0.1}, {"score": 20.0, "lr": 0.2, "best": 20.0}]
+    assert table(office) == [
+        {"score": 0.0, "lr": 0.0},
+        {"score": 10.0, "lr": 0.1},
+        {"score": 20.0, "lr": 0.2, "best": 20.0},
+    ]
     assert "steps below 20 are recorded already" in capfd.readouterr().err
 
 
-def test_single_numbers_of_any_kind_are_recorded_and_all_else_is_harmless_and_said_once(programs: Programs, capfd: Any) -> None:
+def test_single_numbers_of_any_kind_are_recorded_and_all_else_is_harmless_and_said_once(
+    programs: Programs, capfd: Any
+) -> None:
     office = programs.office("""
         import numpy as np, wandb
         wandb.login()
@@ -88,13 +111,20 @@ def test_single_numbers_of_any_kind_are_recorded_and_all_else_is_harmless_and_sa
     assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 0.5, "numpy": 0.25, "single": 2.0, "whole": 3.0}] * 2
     said = capfd.readouterr().err
-    for name in ("array: ndarray", "phase: str", "picture: Media", "table: Table"):
+    for name in (
+        "array: ndarray",
+        "phase: str",
+        "none: NoneType",
+        "picture: Media",
+        "table: Table",
+    ):
         assert said.count(f"{name} is not recorded, only single numbers are\n") == 1, said
     assert said.count("watch: gradients are not recorded\n") == 1
-    assert "none" not in said
 
 
-def test_a_tensor_of_one_element_is_a_number_and_another_one_is_not(programs: Programs, capfd: Any) -> None:
+def test_a_tensor_of_one_element_is_a_number_and_another_one_is_not(
+    programs: Programs, capfd: Any
+) -> None:
     pytest.importorskip("torch")
     office = programs.office("""
         import torch, wandb
@@ -105,8 +135,11 @@ def test_a_tensor_of_one_element_is_a_number_and_another_one_is_not(programs: Pr
     assert "tensor: Tensor is not recorded, only single numbers are\n" in capfd.readouterr().err
 
 
-def test_the_sweep_decides_its_parameters_and_the_program_all_others(programs: Programs, capfd: Any) -> None:
-    office = programs.office("""
+def test_the_sweep_decides_its_parameters_and_the_program_all_others(
+    programs: Programs, capfd: Any
+) -> None:
+    office = programs.office(
+        """
         import argparse, wandb
         wandb.config.update(argparse.Namespace(x=9, width=4))
         run = wandb.init(config={"x": 8, "epochs": 2})
@@ -117,26 +150,35 @@ def test_the_sweep_decides_its_parameters_and_the_program_all_others(programs: P
         assert swept not in (6, 7, 8, 9) and dict(run.config) == {"x": swept, "width": 4, "epochs": 2, "depth": 3}, run.config
         assert run.config.x == wandb.config["x"] and "x" in run.config and run.config.get("y") is None
         run.log({"score": swept})
-    """, space={"x": {"uniform": [0.1, 1.0]}})
+    """,
+        space={"x": {"uniform": [0.1, 1.0]}},
+    )
     assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": office.history.trials[0].config["x"]}]
     assert "config: x stays 0." in capfd.readouterr().err
 
 
-def test_names_with_dots_are_keys_of_the_config(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_with_dots_are_keys_of_the_config(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REGROW_WANDB_DOTTED", '["net.width", "net.act.kind"]')
     space = {"x": {"uniform": [0.1, 1.0]}, "net": {"width": 3, "act": {"kind": "relu"}}}
-    office = programs.office("""
+    office = programs.office(
+        """
         import wandb
         config = wandb.init().config
         assert list(config) == ["x", "net.width", "net.act.kind"], config
         wandb.log({"score": config["net.width"]})
-    """, space=space)
+    """,
+        space=space,
+    )
     assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 3.0}]
 
 
-def test_of_several_processes_the_first_of_torchruns_reports_and_folds_after_one_another_do(programs: Programs) -> None:
+def test_of_several_processes_the_first_of_torchruns_reports_and_folds_after_one_another_do(
+    programs: Programs,
+) -> None:
     office = programs.office("""
         import os, subprocess, sys
         import wandb
@@ -176,7 +218,9 @@ def test_a_second_run_after_the_first_ones_end_is_further_steps_with_steps_and_a
     """)
     assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 0.0}, {"score": 1.0}, {"score": 10.0}, {"score": 11.0}]
-    assert "what is logged after the first one's end are further steps of it" in capfd.readouterr().err
+    assert (
+        "what is logged after the first one's end are further steps of it" in capfd.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("way", ["reinit", "raises", "with"])
@@ -201,7 +245,9 @@ def test_no_row_of_a_run_that_gives_way_to_the_next_is_lost(programs: Programs, 
     assert [row["score"] for row in table(office)] == [0.0, 1.0, 10.0, 11.0]
 
 
-def test_runs_of_child_processes_beside_the_trials_own_are_harmless(programs: Programs, capfd: Any) -> None:
+def test_runs_of_child_processes_beside_the_trials_own_are_harmless(
+    programs: Programs, capfd: Any
+) -> None:
     office = programs.office("""
         import multiprocessing, os, sys
         import wandb
@@ -228,17 +274,23 @@ def test_runs_of_child_processes_beside_the_trials_own_are_harmless(programs: Pr
     """)
     assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 1.0}, {"score": 1.0, "test": 2.0}]
-    assert "another process of this trial has the run; what this one logs is not recorded" in capfd.readouterr().err
+    assert (
+        "another process of this trial has the run; what this one logs is not recorded"
+        in capfd.readouterr().err
+    )
 
 
 def test_a_program_may_have_an_interpreter_of_its_own(programs: Programs) -> None:
     venv.create(programs.folder / "own", with_pip=False)
-    office = programs.office("""
+    office = programs.office(
+        """
         import importlib.util, sys
         import wandb
         assert sys.prefix.endswith("own") and importlib.util.find_spec("numpy") is None, sys.path
         wandb.init().log({"score": 1})
-    """, run=("own/bin/python", "train.py"))
+    """,
+        run=("own/bin/python", "train.py"),
+    )
     assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 1.0}]
 
@@ -252,15 +304,30 @@ def test_a_config_answers_as_a_map_does_and_names_what_it_has() -> None:
         config.update("defaults.yaml")
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    ("wandb.log({'score': 1})", "Error: You must call wandb.init() before wandb.log()"),
-    ("wandb.init(); wandb.sweep({})", "wandb.sweep: `regrow run sweep.yaml` makes the sweep; REGROW_WANDB=real before"),
-    ("wandb.init().use_artifact('model:latest')", "a run has no use_artifact in regrow's stand-in for wandb; REGROW_WANDB=real"), ("wandb.Api()", "wandb.Api: nothing is asked of W&B"),
-    ("import wandb.keras", "No module named 'wandb.keras' in regrow's stand-in for wandb; REGROW_WANDB=real"),
-    ("wandb.init().log(3)", "wandb.log takes a map"),
-    ("wandb.init(); wandb.restore('best.pt')", "no attempt of this trial has saved 'best.pt'"),
-])
-def test_what_is_not_here_is_an_error_of_the_program_that_says_so(programs: Programs, line: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("wandb.log({'score': 1})", "Error: You must call wandb.init() before wandb.log()"),
+        (
+            "wandb.init(); wandb.sweep({})",
+            "wandb.sweep: `regrow run sweep.yaml` makes the sweep; REGROW_WANDB=real before",
+        ),
+        (
+            "wandb.init().use_artifact('model:latest')",
+            "a run has no use_artifact in regrow's stand-in for wandb; REGROW_WANDB=real",
+        ),
+        ("wandb.Api()", "wandb.Api: nothing is asked of W&B"),
+        (
+            "import wandb.keras",
+            "No module named 'wandb.keras' in regrow's stand-in for wandb; REGROW_WANDB=real",
+        ),
+        ("wandb.init().log(3)", "wandb.log takes a map"),
+        ("wandb.init(); wandb.restore('best.pt')", "no attempt of this trial has saved 'best.pt'"),
+    ],
+)
+def test_what_is_not_here_is_an_error_of_the_program_that_says_so(
+    programs: Programs, line: str, message: str
+) -> None:
     office = programs.office(f"import wandb\n{line}")
     ended = programs.attempt(office).ended
     assert (ended.outcome, ended.cause) == ("failed", "error")
@@ -273,10 +340,15 @@ def test_a_metric_that_is_never_logged_is_told_with_those_that_were(programs: Pr
         wandb.init()
         wandb.log({"loss": 1, "acc": 2})
     """)
-    assert "the metric 'score' was not reported; reported were: loss, acc" in programs.attempt(office).ended.message
+    assert (
+        "the metric 'score' was not reported; reported were: loss, acc"
+        in programs.attempt(office).ended.message
+    )
 
 
-def test_what_is_logged_at_the_end_by_an_attempt_that_has_no_step_left_is_recorded(programs: Programs) -> None:
+def test_what_is_logged_at_the_end_by_an_attempt_that_has_no_step_left_is_recorded(
+    programs: Programs,
+) -> None:
     office = programs.office("""
         import os
         import wandb
@@ -307,15 +379,20 @@ def test_a_metric_of_the_summary_alone_is_the_trials_one_step(programs: Programs
     assert table(office) == [{"loss": 1.0, "score": 0.5}]
 
 
-def test_after_the_last_step_nothing_is_reported_and_the_program_comes_to_its_end(programs: Programs, capfd: Any) -> None:
-    office = programs.office("""
+def test_after_the_last_step_nothing_is_reported_and_the_program_comes_to_its_end(
+    programs: Programs, capfd: Any
+) -> None:
+    office = programs.office(
+        """
         import wandb
         with wandb.init() as run:
             for epoch in range(3):
                 run.log({"score": epoch})
             run.log({"test": 1})
         open("end", "w").close()
-    """, max_steps=3)
+    """,
+        max_steps=3,
+    )
     assert programs.attempt(office).ended.outcome == "done"
     assert len(table(office)) == 3
     assert (programs.folder / "end").exists()
@@ -330,20 +407,33 @@ def test_a_programs_traceback_stays_the_last_word(programs: Programs) -> None:
         wandb.log({"loss": 1})
         raise ValueError("no such optimizer")
     """)
-    assert programs.attempt(office).ended.message == "python train.py exited with 1: ValueError: no such optimizer"
+    assert (
+        programs.attempt(office).ended.message
+        == "python train.py exited with 1: ValueError: no such optimizer"
+    )
     assert len(table(office)) == 1
 
 
-def test_without_the_sweep_the_stand_in_is_on_no_path(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sweep_the_stand_in_is_on_no_path(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("REGROW_WANDB_PACKAGE")
-    office = programs.office("import sys; print('{\"score\": %d}' % any('standin' in place for place in sys.path))")
+    office = programs.office(
+        "import sys; print('{\"score\": %d}' % any('standin' in place for place in sys.path))"
+    )
     programs.attempt(office)
     assert table(office) == [{"score": 0.0}]
 
 
-@pytest.mark.parametrize(("path", "base", "name"), [
-    ("./a/b.pt", None, "a/b.pt"), ("/x/b.pt", None, "b.pt"), ("../b.pt", None, "b.pt"), ("/x/y/b.pt", "/x", "y/b.pt"),
-])
+@pytest.mark.parametrize(
+    ("path", "base", "name"),
+    [
+        ("./a/b.pt", None, "a/b.pt"),
+        ("/x/b.pt", None, "b.pt"),
+        ("../b.pt", None, "b.pt"),
+        ("/x/y/b.pt", "/x", "y/b.pt"),
+    ],
+)
 def test_a_saved_file_is_called_as_w_and_b_calls_it(path: str, base: str | None, name: str) -> None:
 
     assert stored_as(Path(path), None if base is None else Path(base)) == name

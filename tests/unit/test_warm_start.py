@@ -1,4 +1,6 @@
-"""What the trials of an earlier experiment say about a new one: told where it can be compared, refused with the reason where not."""
+"""What the trials of an earlier experiment say about a new one: told where it can be compared,
+refused with the reason where not.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import WarmStart
 
-SPACE: dict[str, Any] = {"lr": {"loguniform": [1e-4, 1.0]}, "kind": {"choice": ["mlp", "cnn"]}, "epochs": 3}
+SPACE: dict[str, Any] = {
+    "lr": {"loguniform": [1e-4, 1.0]},
+    "kind": {"choice": ["mlp", "cnn"]},
+    "epochs": 3,
+}
 
 
 class Listens:
@@ -50,8 +56,15 @@ class Listens:
 
 def spec(**changes: Any) -> Spec:
     given = {
-        "name": "old", "trainable": "work.py:train", "metric": "loss", "mode": "min", "space": SPACE,
-        "search": f"{__name__}:Listens", "trials": 12, "max_steps": 3, **changes,
+        "name": "old",
+        "trainable": "work.py:train",
+        "metric": "loss",
+        "mode": "min",
+        "space": SPACE,
+        "search": f"{__name__}:Listens",
+        "trials": 12,
+        "max_steps": 3,
+        **changes,
     }
     return Spec.parse(given)
 
@@ -106,19 +119,25 @@ def test_stopped_and_failed_trials_are_taken_over_as_such_and_open_ones_are_not(
     found, _ = known(old, spec(name="new"))
     ended = [trial for trial in old.trials if trial.state.final]
     assert 0 < len(ended) < len(old.trials)
-    assert [(one.origin, one.status) for one in found] == [(f"old:{t.number}", t.state.value) for t in ended]
+    assert [(one.origin, one.status) for one in found] == [
+        (f"old:{t.number}", t.state.value) for t in ended
+    ]
     assert "failed" in {one.status for one in found}
 
 
 def test_a_trial_whose_configuration_changed_under_way_has_no_result_of_its_own() -> None:
     old = earlier(
-        space={"lr": {"loguniform": [1e-4, 1.0]}}, schedule={"pbt": {"perturbation_interval": 1, "quantile_fraction": 0.5}},
-        trials=4, search="random",
+        space={"lr": {"loguniform": [1e-4, 1.0]}},
+        schedule={"pbt": {"perturbation_interval": 1, "quantile_fraction": 0.5}},
+        trials=4,
+        search="random",
     )
     changed = {trial.number for trial in old.trials if trial.changes}
     assert changed
     found, _ = known(old, spec(name="new", space={"lr": {"loguniform": [1e-4, 1.0]}}))
-    assert {int(one.origin.split(":")[1]) for one in found} == {t.number for t in old.trials} - changed
+    assert {int(one.origin.split(":")[1]) for one in found} == {
+        t.number for t in old.trials
+    } - changed
 
 
 def test_a_trial_outside_of_the_new_ranges_is_left_out_and_counted() -> None:
@@ -135,7 +154,9 @@ def test_another_kind_of_parameter_of_that_name_takes_what_fits() -> None:
     found, outside = known(old, spec(name="new", space={**SPACE, "kind": "mlp"}))
     assert {one.config["kind"] for one in found} == {"mlp"}
     assert outside == sum(trial.config["kind"] == "cnn" for trial in old.trials) > 0
-    found, outside = known(old, spec(name="new", space={**SPACE, "lr": {"choice": ["low", "high"]}}))
+    found, outside = known(
+        old, spec(name="new", space={**SPACE, "lr": {"choice": ["low", "high"]}})
+    )
     assert (found, outside) == ([], 12)
 
 
@@ -147,7 +168,10 @@ def test_what_was_fixed_there_may_vary_here() -> None:
 
 
 def test_a_new_parameter_has_the_value_that_is_given() -> None:
-    new = spec(name="new", space={**SPACE, "dropout": {"uniform": [0.0, 0.5]}, "sub": {"n": {"int": [1, 3]}}})
+    new = spec(
+        name="new",
+        space={**SPACE, "dropout": {"uniform": [0.0, 0.5]}, "sub": {"n": {"int": [1, 3]}}},
+    )
     found, outside = known(earlier(), new, given={"dropout": 0.0, "sub.n": 2})
     assert (len(found), outside) == (12, 0)
     assert {(one.config["dropout"], one.config["sub.n"]) for one in found} == {(0.0, 2)}
@@ -161,7 +185,9 @@ def test_a_new_constant_needs_no_value() -> None:
 
 
 def test_a_parameter_that_made_no_difference_is_ignored() -> None:
-    found, outside = known(earlier(), spec(name="new", space={"lr": {"loguniform": [1e-4, 1.0]}}), ignore=["kind"])
+    found, outside = known(
+        earlier(), spec(name="new", space={"lr": {"loguniform": [1e-4, 1.0]}}), ignore=["kind"]
+    )
     assert (len(found), outside) == (12, 0)
     assert list(found[0].config) == ["lr"]
 
@@ -180,19 +206,29 @@ def test_of_several_metrics_all_are_taken_over() -> None:
 
 def test_another_metric_or_direction_is_refused() -> None:
     old = earlier()
-    assert "optimised min loss, this experiment max loss" in str(refused(old, spec(name="new", mode="max")))
-    assert "optimised min loss, this experiment min memory" in str(refused(old, spec(name="new", metric="memory")))
+    assert "optimised min loss, this experiment max loss" in str(
+        refused(old, spec(name="new", mode="max"))
+    )
+    assert "optimised min loss, this experiment min memory" in str(
+        refused(old, spec(name="new", metric="memory"))
+    )
 
 
 def test_a_parameter_that_is_new_needs_its_value_there() -> None:
-    error = refused(earlier(), spec(name="new", space={**SPACE, "dropout": {"uniform": [0.0, 0.5]}}))
-    assert (error.problem, error.hint) == ("had no parameter 'dropout'", "say what it was there: given: {dropout: ...}")
+    error = refused(
+        earlier(), spec(name="new", space={**SPACE, "dropout": {"uniform": [0.0, 0.5]}})
+    )
+    assert (error.problem, error.hint) == (
+        "had no parameter 'dropout'",
+        "say what it was there: given: {dropout: ...}",
+    )
 
 
 def test_a_parameter_that_is_gone_must_be_said_to_make_no_difference() -> None:
     error = refused(earlier(), spec(name="new", space={"lr": {"loguniform": [1e-4, 1.0]}}))
     assert (error.problem, error.hint) == (
-        "had a parameter 'kind' that this one has not", "if it made no difference, write ignore: [kind]"
+        "had a parameter 'kind' that this one has not",
+        "if it made no difference, write ignore: [kind]",
     )
 
 
@@ -207,14 +243,22 @@ def test_a_misspelt_name_is_refused_with_the_nearest(start: dict[str, Any]) -> N
 
 def test_the_sampler_is_told_before_the_first_proposal_in_negative_numbers() -> None:
     found, _ = known(earlier(), spec(name="new"))
-    of = spec(name="new", trials=1, points=[{"config": {"lr": 0.5, "kind": "cnn"}, "metrics": {"loss": 0.1}}])
+    of = spec(
+        name="new",
+        trials=1,
+        points=[{"config": {"lr": 0.5, "kind": "cnn"}, "metrics": {"loss": 0.1}}],
+    )
     planner = Planner()
     planner.apply(Created(t=0, id="i", spec=of.to_json(), known=found))
     planner._sampling  # noqa: B018 - it tells
     heard = Listens.last.heard
     assert [result.number for result in heard] == list(range(-1, -14, -1))
     assert heard[0].value == 0.1, "the user's own points come first"
-    assert (heard[1].config, heard[1].value, heard[1].status) == (found[0].config, found[0].value, "done")
+    assert (heard[1].config, heard[1].value, heard[1].status) == (
+        found[0].config,
+        found[0].value,
+        "done",
+    )
     assert list(heard[1].intermediate) == found[0].curve
     assert len(planner.history.trials) == 0
 
@@ -246,7 +290,9 @@ def test_samplers_bear_a_warm_start_and_their_decisions_can_be_recomputed(search
 
 def put(places: Places, history_of: Simulation) -> None:
     """The log of an experiment as a driver leaves it."""
-    Log.open(places.store(history_of.spec.name)).claim([encode(event) for event in history_of.events])
+    Log.open(places.store(history_of.spec.name)).claim(
+        [encode(event) for event in history_of.events]
+    )
 
 
 @pytest.fixture
@@ -275,7 +321,12 @@ def test_several_are_read_in_their_order(places: Places) -> None:
     [
         (["nobody"], {}, "warm_start.0", "nobody"),
         (["old", "nobody"], {}, "warm_start.1", "nobody"),
-        (["old"], {"space": {**SPACE, "lr": {"loguniform": [2.0, 3.0]}}}, "warm_start.0", "no trial in this space (12 lie outside)"),
+        (
+            ["old"],
+            {"space": {**SPACE, "lr": {"loguniform": [2.0, 3.0]}}},
+            "warm_start.0",
+            "no trial in this space (12 lie outside)",
+        ),
         (["old"], {"mode": "max"}, "warm_start.0", "optimised min loss"),
     ],
 )
@@ -283,14 +334,20 @@ def test_one_that_says_nothing_about_it_is_refused_with_the_reason(
     places: Places, start: Any, changes: dict[str, Any], key: str, said: str
 ) -> None:
     with pytest.raises(SpecError) as caught:
-        prepare(places, "new", spec(name="new", warm_start=start, **changes), trials=None, code=None)
+        prepare(
+            places, "new", spec(name="new", warm_start=start, **changes), trials=None, code=None
+        )
     assert caught.value.key == key
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("start", "key"),
-    [([{"given": {}}], "warm_start.0.experiment"), ([{"experiment": "old", "gven": {}}], "warm_start.0.gven"), ([3], "warm_start.0")],
+    [
+        ([{"given": {}}], "warm_start.0.experiment"),
+        ([{"experiment": "old", "gven": {}}], "warm_start.0.gven"),
+        ([3], "warm_start.0"),
+    ],
 )
 def test_a_wrong_form_is_refused_with_its_key(start: Any, key: str) -> None:
     with pytest.raises(SpecError) as caught:

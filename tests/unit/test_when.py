@@ -1,4 +1,6 @@
-"""When an experiment starts by itself, as a specification says it; and what the run is told of it."""
+"""When an experiment starts by itself, as a specification says it; and what the run is told of
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from regrow.infra.state import hooks
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
-from regrow.tasks.trial import Trial
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Attempting
 from tests.unit.office import MakeOffice
 from tests.unit.simulated import SPEC
@@ -28,20 +30,41 @@ def spec(**changes: Any) -> Spec:
 def test_spans_are_read_and_what_is_left_out_has_its_default() -> None:
     when = spec(when={"every": "6h", "settle": "2min"}).when
     assert when is not None
-    assert (when.every, when.settle, when.each, when.overlap, when.keep, when.retries_per_day) == (21600, 120, "new", "skip", None, 3)
+    assert (when.every, when.settle, when.each, when.overlap, when.keep, when.retries_per_day) == (
+        21600,
+        120,
+        "new",
+        "skip",
+        None,
+        3,
+    )
     assert [one.when.settle for one in (spec(when={"hook": True}),) if one.when] == [60]
-    assert spec(when={"after": "etl", "cron": "0 2 * * *"}).when is not None, "a trigger may stand beside a time"
+    assert spec(when={"after": "etl", "cron": "0 2 * * *"}).when is not None, (
+        "a trigger may stand beside a time"
+    )
 
 
 @pytest.mark.parametrize(
     ("when", "line"),
     [
         ({"cron": "0 2 * * *", "every": "6h"}, "when.every: 21600.0: stands beside cron"),
-        ({"cron": "0 2 * * *", "rrule": "FREQ=DAILY"}, 'when.rrule: "FREQ=DAILY": stands beside cron'),
-        ({"every": "soon"}, 'when.every: "soon": is not a number; write seconds, or text such as "6h"'),
+        (
+            {"cron": "0 2 * * *", "rrule": "FREQ=DAILY"},
+            'when.rrule: "FREQ=DAILY": stands beside cron',
+        ),
+        (
+            {"every": "soon"},
+            'when.every: "soon": is not a number; write seconds, or text such as "6h"',
+        ),
         ({"every": 0.5}, "when.every: 0.5: is below 1"),
-        ({"cron": "0 2 * * *", "timezone": "CET/../x"}, 'when.timezone: "CET/../x": is no name of a time zone'),
-        ({"cron": "0 2 * * *", "timezone": "+01:00"}, 'when.timezone: "+01:00": is no name of a time zone'),
+        (
+            {"cron": "0 2 * * *", "timezone": "CET/../x"},
+            'when.timezone: "CET/../x": is no name of a time zone',
+        ),
+        (
+            {"cron": "0 2 * * *", "timezone": "+01:00"},
+            'when.timezone: "+01:00": is no name of a time zone',
+        ),
         ({"each": "newest"}, "when.each: \"newest\": is not 'new' or 'continue'"),
         ({"overlap": "kill"}, "when.overlap: \"kill\": is not 'skip', 'queue' or 'replace'"),
         ({"keep": 0}, "when.keep: 0: is below 1"),
@@ -100,7 +123,9 @@ def test_a_function_and_a_class_have_what_started_the_run(
     assert seen == [event, event]
 
 
-def test_a_class_keeps_what_it_calls_event_itself(make_office: MakeOffice, attempt: Attempting) -> None:
+def test_a_class_keeps_what_it_calls_event_itself(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
     class Model:
         def setup(self, config: dict[str, Any]) -> None:
             assert self.event() == "mine"

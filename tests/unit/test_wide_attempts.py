@@ -29,7 +29,9 @@ def test_with_fewer_slots_in_the_next_session_it_gets_fewer() -> None:
 
 
 def test_a_wide_attempt_is_told_its_width(works: MakeWorks) -> None:
-    at = works({}, trials=1, slots=4, options={"widths": {"0": 3}}, resources={"cpu": 2, "gpu": 0.5})
+    at = works(
+        {}, trials=1, slots=4, options={"widths": {"0": 3}}, resources={"cpu": 2, "gpu": 0.5}
+    )
     given = at.office.submitted()
     assert given.width == 3
     assert given.needs.bundles == ({"CPU": 2.0, "GPU": 0.5},) * 3

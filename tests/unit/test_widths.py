@@ -1,4 +1,6 @@
-"""Groups of workers: when an attempt starts, how wide it is, and when it waits for so many no longer. A slot is one worker."""
+"""Groups of workers: when an attempt starts, how wide it is, and when it waits for so many no
+longer. A slot is one worker.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,26 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.coordinator.room import Room
-from regrow.live.board import Board
 from regrow.search.events import AnyEvent, Capacity, Closing, Ended, Place, Started, Waited
 from regrow.search.lifecycle import TrialState
+from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.simulator import Availability, FunctionObjective, simulate
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.tasks.messages import Arrival, Progress
+from regrow.show.live.board import Board
+from regrow.tasks.ports.messages import Arrival, Progress
 from tests.unit.office import Office, offices
 from tests.unit.scripted import Desk
 from tests.unit.simulated import SPEC, score
 
 
 def desk(workers: Any, *, slots: int, trials: int = 6, **changes: Any) -> Desk:
-    return Desk({}, slots=slots, trials=trials, **{"schedule": "fifo", "resources": {"workers": workers}, **changes})
+    return Desk(
+        {},
+        slots=slots,
+        trials=trials,
+        **{"schedule": "fifo", "resources": {"workers": workers}, **changes},
+    )
 
 
 def widths(events: Sequence[AnyEvent]) -> list[tuple[int, int]]:
@@ -31,7 +38,9 @@ def widths(events: Sequence[AnyEvent]) -> list[tuple[int, int]]:
 
 def grow(at: Desk, slots: int, widest: int | None = None) -> list[tuple[int, int]]:
     at.t += 1
-    return widths(at.tell(Capacity(t=at.t, slots=slots, widest=slots if widest is None else widest)))
+    return widths(
+        at.tell(Capacity(t=at.t, slots=slots, widest=slots if widest is None else widest))
+    )
 
 
 def wait(at: Desk, trial: int, seconds: float) -> list[AnyEvent]:
@@ -39,7 +48,7 @@ def wait(at: Desk, trial: int, seconds: float) -> list[AnyEvent]:
     return at.tell(Waited(t=at.t, trial=trial, attempt=at.attempt(trial), seconds=seconds))
 
 
-# ---- how wide ----------------------------------------------------------------------------------------------------------
+# ---- how wide
 
 
 def test_a_group_starts_only_as_a_whole() -> None:
@@ -89,7 +98,7 @@ def test_a_scheduler_that_says_how_wide_has_its_way_within_the_range() -> None:
     assert [width for _, width in widths(children.events)] == [1, 1, 1]
 
 
-# ---- fewer than wanted -------------------------------------------------------------------------------------------------
+# ---- fewer than wanted
 
 
 def test_a_group_that_waits_in_vain_goes_on_with_the_least_that_it_must_have() -> None:
@@ -111,7 +120,9 @@ def test_a_group_that_waits_in_vain_goes_on_with_the_least_that_it_must_have() -
     assert "trial 0 asks for 1 worker: it waited 30 s for 3 workers, and goes on with fewer" in told
 
 
-def test_where_the_cluster_has_not_so_many_any_more_it_goes_on_at_once_with_as_many_as_that_has() -> None:
+def test_where_the_cluster_has_not_so_many_any_more_it_goes_on_at_once_with_as_many_as_that_has() -> (
+    None
+):
     at = desk([1, 4], slots=4, trials=1)
     assert widths(at.events) == [(0, 4)]
     assert grow(at, 3) == [], "that it waits is for the coordinator to say"
@@ -159,7 +170,9 @@ def office() -> Iterator[Office]:
 
 def test_the_coordinator_says_who_has_been_waiting_for_so_long(office: Office) -> None:
     given = office.instructions().submit
-    assert [(a.width, a.needs.bundles, a.needs.strategy) for a in given] == [(2, ({"CPU": 1}, {"CPU": 1}), "PACK")] * 2
+    assert [(a.width, a.needs.bundles, a.needs.strategy) for a in given] == [
+        (2, ({"CPU": 1}, {"CPU": 1}), "PACK")
+    ] * 2
     came = Arrival(place=Place("a", "n1"), others=(Place("b", "n2"),), task_run="run-1")
     office.report(Progress(trial=1, attempt=1, began=came))
     office.instructions()
@@ -171,26 +184,39 @@ def test_the_coordinator_says_who_has_been_waiting_for_so_long(office: Office) -
     assert told.forget == ((0, 1),)
     (again,) = told.submit
     assert (again.trial, again.attempt, again.width, len(again.needs.bundles)) == (0, 2, 1, 1)
-    assert "attempt 1 was withdrawn (it waited 30.5 s for 2 workers, and goes on with fewer)" in again.story
+    assert (
+        "attempt 1 was withdrawn (it waited 30.5 s for 2 workers, and goes on with fewer)"
+        in again.story
+    )
     office.monotonic = 45.0
     office.report(Progress(trial=1, attempt=1))
     office.instructions()
     office.monotonic = 100.0
     office.report(Progress(trial=1, attempt=1))
     office.instructions()
-    assert [(e.trial, e.attempt) for e in office.events if isinstance(e, Waited)] == [(0, 1)], "nor is there less to ask for"
+    assert [(e.trial, e.attempt) for e in office.events if isinstance(e, Waited)] == [(0, 1)], (
+        "nor is there less to ask for"
+    )
     assert office.history.trials[1].attempts[0].width == 2
 
 
-def test_the_coordinator_says_at_once_who_waits_for_more_than_the_cluster_has(office: Office) -> None:
+def test_the_coordinator_says_at_once_who_waits_for_more_than_the_cluster_has(
+    office: Office,
+) -> None:
     office.instructions()
-    office.report(Progress(trial=1, attempt=1, began=Arrival(place=Place("a", "n1"), others=(Place("b", "n2"),), task_run="run-1")))
-    told = office.instructions(Room(slots=3, widest=1))
+    office.report(
+        Progress(
+            trial=1,
+            attempt=1,
+            began=Arrival(place=Place("a", "n1"), others=(Place("b", "n2"),), task_run="run-1"),
+        )
+    )
+    told = office.instructions(ClusterCapacity(slots=3, widest=1))
     assert told.forget == ((0, 1),)
     assert [(a.trial, a.attempt, a.width) for a in told.submit] == [(0, 2, 1)]
 
 
-# ---- whole experiments ------------------------------------------------------------------------------------------------
+# ---- whole experiments
 
 
 def simulated(machines: Sequence[Availability] = (), *, workers: int, **changes: Any) -> Any:
@@ -212,7 +238,12 @@ def test_a_machine_that_is_gone_for_good_makes_groups_smaller() -> None:
 
 @pytest.mark.parametrize("workers", [2, [1, 3], [2, 2]])
 def test_groups_on_machines_that_come_and_go_finish(workers: Any) -> None:
-    machines = [Availability(), Availability(), Availability(), Availability(changes=(0.0, 37.0, 95.0, 130.0, 180.0))]
+    machines = [
+        Availability(),
+        Availability(),
+        Availability(),
+        Availability(changes=(0.0, 37.0, 95.0, 130.0, 180.0)),
+    ]
     done = simulated(machines, workers=4, trials=5, resources={"workers": workers})
     assert all(trial.state is TrialState.DONE for trial in done.history.trials)
     assert verify(done.events).difference is None
@@ -222,11 +253,17 @@ def test_groups_on_machines_that_come_and_go_finish(workers: Any) -> None:
 
 def test_the_last_trials_take_over_what_others_leave_within_their_range() -> None:
     schedule = {"resource_changing": {"interval": 3}}
-    done = simulated(workers=8, trials=3, schedule=schedule, resources={"workers": [1, 4]}, max_steps=30)
+    done = simulated(
+        workers=8, trials=3, schedule=schedule, resources={"workers": [1, 4]}, max_steps=30
+    )
     found = [[attempt.width for attempt in trial.attempts] for trial in done.history.trials]
-    assert [wide[0] for wide in found[:2]] == [1, 1], "as long as trials are left to be started, each has the least"
+    assert [wide[0] for wide in found[:2]] == [1, 1], (
+        "as long as trials are left to be started, each has the least"
+    )
     assert max(map(max, found)) == 4
-    assert all(wide == sorted(set(wide)) for wide in found), "nobody starts anew for what it has already"
+    assert all(wide == sorted(set(wide)) for wide in found), (
+        "nobody starts anew for what it has already"
+    )
     assert verify(done.events).difference is None
 
 

@@ -1,4 +1,6 @@
-"""The rows behind a history that a test folded: as the log has them, and as the plainest fold that keeps all finds them."""
+"""The rows behind a history that a test folded: as the log has them, and as the plainest fold that
+keeps all finds them.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,18 @@ def rows_in(history: History, events: Sequence[AnyEvent]) -> Rows:
 
 
 def kept(events: Iterable[AnyEvent]) -> dict[int, list[tuple[int, Row]]]:
-    """(attempt, row) of each step that counts, by trial: everything is kept, and what was superseded taken out again."""
+    """(attempt, row) of each step that counts, by trial: everything is kept, and what was
+    superseded taken out again.
+    """
     found: dict[int, list[tuple[int, Row]]] = {}
     for event in events:
         if isinstance(event, Reported):
             found.setdefault(event.trial, []).extend((event.attempt, row) for row in event.rows)
         elif isinstance(event, Began):
             rows = found.setdefault(event.trial, [])
-            found[event.trial] = [(attempt, row) for attempt, row in rows if row.step <= event.restored]
+            found[event.trial] = [
+                (attempt, row) for attempt, row in rows if row.step <= event.restored
+            ]
     return found
 
 

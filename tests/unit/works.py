@@ -1,4 +1,6 @@
-"""Attempts of an experiment whose scheduler is scripted, run here one after the other. No test lives here."""
+"""Attempts of an experiment whose scheduler is scripted, run here one after the other. No test
+lives here.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from regrow.tasks.attempt import Finished
-from regrow.tasks.messages import Assignment
-from regrow.tasks.ports import Store
-from regrow.tasks.trial import Trial
+from regrow.tasks.ports.executor import Finished
+from regrow.tasks.ports.messages import Assignment
+from regrow.tasks.ports.store import Store
+from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Attempting
 from tests.unit.office import MakeOffice, Office
 from tests.unit.scripted import scripted
@@ -23,7 +25,9 @@ def writing(weights: str) -> Callable[[Path], object]:
 
 
 class Works:
-    """An office, and attempts as workers would run them. A checkpoint is a file `weights`: which trial did which steps."""
+    """An office, and attempts as workers would run them. A checkpoint is a file `weights`: which
+    trial did which steps.
+    """
 
     def __init__(self, office: Office, attempt: Attempting) -> None:
         self.office = office
@@ -39,7 +43,11 @@ class Works:
             trial.report({"score": float(step)}, checkpoint=writing(weights))
 
     def run(
-        self, assignment: Assignment | None = None, train: Callable[[Trial], None] | None = None, *, store: Store | None = None
+        self,
+        assignment: Assignment | None = None,
+        train: Callable[[Trial], None] | None = None,
+        *,
+        store: Store | None = None,
     ) -> Finished:
         """The next attempt, or that of `assignment`."""
         return self.attempt(self.office, train or self.train, assignment, store=store)
@@ -58,8 +66,12 @@ MakeWorks = Callable[..., Works]
 def works(make_office: MakeOffice, attempt: Attempting) -> MakeWorks:
     """Makes the office of an experiment with this script, and runs its attempts."""
 
-    def make(script: dict[str, Any], *, options: dict[str, Any] | None = None, **changes: Any) -> Works:
+    def make(
+        script: dict[str, Any], *, options: dict[str, Any] | None = None, **changes: Any
+    ) -> Works:
         schedule = scripted(script, **(options or {}))
-        return Works(make_office(**{"max_steps": 6, "trials": 2, "schedule": schedule, **changes}), attempt)
+        return Works(
+            make_office(**{"max_steps": 6, "trials": 2, "schedule": schedule, **changes}), attempt
+        )
 
     return make

@@ -1,1 +1,1 @@
-"""What a launcher file has of each cloud, and what is made in an account for a cluster."""
+"""The launcher file's parts for each cloud, and what is created in an account for a cluster."""

@@ -1,7 +1,8 @@
-"""What a cluster needs in an AWS account besides machines: a network, a security group, a key and a role; made, and unmade.
+"""What a cluster needs in an AWS account besides machines: a network, a security group, a key and a
+role; created and deleted here.
 
-All of it has the cluster's name and tag. Ray would make a security group that is open to the world and a role with all rights
-on EC2 and S3; it makes neither where it finds these.
+All of it has the cluster's name and tag. Ray would create a security group that is open to the
+world, and a role with all rights on EC2 and S3; it creates neither if it finds these.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _ECHO = "https://checkip.amazonaws.com"
 _GONE_SECONDS, _READY_SECONDS, _TICK = 600.0, 90.0, 2.0
 _POLICY = "cluster"
 _THERE = ["pending", "running", "stopping", "stopped", "shutting-down"]
-"""States of an instance that is not gone, or whose disk is not."""
+"""States of an instance that still exists, or whose disk does."""
 
 
 class AwsAccount:
-    """The account that boto3 finds the credentials of, as far as one cluster is concerned.
+    """The account for which boto3 finds credentials, as seen by one cluster.
 
-    All methods raise RegrowError for what AWS refused, with its words.
+    All methods raise RegrowError, with AWS's message, for what AWS refused.
     """
 
     def __init__(self, cluster: Aws) -> None:
@@ -43,14 +44,18 @@ class AwsAccount:
         self._ec2, self._iam = _client("ec2", cluster.region), _client("iam", cluster.region)
 
     def prepare(self, public_key: bytes, say: Callable[[str], None]) -> Account:
-        """Looks up and makes what is needed, in whatever state an earlier try left it. Raises SpecError."""
+        """Look up and create what is needed, whatever an earlier try has left. Raises SpecError."""
         with _told():
             self._others()
             network, subnets = self._network()
             group = self._security_group(network, say)
             account = Account(
-                subnets=subnets, security_group=group, user=getpass.getuser(),
-                expires=(datetime.now(UTC) + timedelta(seconds=self._cluster.expires)).isoformat(timespec="seconds"),
+                subnets=subnets,
+                security_group=group,
+                user=getpass.getuser(),
+                expires=(datetime.now(UTC) + timedelta(seconds=self._cluster.expires)).isoformat(
+                    timespec="seconds"
+                ),
             )
             for zones in (self._cluster.zones, *(one.zones for one in self._cluster.workers)):
                 aws.subnets(account, zones)
@@ -63,25 +68,36 @@ class AwsAccount:
         return account
 
     def machines(self) -> list[Machine]:
-        """All that are there, the head first, also those that are stopped or are about to end."""
+        """Return all existing machines, the head first, including stopped and ending ones."""
         with _told():
             found = [self._machine(one) for one in self._instances()]
         return sorted(found, key=lambda one: (one.role != "head", one.address))
 
     def end(self, say: Callable[[str], None]) -> None:
-        """Ends all machines and unmakes what `prepare` made. Raises RegrowError, naming it, if anything is left."""
+        """End all machines and delete what `prepare` created. Raises RegrowError, naming what is
+        left, otherwise.
+        """
         with _told():
             self._end_machines(say)
             left = [*self._unmake(), *self._volumes()]
         if left:
-            raise RegrowError(f"of the cluster {self._cluster.name} this is left in {self._cluster.region}: {', '.join(left)}")
+            raise RegrowError(
+                f"of the cluster {self._cluster.name} this is left in {self._cluster.region}:"
+                f" {', '.join(left)}"
+            )
 
     def _instances(self, states: list[str] = _THERE) -> list[dict[str, Any]]:
         asked = [
-            {"Name": f"tag:{CLUSTER_TAG}", "Values": [self._cluster.name]}, {"Name": "instance-state-name", "Values": states},
+            {"Name": f"tag:{CLUSTER_TAG}", "Values": [self._cluster.name]},
+            {"Name": "instance-state-name", "Values": states},
         ]
         pages = self._ec2.get_paginator("describe_instances").paginate(Filters=asked)
-        return [one for page in pages for reservation in page["Reservations"] for one in reservation["Instances"]]
+        return [
+            one
+            for page in pages
+            for reservation in page["Reservations"]
+            for one in reservation["Instances"]
+        ]
 
     def _machine(self, one: dict[str, Any]) -> Machine:
         tags = _tags(one)
@@ -89,7 +105,9 @@ class AwsAccount:
         market: Market = "spot" if one.get("InstanceLifecycle") == "spot" else "on-demand"
         return Machine(
             address=inside if self._cluster.private else outside or one["InstanceId"],
-            role="head" if tags.get("ray-node-type") == "head" else "worker", type=one["InstanceType"], market=market,
+            role="head" if tags.get("ray-node-type") == "head" else "worker",
+            type=one["InstanceType"],
+            market=market,
             state=one["State"]["Name"],
         )
 
@@ -97,48 +115,77 @@ class AwsAccount:
         for one in self._instances():
             if (user := _tags(one).get(USER_TAG)) not in (None, getpass.getuser()):
                 where = f"{one['InstanceId']} in {self._cluster.region}"
-                raise SpecError("name", self._cluster.name, f"is a cluster of {user}'s ({where})", "write another name")
+                raise SpecError(
+                    "name",
+                    self._cluster.name,
+                    f"is a cluster of {user}'s ({where})",
+                    "write another name",
+                )
 
     def _network(self) -> tuple[str, dict[str, tuple[str, ...]]]:
-        """The default network, and its subnets by zone that machines can be reached in."""
-        networks = self._ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+        """Return the default network, and its subnets by zone in which machines can be reached."""
+        networks = self._ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])[
+            "Vpcs"
+        ]
         if not networks:
             hint = "make one with `aws ec2 create-default-vpc`, or choose another region"
             raise SpecError("region", self._cluster.region, "has no default network (VPC)", hint)
         network = str(networks[0]["VpcId"])
         subnets: dict[str, list[str]] = {}
-        for one in self._ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [network]}])["Subnets"]:
+        for one in self._ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [network]}])[
+            "Subnets"
+        ]:
             if self._cluster.private or one.get("MapPublicIpOnLaunch"):
                 subnets.setdefault(one["AvailabilityZone"], []).append(one["SubnetId"])
         if not subnets:
-            hint = "let its subnets assign public addresses, or write `private: true` where a VPN leads there"
-            raise SpecError("region", self._cluster.region, "has no subnet whose machines can be reached", hint)
+            hint = (
+                "let its subnets assign public addresses, or write `private: true` where a VPN"
+                " leads there"
+            )
+            raise SpecError(
+                "region", self._cluster.region, "has no subnet whose machines can be reached", hint
+            )
         return network, {zone: tuple(sorted(found)) for zone, found in sorted(subnets.items())}
 
     def _security_group(self, network: str, say: Callable[[str], None]) -> str:
-        """A group whose members reach each other, and are reached from `reach` by SSH. An old one gets these rules anew."""
-        named = [{"Name": "group-name", "Values": [self._name]}, {"Name": "vpc-id", "Values": [network]}]
+        """Create or update the security group and return its id. Members reach each other, and SSH
+        is allowed from `reach`. The rules of an existing group are replaced.
+        """
+        named = [
+            {"Name": "group-name", "Values": [self._name]},
+            {"Name": "vpc-id", "Values": [network]},
+        ]
         groups = self._ec2.describe_security_groups(Filters=named)["SecurityGroups"]
         if groups:
             group, rules = str(groups[0]["GroupId"]), groups[0]["IpPermissions"]
         else:
             made = self._ec2.create_security_group(
-                GroupName=self._name, Description=f"machines of the cluster {self._cluster.name}", VpcId=network,
+                GroupName=self._name,
+                Description=f"machines of the cluster {self._cluster.name}",
+                VpcId=network,
                 TagSpecifications=self._tagged("security-group"),
             )
             group, rules = str(made["GroupId"]), []
         reach = self._reach()
         if rules:
             self._ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=rules)
-        self._ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[
-            {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]},
-            {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": reach, "Description": "SSH"}]},
-        ])
+        self._ec2.authorize_security_group_ingress(
+            GroupId=group,
+            IpPermissions=[
+                {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]},
+                {
+                    "IpProtocol": "tcp",
+                    "FromPort": 22,
+                    "ToPort": 22,
+                    "IpRanges": [{"CidrIp": reach, "Description": "SSH"}],
+                },
+            ],
+        )
         say(f"  SSH is let in from {reach}")
         return group
 
     def _reach(self) -> str:
-        """The addresses that SSH is let in from."""
+        """Return the addresses from which SSH is allowed."""
         if self._cluster.reach is not None:
             return self._cluster.reach
         if self._cluster.private:
@@ -150,37 +197,54 @@ class AwsAccount:
             address = requests.get(_ECHO, timeout=10).text.strip()
             return f"{ipaddress.IPv4Address(address)}/32"
         except (OSError, ValueError) as error:
-            raise UserError(f"this machine's own address could not be asked of {_ECHO}: {error}; write it at `reach`") from error
+            raise UserError(
+                f"this machine's own address could not be asked of {_ECHO}: {error}; write it at"
+                " `reach`"
+            ) from error
 
     def _key(self, public_key: bytes) -> None:
         self._ec2.delete_key_pair(KeyName=self._name)
-        self._ec2.import_key_pair(KeyName=self._name, PublicKeyMaterial=public_key, TagSpecifications=self._tagged("key-pair"))
+        self._ec2.import_key_pair(
+            KeyName=self._name,
+            PublicKeyMaterial=public_key,
+            TagSpecifications=self._tagged("key-pair"),
+        )
 
     def _role(self) -> None:
-        """The head's role, and the profile by which a machine has it."""
+        """Create the head's role, and the instance profile through which a machine has it."""
         tags = [{"Key": CLUSTER_TAG, "Value": self._cluster.name}]
         with _unless("EntityAlreadyExists"):
-            self._iam.create_role(RoleName=self._name, AssumeRolePolicyDocument=json.dumps(aws.trust()), Tags=tags)
+            self._iam.create_role(
+                RoleName=self._name, AssumeRolePolicyDocument=json.dumps(aws.trust()), Tags=tags
+            )
         document = json.dumps(aws.rights(self._cluster.name, self._cluster.region))
         self._iam.put_role_policy(RoleName=self._name, PolicyName=_POLICY, PolicyDocument=document)
         with _unless("EntityAlreadyExists"):
             self._iam.create_instance_profile(InstanceProfileName=self._name, Tags=tags)
-        with _unless("LimitExceeded", "EntityAlreadyExists"):  # it has the one role that it may have
-            self._iam.add_role_to_instance_profile(InstanceProfileName=self._name, RoleName=self._name)
+        # A profile may have one role, and it has this one.
+        with _unless("LimitExceeded", "EntityAlreadyExists"):
+            self._iam.add_role_to_instance_profile(
+                InstanceProfileName=self._name, RoleName=self._name
+            )
 
     def _spot_service(self) -> None:
-        with _unless("InvalidInput", "AccessDenied"):  # it is there, or somebody else has to make it
+        # The role exists, or an administrator has to create it.
+        with _unless("InvalidInput", "AccessDenied"):
             self._iam.create_service_linked_role(AWSServiceName="spot.amazonaws.com")
 
     def _wait_for_rights(self, account: Account) -> None:
-        """Asks EC2 whether it would start the head, until it knows the new role; so are the user's own rights seen in time."""
+        """Ask EC2 by dry runs whether it would start the head, until EC2 knows the new role. This
+        also checks the user's rights early.
+        """
         from botocore.exceptions import ClientError
 
         head: dict[str, Any] = {
-            "InstanceType": self._cluster.head.type, "KeyName": self._name,
+            "InstanceType": self._cluster.head.type,
+            "KeyName": self._name,
             "ImageId": self._cluster.image or aws.image(self._cluster.head.type, "head.type"),
             "IamInstanceProfile": {"Name": self._cluster.role or self._name},
-            "SubnetId": aws.subnets(account, self._cluster.zones)[0], "SecurityGroupIds": [account.security_group],
+            "SubnetId": aws.subnets(account, self._cluster.zones)[0],
+            "SecurityGroupIds": [account.security_group],
         }
         deadline = time.monotonic() + _READY_SECONDS
         while True:
@@ -198,15 +262,19 @@ class AwsAccount:
         deadline = time.monotonic() + _GONE_SECONDS
         while there := self._instances():
             named = [one["InstanceId"] for one in there]
-            if still := [one["InstanceId"] for one in there if one["State"]["Name"] != "shutting-down"]:
+            if still := [
+                one["InstanceId"] for one in there if one["State"]["Name"] != "shutting-down"
+            ]:
                 say(f"  ending {', '.join(still)}")
                 self._ec2.terminate_instances(InstanceIds=still)
             if time.monotonic() > deadline:
-                raise RegrowError(f"after {_GONE_SECONDS:g} s these machines have not ended: {', '.join(named)}")
+                raise RegrowError(
+                    f"after {_GONE_SECONDS:g} s these machines have not ended: {', '.join(named)}"
+                )
             time.sleep(_TICK)
 
     def _unmake(self) -> Iterator[str]:
-        """Deletes what `prepare` made; yields what could not be."""
+        """Delete what `prepare` created. Yields what could not be deleted."""
         name = {"InstanceProfileName": self._name}
         self._ec2.delete_key_pair(KeyName=self._name)
         with _unless("NoSuchEntity"):
@@ -227,7 +295,9 @@ class AwsAccount:
                 time.sleep(_TICK)
 
     def _delete_group(self, group: str) -> bool:
-        """Whether it is gone: EC2 refuses for a while after the last machine."""
+        """Delete a security group. Returns whether it is gone: EC2 refuses for a while after the
+        last machine.
+        """
         with _unless("InvalidGroup.NotFound", "DependencyViolation") as refused:
             self._ec2.delete_security_group(GroupId=group)
         return "DependencyViolation" not in refused
@@ -255,7 +325,7 @@ def _tags(one: dict[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """AWS's refusals as ours, with its words."""
+    """Raise AWS's errors as RegrowError, with AWS's message."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -266,7 +336,7 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def _unless(*codes: str) -> Iterator[list[str]]:
-    """Takes these refusals for granted; they are in the list afterwards."""
+    """Suppress errors with these codes. Yields a list that has the suppressed codes afterwards."""
     from botocore.exceptions import ClientError
 
     refused: list[str] = []

@@ -1,7 +1,9 @@
-"""The launcher file's parts for Microsoft Azure, safe where Ray's defaults are not, as far as its templates let them be. Pure.
+"""The launcher file's parts for Microsoft Azure, safe where Ray's defaults are not, as far as Ray's
+templates allow. Pure.
 
-Ray's defaults: machines stopped rather than deleted, a data-science image. Its templates let SSH in from everywhere, and give all
-machines of the cluster the role Contributor of the resource group: that cannot be changed in the file.
+Ray's defaults: machines that are stopped, not deleted, and a data-science image. Its templates
+allow SSH from everywhere, and give all machines of the cluster the role Contributor of the resource
+group: the file cannot change that.
 """
 
 from __future__ import annotations
@@ -17,23 +19,32 @@ from regrow.search.errors import SpecError
 
 Json = dict[str, Any]
 OFF = "python -m regrow.infra.clusters.clouds.ending azure; $(command -v sudo) shutdown -h now"
-"""Deletes a machine: one that only shuts down is still paid for."""
+"""Deletes a machine: one that is only shut down still costs."""
 _TYPE = re.compile(
     r"Standard_(?P<family>[A-Z]+)(?P<size>\d+)(-(?P<fewer>\d+))?(?P<more>[a-z]*)(_(?P<chip>[A-Z][A-Z0-9]*))?(_v\d+)?"
 )
 _GPUS = {
-    ("NC", "T4"): {4: 1, 8: 1, 16: 1, 64: 4}, ("NC", "A100"): {24: 1, 48: 2, 96: 4}, ("NC", "H100"): {40: 1, 80: 2},
-    ("ND", None): {96: 8}, ("ND", "A100"): {96: 8}, ("ND", "H100"): {96: 8}, ("NC", None): {6: 1, 12: 2, 24: 4},
+    ("NC", "T4"): {4: 1, 8: 1, 16: 1, 64: 4},
+    ("NC", "A100"): {24: 1, 48: 2, 96: 4},
+    ("NC", "H100"): {40: 1, 80: 2},
+    ("ND", None): {96: 8},
+    ("ND", "A100"): {96: 8},
+    ("ND", "H100"): {96: 8},
+    ("NC", None): {6: 1, 12: 2, 24: 4},
     ("NV", "A10"): {36: 1, 72: 2},
 }
-"""GPUs by series, chip and CPUs, where they are whole ones of NVIDIA's."""
+"""GPUs by series, chip and CPUs, for sizes with whole NVIDIA GPUs."""
 _GIB_A_CPU = {"D": 4, "E": 8, "F": 2}
 _FOR_TASKS = 0.7
-"""Of a machine's memory; the rest is Ray's object store, as where Ray asks the cloud itself."""
+"""Share of a machine's memory for tasks; the rest is Ray's object store, as where Ray asks the
+cloud itself.
+"""
 
 
 def site(cluster: Azure, prices: Prices, key: str) -> Site:
-    """The launcher file's parts. `key`: the file of the private key; the public one is beside it. Raises SpecError."""
+    """Return the launcher file's parts. `key`: file of the private key; the public one is beside
+    it. Raises SpecError.
+    """
 
     def machine(instance: str, disk: int, path: str) -> Json:
         wanted = {"imageId": cluster.image} if cluster.image else image(instance, path)
@@ -46,14 +57,21 @@ def site(cluster: Azure, prices: Prices, key: str) -> Site:
         found = machine(group.type, group.disk, path)
         parameters = found["azure_arm_parameters"]
         if group.market == "spot":
-            # At most the price of the same machine on demand.
-            parameters |= {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": {"maxPrice": -1}}
+            # Pay at most the on-demand price of the machine.
+            parameters |= {
+                "priority": "Spot",
+                "evictionPolicy": "Delete",
+                "billingProfile": {"maxPrice": -1},
+            }
         if group.zones:
             parameters["availability_zone"] = ",".join(group.zones)
         return found
 
     provider: Json = {
-        "type": "azure", "location": cluster.region, "resource_group": cluster.resource_group, "cache_stopped_nodes": False,
+        "type": "azure",
+        "location": cluster.region,
+        "resource_group": cluster.resource_group,
+        "cache_stopped_nodes": False,
         "tags": {"regrow-cluster": cluster.name},
     }
     if cluster.subscription is not None:
@@ -62,30 +80,47 @@ def site(cluster: Azure, prices: Prices, key: str) -> Site:
         provider["availability_zone"] = ",".join(cluster.zones)
     head = machine(cluster.head.type, cluster.head.disk, "head.type")
     types = groups.node_types(cluster, prices, head, worker, resources)
-    auth = {"ssh_user": cluster.user or "ubuntu", "ssh_private_key": key, "ssh_public_key": f"{key}.pub"}
+    auth = {
+        "ssh_user": cluster.user or "ubuntu",
+        "ssh_private_key": key,
+        "ssh_public_key": f"{key}.pub",
+    }
     return Site(
-        provider=provider, auth=auth, node_types=types, most=groups.most(cluster), then=OFF,
+        provider=provider,
+        auth=auth,
+        node_types=types,
+        most=groups.most(cluster),
+        then=OFF,
         initialization=groups.initialization(cluster),
     )
 
 
 def image(instance: str, path: str) -> Json:
-    """The current image for a type: Ubuntu, with NVIDIA's drivers where it has GPUs. Raises SpecError."""
+    """Return the current image for a type: Ubuntu, with NVIDIA's drivers if the type has GPUs.
+    Raises SpecError.
+    """
     found = _parsed(instance, path)
     if found["family"].startswith("N"):
         return _image("microsoft-dsvm", "ubuntu-hpc", "2204")
-    return _image("canonical", "ubuntu-24_04-lts", "server-arm64" if "p" in found["more"] else "server")
+    return _image(
+        "canonical", "ubuntu-24_04-lts", "server-arm64" if "p" in found["more"] else "server"
+    )
 
 
 def resources(instance: str, path: str) -> Json:
-    """What Ray may count on in a machine of a type: CPU, GPU, memory in bytes. Raises SpecError."""
+    """Return what Ray may use of a machine type: CPU, GPU, memory in bytes. Raises SpecError."""
     found = _parsed(instance, path)
     family, size = found["family"], int(found["size"])
     counted: Json = {"CPU": int(found["fewer"] or size)}
     if family.startswith("N"):
         gpus = _GPUS.get((family, found["chip"]), {}).get(size)
         if gpus is None:
-            raise SpecError(path, instance, "is a type of which it is not known how many GPUs it has", "choose another")
+            raise SpecError(
+                path,
+                instance,
+                "is a type of which it is not known how many GPUs it has",
+                "choose another",
+            )
         counted["GPU"] = gpus
     elif family in _GIB_A_CPU and "l" not in found["more"]:  # "l": less memory
         counted["memory"] = int(_FOR_TASKS * (_GIB_A_CPU[family] << 30) * size)
@@ -93,11 +128,18 @@ def resources(instance: str, path: str) -> Json:
 
 
 def _image(publisher: str, offer: str, sku: str) -> Json:
-    return {"imagePublisher": publisher, "imageOffer": offer, "imageSku": sku, "imageVersion": "latest"}
+    return {
+        "imagePublisher": publisher,
+        "imageOffer": offer,
+        "imageSku": sku,
+        "imageVersion": "latest",
+    }
 
 
 def _parsed(instance: str, path: str) -> re.Match[str]:
     found = _TYPE.fullmatch(instance)
     if found is None:
-        raise SpecError(path, instance, "is no size of Azure's", 'write one such as "Standard_D4s_v5"')
+        raise SpecError(
+            path, instance, "is no size of Azure's", 'write one such as "Standard_D4s_v5"'
+        )
     return found

@@ -1,7 +1,8 @@
 """Deletes the machine that it runs on: `python -m regrow.infra.clusters.clouds.ending gcp|azure`.
 
-On these clouds a machine that shuts down is kept, and some of it is paid for. The right to do this is the machine's own, by its
-metadata service; one that has none is refused, which ends this with an error.
+On these clouds a machine that shuts down is kept, and partly still costs. The right to delete it is
+the machine's own, through its metadata service. A machine without that right is refused, and this
+program ends with an error.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Any
 import requests
 
 _TIMEOUT = 20.0
-_GCP, _AZURE = "http://metadata.google.internal/computeMetadata/v1", "http://169.254.169.254/metadata"
+_GCP, _AZURE = (
+    "http://metadata.google.internal/computeMetadata/v1",
+    "http://169.254.169.254/metadata",
+)
 _GCP_HEADERS, _AZURE_HEADERS = {"Metadata-Flavor": "Google"}, {"Metadata": "true"}
 _COMPUTE, _MANAGEMENT = "https://compute.googleapis.com/compute/v1", "https://management.azure.com"
 
@@ -21,7 +25,9 @@ Ask = Callable[..., Any]
 
 
 def gcp(get: Ask = requests.get, delete: Ask = requests.delete) -> None:
-    """Has Compute Engine delete this machine. Raises requests.RequestException for a refusal."""
+    """Delete this machine through Compute Engine. Raises requests.RequestException if it is
+    refused.
+    """
 
     def told(what: str) -> Any:
         return _checked(get(f"{_GCP}/{what}", headers=_GCP_HEADERS, timeout=_TIMEOUT))
@@ -32,14 +38,24 @@ def gcp(get: Ask = requests.get, delete: Ask = requests.delete) -> None:
 
 
 def azure(get: Ask = requests.get, delete: Ask = requests.delete) -> None:
-    """Has the Resource Manager delete this machine. Raises requests.RequestException for a refusal."""
+    """Delete this machine through the Resource Manager. Raises requests.RequestException if it is
+    refused.
+    """
 
     def told(what: str) -> Any:
         return _checked(get(f"{_AZURE}/{what}", headers=_AZURE_HEADERS, timeout=_TIMEOUT)).json()
 
-    token = told(f"identity/oauth2/token?api-version=2018-02-01&resource={_MANAGEMENT}/")["access_token"]
+    token = told(f"identity/oauth2/token?api-version=2018-02-01&resource={_MANAGEMENT}/")[
+        "access_token"
+    ]
     machine = told("instance/compute?api-version=2021-02-01")["resourceId"]
-    _checked(delete(f"{_MANAGEMENT}{machine}?api-version=2024-07-01", headers=_bearer(token), timeout=_TIMEOUT))
+    _checked(
+        delete(
+            f"{_MANAGEMENT}{machine}?api-version=2024-07-01",
+            headers=_bearer(token),
+            timeout=_TIMEOUT,
+        )
+    )
 
 
 def _checked(answer: Any) -> Any:

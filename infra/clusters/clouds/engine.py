@@ -1,7 +1,8 @@
-"""The engine for machines of a cloud: Ray's launcher with the cloud's provider and its second autoscaler.
+"""The engine for cloud machines: Ray's launcher with the cloud's provider and Ray's second
+autoscaler.
 
-What the launcher does not do, or not safely, is done around it by an account: before, what it would make with too many rights;
-afterwards, the proof that nothing is left.
+The account does what the launcher does not do, or not safely: it creates beforehand what the
+launcher would create with too many rights, and proves afterwards that nothing is left.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import IO
 
 from regrow.infra.clusters import private
 from regrow.infra.clusters.clouds import aws, azure, gcp, groups
@@ -27,7 +29,7 @@ from regrow.tasks.errors import RegrowError
 
 
 class _VmEngine(ABC):
-    """What is the same on all clouds; see Provider."""
+    """What all clouds have in common; see Provider."""
 
     def __init__(self, cluster: OnVms) -> None:
         self.cluster = cluster
@@ -37,7 +39,7 @@ class _VmEngine(ABC):
 
     @abstractmethod
     def _launcher(self) -> Launcher:
-        """The launcher, as far as it is known what there is in the account."""
+        """Return the launcher, with what is known of the account so far."""
 
     @abstractmethod
     def status(self) -> list[Machine]:
@@ -59,21 +61,26 @@ class _VmEngine(ABC):
         """See Provider."""
         self.check()
         if any(one.role == "head" and one.state in ("pending", "running") for one in self.status()):
-            say(f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its head")
+            say(
+                f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its"
+                " head"
+            )
             return
         self._folder.make()
         self._make_key()
         self._prepared(say).up(say)
 
     def _prepared(self, say: Callable[[str], None]) -> Launcher:
-        """The launcher, after making in the account what the cluster needs besides machines."""
+        """Create in the account what the cluster needs besides machines. Returns the launcher."""
         return self._launcher()
 
-    def command(self, words: Sequence[str], *, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def command(
+        self, words: Sequence[str], *, stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
         """See Provider."""
         return self._head().run(self._launcher().node(f"exec {shlex.join(words)}"), stdin=stdin)
 
-    def hold(self, words: Sequence[str]) -> AbstractContextManager[None]:
+    def hold(self, words: Sequence[str]) -> AbstractContextManager[IO[bytes]]:
         """See Provider."""
         return self._head().hold(self._launcher().node(f"exec {shlex.join(words)}"))
 
@@ -82,25 +89,53 @@ class _VmEngine(ABC):
         return self._head().tunnel(port)
 
     def _make_key(self) -> None:
-        """The cluster's own key, made with the first use: the head gets a copy, and is to have no other."""
+        """Create the cluster's SSH key on the first use. It is a separate key because the head gets
+        a copy.
+        """
         if not self._key.exists():
-            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"regrow-{self.cluster.name}", "-f", str(self._key)]
+            words = [
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                f"regrow-{self.cluster.name}",
+                "-f",
+                str(self._key),
+            ]
             try:
                 subprocess.run(words, check=True, capture_output=True)
             except FileNotFoundError:
-                raise RegrowError("there is no program ssh-keygen here; install OpenSSH's client") from None
+                raise RegrowError(
+                    "there is no program ssh-keygen here; install OpenSSH's client"
+                ) from None
 
     def _public_key(self) -> str:
-        """A placeholder before there is one, as in a file for people to read."""
+        """Return the public key, or a placeholder before it exists, as in a file for the user to
+        read.
+        """
         file = self._key.with_suffix(".pub")
-        return file.read_text().strip() if file.exists() else "the cluster's public key, made by `regrow cluster up`"
+        return (
+            file.read_text().strip()
+            if file.exists()
+            else "the cluster's public key, made by `regrow cluster up`"
+        )
 
     def _head(self) -> Remote:
         for one in self.status():
             if one.role == "head" and one.state == "running":
                 known = self._folder.path / "known_hosts"
-                return Remote(address=one.address, user=self.cluster.user or "ubuntu", key=self._key, known_hosts=known)
-        raise RegrowError(f"the cluster {self.cluster.name} has no head that runs; `regrow cluster up` makes one")
+                return Remote(
+                    address=one.address,
+                    user=self.cluster.user or "ubuntu",
+                    key=self._key,
+                    known_hosts=known,
+                )
+        raise RegrowError(
+            f"the cluster {self.cluster.name} has no head that runs; `regrow cluster up` makes one"
+        )
 
 
 class AwsEngine(_VmEngine):
@@ -111,7 +146,7 @@ class AwsEngine(_VmEngine):
     def __init__(self, cluster: Aws) -> None:
         super().__init__(cluster)
         self._kept = self._folder.path / "account.json"
-        """What there is in the account; as long as it is here, something may be there."""
+        """File with the resources in the account. While it exists, some may exist."""
 
     def status(self) -> list[Machine]:
         """See Provider."""
@@ -123,7 +158,10 @@ class AwsEngine(_VmEngine):
         there = len(account.machines())
         account.end(say)
         self._kept.unlink(missing_ok=True)
-        say(f"nothing of the cluster {self.cluster.name} is left in {self.cluster.region}; it had {there} machines")
+        say(
+            f"nothing of the cluster {self.cluster.name} is left in {self.cluster.region}; it had"
+            f" {there} machines"
+        )
 
     def _prepared(self, say: Callable[[str], None]) -> Launcher:
         account = AwsAccount(self.cluster).prepare(self._public_key().encode(), say)
@@ -135,7 +173,7 @@ class AwsEngine(_VmEngine):
 
 
 class RayEngine(_VmEngine):
-    """A cluster on GCP or Azure, for which Ray's own provider does all; see Provider."""
+    """A cluster on GCP or Azure, where Ray's own provider does everything; see Provider."""
 
     cluster: Gcp | Azure
 
@@ -149,7 +187,9 @@ class RayEngine(_VmEngine):
         launcher.down(say)
         if left := private.machines(launcher.file()):
             named = ", ".join(one.address for one in left)
-            raise RegrowError(f"of the cluster {self.cluster.name} this is left in {self.cluster.region}: {named}")
+            raise RegrowError(
+                f"of the cluster {self.cluster.name} this is left in {self.cluster.region}: {named}"
+            )
         say(f"no machine of the cluster {self.cluster.name} is left in {self.cluster.region}")
 
     def _launcher(self) -> Launcher:

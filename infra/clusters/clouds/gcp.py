@@ -1,7 +1,8 @@
 """The launcher file's parts for Google Compute Engine, safe where Ray's defaults are not. Pure.
 
-Ray's defaults: an image that is no longer made, preemptible machines that are stopped rather than deleted, a key for all
-machines of the project, a head with all rights on storage. Ray knows one zone, and not what a type has; so it is told.
+Ray's defaults: an image that is no longer published, preemptible machines that are stopped, not
+deleted, a key for all machines of the project, a head with all rights on storage. Ray supports one
+zone, and does not know the resources of a type, so the file states them.
 """
 
 from __future__ import annotations
@@ -17,37 +18,57 @@ from regrow.search.errors import SpecError
 
 Json = dict[str, Any]
 OFF = "python -m regrow.infra.clusters.clouds.ending gcp; $(command -v sudo) shutdown -h now"
-"""Deletes a machine that may do so, the head; another is stopped, which the head deletes."""
+"""Deletes the machine if it has the right to, as the head has. Another machine only stops, and the
+head deletes it.
+"""
 _UBUNTU = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-{}"
-_LEARNING = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
+_LEARNING = (
+    "projects/deeplearning-platform-release/global/images/family/"
+    "common-cu129-ubuntu-2404-nvidia-580"
+)
 _HEAD_ACCOUNT = "ray-autoscaler-sa-v1@{}.iam.gserviceaccount.com"
-"""That which Ray makes."""
+"""The service account that Ray creates."""
 _SCOPES = ["https://www.googleapis.com/auth/compute"]
-_TYPE = re.compile(r"(?P<family>[a-z]\d+[a-z]?)-(?P<kind>[a-z]+)-(?P<size>\d+)(?P<gpus>g)?(-lssd|-metal)?")
+_TYPE = re.compile(
+    r"(?P<family>[a-z]\d+[a-z]?)-(?P<kind>[a-z]+)-(?P<size>\d+)(?P<gpus>g)?(-lssd|-metal)?"
+)
 _ARM = frozenset({"t2a", "c4a", "n4a"})
 _L4 = {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}
 """GPUs of g2-standard by CPUs."""
 _CPUS_A_GPU = {"a2": 12, "a3": 26}
 _GIB_A_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
 _FOR_TASKS = 0.7
-"""Of a machine's memory; the rest is Ray's object store, as where Ray asks the cloud itself."""
+"""Share of a machine's memory for tasks; the rest is Ray's object store, as where Ray asks the
+cloud itself.
+"""
 
 
 def site(cluster: Gcp, prices: Prices, key: str, public_key: str) -> Site:
-    """The launcher file's parts. `key`: the file of the private key. Raises SpecError."""
+    """Return the launcher file's parts. `key`: file of the private key. Raises SpecError."""
     zone = _zone(cluster)
 
     def machine(instance: str, disk: int, path: str) -> Json:
         return {
-            "machineType": instance, "labels": {"regrow-cluster": cluster.name}, "tags": {"items": [f"regrow-{cluster.name}"]},
-            "disks": [{
-                "boot": True, "autoDelete": True, "type": "PERSISTENT",
-                "initializeParams": {"diskSizeGb": disk, "sourceImage": cluster.image or image(instance, path)},
-            }],
-            "metadata": {"items": [
-                {"key": "ssh-keys", "value": f"{cluster.user or 'ubuntu'}:{public_key}"},
-                {"key": "block-project-ssh-keys", "value": "true"},
-            ]},
+            "machineType": instance,
+            "labels": {"regrow-cluster": cluster.name},
+            "tags": {"items": [f"regrow-{cluster.name}"]},
+            "disks": [
+                {
+                    "boot": True,
+                    "autoDelete": True,
+                    "type": "PERSISTENT",
+                    "initializeParams": {
+                        "diskSizeGb": disk,
+                        "sourceImage": cluster.image or image(instance, path),
+                    },
+                }
+            ],
+            "metadata": {
+                "items": [
+                    {"key": "ssh-keys", "value": f"{cluster.user or 'ubuntu'}:{public_key}"},
+                    {"key": "block-project-ssh-keys", "value": "true"},
+                ]
+            },
         }
 
     head = machine(cluster.head.type, cluster.head.disk, "head.type")
@@ -57,26 +78,40 @@ def site(cluster: Gcp, prices: Prices, key: str, public_key: str) -> Site:
         found = machine(group.type, group.disk, path)
         if group.market == "spot":
             found["scheduling"] = {
-                "provisioningModel": "SPOT", "instanceTerminationAction": "DELETE", "automaticRestart": False,
+                "provisioningModel": "SPOT",
+                "instanceTerminationAction": "DELETE",
+                "automaticRestart": False,
                 "onHostMaintenance": "TERMINATE",
             }
         elif resources(group.type, path).get("GPU"):
-            found["scheduling"] = {"automaticRestart": False, "onHostMaintenance": "TERMINATE"}  # GPUs cannot be moved
+            # A machine with GPUs cannot be migrated.
+            found["scheduling"] = {
+                "automaticRestart": False,
+                "onHostMaintenance": "TERMINATE",
+            }
         return found
 
     types = groups.node_types(cluster, prices, head, worker, resources)
     return Site(
         provider={
-            "type": "gcp", "region": cluster.region, "availability_zone": zone, "project_id": cluster.project,
+            "type": "gcp",
+            "region": cluster.region,
+            "availability_zone": zone,
+            "project_id": cluster.project,
             "cache_stopped_nodes": False,
         },
-        auth={"ssh_user": cluster.user or "ubuntu", "ssh_private_key": key}, node_types=types,
-        most=groups.most(cluster), then=OFF, initialization=groups.initialization(cluster),
+        auth={"ssh_user": cluster.user or "ubuntu", "ssh_private_key": key},
+        node_types=types,
+        most=groups.most(cluster),
+        then=OFF,
+        initialization=groups.initialization(cluster),
     )
 
 
 def image(instance: str, path: str) -> str:
-    """The current image for a type: Ubuntu, with NVIDIA's drivers where it has GPUs. Raises SpecError."""
+    """Return the current image for a type: Ubuntu, with NVIDIA's drivers if the type has GPUs.
+    Raises SpecError.
+    """
     found = _parsed(instance, path)
     if _gpus(found):
         return _LEARNING
@@ -84,7 +119,7 @@ def image(instance: str, path: str) -> str:
 
 
 def resources(instance: str, path: str) -> Json:
-    """What Ray may count on in a machine of a type: CPU, GPU, memory in bytes. Raises SpecError."""
+    """Return what Ray may use of a machine type: CPU, GPU, memory in bytes. Raises SpecError."""
     found = _parsed(instance, path)
     gpus = _gpus(found)
     if found["gpus"]:
@@ -97,20 +132,27 @@ def resources(instance: str, path: str) -> Json:
 
 
 def _zone(cluster: Gcp) -> str:
-    """The one zone."""
+    """Return the cluster's only zone. Raises SpecError if it has not exactly one."""
     hint = f'write one, such as "{cluster.region}-b"; Ray\'s launcher knows one zone on GCP'
     if len(cluster.zones) != 1:
         raise SpecError("zones", list(cluster.zones), "is not one zone", hint)
     for place, group in enumerate(cluster.workers):
         if group.zones not in ((), cluster.zones):
-            raise SpecError(f"workers.{place}.zones", list(group.zones), "is not the cluster's zone", hint)
+            raise SpecError(
+                f"workers.{place}.zones", list(group.zones), "is not the cluster's zone", hint
+            )
     return cluster.zones[0]
 
 
 def _parsed(instance: str, path: str) -> re.Match[str]:
     found = _TYPE.fullmatch(instance)
     if found is None or (found["gpus"] and found["family"] not in _CPUS_A_GPU):
-        raise SpecError(path, instance, "is no type of which it is known what it has", 'write one such as "n2-standard-4"')
+        raise SpecError(
+            path,
+            instance,
+            "is no type of which it is known what it has",
+            'write one such as "n2-standard-4"',
+        )
     return found
 
 

@@ -1,8 +1,10 @@
-"""A cluster as a task of SkyPilot, for people who go on with that: one file and what it ships. SkyPilot is not needed here.
+"""A cluster as a SkyPilot task, for users who prefer SkyPilot: one file and what it ships. SkyPilot
+itself is not needed here.
 
-A cluster of SkyPilot's has machines of one kind, and a fixed number. So the head is one of them, on spot as well, and nothing
-falls back to another market while it runs: where it is lost, a managed job (`sky jobs launch`) begins again, on the next kind
-that can be had, and the same command goes on with the experiment from its log.
+A SkyPilot cluster has machines of one kind, and a fixed number of them. So the head is one of them,
+also on spot, and the market does not change while it runs. If the cluster is lost, a managed job
+(`sky jobs launch`) starts again on the next available kind, and the same command resumes the
+experiment from its log.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from regrow.tasks.errors import UserError
 Json = dict[str, Any]
 FILE = "sky.yaml"
 _SLOTS = "REGROW_SLOTS"
-"""As in infra/ray/scaling.py, which is not imported here: it brings Ray with it."""
+"""As in infra/ray/scaling.py, which is not imported here because it imports Ray."""
 _HEADING = """\
 # A task of SkyPilot, for any number of experiments, one after the other:
 #   sky jobs launch {file} --env EXPERIMENT=sweep.yaml --env STATE=s3://BUCKET/PREFIX{secrets}
-# from the project's folder. EXPERIMENT is in there; the state has to be in a bucket. A machine more than the largest group has:
-# the first one holds the cluster together, and takes no trials.
+# from the project's folder. EXPERIMENT is in there; the state has to be in a bucket. A machine more
+# than the largest group has: the first one holds the cluster together, and takes no trials.
 """
 _RUN = """\
 set -eu
@@ -41,24 +43,30 @@ if [ "$SKYPILOT_NODE_RANK" != 0 ]; then
   node exec {node} supervise worker -- --address="$head:{port}" --include-log-monitor=false
   exit 0
 fi
-node start head -- --head --port={port} --num-cpus=0 --num-gpus=0 --dashboard-host=127.0.0.1 --dashboard-port={dashboard} \\
-  --include-log-monitor=false --disable-usage-stats
+node start head -- --head --port={port} --num-cpus=0 --num-gpus=0 --dashboard-host=127.0.0.1 \\
+  --dashboard-port={dashboard} --include-log-monitor=false --disable-usage-stats
 code=0
-{slots}={most} RAY_ADDRESS="$head:{port}" node exec regrow run "$EXPERIMENT" --state "$STATE" || code=$?
+export {slots}={most} RAY_ADDRESS="$head:{port}"
+node exec regrow run "$EXPERIMENT" --state "$STATE" || code=$?
 node stop
 exit "$code"
 """
 
 
 def files(cluster: Cluster) -> dict[str, bytes]:
-    """The task, and where the environment is made there what it is made of. Raises UserError for clusters not in a cloud."""
+    """Return the task's file, and the files from which the environment is made there, if it is
+    made. Raises UserError for clusters that are not in a cloud.
+    """
     if not isinstance(cluster, OnVms):
-        raise UserError(f"--sky: is for clusters on aws, gcp or azure, and {cluster.name} is on {cluster.on}; leave it out")
+        raise UserError(
+            f"--sky: is for clusters on aws, gcp or azure, and {cluster.name} is on {cluster.on};"
+            " leave it out"
+        )
     return {FILE: _written(cluster), **_launcher(cluster).shipped()}
 
 
 def task(cluster: OnVms) -> Json:
-    """The task as plain data."""
+    """Return the task as plain data."""
     launcher, most = _launcher(cluster), max(group.most for group in cluster.workers)
     there = f"~/{launcher.there}"
     setup = [*cluster.setup, *launcher.environment_commands()]
@@ -80,32 +88,46 @@ def task(cluster: OnVms) -> Json:
         },
         "setup": "\n".join(["set -eu", *setup]) + "\n",
         "run": _RUN.format(
-            there=shlex.quote(launcher.there), node=launcher.node("").rstrip(), port=GCS_PORT, dashboard=DASHBOARD_PORT,
-            slots=_SLOTS, most=most,
+            there=shlex.quote(launcher.there),
+            node=launcher.node("").rstrip(),
+            port=GCS_PORT,
+            dashboard=DASHBOARD_PORT,
+            slots=_SLOTS,
+            most=most,
         ),
     }
     return {key: value for key, value in found.items() if value != {}}
 
 
 def _launcher(cluster: OnVms) -> Launcher:
-    """What knows how machines are furnished, wherever they are."""
+    """Return a launcher that only knows how machines are set up."""
     return Launcher(cluster, Site(provider={}, auth={}, most=0))
 
 
 def _kinds(cluster: OnVms, group: Workers) -> list[Json]:
-    """A group's machines, in each of its zones in turn."""
+    """Return a group's machines, in each of its zones in turn."""
     zones = group.zones or cluster.zones
-    places = [f"{cluster.on}/{cluster.region}/{zone}" for zone in zones] or [f"{cluster.on}/{cluster.region}"]
+    places = [f"{cluster.on}/{cluster.region}/{zone}" for zone in zones] or [
+        f"{cluster.on}/{cluster.region}"
+    ]
     image = {} if cluster.image is None else {"image_id": cluster.image}
     return [
-        {"infra": place, "instance_type": group.type, "use_spot": group.market == "spot", "disk_size": group.disk, **image}
+        {
+            "infra": place,
+            "instance_type": group.type,
+            "use_spot": group.market == "spot",
+            "disk_size": group.disk,
+            **image,
+        }
         for place in places
     ]
 
 
 def _written(cluster: OnVms) -> bytes:
     data = task(cluster)
-    heading = _HEADING.format(file=FILE, secrets="".join(f" --secret {name}" for name in data.get("secrets", {})))
+    heading = _HEADING.format(
+        file=FILE, secrets="".join(f" --secret {name}" for name in data.get("secrets", {}))
+    )
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=1000)
     return (heading + text).encode()
 
@@ -115,7 +137,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _Dumper.add_representer(str, _text)

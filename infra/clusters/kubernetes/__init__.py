@@ -1,1 +1,3 @@
-"""Clusters on Kubernetes by the KubeRay operator: what it is told, and what runs in its pods. No other engine is known here."""
+"""Clusters on Kubernetes by the KubeRay operator: the manifests, and what runs in the pods. No
+other engine is known here.
+"""

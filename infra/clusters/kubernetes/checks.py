@@ -1,8 +1,9 @@
-"""What can be known to be wrong with a cluster on Kubernetes before anybody is asked.
+"""Mistakes in a cluster on Kubernetes that can be found without contacting it.
 
-The rules of KubeRay's own types are those of its CRDs, as JSON schemas that refuse unknown keys: `kuberay_schemas.json.xz`,
-made from github.com/ray-project/kuberay (helm-chart/kuberay-operator/crds, Apache License 2.0). The rules in CEL, which
-the API server has beside them, are not covered.
+The rules for KubeRay's types come from its CRDs, as JSON schemas that refuse unknown keys:
+`kuberay_schemas.json.xz`, made from github.com/ray-project/kuberay
+(helm-chart/kuberay-operator/crds, Apache License 2.0). The API server's additional rules in CEL are
+not covered.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from regrow.search.options import nearest
 
 _SCHEMAS = Path(__file__).with_name("kuberay_schemas.json.xz")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_TAKEN = ("/dev/shm", "/tmp/ray", pods.PROJECT_FOLDER)  # noqa: S108 - where KubeRay and we mount
+_TAKEN = ("/dev/shm", "/tmp/ray", pods.PROJECT_FOLDER)  # noqa: S108 - KubeRay and regrow mount there
 
 
 def check(cluster: Kubernetes) -> None:
-    """Raises SpecError for the first mistake in a cluster file."""
+    """Raise SpecError for the first mistake in a cluster file."""
     for error in _mistakes(cluster):
         raise error
     for made in (
@@ -40,7 +43,7 @@ def check(cluster: Kubernetes) -> None:
 
 
 def refused(made: Mapping[str, Any]) -> Iterator[SpecError]:
-    """What KubeRay's CRD does not take of an object."""
+    """Yield what KubeRay's CRD does not accept in an object."""
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it ships none
 
     schema = _schemas()[f"{made['apiVersion']} {made['kind']}"]
@@ -49,15 +52,20 @@ def refused(made: Mapping[str, Any]) -> Iterator[SpecError]:
         if error.validator == "additionalProperties":
             known = error.schema["properties"]
             for name in sorted(error.instance.keys() - known):
-                yield SpecError(_key([*path, name]), error.instance[name], "is not known", nearest(name, known))
+                yield SpecError(
+                    _key([*path, name]), error.instance[name], "is not known", nearest(name, known)
+                )
         else:
             yield SpecError(_key(path), error.instance, f"is refused by KubeRay: {error.message}")
 
 
 def _key(path: Sequence[str]) -> str:
-    """Where it stands in the cluster file, if it comes from there unchanged; else where it stands in the object."""
+    """Return the key in the cluster file if the value comes from there unchanged; else its path in
+    the object.
+    """
     found = re.fullmatch(
-        r"spec\.(?:rayClusterSpec\.)?(?:headGroupSpec|workerGroupSpecs\.(\d+))\.template\.spec\.(tolerations\..*)", ".".join(path)
+        r"spec\.(?:rayClusterSpec\.)?(?:headGroupSpec|workerGroupSpecs\.(\d+))\.template\.spec\.(tolerations\..*)",
+        ".".join(path),
     )
     if found is None:
         return ".".join(path)
@@ -73,7 +81,12 @@ def _schemas() -> dict[str, Any]:
 def _mistakes(cluster: Kubernetes) -> Iterator[SpecError]:
     for key in ("setup", "lock"):
         if written := getattr(cluster, key):
-            yield SpecError(key, written, "is for machines, and pods are made of an image", "put it into the image")
+            yield SpecError(
+                key,
+                written,
+                "is for machines, and pods are made of an image",
+                "put it into the image",
+            )
     if " " in cluster.image.strip() or cluster.image != cluster.image.strip():
         yield SpecError("image", cluster.image, "is no name of an image", "write registry/name:tag")
     yield from _names(cluster)
@@ -90,39 +103,73 @@ def _names(cluster: Kubernetes) -> Iterator[SpecError]:
     }
     for key, name in written.items():
         if name is not None and not _NAME.fullmatch(name):
-            yield SpecError(key, name, "is no name of an object", "write lower-case letters, digits, '-' and '.'")
+            yield SpecError(
+                key,
+                name,
+                "is no name of an object",
+                "write lower-case letters, digits, '-' and '.'",
+            )
     seen: set[str] = set()
     for place, group in enumerate(cluster.workers):
         if group.name in seen:
-            yield SpecError(f"workers.{place}.name", group.name, "is the name of a group before it", "write another one")
+            yield SpecError(
+                f"workers.{place}.name",
+                group.name,
+                "is the name of a group before it",
+                "write another one",
+            )
         if group.least > group.most:
-            yield SpecError(f"workers.{place}.least", group.least, f"is more than `most`, {group.most}", "write less")
+            yield SpecError(
+                f"workers.{place}.least",
+                group.least,
+                f"is more than `most`, {group.most}",
+                "write less",
+            )
         seen.add(group.name)
 
 
 def _volumes(cluster: Kubernetes) -> Iterator[SpecError]:
     for path in cluster.volumes:
         if not path.startswith("/") or path.rstrip("/") in ("", *_TAKEN):
-            yield SpecError(f"volumes.{path}", path, "is no place for a volume", "write an absolute path, such as /data")
+            yield SpecError(
+                f"volumes.{path}",
+                path,
+                "is no place for a volume",
+                "write an absolute path, such as /data",
+            )
     mounted = [f"{path.rstrip('/')}/" for path in cluster.volumes]
     for place, folder in enumerate(cluster.shared):
         if not f"{folder.rstrip('/')}/".startswith(tuple(mounted)):
-            yield SpecError(f"shared.{place}", folder, "is in none of `volumes`", "pods share nothing else")
+            yield SpecError(
+                f"shared.{place}", folder, "is in none of `volumes`", "pods share nothing else"
+            )
 
 
 def _nodes(cluster: Kubernetes) -> Iterator[SpecError]:
     asked: list[tuple[str, HeadPod | Pods, str]] = [("head", cluster.head, "on-demand")]
-    asked += [(f"workers.{place}", group, group.market) for place, group in enumerate(cluster.workers)]
+    asked += [
+        (f"workers.{place}", group, group.market) for place, group in enumerate(cluster.workers)
+    ]
     for key, one, market in asked:
         selector = one.node_selector
         for label, value in selector.items():
             if not _LABEL_KEY.fullmatch(label) or not _LABEL_VALUE.fullmatch(value):
                 hint = "see kubectl get nodes --show-labels"
-                yield SpecError(f"{key}.node_selector", {label: value}, "is no label of a node", hint)
-        spot = next((label for label in selector if pods.SPOT_LABELS.get(label) == selector[label]), None)
+                yield SpecError(
+                    f"{key}.node_selector", {label: value}, "is no label of a node", hint
+                )
+        spot = next(
+            (label for label in selector if pods.SPOT_LABELS.get(label) == selector[label]), None
+        )
         if market == "spot" and not selector:
-            yield SpecError(f"{key}.node_selector", None, "is missing", "write the label of your spot nodes")
+            yield SpecError(
+                f"{key}.node_selector", None, "is missing", "write the label of your spot nodes"
+            )
         if market != "spot" and spot is not None:
-            there = "the head's pod, which is never on spot" if key == "head" else "a group that is not `market: spot`"
+            there = (
+                "the head's pod, which is never on spot"
+                if key == "head"
+                else "a group that is not `market: spot`"
+            )
             problem = f"leads to spot nodes, and this is {there}"
             yield SpecError(f"{key}.node_selector.{spot}", selector[spot], problem, "leave it out")

@@ -1,4 +1,4 @@
-"""Clusters on Kubernetes, by kubectl and the KubeRay operator."""
+"""The engine for clusters on Kubernetes, by kubectl and the KubeRay operator."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from regrow.infra.clusters.description import Kubernetes
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.clusters.kubernetes import checks, manifests, pods, project
 from regrow.infra.clusters.kubernetes.kubectl import Kubectl
 from regrow.infra.clusters.provider import Machine, Offer
-from regrow.infra.machine import private_files
+from regrow.infra.machine import confidential, private_files
 from regrow.tasks.errors import RegrowError
 
 Json = dict[str, Any]
 
 _OURS = "rayjobs.ray.io,rayclusters.ray.io,networkpolicies,secrets"
-"""The kinds of what is made here."""
+"""The kinds of objects that regrow creates."""
 _THEIRS = "pods,services,secrets,serviceaccounts,roles,rolebindings,jobs"
-"""The kinds of what KubeRay makes of it."""
+"""The kinds of objects that KubeRay creates from them."""
 _OF_RAY = "ray.io/cluster"
-"""KubeRay's label for what belongs to a RayCluster, with its name."""
+"""KubeRay's label with the name of the RayCluster that an object belongs to."""
 _UP_SECONDS = 1800.0
-"""How long the head's pod may take: a node for it, and a large image."""
+"""Seconds until the head's pod must be ready: it may need a new node, and a large image."""
 _DOWN_SECONDS = pods.GRACE_SECONDS + 180.0
 _LOOK_SECONDS = 2.0
 _HOPELESS = ("InvalidImageName", "ErrImageNeverPull", "ImagePullBackOff", "CreateContainerError")
-"""Why a container waits, where it will not help to wait on."""
+"""Reasons of a waiting container for which further waiting is useless."""
 
 
 class KubernetesEngine:
@@ -50,23 +50,30 @@ class KubernetesEngine:
         self._selector = f"{pods.CLUSTER}={cluster.name}"
 
     def plan(self) -> list[Offer]:
-        """The head and the groups. What a pod costs is the node's business, so no price is known."""
+        """Return the head and the groups. The price depends on the nodes, so it is unknown."""
         head = Offer(role="head", type="head", market="on-demand", most=1)
         return [
             head,
-            *(Offer(role="workers", type=group.name, market=group.market, most=group.most) for group in self.cluster.workers),
+            *(
+                Offer(role="workers", type=group.name, market=group.market, most=group.most)
+                for group in self.cluster.workers
+            ),
         ]
 
     def files(self) -> dict[str, bytes]:
-        """The manifests of `up`, without the Secret of `env`, of whose making they tell."""
+        """Return the manifests of `up`, without the Secrets; a heading tells how to create
+        these.
+        """
         return {"kubernetes.yaml": manifests.written(self._objects(), self._heading())}
 
     def check(self) -> None:
-        """Looks for mistakes. Raises SpecError."""
+        """Check for mistakes. Raises SpecError."""
         checks.check(self.cluster)
 
     def up(self, say: Callable[[str], None]) -> None:
-        """Makes the cluster, or has a suspended one go on, and waits for its head. One that runs is left as it is."""
+        """Create the cluster, or resume a suspended one, and wait for its head. A running one is
+        not changed.
+        """
         self.check()
         there = self._kubectl.get("rayclusters.ray.io", self.cluster.name)
         if there is None:
@@ -79,62 +86,100 @@ class KubernetesEngine:
         self._wait_for_head(say)
 
     def start(
-        self, words: Sequence[str], folder: Path, say: Callable[[str], None], *, environment: Mapping[str, str] | None = None,
+        self,
+        words: Sequence[str],
+        folder: Path,
+        say: Callable[[str], None],
+        *,
+        environment: Mapping[str, str] | None = None,
         about: Mapping[str, str] | None = None,
     ) -> None:
-        """Makes a RayJob of one experiment, and returns. KubeRay begins it again with a new cluster when its head is lost.
+        """Create a RayJob for one experiment, and return. If its head is lost, KubeRay starts it
+        again with a new cluster.
 
-        `words`: a command that does the same however often it is run, such as `regrow run sweep.yaml --state s3://...`;
-        `folder`: the project, in which it runs; `environment`: its variables, without secrets; `about`: what the list of the
-        cluster's jobs is to tell of it. Raises RegrowError while one is under way, UserError for a large project.
+        Raises RegrowError if a job is running, UserError for a large project.
+
+        Args:
+            words: a command that may be repeated, such as `regrow run sweep.yaml --state s3://...`.
+            folder: the project, in which the command runs.
+            say: gets lines for people.
+            environment: variables of the command, without secrets.
+            about: metadata for the list of the cluster's jobs.
+
         """
         self.check()
-        data = project.packed(folder)
+        left_out = confidential.confidential(folder)
+        data = project.packed(folder, left_out)
+        if left_out:
+            say(confidential.told(left_out))
         there = self._kubectl.get("rayjobs.ray.io", self.cluster.name)
         if there is not None:
             status = there.get("status", {}).get("jobDeploymentStatus", "")
             if status not in ("Complete", "Failed", "ValidationFailed"):
-                raise RegrowError(f"RayJob {self.cluster.name} is under way ({status or 'new'}); wait for it, or end it")
-            self._kubectl.run("delete", "rayjobs.ray.io", self.cluster.name, "--wait", timeout=_DOWN_SECONDS)
+                raise RegrowError(
+                    f"RayJob {self.cluster.name} is under way ({status or 'new'}); wait for it, or"
+                    " end it"
+                )
+            self._kubectl.run(
+                "delete", "rayjobs.ray.io", self.cluster.name, "--wait", timeout=_DOWN_SECONDS
+            )
         self._apply_secrets()
-        job = manifests.ray_job(self.cluster, words, **self._made_by, environment=environment, about=about)
+        job = manifests.ray_job(
+            self.cluster, words, **self._made_by, environment=environment, about=about
+        )
         files = manifests.secret(self.cluster, "project", {"project.tar.gz": data})
         self._kubectl.apply(manifests.written([files, manifests.network_policy(self.cluster), job]))
         say(f"made RayJob {self.cluster.name} in namespace {self.cluster.namespace}")
 
     def status(self) -> list[Machine]:
-        """The pods, the head first."""
+        """Return the pods, the head first."""
         found = [_machine(pod) for pod in self._kubectl.listed("pods", self._selector)]
         return sorted(found, key=lambda one: (one.role != "head", one.address))
 
-    def command(self, words: Sequence[str], *, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        """Runs a command in the head's container."""
+    def command(
+        self, words: Sequence[str], *, stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command in the head's container."""
         return self._kubectl.attempt(*self._exec(words), stdin=stdin)
 
     @contextmanager
-    def hold(self, words: Sequence[str]) -> Iterator[None]:
-        """Has a command run in the head's container as long as the block lasts, and no longer, should the connection break."""
-        held = f"{shlex.join(words)} & child=$!; cat > /dev/null; kill $child"  # the connection's end is that of the input
+    def hold(self, words: Sequence[str]) -> Iterator[IO[bytes]]:
+        """Run a command in the head's container for the duration of the block. It also ends if the
+        connection breaks. Yields its output.
+        """
+        # the input ends with the connection
+        held = f"{shlex.join(words)} & child=$!; cat > /dev/null; kill $child"
         command = self._kubectl.words(*self._exec(("/bin/sh", "-c", held)))
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as process:
             try:
-                yield
+                if process.stdout is not None:
+                    yield process.stdout
             finally:
                 if process.stdin is not None:
                     process.stdin.close()
 
     def tunnel(self, port: int) -> AbstractContextManager[int]:
-        """A port here that leads to one of the head's."""
+        """Open a local port that leads to a port of the head."""
         return self._kubectl.forwarded(self._head(), port)
 
     def down(self, say: Callable[[str], None]) -> None:
-        """Deletes all of it, and looks whether anything is left. Raises RegrowError, naming that."""
-        clusters = [one["metadata"]["name"] for one in self._kubectl.listed("rayclusters.ray.io", self._selector)]
+        """Delete the whole cluster, and check that nothing is left. Raises RegrowError, naming what
+        is left, otherwise.
+        """
+        clusters = [
+            one["metadata"]["name"]
+            for one in self._kubectl.listed("rayclusters.ray.io", self._selector)
+        ]
         deadline = time.monotonic() + _DOWN_SECONDS
         self._kubectl.run(
-            "delete", _OURS, f"--selector={self._selector}", "--ignore-not-found", "--wait", "--cascade=foreground",
+            "delete",
+            _OURS,
+            f"--selector={self._selector}",
+            "--ignore-not-found",
+            "--wait",
+            "--cascade=foreground",
             timeout=_DOWN_SECONDS,
         )
         while (left := self._left(clusters)) and time.monotonic() < deadline:
@@ -144,33 +189,50 @@ class KubernetesEngine:
         say(f"nothing of {self.cluster.name} is left in namespace {self.cluster.namespace}")
 
     def _objects(self) -> list[Json]:
-        return [manifests.network_policy(self.cluster), manifests.ray_cluster(self.cluster, **self._made_by)]
+        return [
+            manifests.network_policy(self.cluster),
+            manifests.ray_cluster(self.cluster, **self._made_by),
+        ]
 
     def _heading(self) -> str:
-        name, make = pods.names(self.cluster), f"kubectl --namespace={self.cluster.namespace} create secret generic"
+        name, make = (
+            pods.names(self.cluster),
+            f"kubectl --namespace={self.cluster.namespace} create secret generic",
+        )
         lines = [
             "Secrets are not in this file. Before it is applied:",
             f"{make} {name['token']} --from-literal={pods.TOKEN_KEY}=$(openssl rand -hex 32)",
         ]
         if self.cluster.env:
             lines.append(f"{make} {name['env']} --from-env-file=FILE")
-            lines.append(f"where FILE has lines NAME=value for {', '.join(sorted(self.cluster.env))}")
+            lines.append(
+                f"where FILE has lines NAME=value for {', '.join(sorted(self.cluster.env))}"
+            )
         return "\n".join(lines)
 
     def _apply_secrets(self) -> None:
-        made = [manifests.secret(self.cluster, "token", {pods.TOKEN_KEY: self.folder.token.encode()})]
+        made = [
+            manifests.secret(self.cluster, "token", {pods.TOKEN_KEY: self.folder.token.encode()})
+        ]
         if values := variables(self.cluster, os.environ):
             data = {name: value.encode() for name, value in values.items()}
             made.append(manifests.secret(self.cluster, "env", data))
         self._kubectl.apply(manifests.written(made))
 
     def _leave_or_wake(self, there: Json, say: Callable[[str], None]) -> None:
-        now = manifests.ray_cluster(self.cluster, **self._made_by)["metadata"]["annotations"][manifests.FILE_HASH]
+        now = manifests.ray_cluster(self.cluster, **self._made_by)["metadata"]["annotations"][
+            manifests.FILE_HASH
+        ]
         if there["metadata"].get("annotations", {}).get(manifests.FILE_HASH) != now:
-            say("the cluster file has changed since; what is up stays as it is until `down` and `up`")
+            say(
+                "the cluster file has changed since; what is up stays as it is until `down` and"
+                " `up`"
+            )
         if there["spec"].get("suspend"):
             patch = json.dumps({"spec": {"suspend": False}})
-            self._kubectl.run("patch", "rayclusters.ray.io", self.cluster.name, "--type=merge", f"--patch={patch}")
+            self._kubectl.run(
+                "patch", "rayclusters.ray.io", self.cluster.name, "--type=merge", f"--patch={patch}"
+            )
             say(f"RayCluster {self.cluster.name} was suspended, and goes on")
 
     def _wait_for_head(self, say: Callable[[str], None]) -> None:
@@ -184,36 +246,48 @@ class KubernetesEngine:
                 say(f"waiting for the head: {why}")
                 told = why
             if any(sign in why for sign in _HOPELESS) or time.monotonic() > deadline:
-                raise RegrowError(f"the head's pod does not start: {why}; see kubectl describe pod --selector={self._selector}")
+                raise RegrowError(
+                    f"the head's pod does not start: {why}; see kubectl describe pod"
+                    f" --selector={self._selector}"
+                )
             time.sleep(_LOOK_SECONDS)
 
     def _take_token(self) -> None:
-        """Keeps the token of a cluster that is there, which may have been brought up from another machine."""
+        """Store the token of an existing cluster, which may have been started from another
+        machine.
+        """
         found = self._kubectl.get("secrets", pods.names(self.cluster)["token"])
         token = (found or {}).get("data", {}).get(pods.TOKEN_KEY)
         if token is None:
-            raise RegrowError(f"{self.cluster.name} has lost the Secret of its token; end it with regrow cluster down")
+            raise RegrowError(
+                f"{self.cluster.name} has lost the Secret of its token; end it with regrow cluster"
+                " down"
+            )
         private_files.replace(self.folder.make().path / "token", base64.b64decode(token))
 
     def _pods(self) -> list[Json]:
         return self._kubectl.listed("pods", self._selector)
 
     def _head(self) -> str:
-        """The name of the pod of the head. Raises RegrowError if there is none."""
-        heads = [one for one in self._pods() if _role(one) == "head" and not one["metadata"].get("deletionTimestamp")]
+        """Return the name of the head's pod. Raises RegrowError if there is none."""
+        heads = [
+            one
+            for one in self._pods()
+            if _role(one) == "head" and not one["metadata"].get("deletionTimestamp")
+        ]
         if not heads:
             raise RegrowError(f"{self.cluster.name} has no head; see regrow cluster status")
         return str(heads[0]["metadata"]["name"])
 
     def _exec(self, words: Sequence[str]) -> list[str]:
-        """The words by which kubectl runs a command in the head's container."""
+        """Return kubectl's arguments for running a command in the head's container."""
         if self.cluster.python:
             folder = str(Path(self.cluster.python).parent)
             words = ("/bin/sh", "-c", f'PATH={folder}:$PATH exec "$@"', "sh", *words)
         return ["exec", "--stdin", self._head(), f"--container={pods.HEAD}", "--", *words]
 
     def _left(self, clusters: Sequence[str]) -> list[str]:
-        """What is there of the cluster, by kind and name."""
+        """Return what exists of the cluster, by kind and name."""
         found = self._kubectl.listed(f"{_OURS},pods", self._selector)
         if clusters:
             found += self._kubectl.listed(_THEIRS, f"{_OF_RAY} in ({','.join(clusters)})")
@@ -221,36 +295,48 @@ class KubernetesEngine:
 
 
 def ready(pod: Mapping[str, Any]) -> bool:
-    """Whether all containers of a pod are, and nobody ends it."""
+    """Return whether all containers of a pod are ready, and it is not being deleted."""
     conditions = {one["type"]: one["status"] for one in pod.get("status", {}).get("conditions", ())}
     return conditions.get("Ready") == "True" and not pod["metadata"].get("deletionTimestamp")
 
 
 def state(pod: Mapping[str, Any]) -> str:
-    """How a pod is: `running`, or what is the matter with it."""
+    """Return the state of a pod: `running`, or a description of the problem."""
     status = pod.get("status", {})
     if pod["metadata"].get("deletionTimestamp"):
         return "ending"
     if ready(pod):
         return "running"
-    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+    for container in (
+        *status.get("initContainerStatuses", ()),
+        *status.get("containerStatuses", ()),
+    ):
         waiting = container.get("state", {}).get("waiting", {})
         if reason := waiting.get("reason"):
             return f"{reason} ({waiting['message']})" if waiting.get("message") else str(reason)
     for condition in status.get("conditions", ()):
         if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
             return f"Unschedulable ({condition.get('message', '')})"
-    return str(status.get("phase", "unknown")).lower() if status.get("phase") != "Running" else "not ready"
+    return (
+        str(status.get("phase", "unknown")).lower()
+        if status.get("phase") != "Running"
+        else "not ready"
+    )
 
 
 def _role(pod: Mapping[str, Any]) -> str:
-    return "head" if pod["metadata"].get("labels", {}).get("ray.io/node-type") == "head" else "worker"
+    return (
+        "head" if pod["metadata"].get("labels", {}).get("ray.io/node-type") == "head" else "worker"
+    )
 
 
 def _machine(pod: Mapping[str, Any]) -> Machine:
     labels = pod["metadata"].get("labels", {})
     market = labels.get(pods.MARKET)
     return Machine(
-        address=pod["metadata"]["name"], role="head" if _role(pod) == "head" else "worker", type=labels.get(pods.INSTANCE, ""),
-        market=market if market in ("spot", "on-demand") else None, state=state(pod),
+        address=pod["metadata"]["name"],
+        role="head" if _role(pod) == "head" else "worker",
+        type=labels.get(pods.INSTANCE, ""),
+        market=market if market in ("spot", "on-demand") else None,
+        state=state(pod),
     )

@@ -1,8 +1,9 @@
-"""Runs beside the head of a cluster, and suspends it when nothing has run for so long: the pods go, the objects stay.
+"""Runs beside the head of a cluster, and suspends the cluster once nothing has run for some time:
+the pods are deleted, the objects stay.
 
     python -m regrow.infra.clusters.kubernetes.idle --cluster NAME --namespace NAME --seconds S
 
-It needs nobody outside of the cluster. `regrow cluster up` has a suspended cluster go on.
+It needs nothing outside the cluster. `regrow cluster up` resumes a suspended cluster.
 """
 
 from __future__ import annotations
@@ -26,43 +27,50 @@ _UNDER_WAY = ("PENDING", "RUNNING")
 
 
 class Idleness:
-    """How long there was nothing to do. `seconds`: how long there may be."""
+    """Measures how long there was no work. `seconds`: how long there may be none."""
 
     def __init__(self, seconds: float, now: float) -> None:
         self._seconds, self._since = seconds, now
 
     def over(self, busy: bool, now: float) -> bool:
-        """Whether it has lasted too long. `busy`: whether anything runs, or may run, at the monotonic time `now`."""
+        """Return whether the limit is exceeded. `busy`: whether anything runs, or may run, at the
+        monotonic time `now`.
+        """
         if busy:
             self._since = now
         return now - self._since > self._seconds
 
 
 def busy(jobs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether any of Ray's jobs and drivers, as its dashboard lists them, has not ended."""
+    """Return whether any of Ray's jobs and drivers, as listed by its dashboard, has not ended."""
     return any(job.get("status") in _UNDER_WAY for job in jobs)
 
 
 def listed(address: str, token: str) -> list[dict[str, Any]]:
-    """Ray's jobs. Raises OSError or ValueError where they cannot be had."""
-    asked = urllib.request.Request(f"{address}/api/jobs/", headers={"Authorization": f"Bearer {token}"})
+    """Return Ray's jobs. Raises OSError or ValueError if they are not available."""
+    asked = urllib.request.Request(
+        f"{address}/api/jobs/", headers={"Authorization": f"Bearer {token}"}
+    )
     with urllib.request.urlopen(asked, timeout=_LOOK_SECONDS) as answer:
         found: list[dict[str, Any]] = json.load(answer)
     return found
 
 
 def suspension(api: str, cluster: str, namespace: str, token: str) -> urllib.request.Request:
-    """The request that suspends the cluster."""
+    """Return the request that suspends the cluster."""
     return urllib.request.Request(
         f"{api}/apis/ray.io/v1/namespaces/{namespace}/rayclusters/{cluster}",
         data=json.dumps({"spec": {"suspend": True}}).encode(),
-        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"},
+        headers={
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/merge-patch+json",
+        },
         method="PATCH",
     )
 
 
 def suspend(cluster: str, namespace: str) -> None:
-    """Suspends the cluster, with the rights of the pod's service account. Raises OSError."""
+    """Suspend the cluster, with the rights of the pod's service account. Raises OSError."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     api = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     request = suspension(api, cluster, namespace, (_ACCOUNT / "token").read_text().strip())
@@ -71,7 +79,9 @@ def suspend(cluster: str, namespace: str) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Looks every ten seconds. Never ends by itself, as nothing would start it again: it says what failed, and tries on."""
+    """Check every ten seconds. Never ends, as nothing would start it again: after a failure it
+    reports that and tries again.
+    """
     parser = argparse.ArgumentParser(prog="regrow.infra.clusters.kubernetes.idle")
     for name in ("--cluster", "--namespace"):
         parser.add_argument(name, required=True)
@@ -82,11 +92,15 @@ def main(words: Sequence[str]) -> None:
         time.sleep(_LOOK_SECONDS)
         try:
             try:
-                works = busy(listed(f"http://127.0.0.1:{DASHBOARD_PORT}", os.environ["RAY_AUTH_TOKEN"]))
+                works = busy(
+                    listed(f"http://127.0.0.1:{DASHBOARD_PORT}", os.environ["RAY_AUTH_TOKEN"])
+                )
             except (OSError, ValueError):
-                works = True  # not known: a head that does not answer is the probes' business
+                works = True  # unknown: the probes handle a head that does not answer
             if idleness.over(works, time.monotonic()):
-                sys.stdout.write(f"nothing has run for {asked.seconds:g} s: the cluster is suspended\n")
+                sys.stdout.write(
+                    f"nothing has run for {asked.seconds:g} s: the cluster is suspended\n"
+                )
                 sys.stdout.flush()
                 suspend(asked.cluster, asked.namespace)
         except (OSError, KeyError, ValueError) as error:

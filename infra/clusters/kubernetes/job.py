@@ -1,10 +1,12 @@
 """What a RayJob runs: the experiment's command, in the project's folder.
 
-    python -m regrow.infra.clusters.kubernetes.job --in FOLDER [--set NAME=VALUE]... -- regrow run ...
+    python -m regrow.infra.clusters.kubernetes.job --in FOLDER [--set NAME=VALUE]...
+        -- regrow run ...
 
-KubeRay takes every exit code but 0 for a reason to begin again with a new cluster. A wrong specification would so bring up a
-hundred of them. So what regrow itself ended with, and would end with again, is said and passed on as 0; whether the
-experiment is finished or has failed stands in its log. What the loss of the machine ended is passed on as it is.
+For every exit code but 0, KubeRay starts again with a new cluster. So a wrong specification would
+start a hundred clusters. Therefore an end that another cluster would repeat is reported, and passed
+on as 0; the log says whether the experiment has finished or failed. An end that was caused by the
+loss of the machine is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -18,31 +20,45 @@ from collections.abc import Sequence
 
 from regrow.infra.clusters.kubernetes.leave import LEAVING
 
-_FINAL = {1: "the experiment failed", 2: "the input or the environment is wrong", 4: "the durable state is damaged"}
-"""Of the exit codes of `regrow run`, those that would be the same with another cluster."""
+_FINAL = {
+    1: "the experiment failed",
+    2: "the input or the environment is wrong",
+    4: "the durable state is damaged",
+}
+"""Exit codes of `regrow run` that would be the same with another cluster."""
 _INTERRUPTED = 3
 
 
 def passed_on(code: int, leaving: bool) -> tuple[int, str]:
-    """The exit code for KubeRay, and what to say. `code`: the command's. `leaving`: whether the pod is being ended."""
+    """Return the exit code for KubeRay, and a message. `code`: the command's. `leaving`: whether
+    the pod is being ended.
+    """
     if code in _FINAL:
-        return 0, f"ended with exit code {code}: {_FINAL[code]}; another cluster would not change that"
+        return (
+            0,
+            f"ended with exit code {code}: {_FINAL[code]}; another cluster would not change that",
+        )
     if code == _INTERRUPTED and not leaving:
         return 0, "was stopped; `regrow run` or `regrow resume` go on with it"
     if code:
-        return (code if code > 0 else 128 - code), f"ended with {code}; it goes on with another cluster"
+        return (
+            code if code > 0 else 128 - code
+        ), f"ended with {code}; it goes on with another cluster"
     return 0, ""
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command; returns the exit code for KubeRay."""
+    """Run the command. Returns the exit code for KubeRay."""
     parser = argparse.ArgumentParser(prog="regrow.infra.clusters.kubernetes.job")
     parser.add_argument("--in", dest="folder", required=True)
     parser.add_argument("--set", dest="variables", action="append", default=[])
     parser.add_argument("command", nargs="+")
     asked = parser.parse_args(words)
-    command = [sys.executable, "-m", *asked.command] if asked.command[0] == "regrow" else asked.command
-    # Whoever ends the job tells all of its processes; this one waits for what the experiment makes of it.
+    command = (
+        [sys.executable, "-m", *asked.command] if asked.command[0] == "regrow" else asked.command
+    )
+    # The job's end is signalled to all of its processes. This one ignores the signal and waits for
+    # the experiment.
     signal.signal(signal.SIGTERM, lambda *_: None)
     given = dict(one.split("=", 1) for one in asked.variables)
     done = subprocess.run(command, cwd=asked.folder, env={**os.environ, **given}, check=False)

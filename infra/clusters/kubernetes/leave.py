@@ -1,10 +1,11 @@
-"""The hook of a pod that is to end: has Ray drain its node, and returns when Ray is gone.
+"""The preStop hook of a pod: makes Ray drain its node, and returns when Ray has ended.
 
     python -m regrow.infra.clusters.kubernetes.leave SECONDS
 
-`ray start --block` does it on SIGTERM: trials hear of it, save a checkpoint and go on elsewhere. But KubeRay starts it by way
-of a shell, which as the first process of a container takes no notice of SIGTERM unless it has become Ray itself. So the hook
-tells Ray's own process; Kubernetes sends its SIGTERM when the hook has returned.
+`ray start --block` does so on SIGTERM: trials are notified, save a checkpoint and continue on other
+nodes. But KubeRay starts it by a shell, which as the first process of a container ignores SIGTERM,
+unless it has become Ray itself. So the hook signals Ray's own process. Kubernetes sends its SIGTERM
+after the hook has returned.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LEAVING = Path("/tmp/regrow-leaving")  # noqa: S108 - a pod's own, which nobody else writes to
-"""Is there as soon as the pod is to end; tells an experiment that was interrupted for it from one that was told to stop."""
+LEAVING = Path("/tmp/regrow-leaving")  # noqa: S108 - in a pod, where no other user can write
+"""Exists once the pod is to end. It distinguishes an experiment that was interrupted by that from
+one that was asked to stop.
+"""
 _TICK = 0.1
 _FIRST = 2
-"""Where the program's name stands, at the latest: its interpreter may stand before it."""
+"""Number of leading words of a command in which the program's name must be: an interpreter may
+precede it.
+"""
 
 
 def started(processes: Path = Path("/proc")) -> Iterator[int]:
-    """The processes that are `ray start --block`."""
+    """Yield the processes that run `ray start --block`."""
     for entry in processes.iterdir():
         if not entry.name.isdecimal():
             continue
@@ -38,7 +43,7 @@ def started(processes: Path = Path("/proc")) -> Iterator[int]:
 
 
 def leave(seconds: float) -> list[int]:
-    """Tells Ray to drain and end. Returns the processes that are still there after so long."""
+    """Make Ray drain and end. Returns the processes that still run after `seconds`."""
     LEAVING.touch()
     left = list(started())
     for process in left:

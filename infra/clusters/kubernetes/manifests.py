@@ -1,7 +1,9 @@
-"""What Kubernetes is told for a cluster: RayCluster, RayJob and the objects beside them. Pure functions, the same each time.
+"""The Kubernetes objects of a cluster: RayCluster, RayJob and the objects beside them. Pure
+functions with reproducible results.
 
-`up` makes a RayCluster, which takes any number of experiments. `run` makes a RayJob, which is one experiment: KubeRay brings
-a cluster up for it, and another one when the head is lost; the command is the same each time, and goes on from the log.
+`up` creates a RayCluster, which takes any number of experiments. `run` creates a RayJob for one
+experiment: KubeRay starts a cluster for it, and another one if the head is lost. The command is the
+same each time, and resumes from the log.
 """
 
 from __future__ import annotations
@@ -22,40 +24,65 @@ Json = dict[str, Any]
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes out what stands in two places, rather than a reference to the first."""
+    """YAML dumper without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """No references."""
+        """Return True: no aliases."""
         return True
 
 
 FILE_HASH = "regrow.io/file"
-"""The annotation with a hash of what a cluster was made from."""
+"""Annotation with a hash of what a cluster was made from."""
 TRIES = 100
-"""How many clusters a RayJob may have, one after the other."""
+"""How many clusters a RayJob may use, one after the other."""
 _MOST_SECONDS = 2**31 - 1
 _HERE = "regrow.infra.clusters.kubernetes"
 
 
 def ray_cluster(cluster: Kubernetes, *, user: str, ray: str) -> Json:
-    """The cluster of `up`. `user`: whose it is. `ray`: the version of Ray."""
+    """Return the cluster for `up`. `user`: its owner. `ray`: the version of Ray."""
     spec = _cluster_spec(cluster, ray, idle=True)
-    spec["suspend"] = False  # what its own idle container sets
+    spec["suspend"] = False  # set by its own idle container
     metadata = _metadata(cluster, user)
     metadata["annotations"][FILE_HASH] = digest(spec)
     return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata, "spec": spec}
 
 
 def ray_job(
-    cluster: Kubernetes, words: Sequence[str], *, user: str, ray: str, environment: Mapping[str, str] | None = None,
+    cluster: Kubernetes,
+    words: Sequence[str],
+    *,
+    user: str,
+    ray: str,
+    environment: Mapping[str, str] | None = None,
     about: Mapping[str, str] | None = None,
 ) -> Json:
-    """One experiment: `words` is the command, run in the project's folder, which does the same however often it is run.
+    """Return the job of one experiment.
 
-    `environment`: variables of the command, without secrets; `about`: what Ray's list of jobs tells of it.
+    Args:
+        cluster: the cluster.
+        words: the command, run in the project's folder. It must be repeatable.
+        user: owner of the cluster.
+        ray: version of Ray.
+        environment: variables of the command, without secrets.
+        about: metadata for Ray's list of jobs.
+
     """
-    given = [word for name, value in sorted((environment or {}).items()) for word in ("--set", f"{name}={value}")]
-    asked = (pods.python(cluster), "-m", f"{_HERE}.job", "--in", pods.PROJECT_FOLDER, *given, "--", *words)
+    given = [
+        word
+        for name, value in sorted((environment or {}).items())
+        for word in ("--set", f"{name}={value}")
+    ]
+    asked = (
+        pods.python(cluster),
+        "-m",
+        f"{_HERE}.job",
+        "--in",
+        pods.PROJECT_FOLDER,
+        *given,
+        "--",
+        *words,
+    )
     entrypoint = shlex.join(asked)
     return {
         "apiVersion": "ray.io/v1",
@@ -64,8 +91,9 @@ def ray_job(
         "spec": {
             "entrypoint": entrypoint,
             "metadata": dict(about or {}),
-            # The submitter sits in the head's pod: without a head KubeRay sees at once that the job has failed, and begins
-            # again with a new cluster. With one in a pod of its own it waits for the old cluster's head to come back.
+            # The submitter is in the head's pod: without a head, KubeRay notices at once that the
+            # job has failed, and starts again with a new cluster. With a submitter in its own pod,
+            # KubeRay would wait for the old cluster's head to come back.
             "submissionMode": "SidecarMode",
             "backoffLimit": TRIES,
             "suspend": False,
@@ -78,13 +106,22 @@ def ray_job(
 
 
 def network_policy(cluster: Kubernetes) -> Json:
-    """Only the cluster's own pods reach its pods, and the operator Ray's dashboard, which it asks after the job."""
+    """Return the policy: only the cluster's own pods reach its pods, and the operator reaches Ray's
+    dashboard, which it asks about the job.
+    """
     own = {"podSelector": {"matchLabels": {pods.CLUSTER: cluster.name}}}
-    operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}}}
+    operator = {
+        "namespaceSelector": {},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}},
+    }
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": pods.names(cluster)["network"], "namespace": cluster.namespace, "labels": _labels(cluster)},
+        "metadata": {
+            "name": pods.names(cluster)["network"],
+            "namespace": cluster.namespace,
+            "labels": _labels(cluster),
+        },
         "spec": {
             **own,
             "policyTypes": ["Ingress"],
@@ -97,50 +134,62 @@ def network_policy(cluster: Kubernetes) -> Json:
 
 
 def secret(cluster: Kubernetes, part: str, data: Mapping[str, bytes]) -> Json:
-    """The Secret `part`: "env", "token" or "project"."""
+    """Return the Secret `part`: "env", "token" or "project"."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": pods.names(cluster)[part], "namespace": cluster.namespace, "labels": _labels(cluster)},
+        "metadata": {
+            "name": pods.names(cluster)[part],
+            "namespace": cluster.namespace,
+            "labels": _labels(cluster),
+        },
         "type": "Opaque",
         "data": {key: base64.b64encode(value).decode() for key, value in sorted(data.items())},
     }
 
 
 def written(objects: Sequence[Json], heading: str = "") -> bytes:
-    """Objects as a file of several documents; the same bytes each time. `heading`: lines of comment above them."""
+    """Return objects as a file of several documents, always the same bytes. `heading`: lines of
+    comment above them.
+    """
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
-    text: str = yaml.dump_all(objects, Dumper=_Dumper, sort_keys=True, width=1000, allow_unicode=True, explicit_start=True)
+    text: str = yaml.dump_all(
+        objects, Dumper=_Dumper, sort_keys=True, width=1000, allow_unicode=True, explicit_start=True
+    )
     return (comment + text).encode()
 
 
 def digest(data: Json) -> str:
-    """A hash of plain data."""
+    """Return a hash of plain data."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _cluster_spec(cluster: Kubernetes, ray: str, *, project: bool = False, idle: bool = False) -> Json:
+def _cluster_spec(
+    cluster: Kubernetes, ray: str, *, project: bool = False, idle: bool = False
+) -> Json:
     return {
         "rayVersion": ray,
-        # Not one that KubeRay makes, which would be another one for each cluster of a RayJob.
+        # Not a token made by KubeRay, which would differ for each cluster of a RayJob.
         "authOptions": {"mode": "token", "secretName": pods.names(cluster)["token"]},
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {
-            "version": "v2", "upscalingMode": "Default", "idleTimeoutSeconds": _seconds(cluster.idle),
+            "version": "v2",
+            "upscalingMode": "Default",
+            "idleTimeoutSeconds": _seconds(cluster.idle),
             "securityContext": pods.confined(),
         },
         "headGroupSpec": {
-            "rayStartParams": {"num-cpus": "0"},  # no trial on the head
+            "rayStartParams": {"num-cpus": "0"},  # no trials on the head
             "labels": {pods.MARKET: "on-demand", pods.INSTANCE: "head"},
             "template": pods.head(cluster, project=project, idle=idle),
         },
         "workerGroupSpecs": [
             {
                 "groupName": group.name,
-                # No `replicas`, which is the autoscaler's.
+                # Without `replicas`, which the autoscaler sets.
                 "minReplicas": group.least,
                 "maxReplicas": group.most,
-                "priority": len(cluster.workers) - place,  # the higher, the sooner
+                "priority": len(cluster.workers) - place,  # higher ones first
                 "labels": {pods.MARKET: group.market, pods.INSTANCE: group.name},
                 "rayStartParams": {"num-cpus": str(max(1, int(group.cpu)))},  # KubeRay rounds up
                 "template": pods.worker(cluster, group),
@@ -151,8 +200,16 @@ def _cluster_spec(cluster: Kubernetes, ray: str, *, project: bool = False, idle:
 
 
 def _metadata(cluster: Kubernetes, user: str) -> Json:
-    annotations = {"regrow.io/user": user, "regrow.io/expires-after-seconds": f"{cluster.expires:g}"}
-    return {"name": cluster.name, "namespace": cluster.namespace, "labels": _labels(cluster), "annotations": annotations}
+    annotations = {
+        "regrow.io/user": user,
+        "regrow.io/expires-after-seconds": f"{cluster.expires:g}",
+    }
+    return {
+        "name": cluster.name,
+        "namespace": cluster.namespace,
+        "labels": _labels(cluster),
+        "annotations": annotations,
+    }
 
 
 def _labels(cluster: Kubernetes) -> dict[str, str]:
@@ -161,4 +218,3 @@ def _labels(cluster: Kubernetes) -> dict[str, str]:
 
 def _seconds(span: float) -> int:
     return max(1, min(round(span), _MOST_SECONDS))
-

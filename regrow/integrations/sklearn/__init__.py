@@ -1,13 +1,15 @@
-"""scikit-learn: `State(model)` for estimators that learn by `partial_fit`, and a `RandomizedSearchCV` that survives.
+"""scikit-learn: `State(model)` for estimators that learn by `partial_fit`, and a durable
+`RandomizedSearchCV`.
 
-The search runs an experiment, so that it alone of all integrations knows how one is started, and only when it does.
+The search runs an experiment; it is the only integration of a training library that does, and it
+imports what that needs only when it fits.
 """
 
 from regrow.integrations.installed import need
 
 need("sklearn", "sklearn")
 
-from regrow.integrations.sklearn.partial_fit import State  # noqa: E402 - after it is known to be there
-from regrow.integrations.sklearn.search import RandomizedSearchCV  # noqa: E402 - the same
+from regrow.integrations.sklearn.partial_fit import State  # noqa: E402 - after the check that it is installed
+from regrow.integrations.sklearn.search import RandomizedSearchCV  # noqa: E402 - after the check that it is installed
 
 __all__ = ["RandomizedSearchCV", "State"]

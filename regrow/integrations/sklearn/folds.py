@@ -1,4 +1,4 @@
-"""The trial of a search: one candidate on one fold after the other. Loaded by workers."""
+"""The trial of a search: one candidate on one fold after the other. Imported by workers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 
-from regrow.tasks.trial import Trial
+from regrow.tasks.trial.trial import Trial
 
 METRIC = "score"
-"""The mean over the folds so far."""
+"""Mean over the folds so far."""
 _FILE = "scores.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Folds:
-    """The trainable: data, candidates and folds, which travel with it. `splits` are rows to learn from and to judge by."""
+    """The trainable with its data, candidates and folds. `splits`: (training rows, test rows) of
+    each fold.
+    """
 
     estimator: Any
     candidates: Sequence[Mapping[str, Any]]
@@ -36,14 +38,30 @@ class Folds:
     refit: Any
 
     def fingerprint(self) -> str:
-        """The same for the same data, candidates, folds and estimator, in any process."""
-        scoring = self.scoring if isinstance(self.scoring, (str, list, tuple)) else None  # a function has no such thing
-        of = (self.estimator, self.candidates, self.splits, self.X, self.y, self.params, scoring, self.train_scores)
+        """Return a hash that is the same for the same data, candidates, folds and estimator, in any
+        process.
+        """
+        # A function has no stable hash.
+        scoring = self.scoring if isinstance(self.scoring, (str, list, tuple)) else None
+        of = (
+            self.estimator,
+            self.candidates,
+            self.splits,
+            self.X,
+            self.y,
+            self.params,
+            scoring,
+            self.train_scores,
+        )
         return str(joblib.hash(of))
 
     def __call__(self, trial: Trial) -> None:
-        """Reports of each fold its scores, its times in seconds, and the mean score of the folds so far."""
-        scores: list[float] = json.loads((trial.restored / _FILE).read_text()) if trial.restored else []
+        """Report for each fold its scores, its times in seconds, and the mean score of the folds so
+        far.
+        """
+        scores: list[float] = (
+            json.loads((trial.restored / _FILE).read_text()) if trial.restored else []
+        )
 
         def save(folder: Path) -> None:
             (folder / _FILE).write_text(json.dumps(scores))
@@ -56,16 +74,32 @@ class Folds:
     def _fold(self, candidate: Mapping[str, Any], number: int) -> dict[str, float]:
         estimator = clone(self.estimator).set_params(**clone(dict(candidate), safe=False))
         found = cross_validate(
-            estimator, self.X, self.y, cv=[self.splits[number]], scoring=self.scoring, params=dict(self.params),
-            return_train_score=self.train_scores, error_score=self._error_score(),
+            estimator,
+            self.X,
+            self.y,
+            cv=[self.splits[number]],
+            scoring=self.scoring,
+            params=dict(self.params),
+            return_train_score=self.train_scores,
+            error_score=self._error_score(),
         )
         return {name: float(value[0]) for name, value in found.items()}
 
     def _error_score(self) -> Any:
-        """NaN ends the trial: it could not be ranked, and what was raised would be lost."""
-        return "raise" if self.error_score == "raise" or np.isnan(self.error_score) else self.error_score
+        """Return the error score; for NaN raise instead, so that the trial fails: it could not be
+        ranked, and its exception would be lost.
+        """
+        return (
+            "raise"
+            if self.error_score == "raise" or np.isnan(self.error_score)
+            else self.error_score
+        )
 
     def _objective(self, found: Mapping[str, float]) -> str:
-        """The score by which trials are ranked: the one to refit by; of several without such, the first."""
+        """Return the name of the score by which trials are ranked: the one to refit by; of several
+        without such, the first.
+        """
         wanted = f"test_{self.refit}"
-        return wanted if wanted in found else next(name for name in found if name.startswith("test_"))
+        return (
+            wanted if wanted in found else next(name for name in found if name.startswith("test_"))
+        )

@@ -1,4 +1,6 @@
-"""An estimator that learns step by step: `state = State(model)`, then `trial.report(..., checkpoint=state.save)`."""
+"""State of estimators that learn step by step: `state = State(model)`, then `trial.report(...,
+checkpoint=state.save)`.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +15,33 @@ _FILE = "{}.joblib"
 
 
 class State:
-    """Estimators, each saved whole by joblib: `State(model)`, or `State(model, scaler)` for several."""
+    """Estimators, each saved completely by joblib: `State(model)`, or `State(model, scaler)` for
+    several.
+    """
 
     def __init__(self, *estimators: BaseEstimator) -> None:
         self._estimators = estimators
 
     def save(self, folder: Path) -> None:
-        """Writes a file for each: `trial.report(..., checkpoint=state.save)`."""
+        """Write a file for each: `trial.report(..., checkpoint=state.save)`."""
         for number, estimator in enumerate(self._estimators):
             joblib.dump(estimator, folder / _FILE.format(number))
 
     def load(self, folder: Path) -> None:
-        """Gives each what it had learned: `if trial.restored: state.load(trial.restored)`.
+        """Restore what each had learned: `if trial.restored: state.load(trial.restored)`.
 
-        Parameters stay as the estimator was made with, so that a clone of population-based training takes its new ones. Raises
-        UserError where another estimator was saved. The files are pickles: load only your own.
+        Constructor parameters are not restored, so that a clone of population-based training keeps
+        its new ones. Raises UserError if another kind of estimator was saved. The files are
+        pickles: load only trusted ones.
         """
         for number, estimator in enumerate(self._estimators):
             saved = joblib.load(folder / _FILE.format(number))
             if type(saved) is not type(estimator):
                 kinds = f"a {type(saved).__name__}, not a {type(estimator).__name__}"
-                raise UserError(f"regrow.integrations.sklearn.State: the checkpoint in {folder} has {kinds}")
+                raise UserError(
+                    f"regrow.integrations.sklearn.State: the checkpoint in {folder} has {kinds}"
+                )
             own = estimator.get_params(deep=False).keys()
-            vars(estimator).update({name: value for name, value in vars(saved).items() if name not in own})
+            vars(estimator).update(
+                {name: value for name, value in vars(saved).items() if name not in own}
+            )

@@ -1,4 +1,6 @@
-"""scikit-learn's RandomizedSearchCV as an experiment: a trial for each candidate, a step for each fold."""
+"""scikit-learn's RandomizedSearchCV as an experiment: one trial per candidate, one step
+per fold.
+"""
 
 from __future__ import annotations
 
@@ -22,48 +24,87 @@ if TYPE_CHECKING:
 
 
 _OF = "of"
-"""The constant in the space that says which search it is."""
+"""Name of the constant in the space that identifies the search."""
 
 
 class RandomizedSearchCV(model_selection.RandomizedSearchCV):
-    """scikit-learn's own, whose fits are an experiment called `name`: on Ray, recorded, and gone on with after a kill.
+    """scikit-learn's search, whose fits are an experiment called `name`: run on Ray, recorded, and
+    resumed after a kill.
 
-    `name` None: it is scikit-learn's in all. `state` is the root of the state (None: $REGROW_STATE, else ./.regrow). `n_jobs` is
-    how many candidates are tried at once (None and -1: as many as there is room for). `random_state` None: it follows from
-    `name`, so that `fit` in another process goes on with the same candidates. `pre_dispatch` has no meaning.
+    `name` None: identical to scikit-learn's. `state` is the state root (None: $REGROW_STATE, else
+    ./.regrow). `n_jobs` is how many candidates are tried at once (None and -1: as many as fit).
+    `random_state` None: derived from `name`, so that `fit` in another process resumes the same
+    candidates. `pre_dispatch` is ignored.
 
-    A candidate whose fit raises is a failed trial, with its traceback; its scores are NaN from that fold on, unless `error_score`
-    is a number. Raises UserError where `name` is a search with other data, candidates or folds, and where all candidates failed.
+    A candidate whose fit raises is a failed trial, with its traceback; its scores are NaN from that
+    fold on, unless `error_score` is a number. Raises UserError if `name` is a search with other
+    data, candidates or folds, and if all candidates failed.
     """
 
     def __init__(
-        self, estimator: Any, param_distributions: Any, *, n_iter: int = 10, scoring: Any = None, n_jobs: int | None = None,
-        refit: Any = True, cv: Any = None, verbose: int = 0, pre_dispatch: Any = "2*n_jobs", random_state: Any = None,
-        error_score: Any = np.nan, return_train_score: bool = False, name: str | None = None, state: str | None = None,
+        self,
+        estimator: Any,
+        param_distributions: Any,
+        *,
+        n_iter: int = 10,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        verbose: int = 0,
+        pre_dispatch: Any = "2*n_jobs",
+        random_state: Any = None,
+        error_score: Any = np.nan,
+        return_train_score: bool = False,
+        name: str | None = None,
+        state: str | None = None,
     ) -> None:
         super().__init__(
-            estimator, param_distributions, n_iter=n_iter, scoring=scoring, n_jobs=n_jobs, refit=refit, cv=cv, verbose=verbose,
-            pre_dispatch=pre_dispatch, random_state=random_state, error_score=error_score, return_train_score=return_train_score,
+            estimator,
+            param_distributions,
+            n_iter=n_iter,
+            scoring=scoring,
+            n_jobs=n_jobs,
+            refit=refit,
+            cv=cv,
+            verbose=verbose,
+            pre_dispatch=pre_dispatch,
+            random_state=random_state,
+            error_score=error_score,
+            return_train_score=return_train_score,
         )
         self.name = name
         self.state = state
 
-    def fit(self, X: Any, y: Any = None, **params: Any) -> RandomizedSearchCV:  # noqa: N803 - scikit-learn's own name
-        """Tries the candidates, or goes on with those of `name` that are left, and fits the best on all data (`refit`).
+    def fit(self, X: Any, y: Any = None, **params: Any) -> RandomizedSearchCV:  # noqa: N803 - scikit-learn's name
+        """Try the candidates, or the remaining ones of `name`, and fit the best on all data
+        (`refit`).
 
-        `params`: `groups` for `cv`; all others are the estimator's. Returns itself.
+        `params`: `groups` for `cv`; all others are passed to the estimator. Returns itself.
         """
         if self.name is None:
             return super().fit(X, y, **params)
         self._validate_params()
-        X, y = indexable(X, y)  # noqa: N806 - the same
+        X, y = indexable(X, y)  # noqa: N806 - scikit-learn's name
         groups = params.pop("groups", None)
-        splits = list(check_cv(self.cv, y, classifier=is_classifier(self.estimator)).split(X, y, groups))
+        splits = list(
+            check_cv(self.cv, y, classifier=is_classifier(self.estimator)).split(X, y, groups)
+        )
         seed = zlib.crc32(self.name.encode()) if self.random_state is None else self.random_state
-        candidates = list(ParameterSampler(self.param_distributions, self.n_iter, random_state=seed))
+        candidates = list(
+            ParameterSampler(self.param_distributions, self.n_iter, random_state=seed)
+        )
         folds = Folds(
-            estimator=self.estimator, candidates=candidates, splits=splits, X=X, y=y, params=params, scoring=self.scoring,
-            train_scores=self.return_train_score, error_score=self.error_score, refit=self.refit,
+            estimator=self.estimator,
+            candidates=candidates,
+            splits=splits,
+            X=X,
+            y=y,
+            params=params,
+            scoring=self.scoring,
+            train_scores=self.return_train_score,
+            error_score=self.error_score,
+            refit=self.refit,
         )
         out = _scores(self._run(folds), folds)
         self.n_splits_ = len(splits)
@@ -72,7 +113,9 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
         if self.multimetric_:
             self._check_refit_for_multimetric(out[0]["test_scores"])
             metric = self.refit
-        self.scorer_ = self.scoring if callable(self.scoring) else check_scoring(self.estimator, self.scoring)
+        self.scorer_ = (
+            self.scoring if callable(self.scoring) else check_scoring(self.estimator, self.scoring)
+        )
         self.cv_results_ = self._format_results(candidates, self.n_splits_, out)
         self._choose(metric)
         if self.refit:
@@ -80,7 +123,9 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
         return self
 
     def _run(self, folds: Folds) -> Result:
-        """Runs the experiment, or what is left of it. Raises UserError where it is another one, or did not come to its end."""
+        """Run the experiment, or what is left of it. Raises UserError if it is another search, or
+        did not finish.
+        """
         from regrow.experiment import Experiment
         from regrow.search.space import constant, grid
 
@@ -89,12 +134,20 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
         there = _fingerprint(self.name, self.state)
         if there not in (None, of):
             raise UserError(
-                f"{self.name!r} is a search with other data, folds or candidates; give it another name. A splitter that shuffles"
-                " needs a random_state, so that it makes the same folds again"
+                f"{self.name!r} is a search with other data, folds or candidates; give it another"
+                " name. A splitter that shuffles needs a random_state, so that it makes the same"
+                " folds again"
             )
         result = Experiment(
-            folds, name=self.name, space={"candidate": grid(list(range(len(folds.candidates)))), _OF: constant(of)},
-            metric=METRIC, mode="max", search="grid", trials=len(folds.candidates), max_steps=len(folds.splits), state=self.state,
+            folds,
+            name=self.name,
+            space={"candidate": grid(list(range(len(folds.candidates)))), _OF: constant(of)},
+            metric=METRIC,
+            mode="max",
+            search="grid",
+            trials=len(folds.candidates),
+            max_steps=len(folds.splits),
+            state=self.state,
             concurrency=self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None,
             checkpoint={"every_steps": 1, "keep_last": 1},
         ).run(quiet=not self.verbose)
@@ -103,11 +156,13 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
             counts = f"{len(failed)} of {len(folds.candidates)} candidates of {self.name!r} failed"
             raise UserError(f"{counts}; the first: {failed[0].attempts[-1].reason}")
         if result.status != "finished":
-            raise UserError(f"the search {self.name!r} has {result.status}; fit again, and it goes on")
+            raise UserError(
+                f"the search {self.name!r} has {result.status}; fit again, and it goes on"
+            )
         return result
 
     def _choose(self, metric: Any) -> None:
-        """Sets what is known of the best candidate."""
+        """Set the attributes of the best candidate."""
         if not self.refit and self.multimetric_:
             return
         self.best_index_ = self._select_best_index(self.refit, metric, self.cv_results_)
@@ -115,8 +170,10 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
         if not callable(self.refit):
             self.best_score_ = self.cv_results_[f"mean_test_{metric}"][self.best_index_]
 
-    def _fit_best(self, X: Any, y: Any, params: Mapping[str, Any]) -> None:  # noqa: N803 - scikit-learn's own name
-        self.best_estimator_ = clone(self.estimator).set_params(**clone(self.best_params_, safe=False))
+    def _fit_best(self, X: Any, y: Any, params: Mapping[str, Any]) -> None:  # noqa: N803 - scikit-learn's name
+        self.best_estimator_ = clone(self.estimator).set_params(
+            **clone(self.best_params_, safe=False)
+        )
         began = time.time()
         self.best_estimator_.fit(X, *(() if y is None else (y,)), **params)
         self.refit_time_ = time.time() - began
@@ -125,7 +182,9 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
 
 
 def _fingerprint(name: str, state: str | None) -> str | None:
-    """Of which data and candidates an experiment is; None where there is none of this name, "" where it is no search."""
+    """Return the fingerprint of an existing experiment; None if there is none of this name, "" if
+    it is not a search.
+    """
     from regrow.infra.state.places import Places
     from regrow.result import Result
     from regrow.search.space.domains import Constant
@@ -134,11 +193,18 @@ def _fingerprint(name: str, state: str | None) -> str | None:
     if name not in places.experiments():
         return None
     parameters = Result(places, name).spec.space.parameters
-    return next((str(p.domain.value) for p in parameters if p.name == _OF and isinstance(p.domain, Constant)), "")
+    return next(
+        (
+            str(p.domain.value)
+            for p in parameters
+            if p.name == _OF and isinstance(p.domain, Constant)
+        ),
+        "",
+    )
 
 
 def _scores(result: Result, folds: Folds) -> list[dict[str, Any]]:
-    """What each candidate reached on each fold, in scikit-learn's order; NaN where it failed."""
+    """Return each candidate's scores on each fold, in scikit-learn's order; NaN where it failed."""
     rows = {(row["trial"], row["step"]): row for row in result.points()}
     trials = {trial.config["candidate"]: trial for trial in result.trials}
     names = [name for name in next(iter(rows.values())) if name.startswith(("test_", "train_"))]
@@ -147,9 +213,15 @@ def _scores(result: Result, folds: Folds) -> list[dict[str, Any]]:
         for step in range(1, len(folds.splits) + 1):
             row = rows.get((trials[candidate].number, step), {})
             scores = {name: _number(row.get(name)) for name in names}
-            one: dict[str, Any] = {name: _number(row.get(name)) for name in ("fit_time", "score_time")}
+            one: dict[str, Any] = {
+                name: _number(row.get(name)) for name in ("fit_time", "score_time")
+            }
             for part in ("test", "train"):
-                own = {name.removeprefix(f"{part}_"): value for name, value in scores.items() if name.startswith(f"{part}_")}
+                own = {
+                    name.removeprefix(f"{part}_"): value
+                    for name, value in scores.items()
+                    if name.startswith(f"{part}_")
+                }
                 one[f"{part}_scores"] = own["score"] if own.keys() == {"score"} else own
             found.append(one)
     return found

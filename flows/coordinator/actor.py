@@ -1,0 +1,177 @@
+"""The coordinator as a Ray actor: how the driver starts it, and how attempts call it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import cloudpickle
+
+from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.coordinator import Coordinator
+from regrow.flows.coordinator.relay import WAITING
+from regrow.infra.machine import private_files
+from regrow.search.events import Cause
+from regrow.tasks.ports.messages import CoordinatorGone, LogLine, Progress, Reply
+from regrow.tasks.ports.store import Store
+
+AGAIN_SECONDS = 30.0
+"""Seconds after which an attempt retries a relay that did not answer."""
+SILENT_SECONDS = 5.0
+"""Seconds within which a relay that waits for the coordinator must confirm that it is alive."""
+_TICK = 0.01
+"""Seconds between two checks of a waiting coordinator."""
+
+
+class RayCoordinatorClient:
+    """The coordinator as a worker sees it: implements the ports CoordinatorClient and Viewers over
+    an actor handle.
+    """
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._name = ""
+        self._relay: Any = None
+        self._again = 0.0
+
+    def report(self, progress: Progress) -> Reply:
+        """See CoordinatorClient. Ray resends the call if the coordinator restarts meanwhile.
+
+        Uses the node's relay if the coordinator has named one. If the relay does not answer, the
+        report is sent again directly: a second delivery changes nothing.
+        """
+        reply = self._relayed(progress)
+        if reply is None:
+            try:
+                reply = ray.get(self._actor.report.remote(progress))
+            except ray.exceptions.RayError as error:
+                raise CoordinatorGone(str(error)) from error
+        if reply.relay != self._name:
+            self._name, self._relay, self._again = reply.relay, None, 0.0
+        return reply
+
+    def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
+        """See Viewers."""
+        with suppress(ray.exceptions.RayError):
+            (self._relay or self._actor).show.remote(task_run, lines)
+
+    def meet(self, trial: int, attempt: int, address: str = "", *, timeout: float = 0.0) -> str:
+        """See Coordinator.meet. Raises CoordinatorGone."""
+        try:
+            found: str = ray.get(self._actor.meet.remote(trial, attempt, address, timeout))
+        except ray.exceptions.RayError as error:
+            raise CoordinatorGone(str(error)) from error
+        return found
+
+    def _relayed(self, progress: Progress) -> Reply | None:
+        """Return the answer received through the relay; None without a relay, or if it does not
+        answer.
+        """
+        if not self._name or time.monotonic() < self._again:
+            return None
+        try:
+            self._relay = self._relay or ray.get_actor(self._name)
+            asked = self._relay.report.remote(progress)
+            while not ray.wait([asked], timeout=SILENT_SECONDS)[0]:
+                ray.get(self._relay.answers.remote(), timeout=SILENT_SECONDS)
+            reply: Reply = ray.get(asked)
+        except (
+            ray.exceptions.RayError,
+            ValueError,
+        ):  # ValueError: Ray knows no actor of that name
+            self._relay, self._again = None, time.monotonic() + AGAIN_SECONDS
+            return None
+        return reply
+
+
+async def lost(
+    actor: Any, task_run: str, trial: int, attempt: int, cause: Cause, message: str
+) -> bool:
+    """See Coordinator.lost, for the driver's event loop. Never returns if the cluster is lost with
+    the coordinator.
+    """
+    try:
+        goes_on: bool = await actor.lost.remote(task_run, trial, attempt, cause, message)
+    except ray.exceptions.RayError:
+        await asyncio.Event().wait()
+        raise
+    return goes_on
+
+
+def driver_name() -> str:
+    """Return a name of this process for the log, unique to each session."""
+    return f"{_process()}{uuid.uuid4().hex[:8]}"
+
+
+def is_ours(driver: str) -> bool:
+    """Return whether the driver named in the log is this process."""
+    return driver.startswith(_process())
+
+
+def _process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:"
+
+
+def start_coordinator(store: Store, opening: Opening, *, name: str) -> tuple[Any, str]:
+    """Start the actor on this node, or use one that was started beforehand; return it with its name
+    in Ray.
+
+    It restarts forever; calls that it had not answered are sent again.
+    """
+    if _waiting:
+        actor, called, order = _waiting.pop()
+        private_files.replace(order, cloudpickle.dumps((store, opening, driver_name())))  # type: ignore[no-untyped-call]  # ray's copy is untyped
+        return actor, called
+    return _begin(Coordinator, name, store, opening, driver_name()), name
+
+
+def prepare_coordinator(order: Path) -> None:
+    """Start an actor that waits for the next session of this process: its process and its imports
+    take more than a second.
+
+    `order`: path of a file, in a folder of this user only, that will contain the actor's arguments;
+    it is read again after a restart.
+    """
+    order.unlink(missing_ok=True)
+    name = f"regrow-coordinator-{uuid.uuid4().hex}"
+    _waiting.append((_begin(WaitingCoordinator, name, str(order)), name, order))
+
+
+_waiting: list[tuple[Any, str, Path]] = []
+"""Actors that were started beforehand, their names, and the files that they wait for."""
+
+
+class WaitingCoordinator(Coordinator):
+    """A coordinator that was started before its experiment was known."""
+
+    def __init__(self, order: str) -> None:
+        """Wait for the file, which the driver that started this process writes."""
+        file = Path(order)
+        while not file.exists():
+            time.sleep(_TICK)
+        if file.stat().st_uid != os.getuid():
+            raise RuntimeError(f"{file} is not ours")
+        super().__init__(*cloudpickle.loads(file.read_bytes()))
+
+
+def _begin(kind: type[Coordinator], name: str, *arguments: Any) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    actor: Any = ray.remote(kind)
+    return actor.options(
+        name=name,
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,
+        max_concurrency=WAITING,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
+    ).remote(*arguments)

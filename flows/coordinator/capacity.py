@@ -1,0 +1,106 @@
+"""The cluster's capacity as the driver reports it: changes that the planner must know, and free
+slots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from regrow.search.history import Attempt, History
+from regrow.search.needs import ClusterCapacity
+from regrow.search.planning.widths import SHRINK_SECONDS, may_narrow, too_wide
+
+WITHDRAW_SECONDS = 10.0
+"""Seconds that an attempt may still wait to begin when the session is ending."""
+
+
+class LastCapacity:
+    """The driver's last report of capacity. `fixed`: whether the number of slots was requested
+    explicitly, regardless of the cluster's size.
+    """
+
+    def __init__(self, *, fixed: bool) -> None:
+        self._fixed = fixed
+        self._room: ClusterCapacity | None = None
+
+    def take(self, room: ClusterCapacity | None, history: History) -> ClusterCapacity | None:
+        """Return the capacity to append to the log, or None if it is unchanged or the experiment is
+        closing.
+        """
+        self._room = room
+        if room is None or history.closing is not None or history.closed is not None:
+            return None
+        slots, widest = room.slots, room.widest
+        if self._fixed:  # a lost node may return for a waiting attempt, so `widest` stays
+            slots, widest = history.slots, max(widest, history.widest)
+        return (
+            None
+            if (slots, widest) == (history.slots, history.widest)
+            else ClusterCapacity(slots=slots, widest=widest)
+        )
+
+    def free(self, history: History) -> dict[str, float]:
+        """Return the free slots by the kind of machine that an attempt asks for (empty: any);
+        infinite if the driver has not reported capacity.
+        """
+        if self._room is None:
+            return dict.fromkeys(("", "spot", "on-demand"), math.inf)
+        free = {"": float(self._room.slots), "spot": float(self._room.spot)}
+        free["on-demand"] = free[""] - free["spot"]
+        for number in history.running:
+            if (a := history.trials[number].attempt) is not None and a.t_began is not None:
+                free[""] -= a.width
+                free["spot" if a.market == "spot" else "on-demand"] -= a.width
+        return free
+
+
+def nodes_of(history: History) -> tuple[str, ...]:
+    """Return IDs of the nodes on which attempts run."""
+    attempts = (history.trials[number].attempt for number in history.running)
+    return tuple(dict.fromkeys(node for a in attempts if a is not None for node in a.nodes))
+
+
+def fits(history: History, leases: Sequence[tuple[int, int]], attempt: Attempt) -> bool:
+    """Return whether these attempts, if any, need as many slots as an attempt that has ended, on
+    its kind of machine.
+    """
+    wanted = [history.trials[trial].attempts[number - 1] for trial, number in leases]
+    if history.spec.resources.grouped:
+        return False  # its placement group's bundles are gone with it
+    return bool(wanted) and all(
+        a.width == attempt.width and a.market in ("", attempt.market or "on-demand") for a in wanted
+    )
+
+
+def waiting_long(
+    history: History, waits: Callable[[int, int], float]
+) -> list[tuple[int, int, float]]:
+    """Return attempts that have waited so long for a machine that the planner may withdraw them,
+    each once: (trial, number, seconds).
+
+    `waits`: returns for how long an attempt has waited.
+    """
+    market, (least, most), found = (
+        history.spec.market,
+        history.spec.resources.widths,
+        list[tuple[int, int, float]](),
+    )
+    # Seconds after which a waiting attempt may be withdrawn; None: never.
+    usual = (
+        WITHDRAW_SECONDS
+        if history.closing is not None
+        else market.after
+        if market is not None
+        else None
+    )
+    for number in sorted(history.running) if usual is not None or least < most else ():
+        a = history.trials[number].attempt
+        if a is None or a.t_began is not None or a.waited:
+            continue
+        patience = SHRINK_SECONDS if history.closing is None and may_narrow(history, a) else usual
+        if history.closing is None and too_wide(history, a):
+            patience = 0.0
+        if patience is not None and (waited := waits(number, a.number)) >= patience:
+            found.append((number, a.number, round(waited, 3)))
+    return found

@@ -1,0 +1,126 @@
+"""Taking over an experiment's log: the first action of a session, and the content of its first
+event.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from regrow.flows.coordinator.ledger import Ledger
+from regrow.infra.log.log import Superseded
+from regrow.search.events import AnyEvent, Created, Known, Opened
+from regrow.search.spec import Spec
+from regrow.tasks.ports.store import Store
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings with which a session opens the log. `id`, `spec`, `known`, `auto` and `learnt`
+    create the experiment if the log is empty.
+
+    Attributes:
+        id: ID of the experiment.
+        spec: the specification.
+        slots: slots of the cluster.
+        trials: new total number of trials; None to keep it.
+        flow_run: ID of the Prefect flow run.
+        code: hash of the pickled trainable; None for none.
+        versions: versions of the libraries.
+        known: trials of a warm start.
+        auto: see Created.
+        learnt: see Created.
+        widest: slots that one attempt may have, see Opened.
+        fixed: whether the number of slots was requested explicitly, regardless of the cluster's
+            size.
+        environment: the environment to record.
+        retry_failed: whether failed trials are tried again.
+
+    """
+
+    id: str
+    spec: dict[str, Any]
+    slots: int
+    trials: int | None
+    flow_run: str | None
+    code: str | None
+    versions: dict[str, str]
+    known: list[Known] = []
+    auto: dict[str, str] = {}
+    learnt: list[Known] = []
+    widest: int = 0
+    fixed: bool = False
+    environment: dict[str, Any] = {}
+    retry_failed: bool = False
+
+
+CLAIMS = 100
+"""Tries to take over a log from an active writer: each of its segments may come first."""
+
+
+def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
+    """Take over an experiment's log for a driver, or for the same driver's next coordinator; return
+    the ledger.
+
+    A driver that was superseded meanwhile does not take the log back. Raises Superseded if others
+    keep coming first.
+    """
+    for _ in range(CLAIMS):
+        ledger = Ledger(store)
+        now, history = ledger.now(), ledger.history
+        again = history.opened is not None and history.opened.driver == driver
+        if driver in ledger.drivers and not again:
+            ledger.retire()
+            return ledger
+        created = history.created or Created(
+            t=now,
+            id=opening.id,
+            spec=opening.spec,
+            known=opening.known,
+            auto=opening.auto,
+            learnt=opening.learnt,
+            distinct=not Spec.recorded(opening.spec).duplicates,
+        )
+        opened = Opened(
+            t=now,
+            by="coordinator" if again else "driver",
+            driver=driver,
+            slots=opening.slots,
+            trials=max(opening.trials or 0, history.total or Spec.recorded(opening.spec).total),
+            flow_run=opening.flow_run,
+            code=opening.code,
+            versions=opening.versions,
+            widest=opening.widest,
+            settings=_changed(created.spec, opening.spec),
+            environment={} if again else opening.environment,
+            retry_failed=opening.retry_failed and not again,
+        )
+        if again:  # the cluster's size may have changed since `opening`
+            opened = msgspec.structs.replace(opened, slots=history.slots, widest=history.widest)
+        events: list[AnyEvent] = [] if history.created is not None else [created]
+        try:
+            ledger.claim(*events, opened)
+        except Superseded:
+            continue
+        if again:
+            ledger.withdrawn = [
+                (t.number, a.number) for t in history.trials for a in t.attempts if a.withdrawn
+            ]
+            # Attempts that have not begun are assigned again; the driver ignores those
+            # that it submitted.
+            ledger.starts = [
+                (t, a.number)
+                for t in sorted(history.running)
+                if (a := history.trials[t].attempt) is not None and a.t_began is None
+            ]
+        return ledger
+    raise Superseded(ledger.log.last)
+
+
+def _changed(created: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings in which this session differs from the created experiment."""
+    first, now = Spec.recorded(created), Spec.recorded(current)
+    renamed = {} if first.name == now.name else {"name": now.name}
+    return renamed | {
+        key: value for key, value in now.settings().items() if value != first.settings()[key]
+    }

@@ -1,0 +1,531 @@
+"""The coordinator: a Ray actor near the driver that owns the experiment's log and planner.
+
+It answers attempts, gives the driver its instructions, and lets readers follow the log. It restarts
+by replaying the log, which has everything it knows; callers repeat the requests that it had not
+answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from regrow.flows.coordinator.assignments import assignment
+from regrow.flows.coordinator.callers import Callers
+from regrow.flows.coordinator.capacity import LastCapacity, fits, nodes_of, waiting_long
+from regrow.flows.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.instructions import Instructions
+from regrow.flows.coordinator.leases import Awake, Leases
+from regrow.flows.coordinator.ledger import Unrecordable
+from regrow.flows.coordinator.news import is_impostor, node_of, observe, refuse, told_already
+from regrow.flows.coordinator.rendezvous import Rendezvous
+from regrow.flows.coordinator.task_run_leases import TaskRunLeases
+from regrow.infra.log.log import CorruptLog, Segments, Superseded
+from regrow.infra.state.experiments import make_importable
+from regrow.search.errors import SpecError
+from regrow.search.events import Capacity, Cause, Closing, Ended, Status, Waited
+from regrow.search.history import Attempt
+from regrow.search.lifecycle import IllegalMove
+from regrow.search.needs import ClusterCapacity
+from regrow.search.spec import Spec
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.output.traces import printable
+from regrow.tasks.ports.messages import LogLine, Progress, Reply
+from regrow.tasks.ports.store import Store
+
+LOOK_SECONDS = 5.0
+"""Seconds between two checks for another writer of the log, while there is nothing to write."""
+POLL_SECONDS = 0.5
+"""Seconds that the driver waits for instructions at least when the store is slow."""
+MOST_LINES = 5_000
+"""Printed lines buffered for the driver; beyond that, the oldest are dropped. The state has all of
+them.
+"""
+RUNNING_A_LOOK, LOOKING_SECONDS = 1_000, 0.1
+"""Seconds between two checks for silent attempts, for each thousand that run: a check of that many
+takes 1 ms.
+"""
+FENCED = Reply(reason="fenced", why="the lease is not held any more")
+
+
+class Coordinator:
+    """Class of the actor. Async: all state changes happen in its single event loop.
+
+    `driver` is unique to a driver's session: it tells a coordinator whether it is the first of its
+    driver. (Ray knows whether an actor was restarted, but not whether it had written anything
+    before.)
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        opening: Opening,
+        driver: str,
+        *,
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
+        self._failed: RegrowError | SpecError | None = None
+        """Exception of the first decisions. Raised by later calls, as an exception in the
+        constructor would reach the driver only as the actor's death.
+        """
+        make_importable(Spec.recorded(opening.spec))
+        try:
+            self._ledger = claimed(store, opening, driver)
+        except (RegrowError, SpecError, CorruptLog) as error:
+            self._failed = error
+            return
+        self._monotonic = monotonic = monotonic or Awake()
+        self._leaving = False
+        self._writer: asyncio.Task[None] | None = None
+        self._leases = Leases(monotonic)
+        self._callers = Callers(monotonic, driver)
+        history = self._ledger.history
+        self._carriers = TaskRunLeases(history)
+        for n in history.running:  # after a restart: their leases begin now
+            if (a := history.trials[n].attempt) is not None and a.t_began is not None:
+                self._leases.heard(n, a.number)
+        self._troubles: dict[tuple[int, int], str] = {}
+        """Why attempts cannot save their checkpoints at present."""
+        # After a restart: the previous coordinator may not have told its driver to forget these.
+        self._forget = [
+            (trial.number, a.number)
+            for trial in history.trials
+            for a in trial.attempts[-2:]
+            if a.outcome == "lost"
+        ]
+        self._lines: deque[tuple[str, LogLine]] = deque(maxlen=MOST_LINES)
+        self._looked = self._expired = monotonic()
+        self._looking: asyncio.Task[None] | None = None
+        self._seen = LastCapacity(fixed=opening.fixed)
+        self._meetings = Rendezvous()
+
+    # ---- for attempts
+
+    async def report(self, progress: Progress) -> Reply:
+        """Record an attempt's news, and answer once they are durable."""
+        self._start()
+        self._callers.heard((progress.trial, progress.attempt))
+        (answer,) = await self._durable([(progress, self._taken_in(progress))])
+        return answer
+
+    async def report_all(
+        self,
+        news: Sequence[Progress],
+        relay: str,
+        lines: Sequence[tuple[str, Sequence[LogLine]]] = (),
+    ) -> list[Reply]:
+        """Process what a relay has gathered, like `report` and `show` for each message; answers are
+        in the order of `news`.
+        """
+        self._start()
+        self._callers.heard(relay, relay=True)
+        for task_run, printed in lines:
+            await self.show(task_run, printed)
+        taken: list[tuple[Progress, Reply]] = []
+        for progress in news:
+            try:
+                answer = self._taken_in(progress)
+            except Exception as error:  # noqa: BLE001 - concerns only this attempt, which it ends as `report` would
+                answer = Reply(reason="fenced", why=str(error))
+            taken.append((progress, answer))
+        return await self._durable(taken)
+
+    async def _durable(self, taken: Sequence[tuple[Progress, Reply]]) -> list[Reply]:
+        """Return the answers once the events they depend on are in the log."""
+        held = [
+            (progress.trial, progress.attempt)
+            for progress, answer in taken
+            if answer.reason != "fenced"
+        ]
+        # Attempts that wait for an answer are not silent, however long the store is unreachable.
+        with self._leases.speaking(held):
+            try:
+                if held:
+                    await self._ledger.committed(
+                        urgent=any(progress.urgent for progress, _ in taken)
+                    )
+            except Superseded:
+                return [FENCED for _ in taken]
+        return [answer for _, answer in taken]
+
+    def _taken_in(self, progress: Progress) -> Reply:
+        """Record an attempt's news, and return the answer to be given once they are durable."""
+        ledger, history = self._ledger, self._ledger.history
+        attempt = history.lease(progress.trial, progress.attempt)
+        self._leases.seen(node_of(history, progress))
+        if attempt is None and told_already(history, progress):
+            return FENCED if ledger.superseded else Reply()
+        if ledger.superseded or attempt is None or is_impostor(progress, attempt):
+            return FENCED
+        self._leases.heard(progress.trial, progress.attempt)
+        self._troubled(progress)
+        if progress.draining:
+            node_id = progress.began.place.node_id if progress.began else ""
+            self._leases.mark_draining(
+                progress.draining_node or attempt.node_id or node_id, progress.draining
+            )
+        self._leases.avoid(progress.silent_node)
+        try:
+            draining = self._leases.draining_of(attempt.nodes) is not None
+            refused = observe(ledger, progress, attempt, draining=draining)
+        except (IllegalMove, Unrecordable) as error:
+            self._carriers.ended((progress.trial, progress.attempt))
+            return Reply(reason="fenced", why=refuse(ledger, progress, error))
+        if progress.began is not None:
+            self._carriers.began((progress.trial, progress.attempt), progress.began.task_run)
+        # Made before waiting: it reflects what has been recorded by now, and nothing that comes
+        # meanwhile.
+        answer = self._answer(progress, attempt)
+        config = history.trials[progress.trial].config
+        told = {
+            "pace": self._callers.pace,
+            "relay": self._callers.relay(attempt.node_id),
+            "suggested": {
+                one.name: config[one.name] for one in progress.asked if one.name in config
+            },
+            "refused": refused,
+        }
+        return msgspec.structs.replace(answer, **told)
+
+    async def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
+        """Keep printed lines of a task run's attempts until the driver fetches them."""
+        self._lines += [(task_run, line) for line in lines]
+
+    def _troubled(self, progress: Progress) -> None:
+        lease = progress.trial, progress.attempt
+        if progress.trouble and progress.ended is None:
+            self._troubles[lease] = progress.trouble
+        else:
+            self._troubles.pop(lease, None)
+
+    async def trouble(self) -> str | None:
+        """Return why the log or a checkpoint cannot be written at present; None if all is well."""
+        held = (
+            why
+            for lease, why in sorted(self._troubles.items())
+            if self._ledger.history.lease(*lease) is not None
+        )
+        return self._ledger.trouble or next(held, None)
+
+    def _answer(self, progress: Progress, attempt: Attempt) -> Reply:
+        ledger, history = self._ledger, self._ledger.history
+        drop = tuple(ledger.drops.pop(progress.trial, ()))
+        trial = history.trials[progress.trial]
+        # Clones of this trial's checkpoints belong to other trials, but share this trial's files.
+        clones = (
+            [manifest for manifest, owner in history.borrowed.items() if owner == trial.number]
+            if drop
+            else ()
+        )
+        keep = (*(c.manifest for c in trial.checkpoints.values()), *clones) if drop else ()
+        if progress.ended is not None:
+            following = None
+            draining = self._leases.draining_of(attempt.nodes) is not None
+            if (
+                progress.carry_on
+                and attempt.task_run is not None
+                and not draining
+                and fits(history, ledger.starts[:1], attempt)
+            ):
+                following = ledger.starts.pop(0)
+                self._carriers.give(following, attempt.task_run)
+            return Reply(
+                drop=drop,
+                keep=keep,
+                next=assignment(ledger.history, *following) if following else None,
+            )
+        if attempt.stop is not None:
+            return Reply(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
+        if attempt.leave is not None:
+            return Reply(
+                reason="paused",
+                why=attempt.leave,
+                unsaved=trial.clone is not None,
+                drop=drop,
+                keep=keep,
+            )
+        if (why := self._leases.draining_of(attempt.nodes)) is not None:
+            return Reply(reason="preempted", why=why, drop=drop, keep=keep)
+        if (closing := history.closing) is not None:
+            return Reply(
+                reason="paused" if closing.by == "user" else "stopped",
+                why=closing.why,
+                drop=drop,
+                keep=keep,
+            )
+        return Reply(until=attempt.until, drop=drop, keep=keep)
+
+    async def meet(self, trial: int, attempt: int, address: str, timeout: float) -> str:
+        """Exchange the address of an attempt's rank 0: rank 0 sets it (`address`), the other ranks
+        wait for it ("").
+        """
+        if address:
+            await self._meetings.hold((trial, attempt), address)
+        return await self._meetings.find((trial, attempt), timeout)
+
+    # ---- for the driver
+
+    async def instructions(
+        self, timeout: float, room: ClusterCapacity | None = None
+    ) -> Instructions:
+        """Return what to do next; waits up to `timeout` seconds for something.
+
+        `room`: current capacity of the cluster; None if it is unknown.
+        """
+        self._start()
+        ledger = self._ledger
+        if not ledger.superseded and (changed := self._seen.take(room, ledger.history)) is not None:
+            ledger.record(Capacity(t=ledger.now(), slots=changed.slots, widest=changed.widest))
+        deadline = asyncio.get_running_loop().time() + timeout
+        while True:
+            self._expire()
+            self._look()
+            ledger.decide()
+            # Taken before waiting: later decisions may not be durable after this commit.
+            starts, ledger.starts = ledger.starts, []
+            withdrawn, ledger.withdrawn = ledger.withdrawn, []
+            closed = ledger.history.closed
+            try:
+                async with asyncio.timeout(
+                    max(deadline - asyncio.get_running_loop().time(), POLL_SECONDS)
+                ):
+                    await ledger.committed(urgent=bool(starts) or closed is not None)
+            except TimeoutError:
+                ledger.starts, ledger.withdrawn = (
+                    starts + ledger.starts,
+                    withdrawn + ledger.withdrawn,
+                )
+                return Instructions(nodes=nodes_of(ledger.history), trouble=await self.trouble())
+            except Superseded:
+                return Instructions(superseded=True)
+            starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]
+            self._forget += withdrawn
+            if (
+                starts
+                or closed is not None
+                or ledger.superseded
+                or self._forget
+                or self._leases.undrained
+            ):
+                break
+            if not await self._news(deadline - asyncio.get_running_loop().time()):
+                break
+        return Instructions(
+            submit=tuple(assignment(ledger.history, *lease) for lease in starts),
+            forget=self._take_forgotten(),
+            drain=self._leases.take_undrained(),
+            relay=self._callers.take_wanted(),
+            # the cluster learns of draining nodes only after this
+            avoid=(*self._leases.avoided(), *self._leases.draining),
+            nodes=nodes_of(ledger.history),
+            trouble=await self.trouble(),
+            finished=closed.status if closed is not None else None,
+            superseded=ledger.superseded,
+        )
+
+    async def lines(self) -> list[tuple[str, LogLine]]:
+        """Return the lines printed since the last call, with their task runs."""
+        found = list(self._lines)
+        self._lines.clear()
+        return found
+
+    async def lost(
+        self, task_run: str, trial: int, attempt: int, cause: Cause, message: str
+    ) -> bool:
+        """Record that a task run has ended: attempts that it carried and that have not ended are
+        lost.
+
+        Returns whether its trial gets another attempt.
+        """
+        self._start()
+        history = self._ledger.history
+        # If a coordinator that died and the next one both assigned the attempt, one task run was
+        # fenced, and the other one is alive.
+        holder = history.lease(trial, attempt)
+        own = {(trial, attempt)} if holder is None or holder.task_run in (None, task_run) else set()
+        for lease in sorted({*own, *self._carriers.let_go(task_run, trial)}):
+            self._declare_lost(*lease, cause=cause, message=message)
+        await self._settled()
+        return not history.trials[trial].state.final
+
+    async def mark_draining(self, node_id: str, why: str) -> None:
+        """Record that a node is about to go away: its attempts save a checkpoint and leave."""
+        self._leases.mark_draining(node_id, why, drained=True)
+
+    async def node_lost(self, node_id: str) -> None:
+        """Record that a node is gone: attempts on it are lost, and those on their way to it may
+        never arrive.
+        """
+        self._start()
+        history = self._ledger.history
+        for n in sorted(history.running):
+            a = history.trials[n].attempt
+            if a is not None and a.t_began is not None and node_id in a.nodes:
+                self._forget.append((n, a.number))
+                self._declare_lost(n, a.number, cause="preempted", message="the node was lost")
+        self._leases.suspect(
+            (n, a.number)
+            for n in history.running
+            if (a := history.trials[n].attempt) is not None and a.t_began is None
+        )
+        await self._settled()
+
+    def _expire(self) -> None:
+        """Give up attempts that were silent for longer than their lease. Attempts that wait for
+        free slots are kept.
+        """
+        history = self._ledger.history
+        if self._callers.due():
+            placed = [
+                a.node_id
+                for n in history.running
+                if (a := history.trials[n].attempt) and a.t_began is not None
+            ]
+            self._callers.look(placed, history.spec.lease)
+        if (
+            self._monotonic() - self._expired
+            < len(history.running) // RUNNING_A_LOOK * LOOKING_SECONDS
+        ):
+            return
+        self._expired = self._monotonic()
+        free = self._seen.free(history)
+        self._leases.keep(
+            {(n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None}
+        )
+        for n in sorted(history.running):
+            a = history.trials[n].attempt
+            if a is None or not self._leases.silent(
+                n, a.number, history.spec.lease, began=a.t_began is not None
+            ):
+                continue
+            if a.t_began is not None:
+                self._leases.avoid(a.node_id)
+                message = (
+                    f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off,"
+                    " its process stopped, or"
+                )
+                message += " stuck in code that holds Python's lock"
+            elif free[market := a.market or ("on-demand" if a.avoid_spot else "")] < a.width:
+                # No free slots: it waits for some, and its suspicion starts again.
+                self._leases.suspect([(n, a.number)])
+                continue
+            else:
+                free[market] -= a.width
+                message = "it did not begin: the node that it was sent to was lost"
+            self._forget.append((n, a.number))
+            self._declare_lost(n, a.number, cause="preempted", message=message)
+        for n, number, waited in (
+            waiting_long(history, self._leases.waits) if not self._ledger.superseded else ()
+        ):
+            self._ledger.record(
+                Waited(t=self._ledger.now(), trial=n, attempt=number, seconds=waited)
+            )
+
+    def _look(self) -> None:
+        """Check for another writer of the log, which this one would not notice while it has nothing
+        to write.
+        """
+        if self._monotonic() - self._looked > LOOK_SECONDS and (
+            self._looking is None or self._looking.done()
+        ):
+            self._looked = self._monotonic()
+            self._looking = asyncio.get_running_loop().create_task(self._ledger.look())
+
+    def _take_forgotten(self) -> tuple[tuple[int, int], ...]:
+        forgotten, self._forget = tuple(self._forget), []
+        return forgotten
+
+    async def close(self, status: Status, why: str) -> None:
+        """Begin to end the session: no attempt starts any more, running ones save a checkpoint and
+        end.
+        """
+        self._start()
+        history = self._ledger.history
+        if history.closing is None and history.closed is None and not self._ledger.superseded:
+            self._ledger.record(
+                Closing(t=self._ledger.now(), status=status, why=printable(why), by="user")
+            )
+        await self._settled()
+
+    async def abandon(self, message: str) -> None:
+        """Give up all running attempts; their later messages are refused."""
+        self._start()
+        history = self._ledger.history
+        for n in sorted(history.running):
+            if (a := history.trials[n].attempt) is not None:
+                self._declare_lost(n, a.number, cause="preempted", message=message)
+        await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait for the log. A takeover by another driver is reported by the next `instructions`."""
+        with suppress(Superseded):
+            await self._ledger.committed()
+
+    def _declare_lost(self, trial: int, attempt: int, *, cause: Cause, message: str) -> None:
+        ledger = self._ledger
+        if ledger.superseded or (held := ledger.history.lease(trial, attempt)) is None:
+            return
+        self._carriers.ended((trial, attempt))
+        if (trial, attempt) in ledger.starts:
+            ledger.starts.remove((trial, attempt))
+        ledger.record(
+            Ended(
+                t=ledger.now(),
+                trial=trial,
+                attempt=attempt,
+                outcome="lost",
+                cause=cause,
+                step=ledger.history.trials[trial].step,
+                message=printable(message),
+                by="driver",
+                cost=held.told_cost(ledger.now()),
+            )
+        )
+
+    async def identity(self) -> str:
+        """Return the experiment's ID, a UUID."""
+        self._start()
+        return self._ledger.history.id
+
+    async def close_readers(self) -> int:
+        """Release all readers, as no more events follow; return the number of the log's last
+        segment.
+        """
+        await self._ledger.committed()
+        self._leaving = True
+        async with self._ledger.news:
+            self._ledger.news.notify_all()
+        return self._ledger.log.last
+
+    # ---- for readers
+
+    async def follow(self, after: int, timeout: float) -> Segments:
+        """Return segments of the log after number `after`, as many as fit in one answer; waits up
+        to `timeout` seconds for one.
+        """
+        self._start()
+        deadline = asyncio.get_running_loop().time() + timeout
+        while self._ledger.log.last <= after:
+            if self._leaving or not await self._news(deadline - asyncio.get_running_loop().time()):
+                return []
+        return await asyncio.to_thread(self._ledger.log.answer, after)
+
+    async def _news(self, timeout: float) -> bool:
+        if timeout <= 0:
+            return False
+        try:
+            async with asyncio.timeout(timeout), self._ledger.news:
+                await self._ledger.news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _start(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._ledger.write())

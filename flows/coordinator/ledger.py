@@ -1,0 +1,313 @@
+"""Core of the coordinator, without Ray: planner and log together; every event is written before it
+is acted on.
+
+`record` applies observations, lets the planner decide, and queues both for the log. `committed`
+waits until they are durable (group commit: events that arrive while a segment is written go into
+the next one). The actor that communicates with workers and driver is in `coordinator.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from regrow.flows.coordinator.commit_interval import Spacing
+from regrow.infra.log.log import Log, Superseded
+from regrow.infra.log.reading import fold
+from regrow.infra.stores import gather_seconds
+from regrow.search.errors import SearchCodeError, SpecError
+from regrow.search.events import AnyEvent, Dropped, Ended, Opened, Started, decode, encode
+from regrow.search.history import History
+from regrow.search.lifecycle import IllegalMove
+from regrow.search.planning.planner import Planner
+from regrow.tasks.errors import RegrowError, UserCodeError
+from regrow.tasks.output.traces import user_trace
+from regrow.tasks.ports.store import Store, Unavailable
+
+COMPACT_EVERY = 128
+"""Segments between two checks for small ones to merge."""
+RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Pauses between tries while the store is unreachable; the last one repeats."""
+MOST_BYTES = 32 << 20
+"""Size limit of an event's line: the largest message of an attempt, with the longest metric names,
+has half of that.
+"""
+
+
+class Unrecordable(RegrowError):
+    """The log cannot hold this event, as readers would not decode it to the same event. Nothing has
+    changed.
+    """
+
+
+class Ledger:
+    """The planner and its log. All methods run in one event loop; only the store's I/O is done in
+    threads.
+    """
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._spacing = Spacing(gather_seconds(store))
+        self._planner = Planner()
+        self._t = 0.0
+        self.drivers: set[str] = set()
+        """All drivers that ever opened this log."""
+        self.log = Log.open(store)
+        fold(store, self._read, self.log.since(0))
+        self.starts: list[tuple[int, int]] = []
+        """(trial, attempt) to start that the driver has not fetched yet."""
+        self.withdrawn: list[tuple[int, int]] = []
+        """(trial, attempt) that stop waiting for a machine, not yet reported to the driver."""
+        self.drops: dict[int, list[str]] = {}
+        """Manifests to delete, by trial, not yet sent to an attempt."""
+        self._lines: list[bytes] = []
+        self._writing = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self._work, self._hurry = asyncio.Event(), asyncio.Event()
+        self.news = asyncio.Condition()
+        """Notified after each commit."""
+        self.superseded = False
+        self.trouble: str | None = None
+        """Why the log cannot be written at present; None if all is well."""
+        self._broken: Exception | None = None
+        """Permanent error, after which nothing becomes durable any more."""
+
+    @property
+    def history(self) -> History:
+        """All events so far, including those not written yet."""
+        return self._planner.history
+
+    def _read(self, event: AnyEvent) -> None:
+        self._planner.apply(event)
+        self._t = max(self._t, event.t)
+        if isinstance(event, Opened):
+            self.drivers.add(event.driver)
+
+    def claim(self, *events: AnyEvent) -> None:
+        """Take over the log with the events of a new writer and the decisions that follow. Raises
+        Superseded on a race.
+        """
+        for event in events:
+            self._take(event)
+        lines, self._lines = self._lines, []
+        self.log.claim(lines)
+        if self.history.closed is not None:  # nothing was left to do
+            self._seal()
+
+    def retire(self) -> None:
+        """Stop writing, as another writer has taken over."""
+        self.superseded, self._broken = True, Superseded(self.log.last)
+
+    def record(self, event: AnyEvent) -> None:
+        """Apply an observation and all decisions that follow from it. Raises IllegalMove and
+        Unrecordable, changing nothing.
+        """
+        self._check()
+        self._take(event)
+        self._work.set()
+
+    def now(self) -> float:
+        """Return seconds since the epoch, never less than the time of an earlier event."""
+        self._t = max(self._t, self._clock())
+        return self._t
+
+    def decide(self) -> None:
+        """Make the decisions that depend on time alone."""
+        if self._settle():
+            self._work.set()
+
+    async def committed(self, *, urgent: bool = True) -> None:
+        """Wait until everything recorded so far is durable. Raises Superseded if another writer
+        took over.
+
+        Not `urgent`: the write may be delayed to include later events. Raises the store's error if
+        it is permanent: then nothing can be recorded any more.
+        """
+        self._check()
+        if not self._lines and not self._waiting and not self._writing:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        self._work.set()
+        if urgent:
+            self._hurry.set()
+        await waiter
+
+    async def look(self) -> None:
+        """Check whether another writer took over the log. If the store is unreachable, the next
+        check decides.
+        """
+        if self._writing or self._lines or self._broken is not None:
+            return  # writing detects it anyway
+        try:
+            await asyncio.to_thread(self.log.look)
+        except Superseded as error:
+            self.superseded, self._broken = True, error
+            waiting, self._waiting = self._waiting, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_exception(error)
+        except Unavailable as error:
+            logging.getLogger(__name__).info("could not look at the log: %s", error)
+
+    async def write(self) -> None:
+        """Write queued events, one segment at a time, until another writer takes over (the
+        committer).
+        """
+        written = 0
+        compacting: asyncio.Task[None] | None = None
+        while True:
+            await self._work.wait()
+            await self._gathered()
+            self._work.clear()
+            lines, self._lines = self._lines if self._broken is None else [], []
+            waiting, self._waiting = self._waiting, []
+            self._writing = bool(lines)
+            try:
+                if lines:
+                    await self._append(lines)
+                    if self.history.closed is not None and not self._lines:
+                        await asyncio.to_thread(self._seal)
+            except Exception as error:  # noqa: BLE001 - any error must release all waiting callers
+                self.superseded = isinstance(error, Superseded)
+                self._broken = error
+                # Includes callers that began to wait during the write.
+                waiting, self._waiting = waiting + self._waiting, []
+            self._writing = False
+            for waiter in waiting:
+                if waiter.done():
+                    continue  # its caller was cancelled
+                if self._broken is not None:
+                    waiter.set_exception(self._broken)
+                else:
+                    waiter.set_result(None)
+            async with self.news:
+                self.news.notify_all()
+            if self._broken is not None:
+                return
+            written += 1
+            if written % COMPACT_EVERY == 0 and (compacting is None or compacting.done()):
+                compacting = asyncio.create_task(self._compact())
+
+    async def _gathered(self) -> None:
+        """Wait until the next write is due, which is sooner if a caller waits for it. The last
+        write is not delayed.
+        """
+        while self._lines and self.history.closed is None:
+            hurried = self._hurry.is_set()
+            if not (early := self._spacing.early(time.monotonic(), urgent=hurried)):
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(early):
+                    await (asyncio.sleep(early) if hurried else self._hurry.wait())
+        self._hurry.clear()
+        if self._lines:
+            self._spacing.wrote(time.monotonic())
+
+    async def _append(self, lines: list[bytes]) -> None:
+        attempt = 0
+        while True:
+            try:
+                await asyncio.to_thread(self.log.append, lines)
+                self.trouble = None
+                return
+            except Unavailable as error:
+                self.trouble = error.why
+                await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+                attempt += 1
+
+    def _seal(self) -> None:
+        """Mark the end of the log as final. If sealing fails, the log is complete all the same."""
+        try:
+            self.log.seal()
+        except RegrowError as error:
+            logging.getLogger(__name__).warning("the end of the log was not sealed: %s", error)
+
+    async def _compact(self) -> None:
+        """Merge small segments in parallel to writing. A failure is retried later and costs only
+        additional objects.
+        """
+        try:
+            await asyncio.to_thread(self.log.compact)
+        except RegrowError as error:
+            logging.getLogger(__name__).warning("the log was not compacted: %s", error)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    def _take(self, event: AnyEvent) -> None:
+        line, event = _as_read(event)
+        with self._search():
+            self._planner.apply(event)
+        self._lines.append(line)
+        self._settle()
+
+    def _next(self) -> AnyEvent | None:
+        """Make the next decision, apply it, and queue its line; None if there is none."""
+        with self._search():
+            decision = self._planner.next(self.now())
+            if decision is None:
+                return None
+            line, decision = _as_read(decision)
+            self._planner.apply(decision)
+        self._lines.append(line)
+        return decision
+
+    @contextmanager
+    def _search(self) -> Iterator[None]:
+        """Stop recording if the user's search raises in the block: the log ends before that event.
+
+        The same holds for any other exception that may have left the history partly changed.
+        """
+        try:
+            yield
+        except SearchCodeError as error:
+            self._broken = UserCodeError(str(error), user_trace(error.__cause__ or error))
+            raise self._broken from None
+        except (IllegalMove, SpecError):
+            raise
+        except Exception as error:
+            self._broken = error
+            raise
+
+    def _settle(self) -> bool:
+        decided = False
+        # After an error the history may have events that are not written: no decisions from them.
+        while self._broken is None and (decision := self._next()) is not None:
+            decided = True
+            if isinstance(decision, Started):
+                self.starts.append((decision.trial, decision.attempt))
+            elif isinstance(decision, Ended) and decision.outcome == "paused":
+                self._withdraw(decision.trial, decision.attempt)
+            elif isinstance(decision, Dropped):
+                self.drops.setdefault(decision.trial, []).extend(decision.manifests)
+        return decided
+
+    def _withdraw(self, trial: int, attempt: int) -> None:
+        if (trial, attempt) in self.starts:  # not sent to the driver yet
+            self.starts.remove((trial, attempt))
+        else:
+            self.withdrawn.append((trial, attempt))
+
+
+def _as_read(event: AnyEvent) -> tuple[bytes, AnyEvent]:
+    """Encode an event; return its line, and the event that readers decode from it. Raises
+    Unrecordable if that fails.
+    """
+    try:
+        line = encode(event)
+        read = decode(line)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Unrecordable(f"{type(event).__name__.lower()}: {error}") from error
+    if len(line) > MOST_BYTES:
+        raise Unrecordable(
+            f"{type(event).__name__.lower()}: it has {len(line):,} bytes, and {MOST_BYTES:,} are"
+            " the most"
+        )
+    return line, read

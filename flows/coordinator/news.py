@@ -1,0 +1,143 @@
+"""Interpretation of an attempt's message against the history: who sent it, whether it is a
+repetition, and its events.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from regrow.flows.coordinator.ledger import Ledger
+from regrow.search.events import Asked, Began, Ended, Noted, Reported
+from regrow.search.history import Attempt, History
+from regrow.search.samplers import suggests
+from regrow.tasks.output.traces import one_line, printable
+from regrow.tasks.ports.messages import Progress
+
+
+def node_of(history: History, progress: Progress) -> str:
+    """Return the node from which an attempt, possibly a zombie, has sent the message; empty if
+    unknown.
+    """
+    found = _attempt(history, progress)
+    return found.node_id if found is not None else ""
+
+
+def told_already(history: History, progress: Progress) -> bool:
+    """Return whether this is a repetition of an attempt's last message, whose first answer was
+    lost.
+    """
+    attempt = _attempt(history, progress)
+    if progress.ended is None or attempt is None:
+        return False
+    return attempt.outcome == progress.ended.outcome and not is_impostor(progress, attempt)
+
+
+def is_impostor(progress: Progress, attempt: Attempt) -> bool:
+    """Return whether the message comes from another task run than the one that holds the lease."""
+    return progress.began is not None and attempt.task_run not in (None, progress.began.task_run)
+
+
+def observe(
+    ledger: Ledger, progress: Progress, attempt: Attempt, *, draining: bool
+) -> dict[str, str]:
+    """Record what is new in a message of the attempt that holds the lease. Return why requested
+    values are refused, by parameter.
+
+    `draining`: whether a node of the attempt is about to go away. Raises IllegalMove and
+    Unrecordable for news that cannot follow, or cannot be in the log; what preceded it is recorded.
+    """
+    now = ledger.now()
+    lease: dict[str, Any] = {"trial": progress.trial, "attempt": progress.attempt}
+    trial = ledger.history.trials[progress.trial]
+    if progress.began is not None and attempt.t_began is None:
+        came = progress.began
+        ledger.record(
+            Began(
+                t=now,
+                **lease,
+                **msgspec.structs.asdict(came.place),
+                restored=came.restored,
+                skipped=[printable(why) for why in came.skipped],
+                task_run=came.task_run,
+                ago=came.ago,
+                others=list(came.others),
+            )
+        )
+    if rows := [row for row in progress.rows if row.step > trial.step]:
+        ledger.record(Reported(t=now, **lease, rows=rows))
+    refused: dict[str, str] = {}
+    for question in progress.asked:
+        if question.name in ledger.history.trials[progress.trial].config:
+            continue
+        if not suggests(ledger.history.spec.search):
+            refused[question.name] = (
+                f"{question.name!r}: values are asked for with `search: define_by_run` alone"
+            )
+            continue
+        first = ledger.history.asked_first.get(question.name, question.distribution)
+        if problem := _clash(question.name, first, question.distribution):
+            refused[question.name] = problem
+        else:
+            ledger.record(
+                Asked(t=now, **lease, name=question.name, distribution=question.distribution)
+            )
+    if progress.noted:
+        ledger.record(Noted(t=now, **lease, attributes=progress.noted))
+    for saved in progress.saved:
+        if attempt.saved < saved.step <= trial.step:
+            ledger.record(msgspec.structs.replace(saved, t=now, **lease))
+    if (ended := progress.ended) is not None:
+        leaves = draining or ledger.history.closing is not None
+        # all attempts have to end, and this one got the signal before the reason
+        if ended.outcome == "preempted" and leaves:
+            ended = msgspec.structs.replace(ended, cause="preempted")
+        said = {
+            "message": printable(ended.message),
+            "trace": printable(ended.trace),
+            "cost": attempt.told_cost(now),
+        }
+        ledger.record(
+            msgspec.structs.replace(ended, t=now, **lease, by="attempt", narrower=False, **said)
+        )
+    return refused
+
+
+def refuse(ledger: Ledger, progress: Progress, why: Exception) -> str:
+    """End an attempt whose news cannot be recorded, as its trial's own error: another attempt would
+    send the same.
+
+    Returns the message.
+    """
+    message = one_line(f"what it reported cannot be recorded: {why}")
+    attempt = ledger.history.lease(progress.trial, progress.attempt)
+    if attempt is not None:
+        now = ledger.now()
+        ledger.record(
+            Ended(
+                t=now,
+                trial=progress.trial,
+                attempt=progress.attempt,
+                outcome="failed",
+                cause="error",
+                message=message,
+                step=ledger.history.trials[progress.trial].step,
+                by="driver",
+                cost=attempt.told_cost(now),
+            )
+        )
+    return message
+
+
+def _clash(name: str, first: dict[str, Any], distribution: dict[str, Any]) -> str:
+    from regrow.search.samplers.define_by_run_model import clash, unusable  # imports Optuna
+
+    return clash(name, first, distribution) or unusable(name, distribution)
+
+
+def _attempt(history: History, progress: Progress) -> Attempt | None:
+    attempts = (
+        history.trials[progress.trial].attempts if 0 <= progress.trial < len(history.trials) else []
+    )
+    return attempts[progress.attempt - 1] if 1 <= progress.attempt <= len(attempts) else None

@@ -1,0 +1,34 @@
+"""Processes for trials and for the coordinator, started before they are needed, with their
+imports.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from regrow.infra.ray import cluster
+from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
+from regrow.infra.state.experiments import make_importable
+from regrow.search import samplers
+from regrow.search.spec import Spec
+
+
+def warm_up(spec: Spec, count: int) -> None:
+    """Start the processes of `count` trials and of the coordinator in the background, with their
+    imports.
+    """
+    import ray
+
+    cluster.warm_up(count, TRIAL_MODULES, runtime_env=TRIAL_ENV)
+    ray.remote(num_cpus=0, max_retries=0)(_plan_once).remote(spec.model_dump(mode="json"))
+
+
+def _plan_once(spec: dict[str, Any]) -> None:
+    """Make a proposal that is discarded: loading a sampler's library takes up to 0.8 s, which would
+    delay the first trial.
+    """
+    importlib.import_module("regrow.flows.coordinator.coordinator")
+    parsed = Spec.recorded(spec)
+    make_importable(parsed)
+    samplers.make(parsed.search, parsed.setting).ask(0, 0)

@@ -1,0 +1,221 @@
+"""Reports to MLflow and Prefect that an experiment's driver has died: `python -m
+regrow.flows.crash_report STATE NAME`.
+
+A killed driver cannot report its own end: its runs would be shown as running permanently. A guard
+process that outlives the driver starts this. After a reboot, which ends the guard, too, the next
+command that uses the state root does. A later session reports itself that the runs are running
+again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import UUID
+
+from regrow.infra.log.reading import replay
+from regrow.infra.machine import locks, private_files
+from regrow.infra.machine.processes import Guard
+from regrow.infra.prefect import server as prefect_server
+from regrow.infra.prefect.settings import own_home
+from regrow.infra.ray.cluster import ClusterLost
+from regrow.infra.state.driver_lock import lock_file, runs_here
+from regrow.infra.state.places import Places
+from regrow.tasks.errors import UserError
+
+DELAY_SECONDS = 5.0
+"""Seconds between a driver's death and the report: a driver that is resumed immediately should not
+compete with this for the CPU.
+"""
+MOST_SECONDS = 120.0
+"""Seconds that reporting may take; the next command retries services that are unreachable by
+then.
+"""
+
+
+@contextmanager
+def prepare(places: Places, name: str) -> Iterator[None]:
+    """Within the block, make sure that MLflow and Prefect are told if this process ends, however it
+    does, or if the block raises.
+
+    They are also told, by the next command or the station, if `mark_pending` was called within the
+    block.
+    """
+    marker = _marker(places, name)
+    private_files.folder(marker.parent)
+    private_files.replace(marker, "")
+    # no process has this mark, so the guard kills nothing
+    guard = Guard(f"REGROW_OBITUARY={os.getpid()}")
+    guard.then(_command(places, name), unless_locked=lock_file(places, name), delay=DELAY_SECONDS)
+    try:
+        yield
+    except ClusterLost:  # this process continues, with another guard
+        guard.finish()
+        raise
+    except UserError:  # another process runs the experiment, so it has a driver
+        cancel_pending(guard, marker)
+        raise
+    cancel_pending(guard, marker)
+
+
+def mark_pending(places: Places, name: str) -> None:
+    """Mark MLflow's records as incomplete although this process ends in order."""
+    private_files.replace(_marker(places, name), "MLflow")
+
+
+def hand_to_guard(places: Places, name: str) -> None:
+    """Have a guard tell MLflow and Prefect what they lack once this process has ended."""
+    marker = _marker(places, name)
+    private_files.folder(marker.parent)
+    private_files.create(marker, "")
+    guard = Guard(f"REGROW_OBITUARY={os.getpid()}")
+    guard.then(_command(places, name), unless_locked=lock_file(places, name), delay=DELAY_SECONDS)
+    _left_behind.append(guard)
+
+
+_left_behind: list[Guard] = []
+"""Guards that last as long as this process."""
+
+
+def cancel_pending(guard: Guard, marker: Path) -> None:
+    """Cancel the pending report, unless `mark_pending` was called, and end the guard."""
+    with suppress(FileNotFoundError):
+        if not marker.read_text():
+            marker.unlink()
+    guard.finish()
+
+
+def tell_in_background(places: Places) -> list[subprocess.Popen[bytes]]:
+    """Start the pending reports: of drivers that died unseen (the machine was rebooted), and of
+    times when MLflow was unreachable.
+
+    Costs one listing of a folder; returns the started processes.
+    """
+    folder, telling = places.services / "unfinished", []
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if not runs_here(places, name):
+                null = subprocess.DEVNULL
+                command = _command(places, name)
+                telling.append(
+                    subprocess.Popen(
+                        command, stdin=null, stdout=null, stderr=null, start_new_session=True
+                    )
+                )
+    return telling
+
+
+def _marker(places: Places, name: str) -> Path:
+    return places.services / "unfinished" / name
+
+
+def _command(places: Places, name: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "regrow.flows.crash_report", str(places.root), name]
+
+
+def tell(places: Places, name: str, died: float) -> None:
+    """Report to MLflow and Prefect, as far as each is reachable.
+
+    `died`: time of death in seconds since 1970. Later states were set by other processes and stay.
+    """
+    marker = _marker(places, name)
+    try:
+        if not marker.exists() or (ours := locks.take(marker)) is None:
+            return  # reported already, or another process is reporting it
+        with ours:
+            if runs_here(places, name) or name not in places.experiments():
+                return
+            opened = replay(places.known(name), name).opened
+            # a driver on another machine may be running
+            if opened is None or opened.driver.partition(":")[0] != socket.gethostname():
+                return
+            run = opened.flow_run
+            told = [
+                _told(lambda: _tell_mlflow(places, name)),
+                _told(lambda: _tell_prefect(places, name, run, died)),
+            ]
+            if all(told) and not runs_here(places, name):
+                marker.unlink(missing_ok=True)
+    except OSError:  # the folder is gone, or cannot be read
+        return
+
+
+def _told(how: Callable[[], None]) -> bool:
+    try:
+        how()
+    except Exception:  # noqa: BLE001 - this process has no output; the next command retries
+        return False
+    return True
+
+
+def _tell_mlflow(places: Places, name: str) -> None:
+    from regrow.flows.recording.catch_up import record_missing
+
+    record_missing(places, name, killed=True)
+
+
+def _tell_prefect(places: Places, name: str, flow_run: str | None, died: float) -> None:
+    if flow_run is None:
+        return
+    home = own_home(places)
+    with prefect_server.prefect_server(places.prefect_home) as server:
+        os.environ.update({**home, **server.environment()})
+        _mark_crashed(flow_run, name, died)
+
+
+def _mark_crashed(flow_run_id: str, name: str, died: float) -> None:
+    from prefect import get_client
+    from prefect.client.schemas.filters import (
+        FlowRunFilter,
+        FlowRunFilterId,
+        TaskRunFilter,
+        TaskRunFilterState,
+    )
+    from prefect.client.schemas.filters import TaskRunFilterStateType as StateFilter
+    from prefect.client.schemas.objects import StateType
+    from prefect.exceptions import ObjectNotFound
+    from prefect.states import Crashed
+
+    with get_client(sync_client=True) as client:
+        try:
+            flow_run = client.read_flow_run(UUID(flow_run_id))
+        except ObjectNotFound:
+            return
+        state = flow_run.state
+        if state is None or not state.is_running() or state.timestamp.timestamp() > died:
+            return
+        told = f"its driver was lost; `regrow resume {name}` goes on"
+        client.set_flow_run_state(flow_run.id, Crashed(message=told), force=True)
+        left = client.read_task_runs(
+            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id])),
+            task_run_filter=TaskRunFilter(
+                state=TaskRunFilterState(
+                    type=StateFilter(any_=[StateType.RUNNING, StateType.PENDING])
+                )
+            ),
+        )
+        for task_run in left:
+            if task_run.state is not None and task_run.state.timestamp.timestamp() <= died:
+                client.set_task_run_state(
+                    task_run.id, Crashed(message="its driver was lost"), force=True
+                )
+
+
+def main() -> None:
+    """Report, and end within MOST_SECONDS."""
+    limit = threading.Timer(MOST_SECONDS, os._exit, [1])
+    limit.daemon = True
+    limit.start()
+    os.nice(10)
+    tell(Places.at(sys.argv[1]), sys.argv[2], time.time() - DELAY_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

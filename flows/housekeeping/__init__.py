@@ -1,0 +1,3 @@
+"""Removing, renaming and copying whole experiments, in all systems that have traces of them. A
+running experiment needs nothing here.
+"""

@@ -1,0 +1,165 @@
+"""One trial in this process, without Prefect, MLflow or a state root: what `regrow try` runs.
+Nothing is printed here.
+
+Ray is used only if the trial is RLlib's, which starts its processes there.
+
+The attempt runs the same code as an experiment's. Its coordinator always continues, its store is a
+temporary folder, and its output is not captured, so that a debugger has the terminal.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from regrow.infra.mlflow.in_trial import discard_mlflow_calls
+from regrow.infra.ray.joining import environment, join
+from regrow.infra.stores.local import LocalStore
+from regrow.search.errors import SpecError
+from regrow.search.events import Ended, Place, Row, Saved
+from regrow.search.planning.planner import seed_for
+from regrow.search.samplers.random_search import drawn
+from regrow.search.space.domains import Json
+from regrow.search.spec import Spec
+from regrow.tasks.attempt.attempt import run_attempt
+from regrow.tasks.checkpoint.saving import restore
+from regrow.tasks.group.world import alone
+from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.process import own_code
+from regrow.tasks.process.variables import within
+
+
+def configuration(spec: Spec, number: int, given: dict[str, Json]) -> dict[str, Json]:
+    """Return the flat configuration to try: one of `points`, else a random draw by the
+    specification's seed, with `given` in it.
+
+    With `search: random` and nothing given, it is that of the experiment's trial `number`. Raises
+    SpecError for given values that are not in the space.
+    """
+    points = [point for point in spec.points if point.metrics is None]
+    if number < len(points):
+        config = spec.space.point(points[number].config, f"points.{number}") | given
+    else:
+        config = drawn(spec.space, number, seed_for(spec.seed, number), given) | given
+    try:
+        return spec.space.point(config, "--set")
+    except SpecError as wrong:
+        raise SpecError(
+            wrong.key.replace("--set.", "--set ", 1), wrong.value, wrong.problem, wrong.hint
+        ) from None
+
+
+@dataclass(kw_only=True)
+class OneTrial:
+    """A trial of `config` (flat) that can be run, and continued from its checkpoints. `told` is
+    called with each step immediately.
+    """
+
+    spec: Spec
+    config: Mapping[str, Json]
+    number: int
+    store: LocalStore
+    told: Callable[[Row], None]
+    rows: list[Row] = field(default_factory=list)
+    """Reports of the last run."""
+    saved: list[Saved] = field(default_factory=list)
+    """Checkpoints of all runs."""
+    _attempts: int = 0
+    _after: int = 0
+    """Step from which the last run continued."""
+
+    def run(self, max_steps: int | None, *, after: Saved | None = None) -> Ended:
+        """Run the trial up to `max_steps` (None: until the trainable ends), from a checkpoint or
+        from the beginning.
+        """
+        spec, self.rows = self.spec, []
+        self._attempts += 1
+        # Without time limits: a debugger waits for people.
+        job = structs.replace(
+            Job.of(spec, folder=spec.working_dir),
+            max_steps=max_steps,
+            stall=None,
+            trial_seconds=None,
+        )
+        job = job if after is None else structs.replace(job, ending=None)
+        self._after = begins = 0 if after is None else after.step
+        assignment = Assignment(
+            trial=self.number,
+            attempt=self._attempts,
+            config=spec.space.nest(self.config),
+            until=begins + 1,
+            seed=seed_for(spec.seed, self.number, "trial"),
+            checkpoints=() if after is None else (after.manifest,),
+            step=begins,
+        )
+        # distributed training runs as a group of one here
+        group = alone() if spec.resources.ranked else {}
+        with within(environment(spec) | group), discard_mlflow_calls():
+            return run_attempt(
+                job,
+                assignment,
+                self,
+                self.store,
+                host=Here(),
+                task_run="",
+                carry_on=lambda: False,
+            ).ended
+
+    def report(self, progress: Progress) -> Reply:
+        """See CoordinatorClient. Continues until the next step only, so that each step is reported
+        when it is made.
+        """
+        for row in progress.rows:
+            self.rows.append(row)
+            self.told(row)
+        self.saved += progress.saved
+        return Reply(until=(self.rows[-1].step if self.rows else self._after) + 1)
+
+    def files(self, saved: Saved, folder: Path) -> list[tuple[str, int]]:
+        """Restore a checkpoint as `folder`; return its files and their sizes in bytes."""
+        restore(self.store, [saved.manifest], folder)
+        found = sorted(path for path in folder.rglob("*") if path.is_file())
+        return [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in found]
+
+
+class Here:
+    """Host of a trial in this process. It gives no notices, and Ctrl-C keeps Python's behaviour."""
+
+    def place(self) -> Place:
+        """See Host."""
+        return Place("here")
+
+    def end_children(self) -> None:
+        """See Host. Does nothing: children end with this process, which is the user's, and a
+        debugger may be one of them.
+        """
+
+    @contextmanager
+    def listen(self, tell: Any) -> Iterator[None]:
+        """See Host."""
+        yield
+
+
+@contextmanager
+def cluster_for(spec: Spec | None) -> Iterator[None]:
+    """Within the block, run a Ray cluster for a trial that needs one; None for one that does
+    not.
+    """
+    if spec is None:
+        yield
+        return
+    with within({own_code.TRIAL: "1"}), join(spec, print):  # its processes are the trial's
+        yield
+
+
+@contextmanager
+def temporary_store() -> Iterator[LocalStore]:
+    """Yield a store that is deleted after the block."""
+    with tempfile.TemporaryDirectory(prefix="regrow-try-", ignore_cleanup_errors=True) as folder:
+        yield LocalStore(Path(folder))

@@ -1,0 +1,290 @@
+"""A session's artifacts in Prefect: one with its result, its figures and its losses, and one with
+the best configuration.
+
+Both are Markdown. Each has one key, under which the sessions of an experiment are versions. Users'
+text is shown unchanged.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import ArtifactCreate
+
+from regrow.infra.mlflow.ui import runs_page
+from regrow.infra.state.places import Places
+from regrow.search.history import History, cost, waste
+from regrow.show.views import summaries
+from regrow.tasks.output.traces import printable
+from regrow.tasks.process.addresses import redacted
+
+MOST_TRIALS = 200
+"""Rows in a table; of trials, the best ones."""
+MOST_TRACES = 3
+PICTURES = {"optimization_history": "Optimisation history", "learning_curves": "Learning curves"}
+"""Figures to show, by their names in `regrow/show/report/pictures.py`, and their headings."""
+
+
+def publish(
+    client: SyncPrefectClient,
+    flow_run_id: Any,
+    history: History,
+    places: Places,
+    pictures: Mapping[str, bytes],
+) -> None:
+    """Create the artifacts `regrow-NAME` and, if there is a best trial, `regrow-NAME-best` of a
+    flow run.
+    """
+    name = history.spec.name
+
+    def create(kind: str, text: str, description: str) -> None:
+        key = artifact_key(name, kind)
+        made = ArtifactCreate(
+            key=key, type="markdown", description=description, data=text, flow_run_id=flow_run_id
+        )
+        client.create_artifact(made)
+
+    create("", markdown(history, places, pictures), f"Result of {name}")
+    if best := _best(history, places):
+        create("best", "\n".join(best), f"Best configuration of {name}")
+
+
+def artifact_key(name: str, kind: str = "") -> str:
+    """Return the key of an experiment's artifact of a kind; the same in each session, so that
+    sessions are its versions.
+    """
+    return "-".join(
+        filter(None, ("regrow", re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"), kind))
+    )
+
+
+def markdown(history: History, places: Places, pictures: Mapping[str, bytes] | None = None) -> str:
+    """Format the experiment as a page of Markdown. `pictures`: PNGs by the names in PICTURES."""
+    spec = history.spec
+    counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
+    status = history.closed.status if history.closed is not None else "interrupted"
+    why = (
+        f", because {_plain(history.closing.why)}"
+        if history.closing is not None and history.closing.why
+        else ""
+    )
+    lines = [
+        f"# {_plain(spec.name)}",
+        "",
+        f"**{status}**: {len(history.trials)} of {history.total} trials ({counts}){why}.",
+        "",
+    ]
+    lines += _best(history, places)
+    lines += _spent(history)
+    lines += _links(history, places)
+    for name, heading in PICTURES.items():
+        if pictures and name in pictures:
+            image = base64.b64encode(pictures[name]).decode()
+            lines += [f"## {heading}", "", f"![{heading}](data:image/png;base64,{image})", ""]
+    lines += [*_failures(history), *_losses(history), *_wasted(history), *_trials(history)]
+    return "\n".join(lines)
+
+
+def _best(history: History, places: Places) -> list[str]:
+    view = summaries.best(history)
+    if view is None:
+        return []
+    metric, name = history.spec.objective.name, history.spec.name
+    lines = [
+        (
+            f"**Best: trial {view['trial']}, {_plain(metric)} = {view['value']:.6g} at step"
+            f" {view['step']}**"
+        ),
+        "",
+    ]
+    written = (
+        f"{key}: {printable(json.dumps(value, ensure_ascii=False))}"
+        for key, value in view["config"].items()
+    )
+    lines += ["```yaml", *written, "```", ""]
+    if (found := summaries.checkpoint(history, history.trials[view["trial"]], places)) is not None:
+        lines += [
+            f"Its checkpoint: `{found}`",
+            "",
+            f"Its files: `{places.command('best', name, '--save FOLDER')}`",
+            "",
+        ]
+    return lines
+
+
+def _spent(history: History) -> list[str]:
+    """Format the experiment's cost, if prices are known."""
+    spent = cost.of(history, history.t_last)
+    if spent.money is None:
+        return []
+    told = f"Cost: {spent.money:,.2f}, at {cost.prices(history)} for a slot and hour"
+    lost = waste.money(history)
+    return [f"{told}; {lost:,.2f} of it for nothing." if lost else f"{told}.", ""]
+
+
+def _links(history: History, places: Places) -> list[str]:
+    name, uri, objective = history.spec.name, places.mlflow_uri, history.spec.objective
+    there = history.spec.recorded_as
+    mlflow = (
+        f"in the experiment `{there}` of MLflow at `{redacted(uri)}`,"
+        f" `{places.command('ui', name)}` opens it"
+    )
+    if uri.startswith(("http://", "https://")):
+        mlflow = (
+            f"[in MLflow]({runs_page(uri, there, objective.name, objective.mode, only=history.id)})"
+        )
+    report, logs = places.command("report", name), places.command("logs", name, "TRIAL")
+    figures = (
+        f"All figures on one page: `{report}`. What a trial printed: its task run, or `{logs}`."
+    )
+    return [f"Every metric of every trial: {mlflow}.", "", figures, ""]
+
+
+def _failures(history: History) -> list[str]:
+    failed = [
+        (t, a) for t in history.trials if t.state.value == "failed" and (a := t.failure) is not None
+    ]
+    if not failed:
+        return []
+    lines = ["## Failed", ""]
+    told: set[str] = set()
+    for trial, attempt in failed[:MOST_TRIALS]:
+        lines += [
+            (
+                f"* trial {trial.number}, attempt {attempt.number}, at step {trial.step}:"
+                f" {_plain(attempt.message)}"
+            )
+        ]
+        if attempt.trace and attempt.message not in told and len(told) < MOST_TRACES:
+            told.add(attempt.message)
+            lines += ["", *(f"      {line}" for line in attempt.trace.rstrip().splitlines()), ""]
+    return [*lines, ""]
+
+
+def _losses(history: History) -> list[str]:
+    """Format a table of lost and preempted attempts, and how their trials continued."""
+    rows: list[Sequence[object]] = []
+    for trial in history.trials:
+        for attempt, following in zip(trial.attempts, [*trial.attempts[1:], None], strict=True):
+            if attempt.outcome in ("lost", "preempted"):
+                then = ""
+                if (
+                    following is not None
+                    and following.t_began is not None
+                    and attempt.t_ended is not None
+                ):
+                    start = (
+                        f"after step {following.from_step}"
+                        if following.from_step
+                        else "from the beginning"
+                    )
+                    then = (
+                        f"{start}, {max(0.0, following.t_began - attempt.t_ended):.1f} s later, on"
+                        f" {following.where}"
+                    )
+                rows.append(
+                    (
+                        trial.number,
+                        attempt.number,
+                        attempt.outcome,
+                        attempt.where or "",
+                        attempt.to_step,
+                        attempt.message,
+                        then,
+                    )
+                )
+    if not rows:
+        return []
+    columns = ("trial", "attempt", "how", "node", "at step", "why", "went on")
+    return ["## Lost and recovered", "", *_table(columns, rows[:MOST_TRIALS]), ""]
+
+
+def _wasted(history: History) -> list[str]:
+    """Format the wasted work: totals by class, and the trials affected."""
+    found = waste.of_all(history)
+    if not found:
+        return ["No work was wasted.", ""]
+    priced = any(w.money for w in found.values())
+    columns = (
+        "lost to",
+        "attempts",
+        "steps done again",
+        "slot-seconds",
+        *(("cost",) if priced else ()),
+    )
+
+    def row(kind: str, w: waste.Waste) -> tuple[object, ...]:
+        return (
+            kind,
+            w.attempts,
+            w.steps,
+            f"{w.seconds:.1f}",
+            *((f"{w.money:,.2f}",) if priced else ()),
+        )
+
+    rows = [row(kind, w) for kind, w in found.items()]
+    hit = [
+        (t.number, *row(kind, w)) for t in history.trials for kind, w in waste.of_trial(t).items()
+    ]
+    return [
+        "## Wasted work",
+        "",
+        *_table(columns, rows),
+        "",
+        *_table(("trial", *columns), hit[:MOST_TRIALS]),
+        "",
+    ]
+
+
+def _trials(history: History) -> list[str]:
+    spec = history.spec
+    parameters = sorted({key for trial in history.trials for key in trial.config})
+    sign = spec.objective.sign
+    ranked = sorted(
+        history.trials,
+        key=lambda t: (t.best is None, sign * t.best[0] if t.best else 0.0, t.number),
+    )
+    rows: list[Sequence[object]] = []
+    for trial in ranked[:MOST_TRIALS]:
+        value, step = (f"{trial.best[0]:.6g}", trial.best[1]) if trial.best else ("", "")
+        settings = [trial.config.get(name, "") for name in parameters]
+        rows.append(
+            (
+                trial.number,
+                trial.state.value,
+                value,
+                step,
+                trial.step,
+                len(trial.attempts),
+                *settings,
+            )
+        )
+    columns = ("trial", "state", spec.objective.name, "step", "steps", "attempts", *parameters)
+    lines = ["## Trials", "", *_table(columns, rows)]
+    if len(ranked) > MOST_TRIALS:
+        lines.append(f"\n{len(ranked) - MOST_TRIALS} more: `regrow trials {spec.name}`.")
+    return lines
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    def line(cells: Sequence[object]) -> str:
+        return f"| {' | '.join(map(_cell, cells))} |"
+
+    yield line(columns)
+    yield "|" + "---|" * len(columns)
+    yield from map(line, rows)
+
+
+def _cell(value: object) -> str:
+    return _plain(f"{value:.4g}" if isinstance(value, float) else str(value))
+
+
+def _plain(text: str) -> str:
+    """Escape text so that it is shown unchanged, on one line: no markup, no HTML."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return " ".join(re.sub(r"([\\`*_{}\[\]|~#])", r"\\\1", escaped).split())

@@ -1,0 +1,167 @@
+"""Bringing MLflow up to date with an experiment's log without a session, after a recorder could not
+reach MLflow.
+
+Needs no Ray. Writes what the recorder would have written, from the same cursor, so that doing both
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+
+from regrow.flows.recording import ending
+from regrow.infra.log.log import Log
+from regrow.infra.log.reading import first_event, fold, survey
+from regrow.infra.log.rows import reports
+from regrow.infra.machine.sqlite import file_of
+from regrow.infra.mlflow.parent_run import NOTED_TAG
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.updates import (
+    CURSOR_TAG,
+    EXPERIMENT_TAG,
+    RunUpdate,
+    SinkRefused,
+    SinkUnavailable,
+)
+from regrow.infra.state import notes
+from regrow.infra.state.driver_lock import runs, runs_here
+from regrow.infra.state.places import Places
+from regrow.search.events import Created
+from regrow.search.history import specification
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports.store import Store
+
+_SEGMENTS = 500
+"""Segments that are folded between two writes: one transaction of some thousand rows."""
+
+
+def is_recorded(places: Places, name: str) -> bool | None:
+    """Return within milliseconds whether MLflow has the whole log and all notes; None if only
+    MLflow itself could tell.
+    """
+    file = file_of(places.mlflow_uri)
+    if file is None or not file.is_file():
+        return None
+    store = places.known(name)
+    created = first_event(store)
+    query = (
+        "select max(cast(c.value as integer)) from tags c join tags e on e.run_uuid = c.run_uuid"
+        " where c.key = ? and e.key = ? and e.value = ?"
+    )
+    whose = EXPERIMENT_TAG, created.id if isinstance(created, Created) else ""
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+            segments, noted = (
+                database.execute(query, (tag, *whose)).fetchone()[0]
+                for tag in (CURSOR_TAG, NOTED_TAG)
+            )
+    except sqlite3.Error:
+        return None
+    return (
+        segments is not None
+        and segments >= _last(store)
+        and (noted or 0) >= notes.read(store).count
+    )
+
+
+def record_missing(
+    places: Places,
+    name: str,
+    *,
+    killed: bool = False,
+    announce: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Write the part of the log that MLflow lacks; return the number of its segments, 0 if MLflow
+    had everything.
+
+    Raises SinkUnavailable or SinkRefused.
+
+    Args:
+        places: locations of state and services.
+        name: name of the experiment.
+        killed: whether the driver is dead. Then runs that are shown as running are ended, until the
+            next session reports them running.
+        announce: called with what could not be written of the report, the figures and the
+            registered model.
+
+    """
+    store = places.known(name)
+    found = survey(store)
+    if found.created is None:
+        return 0
+    # may have been renamed
+    spec = specification(found.created, found.opened).model_copy(update={"name": name})
+    sink = MlflowSink(
+        tracking_uri=places.mlflow_uri,
+        experiment_name=spec.recorded_as,
+        experiment_id=found.created.id,
+        artifact_root=places.mlflow_artifacts,
+    )
+    try:
+        recorded = sink.load()
+        runs = Runs(partial(reports, store), partial(places.address, name))
+        cursor, number, written, pending = recorded.cursor or 0, 0, 0, 0
+        for number, lines in Log.read(store):
+            fold(store, partial(runs.apply, segment=number), [(number, lines)])
+            if number <= cursor:
+                runs.skip()
+                continue
+            written, pending = written + 1, pending + 1
+            if pending == _SEGMENTS:
+                sink.write(runs.take(), number)
+                pending = 0
+        if written and runs.history.closed is not None:
+            sink.write(runs.take(), number - 1)
+            for trouble in ending.say(sink, runs, places, places.mlflow_uri, number):
+                announce(trouble)
+        elif pending:
+            sink.write(runs.take(), number)
+        if (noted := notes.read(store)).count:
+            runs.noted(noted)
+            sink.write([runs.parent()], max(number, cursor))
+        if killed and not runs_here(places, name):
+            sink.write(_obituaries(runs), max(number, cursor))
+        return written
+    finally:
+        sink.close()
+
+
+def tell_notes(places: Places, name: str) -> str | None:
+    """Write new notes to MLflow; return a line for the user if MLflow is unreachable. During a
+    session this is left to its recorder.
+    """
+    if runs(places, name):
+        return None
+    try:
+        record_missing(places, name)
+    except (SinkRefused, SinkUnavailable, UserError) as error:
+        return (
+            f"MLflow does not have it yet: {error} The next `{places.command('resume', name)}`"
+            " tells it."
+        )
+    return None
+
+
+def _obituaries(runs: Runs) -> list[RunUpdate]:
+    now = int(time.time() * 1000)
+    return [
+        RunUpdate(
+            key=update.key,
+            name=update.name,
+            start_ms=update.start_ms,
+            parent=update.parent,
+            status="KILLED",
+            end_ms=now,
+        )
+        for update in runs.current()
+        if update.status == "RUNNING"
+    ]
+
+
+def _last(store: Store) -> int:
+    return max((number for number, _ in Log.read(store)), default=0)

@@ -1,0 +1,172 @@
+"""Records at the end of a session in MLflow: the report and the figures as artifacts, and the best
+model in the registry.
+
+Written by the recorder, or later by whatever brings MLflow up to date with the log. No failure here
+may make an experiment fail.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from regrow.infra.log.rows import Rows
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.trial_runs import PARENT, Runs
+from regrow.infra.mlflow.updates import RunUpdate, SinkRefused, SinkUnavailable
+from regrow.infra.state import notes
+from regrow.infra.state.places import Places
+from regrow.search.history import History
+from regrow.tasks.process.addresses import redacted
+
+REPORT_FILE = "report.html"
+FIGURES = ("optimization_history", "learning_curves")
+REGISTER_TRIES = 3
+_SLOW_TO_IMPORT = (
+    "regrow.show.report.report",
+    "regrow.show.report.pictures",
+    "matplotlib.backends.backend_agg",
+    "plotly.graph_objects",
+    "plotly.subplots",
+    "plotly.offline",
+    "optuna.importance",
+    "sklearn.ensemble",
+    "jinja2",
+)
+
+
+def warming_up() -> Iterator[None]:
+    """Import what the end of a session needs (2 s of CPU), one module at each step, while the
+    experiment still runs.
+    """
+    for module in _SLOW_TO_IMPORT:
+        yield
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001 - reported when the module is needed
+            logging.getLogger(__name__).info("%s cannot be imported: %s", module, error)
+
+
+def picture_file(name: str) -> str:
+    """Return the name of a figure's file in MLflow."""
+    return f"figures/{name}.png"
+
+
+Draw = Callable[[History, str], bytes | None]
+"""Draws a figure by its name, as `pictures.png` does."""
+
+
+class FigureCache:
+    """Cache of the figures of an ended session: each is drawn once, for all callers in all
+    threads.
+    """
+
+    def __init__(self) -> None:
+        self._drawing = threading.Lock()
+        self._drawn: dict[tuple[float, str], bytes | None] = {}
+
+    def draw(self, history: History, name: str) -> bytes | None:
+        """See `pictures.png`."""
+        from regrow.show.report.pictures import png
+
+        if history.closed is None:
+            return png(history, name)
+        key = history.closed.t, name
+        with self._drawing:
+            if key not in self._drawn:
+                self._drawn[key] = png(history, name)
+            return self._drawn[key]
+
+
+Made = tuple[dict[str, bytes], list[str]]
+"""Files by name, and a line about each that could not be made."""
+
+
+def say(
+    sink: MlflowSink,
+    runs: Runs,
+    places: Places,
+    tracking_uri: str,
+    cursor: int,
+    *,
+    make: Callable[[History], Made] | None = None,
+) -> list[str]:
+    """Write the records of the session's end, then `cursor`, which marks the end of the session;
+    return lines about failures.
+
+    `make`: makes the files; None to make them in this process. Raises SinkUnavailable or
+    SinkRefused if MLflow accepts nothing: then the end has to be written again.
+    """
+    history = runs.history
+    files, troubles = make(history) if make is not None else made(history, places)
+    parent = RunUpdate(
+        key=PARENT,
+        name=history.spec.name,
+        start_ms=int(history.t_created * 1000),
+        parent=True,
+        artifacts=files,
+    )
+    if (trouble := _register(sink, runs, places, tracking_uri)) is not None:
+        troubles.append(trouble)
+    sink.write([parent], cursor)
+    return troubles
+
+
+def made(history: History, places: Places, draw: Draw | None = None) -> Made:
+    """Make the report and the figures. `draw`: draws the figures; None to draw them here."""
+    from regrow.show.report.pictures import png
+    from regrow.show.report.report import html
+
+    def report() -> bytes:
+        store = places.store(history.spec.name)
+        rows = Rows.logged(history, store)
+        rows.recall()
+        return html(rows, places, alive=False, now=time.time(), notes=notes.read(store)).encode()
+
+    wanted: dict[str, Callable[[], bytes | None]] = {REPORT_FILE: report}
+    wanted |= {picture_file(name): partial(draw or png, history, name) for name in FIGURES}
+    files: dict[str, bytes] = {}
+    troubles = []
+    for name, make in wanted.items():
+        try:
+            data = make()
+        except Exception as error:  # noqa: BLE001 - a failed drawing must not fail the session
+            troubles.append(f"{name} could not be made for MLflow: {type(error).__name__}: {error}")
+            continue
+        if data is not None:
+            files[name] = data
+    return files, troubles
+
+
+def _register(sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str) -> str | None:
+    history = runs.history
+    name = history.spec.register
+    if (
+        name is None
+        or history.closed is None
+        or history.closed.status not in ("finished", "stopped")
+    ):
+        return None  # an interrupted experiment will be continued
+    from regrow.infra.mlflow.register import register_best
+
+    reason = ""
+    for _ in range(REGISTER_TRIES):
+        try:
+            return register_best(
+                name,
+                history,
+                sink,
+                runs,
+                store=places.store(history.spec.name),
+                tracking_uri=tracking_uri,
+            )
+        except (SinkRefused, SinkUnavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - MLflow and its artifact store have many errors
+            reason = redacted(str(error)).strip().partition("\n")[0] or type(error).__name__
+            time.sleep(1.0)  # another process may be writing the database file
+    return f"The best model was not registered as {name!r} in MLflow: {reason}"

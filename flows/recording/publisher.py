@@ -1,0 +1,232 @@
+"""Live reporting to Prefect: the flow run's log, events, and an artifact with the progress.
+
+A thread of the driver follows the log; no decision waits for it. If the server is unreachable or
+slow, reports are sent later, up to a limit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import httpx
+import ray
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate, LogCreate
+from prefect.events import Event, RelatedResource, Resource
+from prefect.exceptions import ObjectNotFound
+
+from regrow.flows.recording.artifacts import artifact_key
+from regrow.infra.log.log import full
+from regrow.infra.prefect.events import PrefectEvent, PrefectEvents
+from regrow.infra.prefect.run_logs import is_away
+from regrow.infra.prefect.server import answers
+from regrow.infra.ray import cluster
+from regrow.search.events import Closed, Opened, decode
+
+TELL_SECONDS = 2.0
+"""Seconds between two messages: a request costs the server some 10 ms of CPU, whatever its
+content.
+"""
+PROGRESS_SECONDS = 5.0
+"""Seconds between two updates of the artifact, and between two reports of a new best."""
+LAST_SECONDS = 5.0
+"""Seconds that the end of a session waits until Prefect has everything."""
+AWAY_SECONDS = 5.0
+"""Seconds between two tries while the server is unreachable."""
+MOST_WAITING = 5000
+"""Events buffered meanwhile; then the oldest are dropped."""
+MOST_AT_ONCE = 200
+
+
+class _Teller:
+    """Sends the experiment's events to Prefect, and buffers them until they are sent."""
+
+    def __init__(self, coordinator: Any, client: SyncPrefectClient, flow_run_id: UUID) -> None:
+        self._coordinator, self._client, self._flow_run_id = coordinator, client, flow_run_id
+        self._events = PrefectEvents()
+        self._waiting: deque[PrefectEvent] = deque(maxlen=MOST_WAITING)
+        self._best: PrefectEvent | None = None
+        self._best_told = self._progress_told = 0.0
+        self._artifact: UUID | None = None
+        self._shown: tuple[float, str] | None = None
+        self._over = False
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        """Follow the log until it is closed, or `done` is set; then send the rest."""
+        after, quiet_until = 0, 0.0
+        while True:
+            last = self.done.is_set()
+            try:
+                segments = cluster.get(
+                    self._coordinator.follow.remote(after, 0.0 if last else 1.0), timeout=3.0
+                )
+            except ray.exceptions.GetTimeoutError:  # the coordinator is busy
+                segments = []
+            except (ray.exceptions.RayError, cluster.ClusterLost):
+                return
+            for number, lines in segments:
+                after = number
+                for line in lines:
+                    self._take(decode(line))
+            if full(segments):
+                continue  # a long log: the next segments are available already
+            if last or self._over:
+                self._tell_the_rest()
+                return
+            if time.monotonic() >= quiet_until:
+                quiet_until = time.monotonic() + (TELL_SECONDS if self._tell() else AWAY_SECONDS)
+            self.done.wait(1.0)
+
+    def _tell_the_rest(self) -> None:
+        """Retry until the block of `publishing` has ended: the end of a session waits for a server
+        that is unreachable, too.
+        """
+        while not self._tell(last=True) and not self.done.wait(1.0):
+            pass
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, Opened) and event.by == "driver":
+            self._waiting.clear()  # earlier sessions have reported their own events
+            self._best = None
+        for one in self._events.take(event):
+            if one.event == "regrow.trial.best":
+                self._best = one
+            else:
+                self._waiting.append(one)
+        self._over = isinstance(event, Closed)
+
+    def _tell(self, *, last: bool = False) -> bool:
+        """Send what is buffered; return False if the server is unreachable."""
+        now = time.monotonic()
+        if self._best is not None and (last or now - self._best_told >= PROGRESS_SECONDS):
+            self._waiting.append(self._best)
+            self._best, self._best_told = None, now
+        shown = (
+            round(self._events.progress, 1),
+            self._events.standing if self._events.history.total else "",
+        )
+        fresh = shown != self._shown and (last or now - self._progress_told >= PROGRESS_SECONDS)
+        if not (self._waiting or fresh):
+            return True
+        if not answers(str(self._client.api_url), 0.0):
+            return False
+        try:
+            while self._waiting:
+                batch = sorted(list(self._waiting)[:MOST_AT_ONCE], key=lambda one: one.t)
+                self._send(batch)
+                for _ in batch:
+                    self._waiting.popleft()
+            if fresh:
+                self._show(*shown)
+                self._progress_told = now
+        except httpx.HTTPError as error:
+            if is_away(error):
+                return False
+            logging.getLogger("regrow").info("Prefect refuses what it is told: %s", error)
+            self._waiting.clear()  # it would be refused again
+        return True
+
+    def _send(self, batch: Sequence[PrefectEvent]) -> None:
+        if events := [self._event(h).model_dump(mode="json") for h in batch if h.event]:
+            self._client.request("POST", "/events", json=events)
+        if lines := [self._log(h) for h in batch if h.line]:
+            self._client.create_logs(lines)
+
+    def _log(self, told: PrefectEvent) -> LogCreate:
+        return LogCreate(
+            name="regrow",
+            level=told.level,
+            message=told.line,
+            timestamp=_when(told.t),
+            flow_run_id=self._flow_run_id,
+        )
+
+    def _event(self, told: PrefectEvent) -> Event:
+        name = self._events.history.spec.name
+        experiment = {
+            "prefect.resource.id": f"regrow.experiment.{name}",
+            "prefect.resource.name": name,
+        }
+        resource, related = experiment, []
+        if told.trial is not None:
+            trial = f"{name}.{told.trial}"
+            resource = {
+                "prefect.resource.id": f"regrow.trial.{trial}",
+                "prefect.resource.name": f"trial {told.trial} of {name}",
+            }
+            related.append({**experiment, "prefect.resource.role": "experiment"})
+        flow_run = {
+            "prefect.resource.id": f"prefect.flow-run.{self._flow_run_id}",
+            "prefect.resource.role": "flow-run",
+        }
+        return Event(
+            id=told.id,
+            event=told.event,
+            occurred=_when(told.t),
+            payload={**told.payload, "flow_run": str(self._flow_run_id)},
+            resource=Resource.model_validate(resource),
+            related=[RelatedResource.model_validate(one) for one in (*related, flow_run)],
+        )
+
+    def _show(self, progress: float, standing: str) -> None:
+        """Show the progress in one artifact per session, under one key: earlier sessions' artifacts
+        are its earlier versions.
+        """
+        if self._artifact is not None:
+            try:
+                self._client.update_artifact(
+                    self._artifact, ArtifactUpdate(data=progress, description=standing)
+                )
+            except ObjectNotFound:  # a user deleted it
+                self._artifact = None
+        if self._artifact is None:
+            key = artifact_key(self._events.history.spec.name, "progress")
+            made = ArtifactCreate(
+                key=key,
+                type="progress",
+                data=progress,
+                description=standing,
+                flow_run_id=self._flow_run_id,
+            )
+            self._artifact = self._client.create_artifact(made).id
+        self._shown = progress, standing
+
+
+def _when(t: float) -> Any:
+    """Convert seconds since the epoch for Prefect's models, whose type for it is another class for
+    each Python version.
+    """
+    return datetime.fromtimestamp(t, UTC)
+
+
+@contextmanager
+def publishing(coordinator: Any, client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[None]:
+    """Report to Prefect within the block; its end waits up to LAST_SECONDS until the rest is
+    sent.
+    """
+    teller = _Teller(coordinator, client, flow_run_id)
+
+    def run() -> None:
+        try:
+            teller.run()
+        except Exception:  # a failure to show progress must not end the experiment
+            logging.getLogger("regrow").info(
+                "Prefect is not told any more what happens", exc_info=True
+            )
+
+    thread = threading.Thread(target=run, name="regrow-teller", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        teller.done.set()
+        thread.join(timeout=LAST_SECONDS)

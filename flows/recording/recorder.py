@@ -1,0 +1,339 @@
+"""The recorder: a Ray actor that follows the experiment's log and writes to MLflow, off the
+critical path.
+
+If MLflow is unreachable, it retries from the cursor that MLflow itself holds, so nothing is missed
+or duplicated.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from regrow.flows.recording import ending
+from regrow.infra.log.log import Segments, full
+from regrow.infra.log.reading import replay
+from regrow.infra.log.rows import reports
+from regrow.infra.mlflow.in_trial import Tracked
+from regrow.infra.mlflow.sink import MlflowSink
+from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
+from regrow.infra.state import notes
+from regrow.infra.state.places import Places
+from regrow.search.events import Began, Created, Opened, decode
+from regrow.search.history import History, specification
+from regrow.tasks.errors import RegrowError
+
+GATHER_SECONDS = 0.5
+"""Seconds between two writes, which merge many small updates of a trial into one larger
+transaction.
+"""
+RETRY_SECONDS = 5.0
+"""Seconds between two tries while MLflow is unreachable."""
+ASK_SECONDS = 1.0
+"""Seconds for which a worker that asks for its trial's run occupies one of the actor's threads;
+then it asks again.
+"""
+APART_SECONDS = 20.0
+"""Seconds that the recorder waits for files made by another process; then it makes them itself."""
+NOTES_SECONDS = (5.0, 30.0)
+"""Seconds between two checks for people's notes: in a folder, in a bucket."""
+THREADS = 32
+"""Calls that the actor serves at a time."""
+
+
+class Recorder:
+    """Class of the actor. One thread follows and writes; `drained` waits for it."""
+
+    def __init__(
+        self,
+        coordinator: str,
+        places: Places,
+        name: str,
+        tracking_uri: str,
+        artifact_root: str | None,
+    ) -> None:
+        """Start following. `tracking_uri` and `artifact_root` are the driver's: this process may
+        have other variables.
+        """
+        self._coordinator = ray.get_actor(coordinator)
+        self._places, self._name = places, name
+        self._uri, self._root = tracking_uri, artifact_root
+        self._written = 0
+        self._trouble: str | None = None
+        self._given_up = False
+        self._remarks: list[str] = []
+        self._asked: set[tuple[int, int]] = set()
+        self._tracked: dict[tuple[int, int], Tracked] = {}
+        self._album = ending.FigureCache()
+        self._loaded = False
+        self._apart: Any = None
+        self._begins = threading.Lock()
+        self._changed = threading.Condition()
+        self._looked = -math.inf
+        self._hurry = threading.Event()
+        """Set while a caller waits: updates are not gathered, and MLflow is loaded however busy the
+        machine is.
+        """
+        self._draining = False
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="regrow-recorder", daemon=True)
+        self._thread.start()
+
+    def drained(self, number: int, timeout: float) -> str | None:
+        """Wait until segment `number`, the last one, is recorded, and stop following.
+
+        Returns what prevents that after `timeout` seconds, None if nothing.
+        """
+        self._draining = True
+        self._make_apart()
+        self._hurry.set()
+        with self._changed:
+            self._changed.wait_for(lambda: self._written >= number or self._given_up, timeout)
+            if self._written < number:
+                return self._trouble or "MLflow is slower than the experiment"
+        self._done.set()
+        self._thread.join()
+        return None
+
+    def remarks(self) -> list[str]:
+        """Return lines for the user about what could not be recorded besides runs and metrics:
+        artifacts, the report, the model.
+        """
+        with self._changed:
+            return list(dict.fromkeys(self._remarks))
+
+    def run_of(self, trial: int, attempt: int) -> tuple[Tracked | None, str | None]:
+        """Return the MLflow run of an attempt; None, with the reason, if it does not exist after
+        ASK_SECONDS.
+        """
+        lease = trial, attempt
+        with self._changed:
+            if lease not in self._tracked and not self._given_up:
+                self._asked.add(lease)
+                self._hurry.set()
+                self._changed.wait_for(
+                    lambda: lease in self._tracked or self._given_up, ASK_SECONDS
+                )
+            return self._tracked.get(lease), self._trouble
+
+    def pictures(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Return figures of the experiment as PNGs, by their names in
+        `regrow/show/report/pictures.py`, without empty ones.
+
+        They are drawn here because this process has loaded the libraries by then, and MLflow gets
+        the same figures.
+        """
+        self._make_apart()
+        if (elsewhere := self._made_apart()) is not None:
+            files, _ = elsewhere
+            return {
+                name: files[file] for name in names if (file := ending.picture_file(name)) in files
+            }
+        history = replay(self._places.store(self._name), self._name)
+        return {
+            name: picture
+            for name in names
+            if (picture := self._album.draw(history, name)) is not None
+        }
+
+    def _run(self) -> None:
+        while not self._done.is_set():
+            try:
+                self._record()
+            except SinkUnavailable as error:
+                self._note(str(error))
+                time.sleep(RETRY_SECONDS)
+            except SinkRefused as error:
+                self._give_up(str(error))
+                return
+            except ray.exceptions.RayError as error:
+                self._give_up(f"the coordinator is gone: {error}")
+                return
+            except Exception as error:  # noqa: BLE001 - reported here, as nothing else sees what ends this thread
+                self._give_up(f"{type(error).__name__}: {error}")
+                return
+
+    def _record(self) -> None:
+        """Fold the log from its start, and write what lies beyond the cursor, until `done` is set
+        or something fails.
+        """
+        store = self._places.store(self._name)
+        runs, after = Runs(partial(reports, store), partial(self._places.address, self._name)), 0
+        sink = self._opened()
+        cursor, warming = sink.load().cursor or 0, ending.warming_up()
+        self._loaded = True
+        segments = self._follow(after)
+        while not self._done.is_set():
+            for number, lines in segments:
+                for line in lines:
+                    runs.apply(decode(line), number)
+                if number <= cursor:
+                    runs.skip()
+                after = number
+            if self._look_at_notes(runs) or (after > cursor and segments):
+                self._write(sink, runs, cursor, after)
+            self._answer(sink, runs)
+            if after > self._written:
+                self._note(None, written=after)
+            if not full(segments):
+                if not self._draining:
+                    # one module at a time, so that new reports do not wait long
+                    next(warming, None)
+                self._hurry.wait(GATHER_SECONDS)
+            segments = self._follow(after)
+
+    def _look_at_notes(self, runs: Runs) -> bool:
+        """Return whether there are new notes; checked periodically, and before the session's end is
+        recorded.
+        """
+        due = time.monotonic() - self._looked > NOTES_SECONDS[self._places.remote]
+        if not runs.history.trials or not (due or runs.history.closed is not None):
+            return False
+        self._looked = time.monotonic()
+        try:
+            return runs.noted(notes.read(self._places.store(self._name)))
+        except RegrowError:  # the store is unreachable; retried at the next check
+            return False
+
+    def _opened(self) -> MlflowSink:
+        """Wait until an attempt has begun, and return the sink: loading MLflow takes 2.5 s of CPU,
+        which starting trials need first.
+        """
+        created: Created | None = None
+        opened: Opened | None = None
+        after, under_way = 0, False
+        while True:
+            segments = self._follow(after)
+            for number, lines in segments:
+                after = number
+                # Reports are skipped without decoding: they are most of a log.
+                for event in (decode(line) for line in lines if b'"reported"' not in line[:64]):
+                    match event:
+                        case Created():
+                            created = event
+                        case Opened():
+                            opened, under_way = event, False
+                        case Began():
+                            under_way = True
+            hurried = under_way or self._hurry.is_set() or self._done.is_set()
+            if created is not None and hurried and not full(segments):
+                break
+        return MlflowSink(
+            tracking_uri=self._uri,
+            experiment_name=specification(created, opened).recorded_as,
+            experiment_id=created.id,
+            artifact_root=self._root,
+        )
+
+    def _write(self, sink: MlflowSink, runs: Runs, cursor: int, after: int) -> None:
+        if runs.history.closed is None:
+            sink.write(runs.take(), max(cursor, after))
+        else:
+            sink.write(runs.take(), max(cursor, self._written))
+            self._note("the report is being made")
+            self._remark(ending.say(sink, runs, self._places, self._uri, after, make=self._make))
+        self._remark(sink.troubles)
+        sink.troubles.clear()
+
+    def _make_apart(self) -> None:
+        """Start making the final files in another process while this one still loads MLflow: both
+        take 2 s of CPU.
+
+        This is the case at the end of a short session. In a longer one this process has already
+        loaded what it needs.
+        """
+        with self._begins:
+            if self._apart is None and not self._loaded and ray.is_initialized():
+                here = NodeAffinitySchedulingStrategy(
+                    node_id=ray.get_runtime_context().get_node_id(), soft=True
+                )
+                task: Any = ray.remote(_last_word)
+                apart = task.options(num_cpus=0, max_retries=0, scheduling_strategy=here)
+                self._apart = apart.remote(self._places, self._name)
+
+    def _made_apart(self) -> ending.Made | None:
+        """Return the files made in another process; None if that was not started, failed, or takes
+        too long.
+        """
+        if self._apart is None:
+            return None
+        try:
+            found: ending.Made = ray.get(self._apart, timeout=APART_SECONDS)
+        except Exception as error:  # noqa: BLE001 - on any error of Ray or the store, the files are made here
+            logging.getLogger(__name__).info("the report was not made apart: %s", error)
+            return None
+        return found
+
+    def _make(self, history: History) -> ending.Made:
+        return self._made_apart() or ending.made(history, self._places, self._album.draw)
+
+    def _answer(self, sink: MlflowSink, runs: Runs) -> None:
+        """Answer the workers that wait for their trial's run."""
+        with self._changed:
+            for trial, attempt in list(self._asked):
+                key = runs.key(trial, attempt)
+                run_id = sink.run_id(key) if key is not None else None
+                if run_id is not None:
+                    self._asked.discard((trial, attempt))
+                    self._tracked[trial, attempt] = Tracked(
+                        run_id=run_id,
+                        experiment_id=sink.mlflow_experiment_id,
+                        experiment_name=sink.mlflow_experiment_name,
+                        id=runs.history.id,
+                    )
+                elif runs.is_over(trial, attempt):
+                    self._asked.discard((trial, attempt))
+            if not self._asked and not self._draining:
+                self._hurry.clear()
+            self._changed.notify_all()
+
+    def _follow(self, after: int) -> Segments:
+        found: Segments = ray.get(self._coordinator.follow.remote(after, 10.0))
+        return found
+
+    def _give_up(self, trouble: str) -> None:
+        """Release all waiting callers; the next recorder continues from MLflow's cursor."""
+        self._given_up = True
+        self._note(trouble)
+
+    def _remark(self, lines: list[str]) -> None:
+        with self._changed:
+            self._remarks += lines
+
+    def _note(self, trouble: str | None, *, written: int | None = None) -> None:
+        with self._changed:
+            self._trouble = trouble
+            if written is not None:
+                self._written = written
+            self._changed.notify_all()
+
+
+def _last_word(places: Places, name: str) -> ending.Made:
+    return ending.made(replay(places.store(name), name), places)
+
+
+def start_recorder(coordinator: str, places: Places, name: str) -> Any:
+    """Start the actor on this node, following the coordinator of that name. Ray restarts it when it
+    is killed.
+    """
+    # If MLflow's records are a file, it is on this machine.
+    here = NodeAffinitySchedulingStrategy(
+        node_id=ray.get_runtime_context().get_node_id(), soft=False
+    )
+    actor: Any = ray.remote(Recorder)
+    return actor.options(
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,
+        max_concurrency=THREADS,
+        scheduling_strategy=here,
+    ).remote(coordinator, places, name, places.mlflow_uri, places.mlflow_artifacts)

@@ -1,0 +1,363 @@
+"""Experiments on a cluster: what `regrow run --on` and `regrow cluster submit` do on this machine.
+
+On the cluster the same `regrow run FILE` runs as a Ray Job on the head; here it is only started and
+followed. If the head is lost, the cluster is started again and the same command continues the
+experiment from its log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from regrow.flows.engines import engine
+from regrow.infra.clusters.description import Cluster
+from regrow.infra.clusters.folder import Folder
+from regrow.infra.clusters.jobs import Away, Job, Jobs, about
+from regrow.infra.clusters.kubernetes.engine import KubernetesEngine
+from regrow.infra.clusters.node import DASHBOARD_PORT
+from regrow.infra.clusters.provider import Offer, Provider
+from regrow.infra.ray import scaling
+from regrow.infra.state.places import AGAIN, Places
+from regrow.search.durations import in_words
+from regrow.search.errors import SpecError
+from regrow.search.spec import Spec
+from regrow.tasks.errors import RegrowError, UserError
+
+PREFECT_PORT, MLFLOW_PORT = 4200, 5000
+"""Ports of an experiment's pages on the head's loopback, for `regrow cluster ui`."""
+AWAY_SECONDS = 60.0
+"""Seconds without an answer after which the head counts as lost."""
+_AGAIN_SECONDS = 3.0
+_PAGES = ("Prefect", "MLflow")
+_PAGE = re.compile(rf"({'|'.join(_PAGES)}): +\w+://[^/\s]+(\S*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """An experiment to run on a cluster. `file`: its specification; other fields are options of
+    `regrow run`.
+    """
+
+    spec: Spec
+    file: Path
+    places: Places
+    name: str | None = None
+    trials: int | None = None
+    retry_failed: bool = False
+    quiet: bool = False
+    as_json: bool = False
+
+    @property
+    def project(self) -> Path:
+        """Folder whose files the experiment needs: the common parent of its code and its
+        specification.
+        """
+        folders = (self.file.resolve().parent, Path(self.spec.working_dir or ".").resolve())
+        return Path(os.path.commonpath(folders))
+
+    @property
+    def entrypoint(self) -> str:
+        """Command on the head; it resumes the experiment if it exists already."""
+        words = [
+            "regrow",
+            "run",
+            str(self.file.resolve().relative_to(self.project)),
+            "--state",
+            self.places.root,
+        ]
+        words += ["--name", self.name] if self.name else []
+        words += ["--trials", str(self.trials)] if self.trials else []
+        words += ["--retry-failed"] * self.retry_failed
+        words += ["--quiet"] * self.quiet + ["--json"] * self.as_json
+        return shlex.join([*words, "--prefect-port", str(PREFECT_PORT)])
+
+
+def check_state(places: Places, cluster: Cluster, key: str) -> None:
+    """Raise SpecError for a state root that the cluster's machines cannot see."""
+    if places.remote or any(Path(places.root).is_relative_to(folder) for folder in cluster.shared):
+        return
+    hint = (
+        "give --state s3://BUCKET/PREFIX, or name the folder that all machines share at `shared` in"
+        " the cluster file"
+    )
+    raise SpecError(key, places.root, "is on this machine, where the cluster does not see it", hint)
+
+
+def offer(offers: list[Offer]) -> list[str]:
+    """Describe what may be started and its price, for people to confirm."""
+    lines = []
+    for one in offers:
+        what = (
+            f"up to {one.most} x {one.type}" if one.role == "workers" and one.most > 1 else one.type
+        )
+        market = f", {one.market}" if one.market else ""
+        price = f", {one.price * one.most:.2f} USD an hour" if one.price else ""
+        lines.append(f"  {one.role + ':':9}{what}{market}{price}")
+    if all(one.price == 0 for one in offers):
+        return lines
+    if unknown := [one.type for one in offers if one.price is None]:
+        which = ", ".join(dict.fromkeys(unknown))
+        return [
+            *lines,
+            (
+                f"  what {which} costs is not known; a file of prices, at `prices` in the cluster"
+                " file, says it"
+            ),
+        ]
+    return [
+        *lines,
+        f"  at most {sum((one.price or 0) * one.most for one in offers):.2f} USD an hour",
+    ]
+
+
+def growth(cluster: Cluster) -> dict[str, str]:
+    """Return environment variables that describe a growing cluster to the driver: at least one
+    trial fits on each machine that it may have.
+    """
+    groups = cluster.groups()
+    if not groups:
+        return {}
+    markets = dict.fromkeys(one.market for one in groups)
+    found = {
+        scaling.SLOTS: str(sum(one.most for one in groups)),
+        scaling.MARKETS: ",".join(markets),
+    }
+    return (
+        found
+        if (market := cluster.market()) is None
+        else {**found, scaling.MARKET: json.dumps(market)}
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterRun:
+    """Runs orders on one cluster. `say` is called with regrow's own lines, `show` with the
+    experiment's output.
+    """
+
+    cluster: Cluster
+    say: Callable[[str], None]
+    show: Callable[[str], None]
+    file: Path | None = None
+    """Path of the cluster file, for commands suggested to people."""
+    provider: Provider = field(init=False)
+    jobs: Jobs = field(init=False)
+    _trouble: str = field(init=False, default="")
+    """Last message on why the cluster could not be started again."""
+
+    def __post_init__(self) -> None:
+        self.provider = engine(self.cluster)
+        self.jobs = Jobs(self.provider, Folder(self.cluster.name).token)
+
+    def up(self, *, keep: bool) -> None:
+        """Start the cluster, or what is missing of it. `keep`: end it only by `down`, or when it is
+        idle.
+        """
+        folder = Folder(self.cluster.name)
+        with folder.alone(self.say):
+            if folder.kept.exists() and not any(
+                machine.role == "head" for machine in self.provider.status()
+            ):
+                folder.kept.unlink()  # the kept cluster has ended because it was idle
+            self.provider.up(self.say)
+            if keep:
+                folder.kept.touch()
+
+    def down(self) -> None:
+        """End the cluster. Raises RegrowError if anything is left."""
+        folder = Folder(self.cluster.name)
+        with folder.alone(self.say):
+            self.provider.down(self.say)
+            folder.kept.unlink(missing_ok=True)
+
+    def done(self, order: RunRequest) -> None:
+        """End the cluster after its experiment, unless it is kept or runs others."""
+        if Folder(self.cluster.name).kept.exists():
+            self.say(
+                f"the cluster stays up, as `regrow cluster up` or --keep left it; {self.ending}"
+            )
+        elif others := self.busy(order.spec.name):
+            self.say(f"the cluster stays up, as {', '.join(others)} runs there; {self.ending}")
+        else:
+            self.down()
+
+    def busy(self, without: str = "") -> list[str]:
+        """Return the experiments that run on the cluster now, except `without`; none if its head
+        does not answer.
+        """
+        try:
+            return list(
+                dict.fromkeys(
+                    job.experiment
+                    for job in self.jobs.all()
+                    if not job.ended and job.experiment != without
+                )
+            )
+        except Away:
+            return []
+
+    @property
+    def ending(self) -> str:
+        """How the cluster is ended, for people."""
+        idle = in_words(self.cluster.idle)
+        return (
+            f"`regrow cluster down {self.file or 'FILE'}` ends it, or it ends by itself {idle}"
+            " after its last experiment"
+        )
+
+    def submit(self, order: RunRequest) -> Job:
+        """Start the experiment on the cluster, unless it runs already; return its job."""
+        if (job := self.jobs.running(order.spec.name)) is not None:
+            self.say(f"{order.spec.name} runs there already")
+            return job
+        state, room = order.places.root, {**growth(self.cluster), AGAIN: self._again(order)}
+        started = self.jobs.submit(
+            order.spec.name, order.entrypoint, order.project, room, state=state, say=self.say
+        )
+        return Job(
+            id=started, experiment=order.spec.name, status="PENDING", state=order.places.root
+        )
+
+    def _again(self, order: RunRequest) -> str:
+        """Return the command that continues an experiment, for people."""
+        words = ["regrow", "cluster", "submit", str(self.file or "CLUSTER"), str(order.file)]
+        words += ["--name", order.name] if order.name else []
+        return shlex.join(words)
+
+    def submit_apart(self, order: RunRequest) -> None:
+        """Start the experiment as a RayJob, with a separate cluster that is replaced when its head
+        is lost.
+
+        Raises UserError for clusters that are not on Kubernetes.
+        """
+        if not isinstance(self.provider, KubernetesEngine):
+            where = f"{self.cluster.name} is on {self.cluster.on}"
+            raise UserError(
+                f"--job: is for Kubernetes, and {where}; bring the cluster up, and leave --job out"
+            )
+        tell = about(order.spec.name, order.places.root)
+        words = shlex.split(order.entrypoint)
+        room = {**growth(self.cluster), AGAIN: f"{self._again(order)} --job"}
+        self.provider.start(words, order.project, self.say, environment=room, about=tell)
+
+    def follow(self, order: RunRequest, job: Job) -> int:
+        """Show the experiment's output until it has ended; return its exit code. A lost head is
+        started again.
+        """
+        shown, away = 0, None
+        while True:
+            try:
+                job, shown = self.jobs.follow(job.id, self.show, shown)
+                if job.ended:
+                    return job.exit_code if job.exit_code is not None else 1
+                away = None
+            except Away as lost:
+                shown = lost.args[1] if len(lost.args) > 1 else shown
+                if away is None:
+                    away = time.monotonic()
+                    self.say(
+                        "the connection to the cluster is lost, the experiment goes on there;"
+                        " trying again"
+                    )
+                elif (
+                    time.monotonic() - away > AWAY_SECONDS
+                    and (found := self._found(order, job)) is not None
+                ):
+                    shown = shown if found.id == job.id else 0
+                    job, away = found, None
+            time.sleep(_AGAIN_SECONDS)
+
+    @contextmanager
+    def pages(self) -> Iterator[dict[str, str]]:
+        """Yield local addresses of the cluster's pages, by name, valid within the block.
+
+        Prefect and MLflow are those of the experiment submitted last: the head serves them
+        meanwhile, and prints the links that log a browser in.
+        """
+        jobs = self.jobs.all()
+        ports, links = {"Ray": DASHBOARD_PORT}, {}
+        with ExitStack() as stack:
+            if jobs and jobs[-1].state:
+                ports |= {"Prefect": PREFECT_PORT, "MLflow": MLFLOW_PORT}
+                words = [
+                    "regrow",
+                    "ui",
+                    jobs[-1].experiment,
+                    "--state",
+                    jobs[-1].state,
+                    "--no-browser",
+                ]
+                chosen = ["--prefect-port", str(PREFECT_PORT), "--mlflow-port", str(MLFLOW_PORT)]
+                links = _links(stack.enter_context(self.provider.hold([*words, *chosen])))
+            tunnels = {
+                name: stack.enter_context(self.provider.tunnel(port))
+                for name, port in ports.items()
+            }
+            yield {
+                name: f"http://127.0.0.1:{port}{links.get(name, '')}"
+                for name, port in tunnels.items()
+            }
+
+    def bring_home(self, order: RunRequest, folder: Path) -> None:
+        """Write the report and the table of trials into `folder`, as far as they are available."""
+        name, state = order.spec.name, order.places.root
+        parts = {"report.html": ["report", name, "-o"], "trials.csv": ["trials", name, "--csv"]}
+        got = []
+        for file, words in parts.items():
+            done = self.provider.command(["regrow", *words, "/dev/stdout", "--state", state])
+            if done.returncode == 0:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / file).write_bytes(done.stdout)
+                got.append(str(folder / file))
+            else:
+                self.say(
+                    f"{file} could not be had:"
+                    f" {done.stderr.decode(errors='replace').strip()[-200:]}"
+                )
+        if got:
+            self.say(f"here: {', '.join(got)}")
+
+    def _found(self, order: RunRequest, job: Job) -> Job | None:
+        """Return the job on a running cluster, or a new one that continues its experiment; None if
+        that has not worked yet.
+        """
+        try:
+            if not any(
+                machine.role == "head" and machine.state == "running"
+                for machine in self.provider.status()
+            ):
+                self.say(
+                    "the cluster's head is lost: it is brought up again, and the experiment goes on"
+                    " from its log"
+                )
+                with Folder(self.cluster.name).alone(self.say):
+                    self.provider.up(self.say)
+            known = {one.id: one for one in self.jobs.all()}
+            return known.get(job.id) or self.submit(order)
+        except RegrowError as error:
+            if (why := str(error).splitlines()[0]) != self._trouble:
+                self.say(f"that did not work yet: {why}")
+            self._trouble = why
+            return None
+
+
+def _links(said: IO[bytes]) -> dict[str, str]:
+    """Return what follows the port in the addresses that `regrow ui` prints, by name; empty if it
+    ends before it prints them.
+    """
+    found: dict[str, str] = {}
+    for line in iter(said.readline, b""):
+        if match := _PAGE.match(line.decode(errors="replace")):
+            found[match[1]] = match[2]
+        if len(found) == len(_PAGES):
+            break
+    return found

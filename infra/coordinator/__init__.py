@@ -1,1 +1,0 @@
-"""The one process that appends to an experiment's log, and what attempts say to it. No store but the log, no tracking."""

@@ -1,0 +1,118 @@
+"""Properties of ordinary machines that keep our processes from working together: a proxy, a long
+TMPDIR, few open files.
+
+Only settings for our own processes are made here; the user's settings for others stay unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from regrow.tasks.errors import UserError
+from regrow.tasks.process import temporary
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Addresses on which embedded servers listen."""
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
+"""Most bytes of a Unix socket's path."""
+_BELOW = len("/ray/session_2026-11-22_13-43-00_123456_1234567/sockets/plasma_store.9")
+"""Length of what Ray appends to a folder for temporary files (2.60)."""
+FILES = 65536
+"""Open files to request; Ray's own processes request as many."""
+
+
+def direct(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with which requests to this machine bypass the proxy; empty if there is no
+    proxy.
+
+    Corporate machines have a proxy configured, often without an exception for loopback. Requests to
+    our own servers would go to it.
+    """
+    if not any(environment.get(name) or environment.get(name.upper()) for name in _PROXIES):
+        return {}
+    before = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    hosts = [host for host in (part.strip() for part in before.split(",")) if host]
+    if "*" in hosts:
+        return {}
+    hosts += [host for host in LOOPBACK if host not in hosts]
+    return {"no_proxy": ",".join(hosts), "NO_PROXY": ",".join(hosts)}
+
+
+def ray_folder(environment: Mapping[str, str]) -> Path:
+    """Return a folder for the sockets, logs and spilled objects of this process's Ray, private to
+    this user and removed with the process.
+
+    Ray's own default, /tmp/ray, is shared by all users, who could put links there for Ray to write
+    through. The folder is below RAY_TMPDIR or TMPDIR; below /tmp if TMPDIR is too long, as TMPDIRs
+    that cluster schedulers set per job. RAY_TMPDIR itself is used if only a folder below it would
+    be too long and it is private to the user. Raises UserError if RAY_TMPDIR is too long otherwise,
+    or if there is no place.
+    """
+    room, given = _LONGEST_SOCKET - _BELOW, environment.get("RAY_TMPDIR")
+    try:
+        base = given or tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise UserError(
+            f"Ray needs a folder for its sockets: {error.strerror}; name one in TMPDIR"
+        ) from error
+    most = room - temporary.longest("/")
+    if temporary.longest(base) > room:
+        if given is not None and len(os.fsencode(given)) <= room and _alone(given):
+            return Path(given) / "ray"
+        if given is not None:
+            hint = (
+                f"name one of at most {most} bytes, or of {room} that only you may enter (chmod"
+                " 700)"
+            )
+            raise UserError(
+                f"RAY_TMPDIR is {given!r}: Ray's sockets need a folder with a short name; {hint}"
+            )
+        base = "/tmp"  # noqa: S108 - the folder made there is private to this user
+    try:
+        return temporary.process_temp_dir(base) / "ray"
+    except OSError as error:
+        why = (
+            f"Ray needs a folder for its sockets, and {base} has no place for it ({error.strerror})"
+        )
+        raise UserError(f"{why}; name one of at most {most} bytes in TMPDIR") from error
+
+
+def _alone(folder: str) -> bool:
+    """Return whether only this user may enter the folder."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return False
+    return found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def a_home(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a HOME variable for a user without a home, such as a nameless user id in a container;
+    empty if there is one. Prefect and MLflow need it.
+    """
+    if not environment.get("HOME"):
+        try:
+            Path.home()
+        except RuntimeError:
+            try:
+                return {"HOME": str(temporary.process_temp_dir())}
+            # No folder at all: most commands need none, and the others report what they lack.
+            except OSError:
+                return {"HOME": "/"}
+    return {}
+
+
+def raise_file_limit() -> None:
+    """Let this process and its children open as many files as the system allows: macOS starts with
+    256.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,50 @@
+"""Handling of unusual standard streams: closed, on a full disk, without a reader, or with an
+encoding that lacks characters.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from io import TextIOWrapper
+from typing import IO
+
+_STDERR = 2
+
+
+def make_sure_of_streams() -> None:
+    """Open /dev/null for standard streams that are closed: else the next opened file would take
+    their place.
+
+    Characters that the encoding lacks are written as escapes.
+    """
+    with suppress(OSError):
+        while (file := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+            pass
+        os.close(file)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - for this process's lifetime
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - open for the lifetime
+    sys.stderr = sys.stderr or open(_STDERR, "w", closefd=False)  # noqa: SIM115 - open for the lifetime
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def to_nowhere(stream: IO[str]) -> None:
+    """Discard what is written to a stream from now on, and what is in its buffer."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def refusal(stream: IO[str]) -> str | None:
+    """Return why a stream does not accept even a line end; None if it accepts it, or its reader is
+    gone.
+    """
+    try:
+        stream.write("\n")
+        stream.flush()
+    except OSError as error:
+        to_nowhere(stream)
+        return None if isinstance(error, BrokenPipeError) else error.strerror or str(error)
+    return None

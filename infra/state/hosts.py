@@ -1,0 +1,104 @@
+"""Which folder a host uses for the files of its services, where several hosts share a state root on
+one file system.
+
+The records of services (127.0.0.1, process ids) are valid on one host only, and their databases are
+made for one host. So the folder belongs to the host whose processes use it. Another host that
+arrives meanwhile gets, from then on, its own folder inside:
+
+* `<folder>/host`: the owner's identity; each process that uses the folder holds a shared lock on it
+  for its lifetime
+* `<folder>/on/<host>/`: the same files, for a host that found the folder in use by another
+
+An unused folder may be taken by any host: a host may get another name, as containers do each time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from regrow.infra.machine import locks, private_files
+
+_WAIT_SECONDS = 1.0
+"""How long to wait for the lock: a process that only checks whether the folder is used holds it for
+an instant.
+"""
+_held: dict[Path, int] = {}
+"""Lock files that stay open for the lifetime of this process."""
+
+
+def folder(services: Path) -> Path:
+    """Return the folder of this host: `services`, or the one inside it. Creates nothing."""
+    own = services / "on" / _name()
+    return own if own.is_dir() or _is_anothers(services) else services
+
+
+def settle(services: Path) -> None:
+    """Take `services` for this host for the lifetime of this process. If another host has it,
+    create this host's folder inside.
+
+    `services` must exist. Raises OSError if the folder cannot be taken or created.
+    """
+    if services in _held or folder(services) != services:
+        private_files.folder(folder(services))
+        return
+    file = services / "host"
+    lock = locks.take(file, wait=_WAIT_SECONDS)
+    if lock is not None:  # unused, except by a server that stays a while after its last user
+        if file.read_text() != _identity() and locks.is_held(services / "prefect" / "server.lock"):
+            lock.close()
+            private_files.folder(services / "on" / _name())
+            return
+        file.write_text(_identity())
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    else:
+        lock = locks.take(file, shared=True, wait=_WAIT_SECONDS)
+    if lock is None or _is_anothers(services):  # taken by another host meanwhile
+        private_files.folder(services / "on" / _name())
+        return
+    _held[services] = os.dup(lock.fileno())  # stays open until this process ends
+    lock.close()
+
+
+def _is_anothers(services: Path) -> bool:
+    file = services / "host"
+    try:
+        if file.read_text() in ("", _identity()):
+            return False
+        with file.open("r+") as mine:
+            fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file, or no locks: assume that this is the only host
+        return False
+    return False
+
+
+def _identity() -> str:
+    """Return what differs between two hosts that run at the same time. Also differs between
+    containers, whose loopback interfaces are separate.
+    """
+    parts = [_name()]
+    with suppress(OSError):  # missing on systems other than Linux
+        parts += [
+            Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            os.readlink("/proc/self/ns/net"),
+        ]
+    return " ".join(parts)
+
+
+def _name() -> str:
+    """Return this host's folder name: its host name and, since host names may repeat, a hash of it
+    and of the machine id from the installation.
+    """
+    try:
+        machine = Path("/etc/machine-id").read_bytes()
+    except OSError:
+        machine = b""
+    host = socket.gethostname()
+    readable = "".join(letter if letter.isalnum() else "-" for letter in host.partition(".")[0])
+    return f"{readable}-{hashlib.sha256(host.encode() + machine).hexdigest()[:8]}"

@@ -1,0 +1,366 @@
+"""The application: its routes. Routes only read, and are short; `views` makes their content."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
+
+from regrow.apps.page import figures, trials, views
+from regrow.apps.page.experiment_state import ExperimentState, Summary
+from regrow.apps.page.figures import Figures
+from regrow.apps.page.headers import HEADERS, POLICY
+from regrow.apps.page.links import Links
+from regrow.apps.page.schedules import Schedules
+from regrow.apps.page.state_cache import StateCache
+from regrow.apps.page.state_watcher import StateWatcher
+from regrow.infra.log.reading import replayed
+from regrow.infra.machine.guard import Account, Guard, Rules
+from regrow.infra.mlflow.ui import runs_page
+from regrow.infra.state import notes
+from regrow.infra.state.driver_lock import runs
+from regrow.infra.state.passwords import USER, Passwords, used_links
+from regrow.infra.state.places import Places
+from regrow.search.lifecycle import TrialState
+from regrow.show.figures import KINDS
+from regrow.show.report import report
+from regrow.tasks.errors import RegrowError
+
+HOOKS = "/hooks/"
+"""Prefix of addresses with their own secrets."""
+POLL_SECONDS = (2, 15)
+"""Seconds between two refreshes of an open page: while something runs, and otherwise."""
+FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}
+"""For files that have their version in their address."""
+WITH_FIGURES = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
+    "data:", "data: blob:"
+)
+"""Policy with inline styles, which Plotly's script writes into the elements that it makes."""
+OF_A_REPORT = "frame-ancestors 'none'"
+"""In addition to the policy in the report itself."""
+
+
+def app(
+    places: Places,
+    links: Links,
+    known: Passwords,
+    *,
+    hosts: Collection[str] = (),
+    origins: Collection[str] = (),
+) -> FastAPI:
+    """Make the application on the experiments of a state root, protected by its password.
+
+    Args:
+        places: locations of state and services.
+        links: links to other pages.
+        known: the passwords of the state root.
+        hosts: accepted host names in addition to those of this machine's loopback.
+        origins: accepted origins of a proxy.
+
+    """
+    made = FastAPI(title="regrow", docs_url=None, redoc_url=None, openapi_url=None)
+    Pages(places, links).serve(made)
+    rules = Rules(
+        hosts=hosts, origins=origins, open=frozenset({"/health"}), own=(HOOKS,), headers=HEADERS
+    )
+    entry = Account("page", USER, known.page, known.cookies, used_links(places.services))
+    made.add_middleware(Guard, entry=entry, rules=rules)
+    return made
+
+
+class Pages:
+    """The routes, and their shared state."""
+
+    def __init__(self, places: Places, links: Links) -> None:
+        self.places, self.links = places, links
+        self.folds, self.figures, self.schedules = StateCache(places), Figures(), Schedules(links)
+        self._templates = Environment(
+            loader=PackageLoader("regrow.apps.page"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        versions = {
+            f"{name.replace('.', '_')}_v": hashlib.sha256(asset(name)).hexdigest()[:12]
+            for name in _ASSETS
+        }
+        self._templates.globals.update(
+            links=links, root=places.root, plotly_v=figures.plotly_version(), **versions
+        )
+
+    def serve(self, made: FastAPI) -> None:
+        """Register the routes."""
+        route = made.add_api_route
+        route("/health", lambda: PlainTextResponse("ok"), methods=["GET"])
+        answers: dict[str, Callable[..., Response]] = {
+            "/": self.index,
+            "/compare": self.compare,
+            "/e/{name}": self.experiment,
+            "/e/{name}/report": self.report,
+            "/e/{name}/t/{number}": self.trial,
+            "/e/{name}/figures/{kind}": self.figure,
+            "/go/mlflow": self.mlflow,
+            "/go/mlflow/{name}": self.mlflow,
+            "/static/plotly.js": self.plotly,
+            "/static/look.json": self.look,
+            "/static/{name}": self.static,
+        }
+        for path, answer in answers.items():
+            route(path, answer, methods=["GET"], response_model=None)
+        made.add_exception_handler(HTTPException, self.wrong)
+        made.add_exception_handler(RequestValidationError, self.wrong)
+        made.add_exception_handler(RegrowError, self.wrong)
+
+    # ---- pages
+
+    def index(self, q: str = "", page: int = 1) -> Response:
+        """Show all experiments."""
+        summaries, unread = self.folds.summaries()
+        found = [one for one in summaries if q.lower() in one.name.lower()]
+        pages = max(1, -(-len(found) // views.PER_PAGE))
+        page = min(max(1, page), pages)
+        now = time.time()
+        shown = found[(page - 1) * views.PER_PAGE : page * views.PER_PAGE]
+        running = sum(one.status == "running" for one in summaries)
+        return self._page(
+            "index.html.j2",
+            poll=POLL_SECONDS[not (unread or running)],
+            rows=[views.row(one, self.links, now) for one in shown],
+            unread=unread,
+            count=len(summaries) + len(unread),
+            matching=len(found),
+            running=running,
+            q=q,
+            page=page,
+            pages=pages,
+            trouble=self.folds.trouble,
+            planned=views.planned(self.schedules.next(), now),
+            served=self.links.served(),
+            aside=self.links.aside(),
+            planned_trouble=self.schedules.trouble,
+            query=lambda **changes: _query({"q": q, "page": page}, changes),
+        )
+
+    def experiment(
+        self,
+        name: str,
+        sort: trials.Sort = "value",
+        order: trials.Order | None = None,
+        page: int = 1,
+        state: TrialState | None = None,
+    ) -> Response:
+        """Show one experiment, with a page of its trials."""
+        asked = trials.TableQuery(sort=sort, order=order, page=page, state=state)
+        given = {
+            "sort": sort,
+            "order": order,
+            "page": page,
+            "state": state.value if state else None,
+        }
+        with self._open(name) as (watched, summary, fold):
+            noted = watched.noted()
+            if fold is None:
+                row = views.row(summary, self.links, time.time())
+                return self._page(
+                    "unreadable.html.j2", poll=POLL_SECONDS[1], e=row, status_code=503
+                )
+            live = summary.status == "running"
+            answer = self._page(
+                "experiment.html.j2",
+                poll=POLL_SECONDS[not live],
+                table=trials.table(fold.history, asked),
+                e=views.experiment(fold, summary, noted, self.links, time.time()),
+                figures=figures.kinds(),
+                query=lambda **changes: _query(given, changes),
+            )
+        answer.headers["Content-Security-Policy"] = WITH_FIGURES
+        return answer
+
+    def trial(self, name: str, number: int) -> Response:
+        """Show one trial with its attempts."""
+        with self._open(name) as (_, summary, fold):
+            if fold is None or not 0 <= number < len(fold.history.trials):
+                raise HTTPException(404, f"Experiment {name} has no trial {number}.")
+            found = trials.one(fold.history, fold.history.trials[number])
+            return self._page(
+                "trial.html.j2",
+                poll=POLL_SECONDS[summary.status != "running"],
+                name=name,
+                trial=found,
+                config=views.written(found["config"]),
+                metric=fold.history.objective.name,
+                ranked=fold.history.spec.resources.ranked,
+            )
+
+    def compare(self, e: Annotated[list[str] | None, Query()] = None) -> Response:
+        """Show several experiments side by side."""
+        names = list(dict.fromkeys(e or []))
+        if len(names) > views.MOST_COMPARED:
+            raise HTTPException(
+                400, f"At most {views.MOST_COMPARED} experiments are compared at a time."
+            )
+        with self.folds.open(names) as folds:
+            alive = {name: (one := self.folds.get(name)) is not None and one.live for name in folds}
+            found = views.comparison(folds, alive, time.time())
+            missing = [name for name in names if name not in folds]
+            return self._page(
+                "compare.html.j2",
+                poll=POLL_SECONDS[not any(alive.values())],
+                missing=missing,
+                **found,
+            )
+
+    def report(self, name: str) -> Response:
+        """Show the experiment's report, made now."""
+        self._known(name)
+        store = self.places.known(name)
+        page = report.html(
+            replayed(store, name),
+            self.places,
+            alive=runs(self.places, name),
+            now=time.time(),
+            notes=notes.read(store),
+        )
+        return HTMLResponse(page, headers={"Content-Security-Policy": OF_A_REPORT})
+
+    # ---- links to other pages
+
+    def mlflow(self, name: str | None = None) -> Response:
+        """Redirect to MLflow's page on the experiment's trials, whose address only MLflow knows."""
+        if self.links.mlflow is None:
+            raise HTTPException(404, "MLflow's page is not served.")
+        if name is None:
+            return RedirectResponse(self.links.mlflow, 303)
+        with self._open(name) as (_, _, fold):
+            if fold is None:
+                return RedirectResponse(self.links.mlflow, 303)
+            spec, id_ = fold.history.spec, fold.history.id
+        return RedirectResponse(
+            runs_page(
+                self.links.mlflow,
+                spec.recorded_as,
+                spec.objective.name,
+                spec.objective.mode,
+                only=id_,
+            ),
+            303,
+        )
+
+    # ---- parts of pages
+
+    def figure(self, name: str, kind: str) -> Response:
+        """Return a figure for Plotly's script."""
+        if kind not in KINDS:
+            raise HTTPException(404, f"There is no figure {kind}.")
+        with self._open(name) as (_, _, fold):
+            if fold is None:
+                raise HTTPException(503, f"Experiment {name} cannot be read.")
+            data = self.figures.drawn(name, kind, fold, self.places.store(name))
+        return Response(data, media_type="application/json")
+
+    def plotly(self, request: Request) -> Response:
+        """Return Plotly's script, from the installed package."""
+        packed = figures.plotly_script()
+        headers = {**FOREVER, "Vary": "Accept-Encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(
+                packed,
+                media_type="text/javascript",
+                headers={**headers, "Content-Encoding": "gzip"},
+            )
+        import gzip
+
+        return Response(gzip.decompress(packed), media_type="text/javascript", headers=headers)
+
+    def look(self) -> Response:
+        """Return the templates of figures."""
+        return Response(figures.looks(), media_type="application/json", headers=FOREVER)
+
+    def static(self, name: str) -> Response:
+        """Return one of our style sheets or scripts."""
+        if name not in _ASSETS:
+            raise HTTPException(404, "There is nothing here.")
+        return Response(
+            asset(name),
+            media_type="text/css" if name.endswith(".css") else "text/javascript",
+            headers=FOREVER,
+        )
+
+    async def wrong(self, request: Request, error: Exception) -> Response:
+        """Return an error as a page."""
+        code, why = 500, str(error)
+        if isinstance(error, HTTPException):
+            code, why = (
+                error.status_code,
+                error.detail if error.detail != "Not Found" else "There is nothing here.",
+            )
+        elif isinstance(error, RequestValidationError):
+            code, why = 400, "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+        if (
+            request.url.path.startswith(("/static/", "/health", "/hooks/"))
+            or "/figures/" in request.url.path
+        ):
+            return JSONResponse({"nothing": why}, code)
+        return self._page("wrong.html.j2", poll=0, why=why, status_code=code)
+
+    # ---- shared
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[tuple[StateWatcher, Summary, ExperimentState | None]]:
+        """Yield an experiment, its summary, and its fold, None if it cannot be read. Raises
+        HTTPException if it does not exist.
+        """
+        watched = self._known(name)
+        with self.folds.open([name]) as folds:
+            if watched.summary is None or watched.gone:
+                raise HTTPException(404, f"There is no experiment {name}.")
+            yield watched, watched.summary, folds.get(name)
+
+    def _known(self, name: str) -> StateWatcher:
+        watched = self.folds.get(name)
+        if watched is None:
+            raise HTTPException(404, f"There is no experiment {name} in {self.places.root}.")
+        return watched
+
+    def _page(self, template: str, *, poll: int, status_code: int = 200, **given: Any) -> Response:
+        given |= {"poll": poll, "now": views.moment(time.time())}
+        return HTMLResponse(self._templates.get_template(template).render(**given), status_code)
+
+
+_ASSETS = ("style.css", "page.js", "figures.js")
+
+
+@cache
+def asset(name: str) -> bytes:
+    """Return one of our files; the style sheet is the report's, followed by the page's."""
+    own = files("regrow.apps.page").joinpath("static", name).read_bytes()
+    return (
+        files("regrow.show.report").joinpath("page", "style.css").read_bytes() + own
+        if name == "style.css"
+        else own
+    )
+
+
+def _query(given: dict[str, Any], changes: dict[str, Any]) -> str:
+    """Return a query with some keys changed."""
+    return "?" + urlencode(
+        {key: value for key, value in {**given, **changes}.items() if value not in (None, "")}
+    )

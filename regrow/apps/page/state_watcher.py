@@ -1,0 +1,175 @@
+"""One experiment of the page: when its log is read again, and when its fold is dropped."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from regrow.apps.page.experiment_state import ExperimentState, Summary
+from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.log.reading import fold
+from regrow.infra.state import notes
+from regrow.infra.state.driver_lock import runs
+from regrow.infra.state.places import Places
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.ports.store import Unavailable
+
+LOOK_SECONDS = (1.0, 2.0)
+"""Seconds between two reads of the log of a running experiment: in a folder, in a bucket."""
+ENDED_SECONDS = (1.0, 60.0)
+"""The same if it has ended, or no driver runs it: only a user starts another session."""
+DAMAGED_SECONDS = 60.0
+"""The same if its log is damaged: it would be read again completely."""
+NOTES_SECONDS = (2.0, 30.0)
+"""Seconds between two reads of the notes, while they are shown."""
+
+
+class StateWatcher:
+    """An experiment: its fold, while it is in memory, and its last summary."""
+
+    def __init__(self, places: Places, name: str) -> None:
+        self.name = name
+        self.summary: Summary | None = None
+        """None until its log was first read to its end."""
+        self.turns = 0
+        """How often it was read from before that."""
+        self.gone = False
+        """Whether its log no longer exists."""
+        self.used = -math.inf
+        """When more than its summary was last viewed, in monotonic seconds."""
+        self._places, self._store = places, places.store(name)
+        self._lock = threading.Lock()
+        self._looked = self._noted = -math.inf
+        self._notes = notes.NONE
+        self._alive = False
+        self._start()
+
+    def _start(self) -> None:
+        self._follower, self._fold = Follower(self._store), ExperimentState(self.name)
+        self._pending: deque[tuple[int, list[bytes]]] = deque()
+        """Segments that are not folded yet."""
+        self._folded = True
+        """Whether the fold contains everything that the follower read; False once it was dropped.
+        """
+
+    @property
+    def live(self) -> bool:
+        """Whether it runs, as far as is known."""
+        return self.summary is not None and self.summary.status == "running"
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has a fold in memory that may be dropped."""
+        return self._folded and self._follower.after > 0
+
+    def refresh(self, deadline: float = math.inf) -> None:
+        """Read new events if it is time to, until `deadline` (monotonic seconds), after which
+        `summary` may still be None.
+
+        The summary reports what cannot be read.
+        """
+        with self._lock:
+            self._refresh(deadline)
+
+    @contextmanager
+    def open(self) -> Iterator[ExperimentState | None]:
+        """Yield its current fold, which does not change within the block; None if it cannot be
+        read.
+        """
+        with self._lock:
+            self.used = time.monotonic()
+            if not self._folded:
+                self._start()
+                self._looked = -math.inf
+            self._refresh(math.inf)
+            yield self._fold if self._fold.history.created is not None else None
+
+    def noted(self) -> notes.Notes:
+        """Return its notes, as of a few seconds ago."""
+        now = time.monotonic()
+        if now - self._noted > NOTES_SECONDS[self._places.remote]:
+            self._noted = now
+            try:
+                self._notes = notes.read(self._store)
+            except RegrowError:  # the store is unavailable; the log's problem reports it
+                return self._notes
+        return self._notes
+
+    def drop(self) -> None:
+        """Drop its fold, unless it is in use at this moment."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._fold, self._folded = ExperimentState(self.name), False
+            finally:
+                self._lock.release()
+
+    # ---- under the lock
+
+    def _refresh(self, deadline: float) -> None:
+        began = time.monotonic()
+        if self.summary is not None and began - self._looked < self._pause(self.summary.status):
+            return
+        try:
+            if self._read(deadline):
+                self._looked = began
+        except Vanished:
+            self.gone = True
+        except Unavailable as error:
+            self._looked = began
+            trouble = f"the state store is out of reach ({error.why})"
+            self.summary = replace(
+                self.summary or Summary(name=self.name, status="unreachable"), trouble=trouble
+            )
+        except (RegrowError, LookupError) as error:
+            self._looked = began
+            self._say("damaged", str(error))
+            self._start()  # another experiment may have taken its name
+
+    def _read(self, deadline: float) -> bool:
+        """Read the log; return whether everything was read."""
+        if self.summary is None and self._places.removal_begun(self.name):
+            self._say(
+                "half-removed",
+                f"its removal was cut off; {self._places.command('rm', self.name)} removes the"
+                " rest",
+            )
+            return True
+        self.turns += 1
+        news = False
+        while self._pending or self._fetch():
+            news = True
+            if not self._folded:  # new events arrived after its fold was dropped
+                self._start()
+                continue
+            fold(self._store, self._fold.apply, [self._pending.popleft()])
+            if time.monotonic() > deadline:
+                return False
+        if not self._folded:
+            self.summary = replace(self.summary, trouble="") if self.summary is not None else None
+            return True
+        history = self._fold.history
+        if history.created is None:
+            self._say("empty", "its log holds nothing that can be read yet")
+            return True
+        before = self._alive
+        self._alive = history.closed is None and runs(self._places, self.name)
+        if news or self._alive or before or self.summary is None or self.summary.trouble:
+            self.summary = self._fold.summary(alive=self._alive, now=time.time())
+        return True
+
+    def _fetch(self) -> bool:
+        self._pending.extend(self._follower.read())
+        return bool(self._pending)
+
+    def _pause(self, status: str) -> float:
+        if status == "damaged":
+            return DAMAGED_SECONDS
+        return (LOOK_SECONDS if status == "running" else ENDED_SECONDS)[self._places.remote]
+
+    def _say(self, status: str, trouble: str) -> None:
+        self.summary = Summary(name=self.name, status=status, trouble=trouble)

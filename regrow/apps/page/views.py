@@ -1,0 +1,358 @@
+"""The templates' data: plain texts and numbers from folds and summaries. No requests, and no markup
+but pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+from markupsafe import Markup
+
+from regrow.apps.page import pictures
+from regrow.apps.page.experiment_state import ExperimentState, Summary, differing_keys, status
+from regrow.apps.page.links import Links, Scheduled
+from regrow.infra.state.notes import Notes
+from regrow.infra.state.spec_file import published_spec
+from regrow.search import schedulers
+from regrow.search.history import waste
+from regrow.show.live import text, words
+from regrow.show.live.incidents import Absence, Loss
+from regrow.show.report.report import duration, tiles
+from regrow.show.views import summaries
+from regrow.show.views.comparison import best_configuration, compare, differing, leading
+from regrow.tasks.output.traces import one_line
+
+PER_PAGE = 100
+"""Experiments per page of the list."""
+SAID = 40
+"""Maximum lines of recent incidents."""
+RUNGS = 60
+MOST_COMPARED = 8
+
+
+def moment(t: float) -> dict[str, str]:
+    """Return a time for machines, and as text for browsers without the script."""
+    at = datetime.fromtimestamp(t, UTC)
+    return {"iso": at.isoformat(timespec="seconds"), "told": at.strftime("%Y-%m-%d %H:%M UTC")}
+
+
+def drawn(svg: str) -> Markup:
+    """Mark one of our pictures as safe; users' texts in it are escaped."""
+    return Markup(svg)  # noqa: S704 - pictures.py escapes users' texts
+
+
+def row(one: Summary, links: Links, now: float) -> dict[str, Any]:
+    """Return a row of the list of experiments."""
+    if not one.total:
+        return {
+            "name": one.name,
+            "status": one.status,
+            "trouble": one.trouble,
+            "readable": False,
+            "flow": None,
+        }
+    return {
+        "name": one.name,
+        "status": one.status,
+        "trouble": one.trouble,
+        "readable": True,
+        "goal": one.goal,
+        "ended": one.ended,
+        "total": one.total,
+        "share": round(100 * one.share),
+        "value": "" if one.value is None else f"{one.value:.5g}",
+        "trial": one.best,
+        "spark": drawn(pictures.spark(one.spark, one.spent_steps)),
+        "survived": one.survived,
+        "failed": one.failed,
+        "cost": f"{one.cost:,.2f}" if one.cost is not None else "",
+        "slots": duration(3600 * one.hours),
+        "began": moment(one.began),
+        "heard": moment(one.heard),
+        "ago": text.age(now - one.heard),
+        "ran": duration(one.ran),
+        "left": "" if not one.left else duration(one.left),
+        "flow": flow(links, one.flow_run),
+    }
+
+
+def flow(links: Links, flow_run: str | None) -> str | None:
+    """Return the address of a flow run's page in Prefect, None if there is none."""
+    if links.prefect is None or flow_run is None:
+        return None
+    return f"{links.prefect.rstrip('/')}/runs/flow-run/{quote(flow_run, safe='')}"
+
+
+def planned(found: Sequence[Scheduled], now: float) -> list[dict[str, Any]]:
+    """Return the rows of the schedules."""
+    return [
+        {
+            "name": one.name,
+            "when": one.when,
+            "last": one.last,
+            "next": None if one.next is None else moment(one.next),
+            "in": (
+                ""
+                if one.next is None
+                else "due"
+                if one.next <= now
+                else f"in {text.age(one.next - now)}"
+            ),
+        }
+        for one in found
+    ]
+
+
+def experiment(
+    fold: ExperimentState, summary: Summary, noted: Notes, links: Links, now: float
+) -> dict[str, Any]:
+    """Return everything about one experiment but its trials."""
+    history = fold.history
+    alive = summary.status == "running"
+    counts = [(state.value, count) for state, count in history.counts.items() if count]
+    left = max(0, history.total - len(history.trials))
+    view = summaries.best(history)
+    return {
+        **row(summary, links, now),
+        "tiles": list(tiles(history, alive=alive, now=now)),
+        "counts": counts,
+        "unproposed": left,
+        "bar": drawn(pictures.bar([*counts, *([("left", left)] if left else [])])),
+        "sessions": history.sessions,
+        "why": history.closing.why.rstrip(".") if history.closing is not None else "",
+        "code": summaries.code_line(history),
+        "tags": noted.tags,
+        "notes": [{"at": moment(note.t), "text": note.text} for note in noted.texts[-10:]],
+        "losses": [text.losses(kind, lost) for kind, lost in waste.of_all(history).items()],
+        "said": said(fold),
+        "decisions": decisions(fold),
+        "schedule": schedulers.kind(history.spec.schedule).layout,
+        "config": None if view is None else written(view["config"]),
+        "best_trial": view,
+        "specification": published_spec(history.spec.to_json()).decode().rstrip("\n"),
+    }
+
+
+def written(config: dict[str, Any]) -> str:
+    """Return a configuration as YAML to paste."""
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100).rstrip("\n")
+
+
+def said(fold: ExperimentState) -> list[dict[str, Any]]:
+    """Return what happened, newest first: ends of trials, losses and recoveries."""
+    lines = [(t, line, False) for t, line in fold.board.latest]
+    for incident in fold.board.incidents.kept:
+        if isinstance(incident, Loss):
+            lines.append((incident.t, words.loss(incident) + _went_on(incident), True))
+        else:
+            lines.append((incident.t, _absence(incident), True))
+    newest = sorted(lines, key=lambda line: line[0])[-SAID:]
+    return [{"at": moment(t), "text": line, "loss": loss} for t, line, loss in reversed(newest)]
+
+
+def _went_on(loss: Loss) -> str:
+    also = f"; {loss.also} more failed the same way" if loss.also else ""
+    if loss.back_s is not None:
+        return f"; it went on {words.back(loss)}{also}"
+    return f"{' for good' if loss.final else '; it has not gone on yet'}{also}"
+
+
+def _absence(absence: Absence) -> str:
+    return (
+        f"the driver was gone for {words.seconds(absence.seconds)}; of the {len(absence.lost)}"
+        f" trials that ran then {len(absence.back)} run again"
+    )
+
+
+def decisions(fold: ExperimentState) -> dict[str, Any]:
+    """Return the scheduler's decisions: rungs by bracket, and the latest exploits."""
+    found = fold.board.decisions
+    rungs = [
+        {
+            "bracket": number,
+            "step": found.shown(step),
+            "reached": rung.reached,
+            "stopped": rung.stopped,
+            "waiting": len(rung.waiting),
+            "best": "" if rung.best is None else f"{rung.best:.5g}",
+        }
+        for number, rungs in enumerate(found.rungs.values(), start=1)
+        for step, rung in sorted(rungs.items())
+    ]
+    exploits = [
+        {
+            "at": moment(one.t),
+            "text": (
+                f"trial {one.trial} took the weights of trial {one.source} after step {one.step}: "
+                + (
+                    ", ".join(
+                        f"{name} {text.value(old)} → {text.value(new)}"
+                        for name, old, new in one.changes
+                    )
+                    or "nothing changed"
+                )
+            ),
+        }
+        for one in list(found.exploits)[-20:][::-1]
+    ]
+    return {
+        "rungs": rungs[:RUNGS],
+        "brackets": len(found.rungs),
+        "exploits": exploits,
+        "exploited": found.exploited,
+        "more": max(0, len(rungs) - RUNGS),
+    }
+
+
+def comparison(
+    folds: dict[str, ExperimentState], alive: dict[str, bool], now: float
+) -> dict[str, Any]:
+    """Return several experiments as curves and tables. `kinds`: their objectives; with more than
+    one they cannot be compared.
+    """
+    courses = [fold.climb.course(name, alive=alive[name]) for name, fold in folds.items()]
+    kinds = differing(courses)
+    histories = [course.history for course in courses]
+    found: dict[str, Any] = {
+        "labels": [
+            {"name": course.label, "hue": place % pictures.HUES}
+            for place, course in enumerate(courses)
+        ],
+        "kinds": kinds,
+        "differing": [
+            (key, [_set(key, value) for value in values])
+            for key, values in differing_keys(histories)
+        ],
+        "charts": [],
+        "outcomes": [],
+        "settings": [],
+    }
+    if not courses or len(kinds) > 1:
+        return found
+    view = compare(courses, now)
+    for one in view["experiments"]:
+        one["status"] = status(folds[one["name"]].history, alive=alive[one["name"]])
+    paid = all(one["cost"] is not None for one in view["experiments"])
+    ways: list[tuple[str, list[tuple[Sequence[float | None], float]]]] = [
+        ("steps of all trials", [(c.steps, c.spent[0]) for c in courses]),
+        (
+            "seconds, from each session's first attempt",
+            [(c.seconds, c.ran(now if c.alive else None)) for c in courses],
+        ),
+        (
+            (
+                "cost",
+                [
+                    (c.money, one["cost"])
+                    for c, one in zip(courses, view["experiments"], strict=True)
+                ],
+            )
+            if paid
+            else (
+                "slot-hours",
+                [
+                    (c.hours, one["slot_hours"])
+                    for c, one in zip(courses, view["experiments"], strict=True)
+                ],
+            )
+        ),
+    ]
+    for across, lines in ways:
+        curves = [
+            pictures.Curve(
+                label=c.label,
+                points=list(zip([x or 0.0 for x in xs], c.value, strict=True)),
+                end=end,
+            )
+            for c, (xs, end) in zip(courses, lines, strict=True)
+        ]
+        svg = pictures.chart(curves, across, f"best {view['metric']} so far")
+        found["charts"].append({"title": f"By {across.partition(',')[0]}", "svg": drawn(svg)})
+    return {**found, "outcomes": _outcomes(view), "settings": _settings(courses)}
+
+
+def _outcomes(view: dict[str, Any]) -> list[dict[str, Any]]:
+    all_ = view["experiments"]
+    values = [None if one["best"] is None else one["best"]["value"] for one in all_]
+    rows = [
+        (
+            f"best {view['metric']}",
+            ["" if v is None else f"{v:.6g}" for v in values],
+            leading(values, view["mode"]),
+        ),
+        (
+            "of trial",
+            [
+                f"{o['best']['trial']} at step {o['best']['step']}" if o["best"] else ""
+                for o in all_
+            ],
+            [],
+        ),
+        ("status", [one["status"] for one in all_], []),
+        ("trials", [f"{one['trials']:,} of {one['total']:,}" for one in all_], []),
+        (
+            "done, stopped, failed",
+            [f"{one['done']:,}, {one['stopped']:,}, {one['failed']:,}" for one in all_],
+            [],
+        ),
+    ]
+    for key, title in (
+        ("steps", "steps"),
+        ("wasted_steps", "steps done again"),
+        ("losses", "losses"),
+    ):
+        rows.append(
+            (title, [f"{one[key]:,}" for one in all_], leading([one[key] for one in all_], "min"))
+        )
+    rows.append(
+        (
+            "time",
+            [duration(one["ran_s"]) for one in all_],
+            leading([one["ran_s"] for one in all_], "min"),
+        )
+    )
+    hours = [one["slot_hours"] for one in all_]
+    rows.append(("slot-hours", [f"{span:.3g}" for span in hours], leading(hours, "min")))
+    if any(one["cost"] is not None for one in all_):
+        money = [one["cost"] for one in all_]
+        cells = ["" if price is None else f"{price:,.2f}" for price in money]
+        rows.append(("cost", cells, [] if None in money else leading(money, "min")))
+    return [
+        {"title": title, "cells": [(cell, n in best) for n, cell in enumerate(cells)]}
+        for title, cells, best in rows
+    ]
+
+
+def _settings(courses: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the configurations that reached the best values; differing parameters first."""
+    configs = [best_configuration(one) for one in courses]
+    names = dict.fromkeys(name for config in configs for name in config)
+    rows = [
+        {
+            "name": name,
+            "cells": ["-" if name not in config else _said(config[name]) for config in configs],
+            "differs": any(
+                name not in config or config[name] != configs[0].get(name) for config in configs
+            ),
+        }
+        for name in names
+    ]
+    return sorted(rows, key=lambda one: not one["differs"])
+
+
+def _set(key: str, value: Any) -> str:
+    """Format a specification's value at a key; a missing top-level key has its default."""
+    return "default" if value is None and "." not in key else _said(value)
+
+
+def _said(value: Any) -> str:
+    shown = (
+        one_line(text.value(value))
+        if not isinstance(value, dict | list)
+        else one_line(text.pasted(value))
+    )
+    return "-" if value is None else shown if len(shown) <= 200 else f"{shown[:199]}…"

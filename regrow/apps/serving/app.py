@@ -1,0 +1,355 @@
+"""The HTTP application of one answering process: its routes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+
+from regrow.apps.serving import documented
+from regrow.apps.serving.access import rules
+from regrow.apps.serving.batching import Overloaded
+from regrow.apps.serving.limits import Body, Counting, CountingRows, Full, Rooms, TooMuch
+from regrow.apps.serving.metrics import Counted
+from regrow.apps.serving.mlflow_model import PARQUET, Logged
+from regrow.apps.serving.models import Model, Models
+from regrow.apps.serving.served import Served
+from regrow.infra.machine.guard import Guard, Token
+from regrow.tasks.output.traces import in_a_line, user_trace
+
+MOST_ERRORS = 20
+"""Maximum number of errors that an answer lists for one request's inputs."""
+HTTP_500 = 500
+"""Status if the model could not answer."""
+MOST_LISTED = 10_000
+"""If a request has more errors than this, only their number is reported: pydantic lists all of them
+or none, at 1 KB each.
+"""
+MOST_LETTERS = 200
+"""Maximum length of a name or a message in a reported error."""
+SAMPLE_BYTES = 1 << 20
+"""A larger input is not kept as the last input."""
+PART_BYTES = 64 * 1024
+"""Bytes of a body that are counted at a time, which takes some milliseconds."""
+PARSED_AT_ONCE = 16 * 1024
+"""A body up to this size is parsed on the event loop: passing it to a thread takes longer."""
+REST_SECONDS = 0.25
+"""Maximum pause after a large body was parsed, in which other requests are answered."""
+_LOG = logging.getLogger("regrow.apps.serving")
+
+
+class Refusal(Exception):
+    """A refused request: its status and detail."""
+
+    def __init__(self, status: int, detail: Any) -> None:
+        super().__init__(status, detail)
+        self.status, self.detail = status, detail
+
+
+class Answers:
+    """The routes, and their shared state."""
+
+    path = "/predict"
+
+    def __init__(
+        self, kind: type[Served], models: Models, metrics: Counted, experiment: str, gate: str = ""
+    ) -> None:
+        self.kind, self.models, self.metrics, self.experiment = kind, models, metrics, experiment
+        self.gate = gate
+        self.sample: str | None = None
+        """The last input that a model has answered, as JSON."""
+        self._input: type[BaseModel] = kind.Input
+        self._rooms = Rooms(kind)
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="parser")
+        self._rests_until = 0.0
+        self._inputs = TypeAdapter(list[kind.Input])  # type: ignore[name-defined]  # a type that is known at run time
+
+    def app(self, secret: bytes, *, beyond: bool = False) -> FastAPI:
+        """Make the application; every path but /healthz and /readyz requires the token of `secret`
+        (access.py).
+
+        `beyond`: it listens on more than the loopback.
+        """
+        made = FastAPI(title=self.experiment, docs_url=None, redoc_url=None, openapi_url=None)
+        made.add_api_route(self.path, self.predict, methods=["POST"], response_model=None)
+        for path, answer in self.told_about.items():
+            made.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
+        made.add_middleware(Guard, entry=Token(secret), rules=rules(beyond=beyond))
+        return made
+
+    @property
+    def told_about(self) -> dict[str, Callable[[], Coroutine[Any, Any, Response]]]:
+        """The routes with information about the server, by path."""
+        return {
+            "/healthz": self.healthz,
+            "/readyz": self.readyz,
+            "/version": self.version,
+            "/metrics": self.told,
+            "/docs": self.docs,
+            "/openapi.json": self.openapi,
+        }
+
+    # ---- predictions
+
+    async def predict(self, request: Request) -> Response:
+        """Answer one input, or a list of inputs; the answer has the same form."""
+        began = time.perf_counter()
+        model: Model | None = None
+        body = Body(self._rooms, self.kind.max_body, self._counting(request))
+        try:
+            await self._fill(body, request)
+            sample = self._sample(body.content)
+            inputs, several = await self._parsed(bytes(body.content), request)
+            body.let_go()
+            model = self.models.pick()
+            if model is None:
+                raise Refusal(503, "no model is loaded yet")
+            answer = await self._computed(model, inputs, several=several)
+            if sample is not None and inputs and not several:
+                self.sample = sample
+        except Refusal as refusal:
+            retry = {"Retry-After": "1"} if refusal.status == 503 else {}
+            answer = JSONResponse({"detail": refusal.detail}, refusal.status, retry)
+        finally:
+            body.close()
+        if model is not None:
+            answer.headers.update(model.headers)
+            model.answered += 1
+            model.failed += answer.status_code == HTTP_500
+        trial = "" if model is None else str(model.chosen.trial)
+        self.metrics.answered(trial, answer.status_code, time.perf_counter() - began)
+        return answer
+
+    async def _fill(self, body: Body, request: Request) -> None:
+        told = request.headers.get("content-length", "")
+        try:
+            if told.isdigit() and int(told) > self.kind.max_body:
+                raise TooMuch(f"the body is larger than {self.kind.max_body} bytes")
+            async for part in request.stream():
+                for start in range(0, len(part), PART_BYTES):
+                    body.take(part[start : start + PART_BYTES])
+                    if len(part) > PART_BYTES:
+                        await asyncio.sleep(0)  # lets other requests be answered
+        except ClientDisconnect:
+            # The client has gone, but the status is counted.
+            raise Refusal(400, "the body ended early") from None
+        except TooMuch as much:
+            raise Refusal(413, str(much)) from None
+        except Full:
+            raise Refusal(503, "the requests that are under way hold too much already") from None
+
+    def _counting(self, request: Request) -> Counting | CountingRows | None:
+        """Return the counter for the values of a body; None: they are not counted."""
+        return Counting(self.kind.max_items)
+
+    def _sample(self, body: bytearray) -> str | None:
+        """Return the body to keep for the next warm-up, None if it is too large."""
+        return body.decode(errors="replace") if len(body) <= SAMPLE_BYTES else None
+
+    async def _parsed(self, body: bytes, request: Request) -> tuple[list[Any], bool]:
+        """See _read; a large body is parsed in a thread, one at a time, while other requests are
+        answered.
+        """
+        if len(body) <= PARSED_AT_ONCE:
+            return self._read(body, request)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._parser, self._in_turn, body, request
+        )
+
+    def _in_turn(self, body: bytes, request: Request) -> tuple[list[Any], bool]:
+        """See _read; pauses first, because pydantic holds the GIL: consecutive large bodies would
+        block everything else.
+        """
+        time.sleep(max(0.0, self._rests_until - time.monotonic()))
+        began = time.monotonic()
+        try:
+            return self._read(body, request)
+        finally:
+            ended = time.monotonic()
+            self._rests_until = ended + min(ended - began, REST_SECONDS)
+
+    def _read(self, body: bytes, request: Request) -> tuple[list[Any], bool]:
+        """Return the inputs, and whether they came as a list."""
+        several = body.lstrip()[:1] == b"["
+        try:
+            inputs = (
+                self._inputs.validate_json(body)
+                if several
+                else [self._input.model_validate_json(body)]
+            )
+        except ValidationError as error:
+            raise Refusal(422, _told_wrong(error)) from None
+        except Exception as error:  # noqa: BLE001 - raised by the user's validators
+            _LOG.error(
+                "%s raised %s\n%s",
+                self._input.__name__,
+                in_a_line(error),
+                user_trace(error).rstrip(),
+            )
+            raise Refusal(
+                500, f"Input raised {type(error).__name__}; the log of the server has its traceback"
+            ) from None
+        if len(inputs) > self.kind.max_inputs:
+            raise Refusal(
+                413, f"{len(inputs)} inputs are more than the {self.kind.max_inputs} of one request"
+            )
+        return inputs, several
+
+    async def _computed(self, model: Model, inputs: list[Any], *, several: bool) -> Response:
+        try:
+            results = await model.batcher.ask(inputs)
+        except Overloaded:
+            raise Refusal(503, f"{self.kind.max_waiting} inputs are waiting already") from None
+        if (
+            wrong := next((one for one in results if not isinstance(one, bytes)), None)
+        ) is not None:
+            _LOG.error(
+                "trial %d: predict raised %s\n%s",
+                model.chosen.trial,
+                in_a_line(wrong),
+                user_trace(wrong).rstrip(),
+            )
+            # The exception's message is not sent, since it may contain confidential data.
+            raise Refusal(
+                500,
+                f"predict raised {type(wrong).__name__}; the log of the server has its traceback",
+            )
+        outputs = [one for one in results if isinstance(one, bytes)]
+        if sum(map(len, outputs)) > self.kind.max_answer:
+            raise Refusal(
+                500, f"the answer is larger than {self.kind.max_answer} bytes (max_answer)"
+            )
+        return self._response(outputs, several=several)
+
+    def _response(self, outputs: list[bytes], *, several: bool) -> Response:
+        body = b"[" + b",".join(outputs) + b"]" if several else outputs[0]
+        return Response(body, media_type="application/json")
+
+    # ---- information about the server
+
+    async def healthz(self) -> Response:
+        """Answer that the process is alive."""
+        return PlainTextResponse("ok\n")
+
+    async def readyz(self) -> Response:
+        """Answer whether a model is loaded."""
+        if self.models.main is None:
+            return PlainTextResponse("no model is loaded yet\n", 503)
+        return PlainTextResponse("ok\n")
+
+    async def version(self) -> Response:
+        """Answer which checkpoints are served."""
+        main, canary = self.models.main, self.models.canary
+        return JSONResponse(
+            {
+                "experiment": (main is not None and main.chosen.experiment) or self.experiment,
+                **({"gate": self.gate} if self.gate else {}),
+                **(_told(main) if main is not None else {"trial": None}),
+                "canary": (
+                    None
+                    if canary is None
+                    else {**_told(canary), "percent": round(100 * self.models.share, 6)}
+                ),
+            }
+        )
+
+    async def told(self) -> Response:
+        """Answer the metrics of all processes together."""
+        return Response(self.metrics.text(), headers={"Content-Type": self.metrics.content_type})
+
+    async def openapi(self) -> Response:
+        """Answer the OpenAPI description."""
+        return JSONResponse(documented.openapi(self.kind, self.experiment))
+
+    async def docs(self) -> Response:
+        """Answer the same as a page for people."""
+        return HTMLResponse(
+            documented.page(self.kind, self.experiment),
+            headers={"Content-Security-Policy": documented.POLICY},
+        )
+
+
+def _told(model: Model) -> dict[str, Any]:
+    told = model.chosen
+    return {
+        "trial": told.trial,
+        "step": told.step,
+        "metric": told.metric,
+        "value": told.value,
+        "manifest": told.manifest,
+        "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(told.since)),
+    }
+
+
+def _told_wrong(error: ValidationError) -> list[dict[str, Any]]:
+    """Return what is wrong with the inputs, without their values: they may be large, and the client
+    has them.
+    """
+    if error.error_count() > MOST_LISTED:
+        said = f"{error.error_count()} values are wrong; send fewer to be told which"
+        return [{"type": "too_many_errors", "loc": ["body"], "msg": said}]
+    listed = error.errors(include_url=False, include_context=False, include_input=False)[
+        :MOST_ERRORS
+    ]
+    return [
+        {
+            "type": one["type"],
+            "msg": one["msg"][:MOST_LETTERS],
+            "loc": [
+                "body",
+                *(key[:MOST_LETTERS] if isinstance(key, str) else key for key in one["loc"]),
+            ],
+        }
+        for one in listed
+    ]
+
+
+class Invocations(Answers):
+    """Answers as `mlflow models serve` does: a request is passed to the model unchanged."""
+
+    path = "/invocations"
+
+    @property
+    def told_about(self) -> dict[str, Callable[[], Coroutine[Any, Any, Response]]]:
+        """See Answers; the model's signature in MLflow describes its inputs."""
+        told = {
+            path: answer
+            for path, answer in super().told_about.items()
+            if path not in ("/docs", "/openapi.json")
+        }
+        return {**told, "/ping": self.readyz}
+
+    def _counting(self, request: Request) -> Counting | CountingRows | None:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind == PARQUET:  # see Logged
+            return None
+        return (CountingRows if kind == "text/csv" else Counting)(self.kind.max_items)
+
+    def _sample(self, body: bytearray) -> str | None:
+        return None
+
+    def _read(self, body: bytes, request: Request) -> tuple[list[Any], bool]:
+        return [
+            self.kind.Input(
+                data=body, content_type=request.headers.get("content-type", "application/json")
+            )
+        ], False
+
+    def _response(self, outputs: list[bytes], *, several: bool) -> Response:
+        answer = self.kind.Output.model_validate_json(outputs[0])
+        return Response(answer.body, answer.status, media_type=answer.content_type)
+
+
+def answers(
+    kind: type[Served], models: Models, metrics: Counted, experiment: str, gate: str = ""
+) -> Answers:
+    """Make the routes for models of this class."""
+    return (Invocations if kind is Logged else Answers)(kind, models, metrics, experiment, gate)

@@ -1,0 +1,152 @@
+"""Checks `serve:` before anything runs: the class's file, the gate's metrics, the host.
+
+The form is checked in `search/spec/serve.py`; everything else is checked by the server.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from regrow.apps.serving.gate import GateEvaluator
+from regrow.infra.log.reading import stream_events
+from regrow.infra.machine.addresses import non_loopback
+from regrow.infra.state.places import Places
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.search.recurrence import experiments_of
+from regrow.search.rollout import Gate
+from regrow.search.spec import Spec
+from regrow.tasks.attempt.trainable import check_syntax, locate, parsed
+from regrow.tasks.errors import UserCodeError, UserError
+from regrow.tasks.output.traces import in_a_line, user_trace
+
+
+def check(spec: Spec, places: Places) -> list[str]:
+    """Return warnings for people, a line each. Raises SpecError, and UserCodeError for a syntax
+    error in the class's file.
+    """
+    if (serve := spec.serve) is None:
+        return []
+    if serve.model is not None:
+        _model(serve.model, spec.working_dir)
+    try:
+        non_loopback(serve.host)
+    except UserError:
+        hint = "give one, or 0.0.0.0 for all that it has"
+        raise SpecError(
+            "serve.host", serve.host, "is no name or address of this machine", hint
+        ) from None
+    return [] if serve.gates is None else _gate(serve.gates, spec, places)
+
+
+def _model(path: str, folder: str | None) -> None:
+    try:
+        if (file := locate(path, folder)) is not None:
+            check_syntax(file, path)
+            _glance_at_class(file, path)
+    except SpecError as error:
+        raise SpecError(
+            "serve.model",
+            path,
+            error.problem,
+            error.hint.replace("file.py:function", "FILE.py:CLASS"),
+        ) from None
+    except (SyntaxError, ValueError) as error:  # the file is not text
+        told = SpecError("serve.model", path, f"cannot be imported: {in_a_line(error)}")
+        raise UserCodeError(str(told), user_trace(error)) from error
+
+
+def _glance_at_class(file: Path, path: str) -> None:
+    """Check a class defined at the top level by its source, without running it; only certain errors
+    are reported.
+    """
+    name = path.partition(":")[2]
+    _, tree = parsed(file)
+    found = [one for one in tree.body if getattr(one, "name", None) == name]
+    if len(found) != 1 or _may_change(tree, name):
+        return
+    (one,) = found
+    if not isinstance(one, ast.ClassDef):
+        raise SpecError("serve.model", path, "is no class", f"write `class {name}(rg.Served):`")
+    if one.keywords or one.decorator_list:
+        return
+    if not one.bases:
+        raise SpecError(
+            "serve.model", path, "is no subclass of rg.Served", f"write `class {name}(rg.Served):`"
+        )
+    if [ast.unparse(base).rpartition(".")[2] for base in one.bases] != ["Served"]:
+        return  # other base classes may define what it lacks
+    within = list(ast.walk(one))
+    there = {
+        node.name
+        for node in within
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    there |= {
+        node.id for node in within if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    there |= {node.asname or node.name for node in within if isinstance(node, ast.alias)}
+    if missing := [member for member in ("Input", "load", "predict") if member not in there]:
+        forms = {
+            "Input": "class Input(pydantic.BaseModel)",
+            "load": "def load(self, folder, config)",
+            "predict": "def predict(self, inputs)",
+        }
+        hint = f"write `{'`, `'.join(forms[member] for member in missing)}` in it"
+        raise SpecError("serve.model", path, f"has no {' and no '.join(missing)}", hint)
+
+
+def _may_change(tree: ast.Module, name: str) -> bool:
+    """Return whether a module may rebind the name or an attribute of it, or defines its own class
+    `Served`.
+    """
+    for node in ast.walk(tree):
+        bound = node.value if isinstance(node, ast.Attribute) else node
+        if (
+            isinstance(bound, ast.Name)
+            and bound.id == name
+            and isinstance(getattr(node, "ctx", None), ast.Store)
+        ):
+            return True
+        if isinstance(node, ast.ClassDef) and node.name == "Served":
+            return True
+        if isinstance(node, ast.Name) and node.id in ("setattr", "globals", "exec"):
+            return True
+    return False
+
+
+def _gate(gate: Gate, spec: Spec, places: Places) -> list[str]:
+    """Check the gate's metrics. A metric that the file does not name may still be reported: earlier
+    runs show it.
+    """
+    named = {one.name for one in spec.metrics} | {one.metric for one in spec.limits}
+    if not (unknown := [name for name in gate.metrics if name not in named]):
+        return []
+    there = places.experiments()
+    newest = (
+        spec.name
+        if spec.name in there
+        else next(iter(reversed(experiments_of(spec.name, there))), None)
+    )
+    if newest is not None:
+        passing = GateEvaluator(gate=gate)
+        for event in stream_events(places.store(newest)):
+            passing.apply(event)
+        if passing.seen:
+            if wrong := [name for name in unknown if name not in passing.seen]:
+                problem = f"no trial of {newest} has reported {wrong[0]!r}"
+                raise SpecError(
+                    "serve.gate",
+                    gate.text,
+                    problem,
+                    nearest(wrong[0], sorted(passing.seen | named)),
+                )
+            return []
+    near = f" ({hint})" if (hint := nearest(unknown[0], sorted(named))).startswith("did") else ""
+    return [
+        (
+            f"serve.gate: the file names no metric {unknown[0]!r}{near}; if no trial reports it,"
+            " nothing is served"
+        )
+    ]

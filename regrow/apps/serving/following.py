@@ -1,0 +1,353 @@
+"""From the log to a served model: polls the log, chooses, restores and offers checkpoints. It only
+reads the state.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from regrow.apps.serving.choosing import Candidate, candidates, config_of
+from regrow.apps.serving.gate import GateEvaluator
+from regrow.apps.serving.messages import Chosen, Refused, Role
+from regrow.apps.serving.status import ServingStatus
+from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.log.reading import fold
+from regrow.search.errors import SpecError
+from regrow.search.events import AnyEvent
+from regrow.search.history import History
+from regrow.search.rollout import Gate
+from regrow.tasks.checkpoint.saving import Restored, restore
+from regrow.tasks.errors import RegrowError, UserCodeError, UserError
+from regrow.tasks.ports.store import Store, Unavailable
+
+_LOG = logging.getLogger("regrow.apps.serving")
+LOOK_SECONDS = (1.0, 2.0)
+"""Seconds between polls of the log: in a folder, in a bucket."""
+MOST_TOLD = 5
+"""Maximum number of skipped checkpoints that are logged at a time."""
+MOST_ALIKE = 4
+"""A server that does not follow gives up after the class has refused this many trials' checkpoints
+with the same traceback.
+"""
+TROUBLE_SECONDS = 10.0
+"""Seconds between polls while the log cannot be read, or a checkpoint cannot be restored."""
+
+
+class ModelSource(Protocol):
+    """Source of checkpoints."""
+
+    def candidates(self, history: History, trial: int | None) -> list[Candidate]:
+        """Return the checkpoints that could be served, best first; `trial`: only of that trial,
+        None: of all.
+        """
+        ...
+
+    def fetch(self, history: History, wanted: Sequence[Candidate], folder: Path) -> Restored:
+        """Restore the first of them that exists and is intact, as `folder`. Raises Unavailable and
+        OSError if none can be fetched now.
+        """
+        ...
+
+
+class Checkpoints:
+    """The checkpoints in the experiment's store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def candidates(self, history: History, trial: int | None) -> list[Candidate]:
+        """See Source."""
+        return candidates(history, trial)
+
+    def fetch(self, history: History, wanted: Sequence[Candidate], folder: Path) -> Restored:
+        """See Source. If the experiment deletes one while it is fetched, the next best
+        is fetched.
+        """
+        return restore(self._store, [one.manifest for one in wanted], folder)
+
+
+class Replicated(Protocol):
+    """Receiver of new models. Implemented by `Replicas`."""
+
+    def offer(self, chosen: Chosen) -> Refused | None:
+        """See Replicas."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to serve in a role: the best checkpoint of all trials (`trial` None), or of
+    one trial.
+    """
+
+    role: Role
+    trial: int | None = None
+
+
+@dataclass(kw_only=True)
+class Following:
+    """Serves the checkpoints of one experiment."""
+
+    name: str
+    store: Store
+    source: ModelSource
+    replicas: Replicated
+    wanted: tuple[Wanted, ...]
+    scratch: Path
+    """Folder for checkpoints' files; removed with the server."""
+    gate: Gate | None = None
+    """Conditions that a checkpoint must meet at its own step; None: none."""
+    standing: ServingStatus = field(default_factory=ServingStatus)
+    """Receives the status."""
+    history: History = field(init=False)
+    serving: dict[Role, Chosen] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    """Manifests that are not tried again."""
+    last: Refused | None = None
+    """The last refusal, None if the last offer succeeded."""
+    _passing: GateEvaluator | None = None
+    _turned: set[str] = field(default_factory=set)
+    """Manifests whose rejection by the gate was logged."""
+    _ranks: dict[Role, float] = field(default_factory=dict)
+    _count: int = 0
+    _alike: set[int] = field(default_factory=set)
+    """Trials whose checkpoints were refused consecutively with the same traceback."""
+
+    def __post_init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._follower, self.history = Follower(self.store), History(self.name)
+        self._passing = None if self.gate is None else GateEvaluator(gate=self.gate)
+
+    def read(self) -> bool:
+        """Read to the log's end; return whether there were new events. Raises what the follower
+        raises.
+        """
+
+        def apply(event: AnyEvent) -> None:
+            self.history.apply(event)
+            if self._passing is not None:
+                self._passing.apply(event)
+
+        news = False
+        while segments := self._follower.read():
+            news = True
+            fold(self.store, apply, segments)
+        return news
+
+    def settle(self, stop: threading.Event, *, most_alike: float = math.inf) -> None:
+        """Serve the best checkpoints of the log so far.
+
+        If a checkpoint is refused, the next best is tried, but not after those of `most_alike`
+        trials were refused with the same traceback. Raises Unavailable and OSError if a checkpoint
+        cannot be restored now.
+        """
+        for wanted in self.wanted:
+            while (
+                not stop.is_set()
+                and len(self._alike) < most_alike
+                and (better := self.better(wanted))
+            ):
+                self._serve(wanted.role, better, stop)
+
+    def better(self, wanted: Wanted) -> list[Candidate]:
+        """Return the checkpoints that are better than the served one, best first."""
+        rank = self._ranks.get(wanted.role)
+        found = [
+            one
+            for one in self.source.candidates(self.history, wanted.trial)
+            if one.manifest not in self.refused and (rank is None or one.rank < rank)
+        ]
+        return found if self._passing is None else self._passed(found, self._passing)
+
+    def _passed(self, found: list[Candidate], passing: GateEvaluator) -> list[Candidate]:
+        """Return those that the gate accepts. If it rejects the best, which would be served, that
+        is logged once.
+        """
+        passed = [one for one in found if passing.passes(one.trial, one.step)]
+        if found and found[0] not in passed and found[0].manifest not in self._turned:
+            self._turned.add(found[0].manifest)
+            turned = passing.told(found[0].trial, found[0].step)
+            _LOG.info("the gate %s turned away %s", passing.gate.text, turned)
+            self.standing.refuses(f"{self.name}: {turned} does not meet {passing.gate.text}")
+        return passed
+
+    def wrong_gate(self, *, at_once: bool = False) -> str:
+        """Return what is wrong with a gate on an unknown metric, else "". It is reported
+        immediately if `at_once`, else when a trial is done without the metric.
+        """
+        passing = self._passing
+        return (
+            passing.unknown()
+            if passing is not None and not self.serving and (at_once or passing.ended)
+            else ""
+        )
+
+    def _serve(self, role: Role, better: list[Candidate], stop: threading.Event) -> None:
+        self._count += 1
+        folder = self.scratch / f"{self._count}"
+        restored = self.source.fetch(self.history, better, folder)
+        for place, (manifest, why) in enumerate(restored.skipped):
+            self.refused.add(manifest)
+            self.last = Refused(manifest=manifest, why=why)
+            if place < MOST_TOLD:
+                _LOG.warning("passed over %s: %s", manifest, why)
+                self.standing.refuses(f"{self.name}: {manifest}: {why}")
+        found = next((one for one in better if one.manifest == restored.manifest), None)
+        if found is None:
+            return
+        objective = self.history.objective
+        chosen = Chosen(
+            role=role,
+            trial=found.trial,
+            step=found.step,
+            metric=objective.name,
+            mode=objective.mode,
+            value=found.value,
+            manifest=found.manifest,
+            folder=str(folder),
+            config=config_of(self.history, found),
+            since=time.time(),
+            experiment=self.name,
+        )
+        before_it, self.last = self.last, self.replicas.offer(chosen)
+        if self.last is not None:
+            self.refused.add(found.manifest)
+            shutil.rmtree(folder, ignore_errors=True)
+            trace = f"\n{self.last.trace.rstrip()}" if self.last.trace else ""
+            same = before_it is not None and (before_it.why, before_it.trace) == (
+                self.last.why,
+                self.last.trace,
+            )
+            self._alike = {*(self._alike if same else ()), chosen.trial} if trace else set()
+            if trace and same:
+                trace = (
+                    ", as the one before; the code is read anew when the server is started again"
+                )
+            if not stop.is_set():
+                _LOG.error("refused %s: %s%s", told(chosen), self.last.why, trace)
+                self.standing.refuses(f"{self.name}: {told(chosen)}: {self.last.why}")
+            return
+        before, self.serving[role], self._ranks[role] = self.serving.get(role), chosen, found.rank
+        self.standing.serves(role, chosen)
+        where = "the canary is " if role == "canary" else "serving "
+        _LOG.info(
+            "%s%s%s",
+            where,
+            told(chosen),
+            f", in place of {told(before)}" if before is not None else "",
+        )
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove the files of all but the last two checkpoints: requests to the previous one may be
+        pending.
+        """
+        kept = {Path(one.folder).name for one in self.serving.values()} | {str(self._count - 1)}
+        for folder in self.scratch.iterdir():
+            if folder.name.isdigit() and folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # ---- while it is served
+
+    def once(self, stop: threading.Event) -> None:
+        """Serve the current state of the log. Raises UserError and UserCodeError if nothing can be
+        served.
+        """
+        self.read()
+        for wanted in self.wanted:
+            if wanted.trial is not None and wanted.trial >= len(self.history.trials):
+                option = "--canary" if wanted.role == "canary" else "--trial"
+                raise UserError(
+                    f"{option}: {self.name!r} has no trial {wanted.trial} (it has"
+                    f" {len(self.history.trials)})"
+                )
+        if wrong := self.wrong_gate(at_once=True):
+            raise UserError(wrong)
+        try:
+            self.settle(stop, most_alike=MOST_ALIKE)
+        except OSError as error:
+            raise UserError(
+                f"{self.scratch} cannot take a checkpoint's files ({error}); TMPDIR names another"
+                " place"
+            ) from error
+        if stop.is_set():
+            return
+        for wanted in self.wanted:
+            if wanted.role in self.serving:
+                continue
+            whose = f"trial {wanted.trial}" if wanted.trial is not None else "no trial"
+            if (
+                self.last is None
+                and self.gate is not None
+                and candidates(self.history, wanted.trial)
+            ):
+                raise UserError(
+                    f"nothing to serve: {whose} of {self.name!r} has a checkpoint that meets"
+                    f" {self.gate.text}"
+                )
+            if self.last is None:
+                does = (
+                    "has saved no checkpoint that is kept"
+                    if wanted.trial is not None
+                    else "has saved a checkpoint yet"
+                )
+                raise UserError(
+                    f"nothing to serve: {whose} of {self.name!r} {does}; --follow waits for one"
+                )
+            why = f"nothing to serve: {self.last.manifest}: {self.last.why}"
+            if left := len(self.better(wanted)):
+                why += (
+                    f"; those of {len(self._alike)} trials were refused in the same way, {left}"
+                    " others were not tried"
+                )
+            raise UserCodeError(why, self.last.trace) if self.last.trace else UserError(why)
+
+    def follow(self, stop: threading.Event, *, remote: bool) -> None:
+        """Serve the log's changes until `stop` is set; a problem is logged once and retried.
+
+        Raises UserError for a gate on a metric that the experiment does not have.
+        """
+        trouble = ""
+        fresh = True
+        while not stop.is_set():
+            pause, before = LOOK_SECONDS[remote], trouble
+            try:
+                if self.read() or fresh or before:
+                    self.settle(stop)
+                trouble, fresh = "", False
+            except Vanished as gone:
+                trouble, pause = str(gone), TROUBLE_SECONDS
+                self._begin()
+                self._ranks.clear()  # another experiment may appear under this name
+                self.refused.clear()
+            except (Unavailable, OSError) as error:
+                trouble, pause = str(error), TROUBLE_SECONDS
+            except (RegrowError, SpecError, LookupError) as error:
+                trouble, pause = str(error), TROUBLE_SECONDS
+                self._begin()
+            if wrong := self.wrong_gate():
+                raise UserError(wrong)
+            self.standing.troubled(trouble)
+            if trouble and trouble != before:
+                _LOG.warning(
+                    "%s: %s; %s",
+                    self.name,
+                    trouble,
+                    "what is served stays" if self.serving else "waiting",
+                )
+            stop.wait(pause)
+
+
+def told(chosen: Chosen) -> str:
+    """Describe a checkpoint for people."""
+    return f"trial {chosen.trial}, step {chosen.step}, {chosen.metric} {chosen.value:.6g}"

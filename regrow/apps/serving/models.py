@@ -1,0 +1,95 @@
+"""The models of one process: which one a request gets, and how one replaces another."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from regrow.apps.serving.batching import Batcher, Limits
+from regrow.apps.serving.messages import Chosen, Role
+from regrow.apps.serving.served import Served
+from regrow.apps.serving.users_class import Computing
+
+
+class Model:
+    """A loaded checkpoint that answers requests."""
+
+    def __init__(
+        self, chosen: Chosen, computing: Computing, kind: type[Served], told: Any = None
+    ) -> None:
+        self.chosen = chosen
+        self.answered = self.failed = 0
+        self.headers = {"Regrow-Trial": str(chosen.trial), "Regrow-Step": str(chosen.step)}
+
+        def run(inputs: list[Any]) -> Any:
+            if told is not None:
+                told(str(chosen.trial), len(inputs))
+            return computing.run(inputs)
+
+        limits = Limits(most=kind.max_batch, wait=kind.max_wait, waiting=kind.max_waiting)
+        self.batcher = Batcher(run, limits, computing.thread)
+
+
+class Models:
+    """The main model and, if there is one, the canary, which gets `share` (0 to 1) of
+    the requests.
+    """
+
+    def __init__(self, share: float = 0.0, chance: random.Random | None = None) -> None:
+        self.share = share
+        self.main: Model | None = None
+        self.canary: Model | None = None
+        self.next: dict[Role, Model] = {}
+        """Loaded models that wait until every other process has loaded them, too."""
+        self._chance = chance or random.Random()  # noqa: S311 - which request the canary gets is not security-relevant
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def pick(self) -> Model | None:
+        """Return the model for the next request; None if there is none.
+
+        The choice is random: clients that alternate would otherwise always get the same model. The
+        first model answers as soon as it is loaded, even before the switch: another process may
+        have switched already and told its client that the server is ready.
+        """
+        if self.canary is not None and self._chance.random() < self.share:
+            return self.canary
+        return self.main or self.next.get("main")
+
+    def release(self, role: Role, manifest: str) -> None:
+        """Switch to the waiting model if it has this manifest."""
+        if role in self.next and self.next[role].chosen.manifest == manifest:
+            self.switch(role, self.next.pop(role))
+
+    def withdraw(self, role: Role) -> None:
+        """Remove the model in that role; requests get the other one from now on."""
+        self.next.pop(role, None)
+        if role == "canary" and self.canary is not None:
+            self._close(self.canary)
+            self.canary = None
+
+    def counts(self) -> dict[Role, tuple[int, int]]:
+        """Return, by role, how many requests the model has answered, and how many of
+        these failed.
+        """
+        there: dict[Role, Model | None] = {"main": self.main, "canary": self.canary}
+        return {
+            role: (model.answered, model.failed)
+            for role, model in there.items()
+            if model is not None
+        }
+
+    def switch(self, role: Role, model: Model) -> None:
+        """Give new requests the model; pending requests finish on the previous one."""
+        before = self.main if role == "main" else self.canary
+        if role == "main":
+            self.main = model
+        else:
+            self.canary = model
+        if before is not None:
+            self._close(before)
+
+    def _close(self, model: Model) -> None:
+        closing = asyncio.ensure_future(model.batcher.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)

@@ -1,0 +1,177 @@
+"""The user's class: imported, checked, and wrapped as a model that computes JSON from inputs.
+Errors are reported in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from regrow.apps.serving.batching import Result
+from regrow.apps.serving.served import Served
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.tasks.attempt.trainable import as_a_script, find
+from regrow.tasks.errors import UserCodeError, UserError
+from regrow.tasks.output.traces import in_a_line, user_trace
+
+
+def found(path: str, folder: str) -> type[Served]:
+    """Import and check the class at FILE.py:CLASS or module:CLASS. Raises UserError, and
+    UserCodeError if its module raises.
+    """
+    if not all(path.partition(":")[::2]):
+        raise UserError(
+            f"--model: {path!r} names no class; write FILE.py:CLASS, such as serve.py:Digits"
+        )
+    try:
+        with as_a_script(path, folder):
+            kind = find(path, folder)
+    except SpecError as wrong:
+        hint = (
+            "" if wrong.hint.startswith("install it") else f"; {wrong.hint}" if wrong.hint else ""
+        )
+        raise UserError(f"--model: {path}: {wrong.problem}{hint}") from None
+    except (KeyboardInterrupt, UserError):
+        raise
+    except BaseException as error:  # SystemExit too: a script's main()
+        raise UserCodeError(
+            f"--model: {path}: importing it raised {in_a_line(error)}", user_trace(error)
+        ) from error
+    return _checked(path, kind)
+
+
+def _checked(path: str, kind: Any) -> type[Served]:
+    if not (isinstance(kind, type) and issubclass(kind, Served)):
+        raise UserError(
+            f"--model: {path} is no subclass of rg.Served; write `class"
+            f" {path.rpartition(':')[2]}(rg.Served):`"
+        )
+    given = getattr(kind, "Input", None)
+    if given is None:
+        raise UserError(
+            f"--model: {path} has no Input; write `class Input(pydantic.BaseModel):` in it, with"
+            " its fields"
+        )
+    if (
+        not (isinstance(given, type) and issubclass(given, BaseModel))
+        or given.__pydantic_root_model__
+    ):
+        raise UserError(
+            f"--model: {path}: Input is no pydantic model with fields; write `class"
+            " Input(pydantic.BaseModel):`"
+        )
+    if missing := [
+        name for name in ("load", "predict") if getattr(kind, name) is getattr(Served, name)
+    ]:
+        raise UserError(f"--model: {path} has no method {' and no '.join(missing)}")
+    if unknown := [
+        name for name in vars(kind) if name.startswith("max_") and not hasattr(Served, name)
+    ]:
+        known = [name for name in vars(Served) if name.startswith("max_")]
+        raise UserError(
+            f"--model: {path} sets {unknown[0]}, which is no limit; {nearest(unknown[0], known)}"
+        )
+    for name in ("max_batch", "max_inputs", "max_body", "max_items", "max_answer", "max_waiting"):
+        if not isinstance(value := getattr(kind, name), int) or value < 1:
+            raise UserError(
+                f"--model: {path}: {name} is {value!r}; write a whole number of 1 or more"
+            )
+    if not isinstance(wait := kind.max_wait, int | float) or not 0 <= wait <= 10:
+        raise UserError(f"--model: {path}: max_wait is {wait!r}; write seconds, from 0 to 10")
+    return kind
+
+
+class Computing:
+    """A loaded model: computes outputs as JSON from lists of inputs.
+
+    It is loaded and called in one thread, `thread`, so that a library's thread-local settings
+    (PyTorch: whether gradients are enabled) are the same in `predict` as in `load`.
+    """
+
+    def __init__(
+        self,
+        kind: type[Served],
+        folder: Path,
+        config: dict[str, Any],
+        example: BaseModel | None = None,
+    ) -> None:
+        """Load it, and try it with `example` if there is one. Exceptions of the user's code are
+        raised unchanged.
+        """
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        wrong = self.thread.submit(self._load, kind, folder, config, example).result()
+        if wrong is not None:
+            self.thread.shutdown(wait=False)
+            raise wrong
+
+    def run(self, inputs: list[Any]) -> Sequence[Result]:
+        """Return the result for each input; if a batch raises, its inputs are computed one by one,
+        to find the failing one.
+        """
+        try:
+            return [self._dump(output) for output in self._outputs(inputs)]
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            if len(inputs) == 1:
+                return [error]
+        return [self.run([each])[0] for each in inputs]
+
+    def _load(
+        self, kind: type[Served], folder: Path, config: dict[str, Any], example: BaseModel | None
+    ) -> BaseException | None:
+        try:
+            self._dump = _dumper(kind)
+            self._model = kind()
+            self._model.load(folder, config)
+            result = b"" if example is None else self.run([example])[0]
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            return error
+        return None if isinstance(result, bytes) else result
+
+    def _outputs(self, inputs: list[Any]) -> list[Any]:
+        outputs = list(self._model.predict(inputs))
+        if len(outputs) != len(inputs):
+            raise ValueError(f"predict returned {len(outputs)} outputs for {len(inputs)} inputs")
+        return outputs
+
+
+def example_of(kind: type[Served], sample: str | None) -> BaseModel | None:
+    """Return the input for a warm-up: the class's example, else `sample` (JSON), else None. Raises
+    UserError for a wrong example.
+    """
+    model: type[BaseModel] = kind.Input
+    if kind.example is None:
+        return None if sample is None else model.model_validate_json(sample)
+    try:
+        return model.model_validate(kind.example)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"--model: the example of {kind.__name__} is no Input: {where}: {first['msg']}"
+        ) from None
+
+
+def _dumper(kind: type[Served]) -> Callable[[Any], bytes]:
+    if kind.Output is None:
+        return lambda output: to_json(output, fallback=_plain, inf_nan_mode="null")
+    adapter = TypeAdapter[Any](kind.Output)
+
+    def dump(output: Any) -> bytes:
+        return adapter.dump_json(
+            adapter.validate_python(_plain(output) if hasattr(output, "tolist") else output)
+        )
+
+    return dump
+
+
+def _plain(value: Any) -> Any:
+    """Convert NumPy's and PyTorch's numbers and arrays to Python's."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"predict returned {type(value).__name__}, which cannot be written as JSON")

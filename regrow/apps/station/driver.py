@@ -1,0 +1,228 @@
+"""The process of one session on a station: `python -m regrow.apps.station.driver --state ROOT`,
+started by the station's worker.
+
+Before it receives its order, it has loaded every module that a session needs, joined the station's
+cluster and warmed up worker processes. It then runs the session as `regrow run` would, and ends. It
+also ends if its worker exits while it is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import queue
+import secrets
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Self
+
+import msgspec
+
+from regrow.apps.station.orders import (
+    SIGNAL_BYTES,
+    DriverCommand,
+    DriverMessage,
+    JsonConnection,
+    decode_signal,
+)
+from regrow.infra.machine import capacity, locks, private_files
+from regrow.infra.machine.caller_context import CallerContext
+from regrow.infra.prefect.settings import settings
+from regrow.infra.state import station_record as record
+from regrow.infra.state.places import Places
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.process.connecting import Connecting
+
+WARM = 2
+"""Number of warm worker processes for the first trials."""
+MODULES = (
+    "regrow.flows.launch",
+    "regrow.flows.run",
+    "regrow.infra.state.spec_file",
+    "regrow.apps.station.flow_runs",
+    "regrow.infra.prefect.private",
+    "fastapi.encoders",  # Prefect imports it when it sends parameters
+)
+_warm: list[Any] = []
+"""References to warm-up tasks on the cluster; Ray cancels tasks that are not referenced."""
+
+
+def main() -> None:
+    """Wait for an order and carry it out."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--state", required=True)
+    options = arguments.parse_args()
+    places = Places.at(options.state)
+    folder = record.folder_of(places)
+    head = record.read(folder / "ray.json")
+    if head:  # before Ray is imported, which reads these variables on import
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=head["token"])
+    os.environ.update(settings(os.environ))
+    for module in MODULES:
+        importlib.import_module(module)
+    if head:
+        _join(head["address"], folder)
+    with _Post(folder, head.get("pid")) as post:
+        threading.Thread(target=_end_with_worker, args=(post,), daemon=True).start()
+        order, line = post.await_order()
+        code = _carry_out(order, line, places)
+    sys.stdout.flush()
+    os._exit(code)  # everything is written and closed, and finalizing the interpreter takes 0.5 s
+
+
+class _Post:
+    """The address of an idle driver: a port, and a file that announces it, locked as long as the
+    driver lives.
+    """
+
+    def __init__(self, folder: Path, head: int | None) -> None:
+        self._head = head
+        self._file = folder / "drivers" / f"{os.getpid()}.json"
+        self._token = secrets.token_hex(32)
+        self._lock: IO[str] | None = None
+        self.idle = True
+
+    def __enter__(self) -> Self:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        port = self._listener.getsockname()[1]
+        self._tell({"idle": True, "port": port, "token": self._token, "head": self._head})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.unlink(missing_ok=True)
+        self._file.with_suffix(".order").unlink(missing_ok=True)
+
+    def await_order(self) -> tuple[DriverCommand, JsonConnection]:
+        """Return the first order that follows the right token."""
+        taken: queue.SimpleQueue[tuple[DriverCommand, JsonConnection]] = queue.SimpleQueue()
+        first = threading.Lock()
+
+        def greet(connection: socket.socket, proved: Callable[[], None]) -> None:
+            line = JsonConnection(connection)
+            if not line.proves(self._token):
+                return
+            with suppress(msgspec.MsgspecError):
+                order = line.order()
+                if first.acquire(blocking=False):  # never released: a driver takes one order
+                    proved()
+                    self.idle = False
+                    taken.put((order, line))
+
+        callers = Connecting(self._listener, greet)
+        threading.Thread(target=callers.accept, name="regrow-orders", daemon=True).start()
+        order, line = taken.get()
+        callers.close()
+        self._tell({"idle": False, "name": order.name, "flow_run": order.flow_run})
+        return order, line
+
+    def _tell(self, what: Mapping[str, Any]) -> None:
+        """Rewrite the file in place, since the lock belongs to this file."""
+        if self._lock is None:
+            descriptor = private_files.opener(str(self._file), os.O_RDWR | os.O_CREAT)
+            os.close(descriptor)
+            # A process that lists the drivers holds it for an instant.
+            self._lock = locks.take(self._file, wait=2.0)
+        with self._file.open("r+") as into:
+            into.write(json.dumps(what))
+            into.truncate()
+
+
+def _join(address: str, folder: Path) -> None:
+    """Join the station's cluster and start the processes that a session needs."""
+    from regrow.flows.coordinator.actor import prepare_coordinator
+    from regrow.infra.ray import cluster
+    from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
+
+    cluster.connect(address=address, env={})
+    prepare_coordinator(folder / "drivers" / f"{os.getpid()}.order")
+    _warm.extend(cluster.warm_up(min(WARM, capacity.cpus()), TRIAL_MODULES, runtime_env=TRIAL_ENV))
+
+
+def _end_with_worker(post: _Post) -> None:
+    """End the process if it is idle when its worker's end of the pipe is closed (runs
+    in a thread).
+    """
+    while os.read(0, 4096):  # not sys.stdin, whose lock would block the end of this process
+        pass
+    if post.idle:
+        os._exit(0)
+
+
+def _carry_out(order: DriverCommand, line: JsonConnection, places: Places) -> int:
+    def say(text: str) -> None:
+        with suppress(OSError):  # the client has disconnected
+            line.send(DriverMessage(kind="said", text=text))
+
+    def listen() -> None:
+        for heard in line.lines(SIGNAL_BYTES):
+            if (number := decode_signal(heard)) is not None:
+                os.kill(os.getpid(), number)
+
+    line.send(DriverMessage(kind="taken", driver=os.getpid()))
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        _run(order, places, say)
+        last = DriverMessage(kind="ended")
+    except KeyboardInterrupt:
+        last = DriverMessage(
+            kind="failed",
+            error="interrupted",
+            text="interrupted before the experiment began; nothing is lost",
+        )
+    except Exception as error:  # noqa: BLE001 - the error is sent to the client
+        last = DriverMessage.of(error)
+        if last.error == "bug":
+            traceback.print_exc()
+            last = msgspec.structs.replace(last, trace=traceback.format_exc())
+    with suppress(OSError):
+        line.send(last)
+    return 0 if last.kind == "ended" else 1
+
+
+def _run(order: DriverCommand, places: Places, say: Any) -> None:
+    from regrow.flows.launch import launch
+    from regrow.search.spec import Spec
+
+    if order.flow_run is not None:
+        from regrow.apps.station.flow_runs import run_flow_run
+
+        run_flow_run(order.flow_run, places, say)
+        return
+    own = set(os.environ)
+    typed = CallerContext.otherwise(order.folder, order.variables)
+    typed.take_over()
+    spec = None if order.spec is None else Spec.parse(order.spec)
+    if spec is not None and (
+        lacking := [name for name, value in spec.env.items() if value is None and name not in own]
+    ):
+        say(
+            f"the station itself lacks {', '.join(lacking)}: should this driver be lost, it cannot"
+            " go on by itself"
+        )
+    launch(
+        order.name,
+        spec=spec,
+        places=places,
+        trials=order.trials,
+        retry_failed=order.retry_failed,
+        announce=say,
+        typed=typed,
+    )
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except RegrowError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(signal.SIGINT)

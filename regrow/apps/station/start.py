@@ -1,0 +1,160 @@
+"""Starting and ending a station, for the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from regrow.apps.station import beyond
+from regrow.apps.station.parts import SERVER
+from regrow.apps.station.supervisor import S3, Supervisor
+from regrow.infra.machine import addresses, locks, private_files
+from regrow.infra.machine.processes import is_running
+from regrow.infra.prefect.server import other_api_url
+from regrow.infra.prefect.settings import refuse_settings
+from regrow.infra.state import passwords
+from regrow.infra.state import station_record as record
+from regrow.infra.state.places import Places
+from regrow.infra.state.station_record import Station
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.process.addresses import redacted
+from regrow.tasks.process.variables import put
+
+START_SECONDS = 180.0
+"""How long all parts may take to be ready; 10 s are normal."""
+END_SECONDS = 120.0
+_TICK = 0.1
+
+
+def start(places: Places, *, s3: Path | None = None, host: str | None = None) -> Iterator[str]:
+    """Start the station of a state root if none runs; yield lines for people, the last when
+    everything is ready.
+
+    Args:
+        places: locations of state and services.
+        s3: folder of the S3 server that ends with the station; None: none.
+        host: additional address to listen on; None: loopback only.
+
+    Raises RegrowError if it does not come up, UserError if Prefect is configured to be elsewhere.
+
+    """
+    began, folder = time.monotonic(), record.folder_of(places.writable())
+    if (found := record.find(places)) is not None:
+        yield (
+            f"a station runs on {places.root} already, process {found.pid}; `regrow status` tells"
+            " of it"
+        )
+        return
+    _check_prefect(places)
+    where = addresses.non_loopback(host)
+    private_files.folder(folder)
+    log = private_files.folder(folder / "logs") / "supervisor.log"
+    environment = {**os.environ, **_asked(s3, where)}
+    with open(log, "ab", opener=private_files.opener) as into:
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "regrow.apps.station.supervisor",
+            "--state",
+            places.root,
+        ]
+        child = subprocess.Popen(
+            command,
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=into,
+            stderr=into,
+            start_new_session=True,
+        )
+    station = _await(places, child, log)
+    took = time.monotonic() - began
+    yield f"the station of {places.root} is up, after {took:.0f} s"
+    yield from station.pages(passwords.make(places.services).shown)
+    if where is not None:
+        yield from beyond.how_to_hand_on(places, station, where)
+    yield "`regrow run` starts there now; `regrow status` tells of it, `regrow down` ends it"
+
+
+def stay(places: Places, *, s3: Path | None = None, host: str | None = None) -> None:
+    """Run the station of a state root in this process until it is asked to end. Raises UserError if
+    one runs.
+    """
+    _check_prefect(places)
+    put(_asked(s3, addresses.non_loopback(host)))
+    Supervisor(places.writable()).run()
+
+
+def _check_prefect(places: Places) -> None:
+    refuse_settings(places)
+    if (url := other_api_url(places.prefect_home)) is not None:
+        raise UserError(
+            "a station has a Prefect server of its own, but PREFECT_API_URL (or your Prefect"
+            f" profile) names {redacted(url)}, to which `regrow run` and `regrow schedule` would"
+            " go: unset it for a station. Without one, what is scheduled on that server is run by"
+            " `prefect worker start --pool regrow`"
+        )
+
+
+def _asked(s3: Path | None, where: str | None) -> dict[str, str]:
+    """Return the options as variables, from which this supervisor and each restarted
+    one read them.
+    """
+    return {**({S3: str(s3)} if s3 is not None else {}), beyond.HOST: where or ""}
+
+
+def end(places: Places) -> bool:
+    """End the station of a state root; return when everything has ended, False if none runs.
+
+    Raises RegrowError if it does not end in time.
+    """
+    folder = record.folder_of(places)
+    if not locks.is_held(folder / "station.lock"):
+        return False
+    pid = int(record.read(folder / "station.json").get("pid", 0))
+    deadline = time.monotonic() + END_SECONDS
+    while not pid and time.monotonic() < deadline:  # it is starting
+        time.sleep(_TICK)
+        pid = int(record.read(folder / "station.json").get("pid", 0))
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    while time.monotonic() < deadline:
+        if not locks.is_held(folder / "station.lock") and not is_running(pid):
+            return True
+        time.sleep(_TICK)
+    raise RegrowError(
+        f"the station of {places.root}, process {pid}, does not end; see {folder / 'logs'}"
+    )
+
+
+def _await(places: Places, child: subprocess.Popen[bytes], log: Path) -> Station:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        found = record.find(places)
+        if found is not None:
+            states = {
+                name: part["state"]
+                for name, part in found.parts().items()
+                if not name.startswith(SERVER)
+            }
+            if states and all(state == "running" for state in states.values()):
+                return found
+        # If the lock is held, another `up` was faster.
+        if child.poll() is not None and not locks.is_held(log.parent.parent / "station.lock"):
+            said = log.read_text(errors="replace").strip().splitlines()
+            raise RegrowError(
+                f"the station ended while it started: {said[-1] if said else 'it said nothing'}"
+                f" (see {log})"
+            )
+        time.sleep(_TICK)
+    raise RegrowError(
+        f"the station was not ready after {START_SECONDS:.0f} s; see {log.parent}, and end it with"
+        " `regrow down`"
+    )

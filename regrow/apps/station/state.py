@@ -1,0 +1,216 @@
+"""The status of a station as values: its parts with their memory, its pages, what it runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from regrow.apps.serving import status as servers
+from regrow.apps.serving.status import State
+from regrow.apps.station.parts import SERVER
+from regrow.apps.station.triggers import aside
+from regrow.apps.station.triggers.aside import Aside
+from regrow.apps.station.triggers.tries import Trouble
+from regrow.infra.prefect.home import read_record
+from regrow.infra.state import served, unhealed
+from regrow.infra.state import station_record as record
+from regrow.infra.state.driver_lock import runs_here
+from regrow.infra.state.places import Places
+from regrow.infra.state.station_record import Station
+from regrow.tasks.errors import RegrowError
+
+_RUNS = {"restarts": 0, "state": "running"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartState:
+    """Status of one process of the station.
+
+    Attributes:
+        state: waiting, starting or running.
+        since: seconds since the epoch.
+        memory: bytes of its processes, shared memory counted once; 0 if unknown.
+
+    """
+
+    name: str
+    state: str
+    pid: int
+    since: float
+    restarts: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """A server that the station keeps running. `running`: whether its process exists now; `said`:
+    the status that it reports.
+    """
+
+    name: str
+    running: bool
+    said: State
+
+    @property
+    def state(self) -> str:
+        """starting, waiting or serving."""
+        if not self.running or not self.said.url:
+            return "starting"
+        return "waiting" if self.said.main is None else "serving"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"name": self.name, "state": self.state, **msgspec.to_builtins(self.said)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StationStatus:
+    """Status of a station.
+
+    Attributes:
+        pages: names and addresses.
+        running: experiments that its drivers run.
+
+    """
+
+    station: Station
+    parts: list[PartState]
+    pages: list[tuple[str, str]]
+    running: list[str]
+    scheduled: list[str]
+    """The next runs of schedules, a line each; empty while Prefect does not answer."""
+    served: list[Serving]
+    troubles: list[Trouble]
+    """What blocks triggers now."""
+    aside: list[Aside]
+    """Events that were set aside and start nothing, the newest first."""
+    unhealed: list[str]
+    """Experiments that it could not recover, a line each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, without secrets."""
+        return {
+            "pid": self.station.pid,
+            "since": self.station.since,
+            "parts": [asdict(part) for part in self.parts],
+            "pages": dict(self.pages),
+            "running": self.running,
+            "scheduled": self.scheduled,
+            "served": [one.to_json() for one in self.served],
+            "troubles": [asdict(one) for one in self.troubles],
+            "set_aside": [asdict(one) for one in self.aside],
+            "unhealed": self.unhealed,
+        }
+
+
+def station_status(station: Station, places: Places) -> StationStatus:
+    """Collect the current status."""
+    server = read_record(station.folder.parent / "prefect")
+    parts: dict[str, dict[str, Any]] = {
+        "supervisor": {**_RUNS, "pid": station.pid, "since": station.since}
+    }
+    if server.get("pid") and station.prefect_api == server.get("api_url"):
+        parts["prefect"] = {
+            **_RUNS,
+            "pid": server["pid"],
+            "since": server.get("since", station.since),
+        }
+    parts |= station.parts()
+    sizes = _memory([int(part["pid"]) for part in parts.values() if part["pid"]])
+    busy = record.drivers(station.folder, idle=False)
+    return StationStatus(
+        station=station,
+        pages=[
+            ("page", station.page_url),
+            ("Prefect", station.prefect_url),
+            ("MLflow", station.mlflow_url),
+        ],
+        parts=[
+            PartState(name=name, **part, memory=sizes.get(part["pid"], 0))
+            for name, part in parts.items()
+        ],
+        running=_running(places, [known for _, known in busy]),
+        scheduled=_scheduled(places),
+        served=serving(station, places),
+        troubles=aside.troubles(places),
+        aside=aside.found(places),
+        unhealed=[unhealed.line(places, name, one) for name, one in unhealed.told(places).items()],
+    )
+
+
+def serving(station: Station, places: Places) -> list[Serving]:
+    """Return the servers that are wanted, with their status."""
+    parts, found = station.parts(), []
+    for name in served.names(places):
+        said = servers.read(served.standing(places, name))
+        pid = int(parts.get(f"{SERVER}{name}", {}).get("pid", 0))
+        if not pid or pid != said.pid:  # the status is the previous process's
+            said = msgspec.structs.replace(said, url="", main=None, canary=None)
+        found.append(Serving(name=name, running=pid > 0, said=said))
+    return found
+
+
+def _running(places: Places, busy: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the experiments that drivers run. A driver learns the experiment of a
+    flow run only after it took the order.
+    """
+    found = {str(known["name"]) for known in busy if known.get("name")}
+    if any(not known.get("name") for known in busy):
+        found |= {name for name in places.experiments() if runs_here(places, name)}
+    return sorted(found)
+
+
+def _scheduled(places: Places) -> list[str]:
+    from httpx import HTTPError
+
+    from regrow.infra.prefect import deployments
+
+    with deployments.at_home(places):
+        from prefect.exceptions import PrefectException
+
+        try:
+            with deployments.connected(places) as client:
+                found = deployments.listed(client, places.root)
+        except (HTTPError, PrefectException, RegrowError):
+            return []
+    return [
+        f"{one.coming[0]:%Y-%m-%d %H:%M:%S %Z} {one.name} ({one.words})"
+        for one in found
+        if one.coming and not one.paused
+    ]
+
+
+def _memory(roots: Iterable[int]) -> dict[int, int]:
+    """Return the bytes (PSS) of each of these processes with its descendants, if there is /proc;
+    each process is counted once.
+    """
+    own = set(roots)
+    children = defaultdict(list)
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        children[parent].append(int(process.name))
+    found = {}
+    for root in own:
+        below, size = [root], 0
+        while below:
+            pid = below.pop()
+            size += _pss(pid)
+            below += [child for child in children[pid] if child not in own]
+        found[root] = size
+    return found
+
+
+def _pss(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

@@ -1,0 +1,280 @@
+"""The main process of the station: it starts the parts, restarts each that ends, and ends them in
+order.
+
+  python -m regrow.apps.station.supervisor --state ROOT
+
+Each part holds its own lock from its start to its end, however it ends. A supervisor that is
+restarted after it was killed thus finds the parts that still run and adopts them; a small keeper
+process restarts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from regrow.apps.station import beyond
+from regrow.apps.station.parts import SERVER, Part, parts, ports, servers
+from regrow.infra.local import s3_server
+from regrow.infra.machine import addresses, locks, private_files
+from regrow.infra.machine.processes import is_running
+from regrow.infra.prefect import server as prefect_server
+from regrow.infra.state import served
+from regrow.infra.state import station_record as record
+from regrow.infra.state.places import Places
+from regrow.infra.state.station_record import Station
+from regrow.tasks.errors import RegrowError, UserError
+
+S3 = "REGROW_STATION_S3"
+"""Variable with the folder of the S3 server that ends with the station."""
+LOOK_SECONDS = 0.25
+PATIENCE_SECONDS = (0.5, 30.0)
+"""Delay before a part that ended is restarted: at first, and at most, if it ends repeatedly."""
+STEADY_SECONDS = 60.0
+"""A part that ran for this long gets the short delay again."""
+LOG_BYTES = 20_000_000
+"""A longer log is renamed when its part starts, and replaces the one that was renamed before."""
+
+
+@dataclass
+class Running:
+    """A part that the supervisor runs."""
+
+    part: Part
+    folder: Path
+    child: subprocess.Popen[bytes] | None = None
+    pid: int = 0
+    since: float = 0.0
+    restarts: int = -1
+    due: float = 0.0
+    """Monotonic seconds before which it is not restarted."""
+    patience: float = PATIENCE_SECONDS[0]
+    asked: int = 0
+    """When the settings of a server were last written, 0 before the first check."""
+    steady: bool = field(default=False)
+    """Whether it has been ready since its start."""
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / f"{self.part.name}.lock"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its first process runs; its descendants may still hold the lock when
+        it does not.
+        """
+        if self.child is not None:
+            self.child.poll()
+        return self.pid > 0 and is_running(self.pid) and locks.is_held(self.lock)
+
+    def adopt(self, known: Mapping[str, object]) -> None:
+        """Adopt a process that a previous supervisor started."""
+        if isinstance(known.get("pid"), int):
+            self.pid, self.since = int(str(known["pid"])), float(str(known["since"]))
+            self.restarts = int(str(known["restarts"]))
+            if not self.alive:
+                self.pid = 0
+
+    def start(self) -> None:
+        """Start the process, which inherits the lock."""
+        log = self.folder / "logs" / f"{self.part.name}.log"
+        with suppress(FileNotFoundError):
+            if log.stat().st_size > LOG_BYTES:
+                log.replace(log.with_suffix(".log.1"))
+        lock = locks.take(self.lock)
+        if lock is None:
+            return
+        with lock, open(log, "ab", opener=private_files.opener) as into:
+            self.child = subprocess.Popen(
+                self.part.command,
+                env=dict(self.part.environment),
+                cwd="/",
+                pass_fds=(lock.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=into,
+                stderr=into,
+                start_new_session=True,
+            )
+        self.pid, self.since, self.steady = self.child.pid, time.time(), False
+        self.restarts += 1
+
+    def ended(self) -> None:
+        """Kill what is left of an ended part and compute when it may be restarted."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # its remaining processes would block the next
+        ran = time.time() - self.since
+        self.patience = (
+            PATIENCE_SECONDS[0]
+            if ran > STEADY_SECONDS
+            else min(self.patience * 2, PATIENCE_SECONDS[1])
+        )
+        self.due, self.pid = time.monotonic() + self.patience, 0
+
+    def end(self) -> None:
+        """End it by SIGTERM and, after its grace period, by SIGKILL with all its descendants;
+        return when it is gone.
+        """
+        for number, seconds in ((signal.SIGTERM, self.part.grace), (signal.SIGKILL, 10.0)):
+            if not self.alive:
+                break
+            with suppress(ProcessLookupError, PermissionError):
+                (os.kill if number == signal.SIGTERM else os.killpg)(self.pid, number)
+            deadline = time.monotonic() + seconds
+            while self.alive and time.monotonic() < deadline:
+                time.sleep(0.05)
+        if self.child is not None:
+            self.child.poll()
+
+
+class Supervisor:
+    """Runs the parts until it is asked to end."""
+
+    def __init__(self, places: Places) -> None:
+        self._places, self._folder = places, record.folder_of(places)
+        self._ended = threading.Event()
+        self._running: list[Running] = []
+        self._environment: Mapping[str, str] = {}
+        """Variables of the Prefect server, for each part."""
+
+    def run(self) -> None:
+        """Run until asked to end and everything has ended. Raises UserError if the state root has a
+        station.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._ended.set())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for folder in (self._folder, self._folder / "logs", self._folder / "drivers"):
+            private_files.folder(folder)
+        lock = locks.take(self._folder / "station.lock", wait=2.0)
+        if lock is None:
+            raise UserError(
+                f"a station runs on {self._places.root} already; `regrow status` tells of it"
+            )
+        with ExitStack() as stack:
+            stack.enter_context(lock)
+            (self._folder / "station.json").unlink(missing_ok=True)  # left by a killed supervisor
+            handle = stack.enter_context(_prefect(self._places))
+            server = handle.server
+            numbers = ports(self._folder)
+            at = "127.0.0.1" if (where := beyond.host()) is None else addresses.names(where)[0]
+            pages = {name: f"http://{at}:{port}" for name, port in numbers.items()}
+            shown = server.ui_url if where is None else server.ui_url.replace("127.0.0.1", at)
+            pages["mlflow"] = os.environ.get("MLFLOW_TRACKING_URI") or pages["mlflow"]
+            known = record.read(self._folder / "parts.json")
+            self._environment = server.environment()
+            fixed = parts(self._places, self._environment, numbers, {**pages, "prefect": shown})
+            for part in (*fixed, *servers(self._places, self._environment)):
+                self._running.append(Running(part, self._folder))
+                self._running[-1].adopt(known.get(part.name, {}))
+            record.write(
+                self._folder / "parts.json", {one.part.name: _told(one) for one in self._running}
+            )
+            Station(
+                folder=self._folder,
+                pid=os.getpid(),
+                since=time.time(),
+                prefix=sys.prefix,
+                version=version("regrow"),
+                prefect_api=server.api_url,
+                prefect_url=shown,
+                mlflow_url=pages["mlflow"],
+                page_url=pages["page"],
+                s3=os.environ.get(S3),
+                ray=os.environ.get("RAY_ADDRESS") or None,
+            ).write()
+            try:
+                self._look_after()
+            finally:
+                for running in reversed(self._running):
+                    running.end()
+                for name in ("station.json", "parts.json", "ray.json"):
+                    (self._folder / name).unlink(missing_ok=True)
+        if place := os.environ.get(S3):
+            s3_server.stop(Path(place))
+
+    def _look_after(self) -> None:
+        told: Mapping[str, object] = {}
+        while not self._ended.wait(LOOK_SECONDS):
+            self._keep_servers()
+            for running in self._running:
+                self._see_to(running)
+            if (now := {one.part.name: _told(one) for one in self._running}) != told:
+                record.write(self._folder / "parts.json", now)
+                told = now
+
+    def _keep_servers(self) -> None:
+        """Add a part for each new server; servers that are no longer wanted end on their own, and
+        are then removed.
+        """
+        wanted = {part.name: part for part in servers(self._places, self._environment)}
+        there = {running.part.name for running in self._running}
+        self._running += [
+            Running(part, self._folder) for name, part in wanted.items() if name not in there
+        ]
+        for running in [one for one in self._running if one.part.name.startswith(SERVER)]:
+            name = running.part.name.removeprefix(SERVER)
+            if running.part.name not in wanted and not running.alive:
+                self._running.remove(running)
+                served.standing(self._places, name).unlink(missing_ok=True)
+                running.lock.unlink(missing_ok=True)
+            elif (written := served.written_at(self._places, name)) != running.asked:
+                # The problem may be fixed now.
+                running.due, running.patience = (
+                    0.0,
+                    PATIENCE_SECONDS[0],
+                )
+                if running.asked and not running.alive:
+                    served.standing(self._places, name).unlink(missing_ok=True)
+                running.asked = written
+
+    def _see_to(self, running: Running) -> None:
+        if running.alive:
+            running.steady = running.steady or running.part.ready()
+        elif running.pid:
+            running.ended()
+        elif time.monotonic() >= running.due and self._are_ready(running.part.after):
+            running.start()
+
+    def _are_ready(self, names: tuple[str, ...]) -> bool:
+        return all(
+            one.alive and one.part.ready() for one in self._running if one.part.name in names
+        )
+
+
+def _told(running: Running) -> dict[str, object]:
+    state = "waiting" if not running.pid else "running" if running.steady else "starting"
+    return {
+        "pid": running.pid,
+        "since": running.since,
+        "restarts": max(0, running.restarts),
+        "state": state,
+    }
+
+
+def _prefect(places: Places) -> AbstractContextManager[prefect_server.PrefectServerHandle]:
+    return prefect_server.staying(places.prefect_home, host=beyond.host())
+
+
+def main() -> None:
+    """Run the station of a state root."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--state", required=True)
+    options = arguments.parse_args()
+    Supervisor(Places.at(options.state).writable()).run()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except RegrowError as error:
+        sys.exit(str(error))

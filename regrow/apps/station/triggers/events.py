@@ -1,0 +1,122 @@
+"""Prefect events that trigger a schedule, by name, read from the server.
+
+The server orders events by the time at which they occurred, and some arrive late. Each poll
+therefore goes back a minute, and every 30th poll an hour; later arrivals are missed. Events already
+seen are recognized by their ids.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.events import Event
+from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter, EventOrder
+
+from regrow.apps.station.triggers.journal import Cursor
+from regrow.apps.station.triggers.payloads import acceptable
+from regrow.apps.station.triggers.trigger import Step, since
+
+LATE_SECONDS = 3600.0
+"""How late an event may reach the server."""
+OVERLAP_SECONDS = 60.0
+"""How late most events are, at most."""
+_FAR_EVERY = 30
+"""Every so many polls, one goes back by `LATE_SECONDS`."""
+_KEEP_SECONDS = 600.0
+"""Interval in which the reached time is recorded if there is nothing else to record."""
+_AT = "at"
+_PAGE = 50
+_PAYLOAD_BYTES = 200_000
+
+
+def named(pattern: str) -> EventNameFilter:
+    """Return the filter for a name, or for all names with a prefix, like `name.*`."""
+    if pattern.endswith("*"):
+        return EventNameFilter(prefix=[pattern[:-1]])
+    return EventNameFilter(name=[pattern])
+
+
+def read(client: SyncPrefectClient, pattern: str, start: float, end: float) -> Iterator[Event]:
+    """Yield the events of that name that occurred between two times (seconds since the epoch),
+    oldest first.
+    """
+    occurred = EventOccurredFilter(since=_time(start), until=_time(end))
+    wanted = EventFilter(occurred=occurred, event=named(pattern), order=EventOrder.ASC)
+    page = client.read_events(wanted, limit=_PAGE)
+    yield from page.events
+    while page.next_page is not None:
+        page = client.read_events_page(str(page.next_page))
+        yield from page.events
+
+
+def told(event: Event) -> dict[str, Any]:
+    """Return an event as a run receives it. A payload that Prefect would refuse as a parameter is
+    omitted.
+    """
+    payload: Any = event.payload
+    if (why := acceptable(payload)) is None and len(json.dumps(payload)) > _PAYLOAD_BYTES:
+        why = "too long"
+    return {
+        "kind": "event",
+        "id": str(event.id),
+        "name": event.event,
+        "resource": dict(event.resource.root),
+        "payload": payload if why is None else {},
+        "time": event.occurred.timestamp(),
+        **({"omitted": why} if why else {}),
+    }
+
+
+class EventsTrigger:
+    """Trigger on the Prefect events with one name."""
+
+    interval = 2.0
+
+    def __init__(self, client: SyncPrefectClient, pattern: str) -> None:
+        self._client, self._pattern = client, pattern
+        self._looks = 0
+        self._reached: float | None = None
+
+    def look(self, cursor: Cursor) -> tuple[float, list[dict[str, Any]]]:
+        """Return the start time of the poll, and the events of the last minute or hour."""
+        now = time.time()
+        # From the journaled cursor: events whose journaling failed are found again.
+        start = float(cursor.get(_AT, since(cursor))) - LATE_SECONDS
+        if self._reached is not None and self._looks % _FAR_EVERY:
+            start = self._reached - OVERLAP_SECONDS
+        # This machine's clock may have been ahead.
+        start = max(since(cursor), min(start, now - OVERLAP_SECONDS))
+        # The sender's clock may be ahead. The upper limit is uncritical, since seen events are
+        # recognized by their ids.
+        found = [
+            told(event) for event in read(self._client, self._pattern, start, now + LATE_SECONDS)
+        ]
+        self._looks, self._reached = self._looks + 1, now
+        return now, found
+
+    def take(self, seen: tuple[float, list[dict[str, Any]]], cursor: Cursor) -> Step | None:
+        """Make an event for each one that was not seen before."""
+        now, found = seen
+        new = [event for event in found if event["id"] not in cursor]
+        if not new and now - float(cursor.get(_AT, since(cursor))) < _KEEP_SECONDS:
+            return None
+        old = [
+            key
+            for key, at in cursor.items()
+            if key not in ("", _AT) and at < now - 2 * LATE_SECONDS
+        ]
+        return Step(
+            put={_AT: now, **{event["id"]: event["time"] for event in new}}, drop=old, events=new
+        )
+
+
+def _time(t: float) -> Any:
+    """Convert seconds since the epoch for Prefect's models, whose time type is another class on
+    each Python version.
+    """
+    return datetime.fromtimestamp(t, UTC)

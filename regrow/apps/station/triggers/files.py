@@ -1,0 +1,238 @@
+"""Files and S3 objects that trigger a schedule: new or changed ones, once none of them has changed
+for a while.
+
+`Settling` decides, from successive listings; `listed` makes a listing.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from regrow.apps.station.triggers.journal import Cursor
+from regrow.apps.station.triggers.payloads import is_unicode
+from regrow.apps.station.triggers.trigger import GIVEN, Step, since
+from regrow.tasks.errors import UserError
+
+SETTLE_SECONDS = 60.0
+"""How long no new file may change, if the schedule does not set it."""
+LOCAL_SECONDS, S3_SECONDS = 2.0, 10.0
+"""Seconds between two listings."""
+ABSENT_SECONDS = 24 * 3600.0
+"""How long a file may be missing and reappear unchanged without counting as new, for example on a
+disk that was not mounted or in a bucket that was listed partially.
+"""
+LIST_BYTES = 200_000
+"""Maximum length of an event's list in JSON: Prefect accepts parameters of up to 512 KB."""
+_MAGIC = "*?["
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One file.
+
+    Attributes:
+        mark: changes with its content.
+        size: bytes.
+        modified: seconds since the epoch.
+        problem: why it cannot be passed to a run, "" if it can.
+
+    """
+
+    mark: str
+    size: int
+    modified: float
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Settling:
+    """Tracks which files are new since the last event, and since when they are unchanged. `seen`:
+    paths with their marks; `settle`: seconds.
+    """
+
+    seen: Mapping[str, str]
+    settle: float
+    _fresh: dict[str, str] = field(default_factory=dict)
+    _since: float = 0.0
+    _absent: dict[str, float] = field(default_factory=dict)
+
+    def look(self, there: Mapping[str, Found], now: float) -> list[str]:
+        """Return the new or changed files of a listing if they have settled by `now` (seconds of a
+        monotonic clock), else an empty list.
+        """
+        fresh = {
+            path: found.mark for path, found in there.items() if self.seen.get(path) != found.mark
+        }
+        if fresh != self._fresh:
+            self._fresh, self._since = fresh, now
+        self._absent = {
+            path: self._absent.get(path, now) for path in self.seen if path not in there
+        }
+        return sorted(fresh) if now - self._since >= self.settle else []
+
+    def gone(self, now: float) -> list[str]:
+        """Return the files that have been missing for so long that they would count as new if they
+        reappeared.
+        """
+        return [path for path, since in self._absent.items() if now - since >= ABSENT_SECONDS]
+
+
+def starting_point(there: Mapping[str, Found], since: float) -> dict[str, str]:
+    """Return the marks of the files that are not new: those not modified after `since`, in seconds
+    since the epoch.
+    """
+    return {path: found.mark for path, found in there.items() if found.modified <= since}
+
+
+def told(there: Mapping[str, Found], paths: list[str]) -> dict[str, Any]:
+    """Return the list for an event, up to its maximum length; `omitted`: the number of files it
+    leaves out, if any.
+    """
+    files: list[dict[str, Any]] = []
+    length = 0
+    for path in paths:
+        one = {"path": path, "size": there[path].size, "modified": there[path].modified}
+        length += len(json.dumps(one))
+        if length > LIST_BYTES:
+            return {"files": files, "omitted": len(paths) - len(files)}
+        files.append(one)
+    return {"files": files}
+
+
+def is_remote(pattern: str) -> bool:
+    """Return whether the pattern names objects in S3."""
+    return pattern.startswith("s3://")
+
+
+def listed(pattern: str) -> dict[str, Found] | None:
+    """Return the current matches of a pattern: paths, or URLs of objects.
+
+    A folder stands for the files directly in it, an S3 prefix for all objects below it; `**`
+    matches any folders. None if unknown, because the folder that the pattern begins with does not
+    exist. Raises OSError, StoreError or UserError.
+    """
+    return _objects(pattern) if is_remote(pattern) else _files(pattern)
+
+
+def _files(pattern: str) -> dict[str, Found] | None:
+    full = os.path.abspath(os.path.expanduser(pattern))
+    if not any(sign in full for sign in _MAGIC) and os.path.isdir(full):
+        full = os.path.join(glob.escape(full), "*")
+    base = _base(full)
+    if not base.is_dir():
+        return None
+    os.scandir(base).close()  # glob silently ignores a folder that it may not read
+    found = {}
+    for path in glob.iglob(full, recursive=True):
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:  # removed in the meantime
+            continue
+        except OSError as error:  # such as a link to itself; the other files are still listed
+            found[path] = Found(
+                mark=f"error {error.errno}",
+                size=0,
+                modified=0.0,
+                problem=f"it cannot be read: {error.strerror}",
+            )
+            continue
+        if stat.S_ISREG(status.st_mode):
+            mark = f"{status.st_size}-{status.st_mtime_ns}"
+            problem = (
+                ""
+                if is_unicode(path)
+                else "its name is not UTF-8, and no parameter of a flow run can be; rename it"
+            )
+            found[path] = Found(
+                mark=mark, size=status.st_size, modified=status.st_mtime, problem=problem
+            )
+    return found
+
+
+def _base(pattern: str) -> Path:
+    """Return the folder below which all matches of a pattern lie."""
+    plain = []
+    for part in Path(pattern).parts[:-1]:
+        if any(sign in part for sign in _MAGIC):
+            break
+        plain.append(part)
+    return Path(*plain)
+
+
+def _objects(pattern: str) -> dict[str, Found]:
+    from fsspec.utils import glob_translate
+
+    from regrow.infra.stores.s3 import open_s3
+
+    # The options are an endpoint_url, as in the address of a state root.
+    address, mark, options = pattern.partition("?")
+    bucket, _, wanted = address.removeprefix("s3://").partition("/")
+    if not wanted:
+        raise UserError(
+            f"{pattern}: this is a bucket; write s3://bucket/prefix/*.parquet, or s3://bucket/prefix/"
+        )
+    plain = min(wanted.find(sign) if sign in wanted else len(wanted) for sign in _MAGIC)
+    whole = plain == len(wanted)
+    matches = re.compile(
+        re.escape(wanted.rstrip("/")) + "(/.+)?" if whole else glob_translate(wanted)
+    )
+    store = open_s3(f"s3://{bucket}{mark}{options}")
+    return {
+        f"s3://{bucket}/{key}": Found(mark=etag, size=size, modified=modified)
+        for key, etag, size, modified in store.details(
+            wanted.rstrip("/") if whole else wanted[:plain]
+        )
+        if matches.fullmatch(key)
+    }
+
+
+class FilesTrigger:
+    """Trigger on new and changed files of one pattern."""
+
+    def __init__(self, pattern: str, settle: float = SETTLE_SECONDS) -> None:
+        self.interval = S3_SECONDS if is_remote(pattern) else LOCAL_SECONDS
+        self._pattern = pattern
+        self._settling = Settling(seen={}, settle=settle)
+
+    def look(self, cursor: Cursor) -> tuple[dict[str, Found] | None, float]:
+        """Return a listing, and when it was made."""
+        now = time.monotonic()
+        return listed(self._pattern), now
+
+    def take(self, seen: tuple[dict[str, Found] | None, float], cursor: Cursor) -> Step | None:
+        """Make one event with everything that is new and has settled. The very first listing is the
+        starting point.
+        """
+        there, now = seen
+        if there is None:
+            return None
+        if not cursor[GIVEN].get("begun"):
+            return Step(
+                put={
+                    GIVEN: {**cursor[GIVEN], "begun": True},
+                    **starting_point(there, since(cursor)),
+                }
+            )
+        self._settling.seen = {path: mark for path, mark in cursor.items() if path != GIVEN}
+        paths = self._settling.look(there, now)
+        gone = self._settling.gone(now)
+        if not paths:
+            return Step(drop=gone) if gone else None
+        good = [path for path in paths if not there[path].problem]
+        event = {"kind": "files", "id": uuid4().hex, **told(there, good), "time": time.time()}
+        return Step(
+            put={path: there[path].mark for path in paths},
+            drop=gone,
+            events=[event] if good else [],
+            refused=[(path, there[path].problem) for path in paths if there[path].problem],
+        )

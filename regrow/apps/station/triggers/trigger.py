@@ -1,0 +1,51 @@
+"""The interface of triggers: one poll, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from regrow.apps.station.triggers.journal import Cursor
+
+GIVEN = ""
+"""Key of a cursor with the trigger's setting and start time (seconds since the epoch); the other
+keys are the trigger's.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a poll changes.
+
+    Attributes:
+        put: keys of the cursor to set.
+        drop: keys of the cursor to remove.
+        events: found events, each with its `id`.
+        refused: findings that cannot become events, and why, for people.
+
+    """
+
+    put: Mapping[str, Any] = field(default_factory=dict)
+    drop: Iterable[str] = ()
+    events: Iterable[dict[str, Any]] = ()
+    refused: Iterable[tuple[str, str]] = ()
+
+
+class Trigger(Protocol):
+    """One condition that starts runs of one schedule."""
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two polls."""
+
+    def look(self, cursor: Cursor) -> Any:
+        """Poll, in a separate thread; may take long, and may raise. Changes nothing."""
+
+    def take(self, seen: Any, cursor: Cursor) -> Step | None:
+        """Return what follows from a poll; None: nothing."""
+
+
+def since(cursor: Cursor) -> float:
+    """Return from which time on findings are events, in seconds since the epoch."""
+    return float(cursor[GIVEN]["since"])

@@ -1,0 +1,95 @@
+"""The systemd user unit that keeps a station running: its text, and the commands to enable it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+from regrow.apps.station.parts import NO_KEEPER, WORKER_SECONDS
+from regrow.infra.state.places import Places
+
+_FORWARDED = (
+    "REGROW_HOME",
+    "REGROW_STATION_HOST",
+    "RAY_ADDRESS",
+    "XDG_DATA_HOME",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+)
+"""Variables of this terminal that say where things are; none of them is a secret."""
+_MARGIN_SECONDS = 30
+"""Time for all parts but the worker, which end one after the other."""
+
+
+def name(places: Places) -> str:
+    """Return the name of a state root's unit."""
+    return f"regrow-{hashlib.sha256(places.root.encode()).hexdigest()[:12]}.service"
+
+
+def folder() -> Path:
+    """Return the folder of the user's units."""
+    chosen = os.environ.get("XDG_CONFIG_HOME", "")
+    return (
+        (Path(chosen) if os.path.isabs(chosen) else Path("~/.config").expanduser())
+        / "systemd"
+        / "user"
+    )
+
+
+def text(places: Places, working: Path, *, host: str | None = None) -> str:
+    """Return the unit file. `working`: base folder of its experiments' relative paths."""
+    command = [sys.executable, "-P", "-m", "regrow", "up", "--foreground", "--state", places.root]
+    command += [] if host is None else ["--host", host]
+    kept = {
+        name: value for name in _FORWARDED if (value := os.environ.get(name)) and "@" not in value
+    }
+    lines = "".join(
+        f"Environment={_quoted(f'{name}={value}')}\n"
+        for name, value in {NO_KEEPER: "1", **kept}.items()
+    )
+    return f"""[Unit]
+Description=regrow's station of {places.root.replace("%", "%%")}
+StartLimitIntervalSec=0
+
+[Service]
+ExecStart={" ".join(map(_argument, command))}
+WorkingDirectory={str(working).replace("%", "%%")}
+{lines}Restart=always
+RestartSec=5
+# SIGTERM to the supervisor alone, which ends its parts in order: drivers save checkpoints first.
+KillMode=mixed
+TimeoutStopSec={int(WORKER_SECONDS) + _MARGIN_SECONDS}
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def write(places: Places, working: Path, *, host: str | None = None) -> list[str]:
+    """Write the unit and return instructions for people. Nothing is started."""
+    file = folder() / name(places)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.partial")
+    partial.write_text(text(places, working, host=host))
+    partial.replace(file)
+    return [
+        f"wrote {file}; nothing was started",
+        "systemctl --user daemon-reload",
+        f"systemctl --user enable --now {file.name}",
+        "loginctl enable-linger   # it starts with the machine, not with your first login",
+        (
+            f"# its words: journalctl --user -u {file.name}; to end it for good: systemctl --user"
+            f" disable --now {file.name}"
+        ),
+    ]
+
+
+def _argument(word: str) -> str:
+    return _quoted(word).replace("$", "$$")
+
+
+def _quoted(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'

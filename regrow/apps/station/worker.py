@@ -1,0 +1,430 @@
+"""Runs the flow runs that Prefect has scheduled: `python -m regrow.apps.station.worker --state
+ROOT`.
+
+It keeps an idle driver ready, gives it the due flow runs (of schedules, of triggers, retried or
+resumed in Prefect's page), and sends heartbeats. `regrow run` uses the same drivers. `due_runs`
+decides what is to run; the drivers report the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, get_args
+from uuid import UUID
+
+import httpx
+from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterNextScheduledStartTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.states import Cancelled, Failed
+
+from regrow.apps.station import auto_restart
+from regrow.apps.station.due_runs import Action, Due, End, Overlap, Skip, Start, plan
+from regrow.apps.station.orders import hand_over
+from regrow.apps.station.triggers.tries import TRIES, Tries, Trouble, reason
+from regrow.flows import crash_report
+from regrow.infra.machine import private_files
+from regrow.infra.machine.processes import is_running
+from regrow.infra.prefect.deployments import FLOW, schedule_of
+from regrow.infra.prefect.pool import POOL, ensure_pool
+from regrow.infra.state import station_record as record
+from regrow.infra.state.places import Places
+from regrow.tasks.process import temporary
+
+LOOK_SECONDS = 1.0
+HEARTBEAT_SECONDS = 30
+UNFINISHED = "unfinished.json"
+"""File in the station's folder with the flow runs whose sessions the station's end has interrupted.
+"""
+TELL_SECONDS = (20.0, 600.0)
+"""Interval of the attempts to deliver what MLflow and Prefect have not received: at first, and at
+most, while it cannot be delivered.
+"""
+HEAL_SECONDS = 5.0
+"""Interval of the checks for runs whose driver was lost."""
+RETRIED = ("AwaitingRetry", "Resuming")
+GRACE_SECONDS = 45.0
+"""How long drivers may take to end: attempts save a checkpoint first."""
+STARTING_SECONDS = 120.0
+"""A driver that is not ready after this time is killed, and another one started."""
+LATER_SECONDS = 2.0
+"""Delay before the next driver is started: the session that begins needs the processor more."""
+PATIENCE_SECONDS = 5.0
+"""Delay before the next driver is started, if one ended before it was ready."""
+
+
+MOST_ASKED = 200
+"""Maximum number of flow runs that are read one by one, if the server cannot list all at once."""
+_LOG = logging.getLogger(__name__)
+
+
+class Worker:
+    """Polls Prefect for due flow runs until it is asked to end."""
+
+    def __init__(self, places: Places) -> None:
+        self._places, self._folder = places, record.folder_of(places)
+        self._ended = threading.Event()
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._spare: subprocess.Popen[bytes] | None = None
+        self._telling: list[subprocess.Popen[bytes]] = []
+        self._since = self._not_before = self._beat = self._healed = self._tell_at = 0.0
+        self._tell_pause = TELL_SECONDS[0]
+        self._handed: dict[str, tuple[int, float, str | None]] = {}
+        """Flow runs that were given to a driver (its process id, when, the schedule), until Prefect
+        shows them as running.
+        """
+        self._prepared = False
+        self._tries = Tries()
+        """Flow runs that could not be started, by id."""
+
+    def run(self) -> None:
+        """Run until asked to end and all drivers have ended."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._ended.set())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with get_client(sync_client=True) as client:
+            while not self._ended.is_set():
+                _alone(self._keep_spare)
+                _alone(self._tell)
+                if self._prepared or _alone(self._prepare, client):
+                    for act in (self._beat_heart, self._look, self._heal):
+                        _alone(act, client)
+                self._ended.wait(LOOK_SECONDS)
+        self._end_drivers()
+
+    def _prepare(self, client: SyncPrefectClient) -> None:
+        """Do the one-time setup once Prefect answers."""
+        ensure_pool(client)
+        auto_restart.ensure(client)
+        self._take_up(client)
+        self._prepared = True
+
+    def _keep_spare(self) -> None:
+        """Start a driver if none is idle or starting."""
+        self._children = [child for child in self._children if child.poll() is None]
+        for pid in record.stranded(self._folder):
+            _signal(pid, signal.SIGKILL)
+        waiting = {pid for pid, _ in record.drivers(self._folder, idle=True)}
+        spare = self._spare
+        if spare is not None and spare.poll() is not None and spare.pid not in waiting:
+            self._not_before = time.monotonic() + (PATIENCE_SECONDS if spare.returncode else 0.0)
+            self._spare = None
+        elif spare is not None and self._is_taken(spare.pid):
+            self._spare, self._not_before = None, time.monotonic() + LATER_SECONDS
+        elif (
+            spare is not None
+            and spare.pid not in waiting
+            and time.monotonic() - self._since > STARTING_SECONDS
+        ):
+            spare.kill()
+        if self._spare is None and not waiting and time.monotonic() >= self._not_before:
+            self._start_driver()
+
+    def _is_taken(self, pid: int) -> bool:
+        return any(busy == pid for busy, _ in record.drivers(self._folder, idle=False))
+
+    def _start_driver(self) -> None:
+        # Ray's workers search the working directory for modules first.
+        nothing = private_files.folder(temporary.process_temp_dir() / "nothing")
+        with open(self._folder / "logs" / "drivers.log", "ab", opener=private_files.opener) as log:
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "regrow.apps.station.driver",
+                "--state",
+                self._places.root,
+            ]
+            self._spare = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=nothing,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(auto_restart.HEARTBEAT_SECONDS),
+                },
+            )
+        self._since = time.monotonic()
+        self._children.append(self._spare)
+
+    def _beat_heart(self, client: SyncPrefectClient) -> None:
+        if time.monotonic() - self._beat > HEARTBEAT_SECONDS or not self._beat:
+            client.send_worker_heartbeat(POOL, f"station {platform.node()}", HEARTBEAT_SECONDS)
+            # The result is not used: the request makes the queue and its deployments Ready in
+            # Prefect's page.
+            client.get_scheduled_flow_runs_for_work_pool(POOL, scheduled_before=datetime.now(UTC))
+            self._beat = time.monotonic()
+
+    def _tell(self) -> None:
+        """Deliver to MLflow and Prefect what sessions could not, while one of them was unavailable
+        or slow.
+        """
+        self._telling = [one for one in self._telling if one.poll() is None]
+        if not self._telling and time.monotonic() >= self._tell_at:
+            self._telling = crash_report.tell_in_background(self._places)
+            self._tell_pause = (
+                min(2 * self._tell_pause, TELL_SECONDS[1]) if self._telling else TELL_SECONDS[0]
+            )
+            self._tell_at = time.monotonic() + self._tell_pause
+
+    def _heal(self, client: SyncPrefectClient) -> None:
+        if time.monotonic() - self._healed > HEAL_SECONDS:
+            self._healed = time.monotonic()
+            auto_restart.go_on(client, self._places)
+
+    def _look(self, client: SyncPrefectClient) -> None:
+        """Start, skip and cancel flow runs as planned."""
+        found = {str(one.id): one for one in _due(client)}
+        self._tries.keep(found.keys())
+        for run, (driver, when, _) in list(self._handed.items()):
+            if run not in found:
+                del self._handed[run]
+            elif time.monotonic() - when > (
+                STARTING_SECONDS if is_running(driver) else PATIENCE_SECONDS
+            ):
+                del self._handed[run]
+                self._failed(
+                    client,
+                    found[run],
+                    "its driver ended before it began; the station's logs/drivers.log says more",
+                )
+        waiting = [
+            one for run, one in found.items() if run not in self._handed and self._tries.is_due(run)
+        ]
+        theirs = {
+            one: _deployment(client, one)
+            for one in {run.deployment_id for run in waiting}
+            if one is not None
+        }
+        due = [_as_due(one, theirs.get(one.deployment_id or one.id)) for one in waiting]
+        going = [(str(one.id), _schedule(one)) for one in _running(client)] if due else []
+        going += [(run, schedule) for run, (_, _, schedule) in self._handed.items()]
+        going += [
+            (driver["flow_run"], None)
+            for _, driver in record.drivers(self._folder, idle=False)
+            if driver.get("flow_run")
+        ]
+        for action in plan(due, going):
+            try:
+                self._do(client, action, found)
+            except httpx.TransportError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other runs are independent of it
+                _LOG.warning("flow run %s: %s", action.run, reason(error), exc_info=True)
+                if action.run in found:
+                    self._failed(client, found[action.run], reason(error))
+
+    def _do(self, client: SyncPrefectClient, action: Action, found: Mapping[str, FlowRun]) -> None:
+        match action:
+            case Start(run):
+                self._start(client, found[run])
+            case Skip(run, why):
+                client.set_flow_run_state(
+                    UUID(run), Cancelled(name="Skipped", message=why), force=True
+                )
+            case End(run):
+                auto_restart.cancel(
+                    client, UUID(run), "a later run of its schedule takes its place"
+                )
+
+    def _failed(self, client: SyncPrefectClient, run: FlowRun, why: str) -> None:
+        """Count a failed start of a flow run; after TRIES failures, end it as failed."""
+        if self._tries.failed(
+            str(run.id), Trouble(schedule="", what=f"flow run {run.name}", reason=why)
+        ):
+            client.set_flow_run_state(
+                run.id, Failed(message=f"it could not be begun {TRIES} times: {why}"), force=True
+            )
+
+    def _start(self, client: SyncPrefectClient, run: FlowRun) -> None:
+        if auto_restart.given_up(client, run, self._places):
+            return
+        if (taken := hand_over(self._folder, {"flow_run": str(run.id)})) is not None:
+            line, driver = taken
+            line.close()
+            self._handed[str(run.id)] = driver, time.monotonic(), _schedule(run)
+
+    def _take_up(self, client: SyncPrefectClient) -> None:
+        """Reschedule the flow runs that the end of the previous station interrupted."""
+        file = self._folder / UNFINISHED
+        for run in record.read(file).get("flow_runs", []):
+            with suppress(ObjectNotFound, ValueError):
+                auto_restart.take_up(client, UUID(run))
+        file.unlink(missing_ok=True)
+
+    def _end_drivers(self) -> None:
+        """Kill idle drivers, and ask busy ones to end as Ctrl-C would."""
+        for pid in [
+            *record.stranded(self._folder),
+            *(pid for pid, _ in record.drivers(self._folder, idle=True)),
+        ]:
+            _signal(pid, signal.SIGKILL)
+        for one in self._telling:
+            _signal(one.pid, signal.SIGKILL)
+        if (
+            self._spare is not None
+            and self._spare.poll() is None
+            and not self._is_taken(self._spare.pid)
+        ):
+            self._spare.kill()
+        found = dict(record.drivers(self._folder, idle=False))
+        busy = list(found)
+        runs = [
+            known.get("flow_run") or auto_restart.flow_run_of(self._places, known["name"])
+            for known in found.values()
+        ]
+        record.write(self._folder / UNFINISHED, {"flow_runs": [run for run in runs if run]})
+        for pid in busy:
+            _signal(pid, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline and any(map(is_running, busy)):
+            for child in self._children:
+                child.poll()
+            time.sleep(0.1)
+        for pid in filter(is_running, busy):
+            _signal(pid, signal.SIGKILL)
+
+
+def _alone(act: Callable[..., None], *given: Any) -> bool:
+    """Do one part of a round; return whether it succeeded. A failure does not affect other parts,
+    and is retried in the next round.
+    """
+    try:
+        act(*given)
+    except (httpx.HTTPError, PrefectException, OSError) as error:
+        _LOG.warning("Prefect cannot be asked: %s", error)
+        return False
+    except Exception:  # noqa: BLE001 - whatever it is, the rest of the round is independent of it
+        _LOG.exception("a part of the worker's round")
+        return False
+    return True
+
+
+def _due(client: SyncPrefectClient) -> list[FlowRun]:
+    """Return regrow's flow runs whose time has come, in the station's pool or without a
+    deployment.
+    """
+    runs = _ours(
+        client,
+        FlowRunFilter(
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
+            next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(
+                before_=datetime.now(UTC)  # type: ignore[arg-type]  # pydantic accepts a datetime
+            ),
+        ),
+    )
+    return [run for run in runs if run.deployment_id is None or run.work_pool_name == POOL]
+
+
+def _running(client: SyncPrefectClient) -> list[FlowRun]:
+    states = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+    return _ours(
+        client, FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states)))
+    )
+
+
+def _ours(client: SyncPrefectClient, wanted: FlowRunFilter) -> list[FlowRun]:
+    """Return flow runs of experiments.
+
+    The server fails the whole query if it cannot read one of them, such as one with a parameter of
+    more than 64 bits; then they are read one by one.
+    """
+    ours = FlowFilter(name=FlowFilterName(any_=[FLOW]))
+    try:
+        return client.read_flow_runs(flow_filter=ours, flow_run_filter=wanted)
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+    found: list[FlowRun] = []
+    for place in range(MOST_ASKED):
+        try:
+            one = client.read_flow_runs(
+                flow_filter=ours,
+                flow_run_filter=wanted,
+                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=1,
+                offset=place,
+            )
+        except httpx.HTTPStatusError as error:
+            _LOG.warning(
+                "the server cannot tell of a flow run, which starts nothing; delete it in Prefect's"
+                " page: %s",
+                error,
+            )
+            continue
+        if not one:
+            break
+        found += one
+    return found
+
+
+def _deployment(client: SyncPrefectClient, deployment: UUID) -> Any:
+    """Return the schedule of a flow run; None if it was deleted."""
+    with suppress(ObjectNotFound):
+        return client.read_deployment(deployment)
+    return None
+
+
+def _as_due(run: FlowRun, deployment: Any) -> Due:
+    when = deployment.parameters.get("when") if deployment is not None else None
+    overlap: Overlap = "skip"
+    if isinstance(when, dict) and when.get("overlap") in get_args(Overlap):
+        overlap = when["overlap"]
+    again = run.state is not None and (run.state.name in RETRIED or run.run_count > 0)
+    at = run.next_scheduled_start_time or run.expected_start_time or datetime.now(UTC)
+    return Due(
+        run=str(run.id),
+        at=at.timestamp(),
+        schedule=_schedule(run),
+        by_the_clock=bool(run.auto_scheduled) and not again,
+        overlap=overlap,
+    )
+
+
+def _schedule(run: FlowRun) -> str | None:
+    found = schedule_of(run)
+    return None if found is None else str(found)
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--state", required=True)
+    options = arguments.parse_args()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    Worker(Places.at(options.state)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""A session of a study: launched like any experiment, and followed in its log for callbacks and
+Optuna's log lines.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from optuna.logging import get_logger
+from optuna.trial import FrozenTrial, TrialState
+
+from regrow.infra.log.follower import Follower
+from regrow.infra.state.experiments import request_stop, withdraw_stop
+from regrow.infra.state.places import Places
+from regrow.integrations.optuna.mirror import Mirror
+from regrow.integrations.optuna.objective import CAUGHT, Objective
+from regrow.integrations.optuna.raised import raised
+from regrow.search.events import AnyEvent, Ended, Opened, decode
+from regrow.search.history import History, TrialRecord
+from regrow.search.lifecycle import TrialState as State
+from regrow.search.spec import Spec
+from regrow.show.exports.optuna_study import Frozen
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.ports.store import Store
+
+if TYPE_CHECKING:
+    from regrow.integrations.optuna.durable import Study
+
+Callback = Callable[[Any, FrozenTrial], None]
+_LOOK_SECONDS = 0.1
+"""Seconds between two polls of the log."""
+
+
+class Follow:
+    """Follows one session from the driver's process. `timeout`: seconds after which it ends, None
+    for never.
+    """
+
+    def __init__(
+        self, study: Study, store: Store, callbacks: tuple[Callback, ...], timeout: float | None
+    ) -> None:
+        self._study, self._store, self._callbacks, self._timeout = study, store, callbacks, timeout
+        self._log = get_logger("optuna.study")
+        self._history = History()
+        self._follower = Follower(store)
+        self._done = threading.Event()
+        self._stop: str | None = None
+        self._deadline: float | None = None
+        self._raised: BaseException | None = None
+        """The exception that a callback raised."""
+        self._failure: TrialRecord | None = None
+        """The first trial that failed with an exception that is not caught."""
+
+    def run(self, spec: Spec, places: Places, objective: Objective, mirror: Mirror) -> None:
+        """Launch the session and return when it has ended. Raises a callback's exception,
+        UserCodeError for the objective's exception, KeyboardInterrupt if the user has interrupted
+        it.
+        """
+        from regrow.experiment import store_trainable
+        from regrow.flows.launch import launch, settings_read_again
+
+        places.writable()
+        code = store_trainable(self._store, objective)
+        self._take(silent=True)
+        thread = threading.Thread(
+            target=self._watch, args=(mirror,), name="regrow-optuna", daemon=True
+        )
+        thread.start()
+        try:
+            launch(
+                spec.name,
+                spec=spec,
+                places=places,
+                code=code,
+                announce=self._log.info,
+                given=objective,
+            )
+        finally:
+            settings_read_again()
+            self._done.set()
+            thread.join()
+            if self._stop is not None:
+                with suppress(RegrowError):
+                    withdraw_stop(self._store, self._stop)
+            mirror.take(Frozen(self._history, None, plain=True))
+        self._judge(objective.function)
+
+    def stop(self) -> None:
+        """Ask the session to end."""
+        if self._stop is None:
+            self._stop = request_stop(self._store)
+
+    def _judge(self, function: Callable[[Any], Any]) -> None:
+        if self._raised is not None:
+            raise self._raised
+        if self._failure is not None:
+            last = self._failure.attempts[-1]
+            raise raised(function, self._failure.number, last.message, last.trace)
+        closed = self._history.closed
+        if closed is not None and closed.status == "interrupted":
+            raise KeyboardInterrupt
+
+    def _watch(self, mirror: Mirror) -> None:
+        while True:
+            last = self._done.is_set()
+            try:
+                self._take(mirror)
+                if self._deadline is not None and time.monotonic() >= self._deadline:
+                    self.stop()
+            except RegrowError as error:
+                self._log.debug("%s", error)  # the store is unavailable, which the session reports
+            except BaseException as error:  # noqa: BLE001 - from a callback: it ends the study and is raised by optimize
+                self._raised = self._raised or error
+                self._callbacks = ()
+                with suppress(RegrowError):
+                    self.stop()
+            if last:
+                return
+            self._done.wait(_LOOK_SECONDS)
+
+    def _take(self, mirror: Mirror | None = None, *, silent: bool = False) -> None:
+        """Read new events; `silent`: existing events were reported before."""
+        while segments := self._follower.read():
+            for _, lines in segments:
+                for line in lines:
+                    event = decode(line)
+                    self._history.apply(event)
+                    if not silent:
+                        self._heard(event, mirror)
+
+    def _heard(self, event: AnyEvent, mirror: Mirror | None) -> None:
+        if isinstance(event, Opened) and event.by == "driver" and self._timeout is not None:
+            self._deadline = time.monotonic() + self._timeout
+        if not isinstance(event, Ended):
+            return
+        trial = self._history.trials[event.trial]
+        if not trial.state.final or mirror is None:
+            return
+        if trial.state is State.FAILED and CAUGHT not in trial.attributes and self._failure is None:
+            self._failure = trial
+            self.stop()
+        frozen = Frozen(self._history, None, plain=True).one(trial)
+        mirror.put(frozen)
+        self._tell(frozen, event, trial.attempts[-1].stop)
+        for callback in self._callbacks:
+            callback(self._study, frozen)
+
+    def _tell(self, trial: FrozenTrial, event: Ended, why: str | None) -> None:
+        """Log the end of a trial in Optuna's words. `why`: the reason of the decision
+        to stop it.
+        """
+        match trial.state:
+            case TrialState.COMPLETE:
+                found = (
+                    f"value: {trial.values[0]}"
+                    if len(trial.values) == 1
+                    else f"values: {trial.values}"
+                )
+                self._log.info(
+                    "Trial %d finished with %s and parameters: %s.",
+                    trial.number,
+                    found,
+                    trial.params,
+                )
+            case TrialState.PRUNED:
+                self._log.info("Trial %d pruned. %s", trial.number, why or event.message)
+            case _:
+                self._log.warning(
+                    "Trial %d failed with parameters: %s: %s",
+                    trial.number,
+                    trial.params,
+                    event.message,
+                )

@@ -1,0 +1,41 @@
+"""Private attributes of Optuna that we read: the options with which its objects were made.
+
+Each name is in the canary test (`tests/unit/test_private_names.py`), with what breaks without it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import BaseTrial
+
+NOT_THERE = inspect.Parameter.empty
+"""Marks an option that an object does not keep."""
+
+
+def options(made: BasePruner | BaseSampler) -> dict[str, tuple[Any, Any]]:
+    """Return the arguments of an object's class, each with its default and the object's value,
+    NOT_THERE if it keeps none.
+    """
+    parameters = inspect.signature(type(made)).parameters.values()
+    return {p.name: (p.default, getattr(made, f"_{p.name}", NOT_THERE)) for p in parameters}
+
+
+def seed(sampler: BaseSampler) -> int | None:
+    """Return the seed that a new sampler was given, None for none."""
+    lazy = getattr(sampler, "_rng", None)
+    if lazy is None or lazy._rng is None:  # noqa: SLF001 - the purpose of this module
+        return None
+    return int(lazy.rng.get_state()[1][0])  # the first word of a Mersenne twister is its seed
+
+
+class TheirStudy(Study):
+    """Base class of our study; the names that we add do not collide with Optuna's."""
+
+
+class TheirTrial(BaseTrial):
+    """Base class of our trial: the interface of Optuna's trials."""

@@ -1,0 +1,267 @@
+"""The trial that an objective gets on the worker: Optuna's interface on our trial. The coordinator
+makes all decisions.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    check_distribution_compatibility,
+    distribution_to_json,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from regrow.integrations.optuna.private import TheirTrial
+from regrow.search.samplers.define_by_run_model import CONSTRAINTS
+from regrow.tasks.trial.trial import Trial as OurTrial
+from regrow.tasks.trial.trial import TrialEnd
+
+VALUE, STEP = "value", "step"
+"""Names of the metrics: the objective of a study with one, and the step of an
+intermediate value.
+"""
+_NOT_THERE = {
+    "study": (
+        "the study is in the script's process, the trial on a worker; callbacks of optimize are"
+        " given the study"
+    ),
+    "storage": (
+        "a study is kept in its log, in no storage of Optuna's; set_user_attr keeps what belongs to"
+        " a trial"
+    ),
+    "set_system_attr": "set_user_attr keeps what belongs to a trial",
+}
+"""Attributes that would access the study or its storage."""
+
+
+class Trial(TheirTrial):
+    """See `optuna.trial.Trial`. `last`: a step that no report may reach, None for none."""
+
+    def __init__(self, ours: OurTrial, *, several: bool, last: int | None) -> None:
+        self._ours, self._several, self._last = ours, several, last
+        self._started = dt.datetime.now()  # noqa: DTZ005 - Optuna's times are local, without a zone
+        self._params: dict[str, Any] = {}
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._user_attrs: dict[str, Any] = {}
+        self._constraints: dict[str, float] = {}
+        self._intermediate: dict[int, float] = {}
+        self._pruned = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError, which names the alternative."""
+        if name in _NOT_THERE:
+            raise AttributeError(f"trial.{name} is not there: {_NOT_THERE[name]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # ---- parameters
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Return a floating point parameter."""
+        return float(self._suggest(name, FloatDistribution(low, high, log=log, step=step)))
+
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int:
+        """Return an integer parameter."""
+        return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """Return one of several values."""
+        return self._suggest(name, CategoricalDistribution(tuple(choices)))
+
+    def suggest_uniform(self, name: str, low: float, high: float) -> float:
+        """Deprecated by Optuna."""
+        return self.suggest_float(name, low, high)
+
+    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
+        """Deprecated by Optuna."""
+        return self.suggest_float(name, low, high, log=True)
+
+    def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
+        """Deprecated by Optuna."""
+        return self.suggest_float(name, low, high, step=q)
+
+    def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+        """Return the logged value; the coordinator decides it when an attempt of the trial asks for
+        the first time.
+        """
+        if name in self._params:
+            check_distribution_compatibility(self._distributions[name], distribution)
+            return self._params[name]
+        logged = self._ours.suggest(name, written(distribution))
+        value = taken(name, distribution, logged)
+        self._params[name], self._distributions[name] = value, distribution
+        return value
+
+    # ---- values
+
+    def report(self, value: float, step: int) -> None:
+        """Report an intermediate value. A second one of the same step is ignored, with
+        a warning.
+        """
+        if self._several:
+            raise NotImplementedError(
+                "Trial.report is not supported for multi-objective optimization."
+            )
+        value, step = float(value), int(step)
+        if step < 0:
+            raise ValueError(f"The `step` argument is {step} but cannot be negative.")
+        if step in self._intermediate:
+            warnings.warn(
+                f"The reported value is ignored because this `step` {step} is already reported.",
+                stacklevel=2,
+            )
+            return
+        self._intermediate[step] = value
+        if self._pruned or not math.isfinite(value):
+            return
+        try:
+            self._ours.report(
+                {VALUE: value, STEP: step if self._last is None else min(step, self._last)}
+            )
+        except TrialEnd:
+            if self._ours.told != "stopped":
+                raise
+            self._pruned = True
+
+    def should_prune(self) -> bool:
+        """Return whether the scheduler has decided that the trial ends."""
+        if self._several:
+            raise NotImplementedError(
+                "Trial.should_prune is not supported for multi-objective optimization."
+            )
+        return self._pruned or self._ours.told == "stopped"
+
+    # ---- attributes
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Set an attribute of the trial. Raises TypeError for values that JSON cannot represent."""
+        plain = msgspec.json.decode(msgspec.json.encode(value))
+        self._user_attrs[key] = value
+        self._ours.note({key: plain})
+
+    def set_constraint(self, key: str, value: float) -> None:
+        """Set by how much a constraint is violated; 0 or less if it is met."""
+        value = float(value)
+        if math.isnan(value):
+            raise ValueError(f"Attempted to set a constraint for {key!r}, but NaN is not allowed.")
+        self._constraints[key] = value
+        most = sys.float_info.max  # JSON has no infinity
+        self._ours.note(
+            {
+                CONSTRAINTS: {
+                    name: min(max(one, -most), most) for name, one in self._constraints.items()
+                }
+            }
+        )
+
+    def frozen(self, state: TrialState, values: Sequence[float] | None) -> FrozenTrial:
+        """Return its current state."""
+        made = FrozenTrial(
+            number=self.number,
+            trial_id=self.number,
+            state=state,
+            value=None,
+            values=values,
+            datetime_start=self._started,
+            datetime_complete=None,
+            params=dict(self._params),
+            distributions=dict(self._distributions),
+            user_attrs=dict(self._user_attrs),
+            system_attrs={},
+            intermediate_values=dict(self._intermediate),
+        )
+        for key, value in self._constraints.items():
+            made.set_constraint(key, value)
+        return made
+
+    @property
+    def number(self) -> int:
+        """Number of the trial, from 0."""
+        return self._ours.number
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The values so far."""
+        return dict(self._params)
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """The distributions of the values."""
+        return dict(self._distributions)
+
+    @property
+    def user_attrs(self) -> dict[str, Any]:
+        """The attributes set so far."""
+        return dict(self._user_attrs)
+
+    @property
+    def constraints(self) -> dict[str, float]:
+        """The constraint violations set so far."""
+        return dict(self._constraints)
+
+    @property
+    def datetime_start(self) -> dt.datetime | None:
+        """When this attempt began."""
+        return self._started
+
+
+def written(distribution: BaseDistribution) -> dict[str, Any]:
+    """Return a distribution in the log's form."""
+    if isinstance(distribution, CategoricalDistribution):
+        return {
+            "name": "CategoricalDistribution",
+            "attributes": {"choices": _plain(distribution.choices)},
+        }
+    found: dict[str, Any] = json.loads(distribution_to_json(distribution))
+    return found
+
+
+def taken(name: str, distribution: BaseDistribution, logged: Any) -> Any:
+    """Return the value of a parameter from the log's value. Raises ValueError if it is none of the
+    choices.
+    """
+    if not isinstance(distribution, CategoricalDistribution):
+        if not distribution.low <= logged <= distribution.high:  # type: ignore[attr-defined]  # of both numeric distributions
+            warnings.warn(
+                f"parameter {name!r} has the value {logged!r}, which is out of range for"
+                f" {distribution}",
+                stacklevel=4,
+            )
+        return logged
+    for choice, plain in zip(distribution.choices, _plain(distribution.choices), strict=True):
+        if type(plain) is type(logged) and plain == logged:
+            return choice
+    raise ValueError(
+        f"parameter {name!r} has the value {logged!r}, which is none of"
+        f" {list(distribution.choices)}"
+    )
+
+
+def _plain(choices: Sequence[Any]) -> list[Any]:
+    """Return choices in the log's form. A choice that is not a plain value is represented by its
+    repr without its address, which differs between processes; of equal ones the later are numbered.
+    """
+    found: list[Any] = []
+    for choice in choices:
+        if choice is None or isinstance(choice, bool | int | float | str):
+            found.append(choice)
+        else:
+            text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(choice))
+            found.append(text if text not in found else f"{text} ({len(found)})")
+    return found

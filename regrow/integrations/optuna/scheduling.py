@@ -1,0 +1,85 @@
+"""Translates Optuna's pruners: the schedule, and how steps are counted. Nothing is decided here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from optuna import pruners
+
+from regrow.integrations.optuna.private import options
+from regrow.tasks.errors import UserError
+
+MOST = 1_000_000
+"""A step that no trial reaches: of Optuna's pruners only Hyperband has a last step."""
+_THERE = (
+    "MedianPruner, PercentilePruner, SuccessiveHalvingPruner, HyperbandPruner(max_resource=...) and"
+    " NopPruner"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A schedule of the specification. `first`: the step that counts as the first one; `max_steps`:
+    the step at which a trial ends, None for none.
+    """
+
+    form: str | dict[str, Any]
+    first: int = 0
+    max_steps: int | None = None
+
+
+def schedule(pruner: pruners.BasePruner) -> Schedule:
+    """Return the schedule that corresponds to a pruner. Raises UserError for an unsupported one."""
+    name = type(pruner).__name__
+    if type(pruner) is not getattr(pruners, name, None):
+        raise UserError(f"pruner: {name} is none of Optuna's; there are {_THERE}")
+    given = {option: value for option, (_, value) in options(pruner).items()}
+    match name:
+        case "NopPruner":
+            return Schedule(form="fifo")
+        case "MedianPruner":
+            return Schedule(form={"median": _warm(given)})
+        case "PercentilePruner":
+            return Schedule(
+                form={"percentile": {"percentile": float(given["percentile"]), **_warm(given)}}
+            )
+        case "SuccessiveHalvingPruner":
+            factor = given["reduction_factor"]
+            grace = (given["min_resource"] or 1) * factor ** given["min_early_stopping_rate"]
+            _no_bootstrap(name, given)
+            return Schedule(
+                form={"asha": {"grace_period": grace, "reduction_factor": factor}},
+                first=1,
+                max_steps=MOST,
+            )
+        case "HyperbandPruner":
+            _no_bootstrap(name, given)
+            most = given["max_resource"]
+            if not isinstance(most, int):
+                raise UserError(
+                    "pruner: HyperbandPruner has to know the last step: write max_resource=100, for"
+                    " 100 steps"
+                )
+            halving = {
+                "grace_period": given["min_resource"],
+                "reduction_factor": given["reduction_factor"],
+            }
+            return Schedule(form={"async_hyperband": halving}, first=1, max_steps=most)
+    raise UserError(f"pruner: {name} is not there; there are {_THERE}")
+
+
+def _warm(given: dict[str, Any]) -> dict[str, int]:
+    """Translate warm-up options. Optuna counts steps from 0, and counts trials that have ended;
+    here trials that have reached the step count.
+    """
+    return {
+        "grace_period": given["n_warmup_steps"] + 1,
+        "interval": given["interval_steps"],
+        "min_samples_required": max(1, given["n_startup_trials"], given["n_min_trials"]),
+    }
+
+
+def _no_bootstrap(name: str, given: dict[str, Any]) -> None:
+    if given["bootstrap_count"]:
+        raise UserError(f"pruner: {name}(bootstrap_count=...) is not there; leave it out")

@@ -1,0 +1,99 @@
+"""Translates Optuna's samplers: class, options and seed, which are written into the
+specification.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from optuna import samplers
+from optuna.trial import FrozenTrial
+
+from regrow.integrations.optuna.private import NOT_THERE, options, seed
+from regrow.tasks.errors import UserError
+
+Constraints = Callable[[FrozenTrial], Sequence[float]]
+_REFUSED = ("CmaEsSampler", "QMCSampler", "BruteForceSampler", "PartialFixedSampler")
+"""Samplers that cannot be created anew for each value, as they keep internal state."""
+_HINT = "take TPESampler, GPSampler, NSGAIISampler, NSGAIIISampler, RandomSampler or GridSampler"
+_NOT_OPTIONS = ("seed", "constraints_func", "warn_independent_sampling", "independent_sampler")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """`form` and `seed` of the specification; `constraints` is the user's function; `cells`: all
+    cells of a grid, None without one.
+    """
+
+    form: dict[str, Any]
+    seed: int
+    constraints: Constraints | None = None
+    cells: tuple[dict[str, Any], ...] | None = None
+
+
+def search(sampler: samplers.BaseSampler, name: str) -> Search:
+    """Return the search that corresponds to a sampler; if the sampler has no seed, one is derived
+    from the study's `name`.
+
+    Raises UserError for an unsupported sampler.
+    """
+    kind = type(sampler).__name__
+    if type(sampler) is not getattr(samplers, kind, None):
+        raise UserError(f"sampler: {kind} is none of Optuna's; {_HINT}")
+    if kind in _REFUSED:
+        raise UserError(
+            f"sampler: {kind} cannot be made anew for each value, so it is not there; {_HINT}"
+        )
+    given, own = options(sampler), seed(sampler)
+    chance = zlib.crc32(name.encode()) if own is None else own
+    if kind == "GridSampler":
+        return Search(
+            form=_form("RandomSampler", {}), seed=chance, cells=_cells(given["search_space"][1])
+        )
+    chosen: dict[str, Any] = {}
+    for option, (default, value) in given.items():
+        if option in _NOT_OPTIONS or value is NOT_THERE or value is default or value == default:
+            continue
+        if default is None and _of_optuna(value):
+            continue  # a default object that its class creates for None
+        if not _plain(value):
+            raise UserError(
+                f"sampler: {kind}({option}=...) cannot be written into the study's log; leave"
+                " it out"
+            )
+        chosen[option] = value
+    func = given.get("constraints_func", (None, None))[1]
+    return Search(
+        form=_form(kind, chosen), seed=chance, constraints=func if callable(func) else None
+    )
+
+
+def _form(kind: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    return {"define_by_run": {"sampler": kind, **({"options": chosen} if chosen else {})}}
+
+
+def _cells(space: dict[str, Sequence[Any]]) -> tuple[dict[str, Any], ...]:
+    """Return all combinations, in the order of the names."""
+    names = sorted(space)
+    return tuple(
+        dict(zip(names, cell, strict=True))
+        for cell in itertools.product(*(space[name] for name in names))
+    )
+
+
+def _of_optuna(value: Any) -> bool:
+    """Return whether an object or a function is defined in Optuna."""
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return module.partition(".")[0] == "optuna"
+
+
+def _plain(value: Any) -> bool:
+    try:
+        return bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
+    except (TypeError, ValueError):
+        return False

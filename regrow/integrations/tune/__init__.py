@@ -1,0 +1,40 @@
+"""`import regrow.tune as tune`: Ray Tune's names, with a durable Tuner and `run`; all others are
+Ray's.
+
+It also has the replacements of Ray's names while `regrow tune script.py` runs a script. Tune's
+controller never runs: a Tuner is translated (`translation.py`), its trainable wrapped
+(`trainables.py`), and the results are views of the log.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import ray
+
+from regrow.integrations.tune.recorded import begin
+
+_OURS = {
+    "Tuner": "tuner",
+    "run": "tuner",
+    "register_trainable": "tuner",
+    "with_parameters": "tuner",
+    "ResultGrid": "results",
+    "Result": "results",
+    "ExperimentAnalysis": "analysis",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return our version of a name, else Ray Tune's (PEP 562)."""
+    if name in _OURS:
+        return getattr(import_module(f"regrow.integrations.tune.{_OURS[name]}"), name)
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return getattr(import_module("ray.tune"), name)
+
+
+# Only in a script; a trial, which runs in a Ray process, does not need it, nor its imports.
+if not ray.is_initialized():
+    begin()

@@ -1,0 +1,196 @@
+"""Calls Ray Tune callbacks in the driver from the log: each event at least once, in the log's
+order.
+
+A session replays the whole log, also earlier sessions' events, because a callback starts without
+state in each process. Calls may be a second late.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.state.experiments import request_stop
+from regrow.infra.state.places import Places
+from regrow.integrations.tune.templates import render
+from regrow.search.events import Began, Ended, Proposed, Reported, Saved, decode
+from regrow.search.history import History
+from regrow.search.planning.planner import seed_for
+from regrow.search.spec import Spec
+from regrow.tasks.ports.store import Store, Unavailable
+from regrow.tasks.process import temporary
+
+if TYPE_CHECKING:
+    from regrow.integrations.tune.translation import Translation
+
+LOOK_SECONDS = 0.5
+
+
+@contextmanager
+def feeding(
+    spec: Spec, found: Translation, callbacks: Sequence[Any]
+) -> Iterator[CallbackDispatcher]:
+    """Within the block, call callbacks, and Stoppers that consider all trials, for the experiment's
+    events.
+    """
+    store = Places.at(spec.state).store(spec.name)
+    feed = CallbackDispatcher(spec, found, callbacks, store)
+    if not callbacks and not found.stopping.whole:
+        yield feed
+        return
+    done = threading.Event()
+    thread = threading.Thread(
+        target=feed.follow, args=(done,), name="regrow-tune-callbacks", daemon=True
+    )
+    thread.start()
+    try:
+        yield feed
+    finally:
+        done.set()
+        thread.join()
+        feed.call("on_experiment_end")
+
+
+@dataclass(eq=False, kw_only=True)
+class TrialSeen:
+    """A trial as callbacks see it. `local_path`: its folder, in which callbacks may write, and
+    which is not kept.
+    """
+
+    trial_id: str
+    config: dict[str, Any]
+    local_path: str
+    status: str = "PENDING"
+    last_result: dict[str, Any] = field(default_factory=dict)
+    checkpoint: Any = None
+
+    @property
+    def evaluated_params(self) -> dict[str, Any]:
+        """Its configuration."""
+        return self.config
+
+    @property
+    def path(self) -> str:
+        """See local_path."""
+        return self.local_path
+
+    def init_local_path(self) -> None:
+        """Do nothing: the folder exists."""
+
+    def __str__(self) -> str:
+        return self.trial_id
+
+
+class CallbackDispatcher:
+    """Dispatches the log of one experiment to callbacks. `stopped`: whether a Stopper ended it."""
+
+    def __init__(
+        self, spec: Spec, found: Translation, callbacks: Sequence[Any], store: Store
+    ) -> None:
+        self._spec, self._found, self._callbacks, self._store = spec, found, callbacks, store
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="tune-", dir=temporary.process_temp_dir(), ignore_cleanup_errors=True
+        )
+        self._follower = Follower(store)
+        self._trials: dict[int, Any] = {}
+        self._history = History(spec.name)
+        self.stopped = False
+        for callback in callbacks:
+            callback.setup()
+
+    def follow(self, done: threading.Event) -> None:
+        """Follow the log until the session is over and all events were dispatched."""
+        while True:
+            last = done.is_set()
+            try:
+                segments = self._follower.read()
+            except (Vanished, Unavailable):
+                segments = []
+            for _, lines in segments:
+                for line in lines:
+                    self._tell(decode(line))
+            if last and not segments:
+                return
+            done.wait(0.0 if segments else LOOK_SECONDS)
+
+    def call(self, name: str, **more: Any) -> None:
+        """Call a method of each callback. An exception is printed, and does not end the
+        experiment.
+        """
+        trials = list(self._trials.values())
+        for callback in self._callbacks:
+            try:
+                if name == "on_experiment_end":
+                    callback.on_experiment_end(trials=trials)
+                else:
+                    getattr(callback, name)(iteration=len(trials), trials=trials, **more)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - the user's callback may raise anything
+                traceback.print_exc()
+
+    def _tell(self, event: Any) -> None:
+        self._history.apply(event)
+        if isinstance(event, Proposed):
+            self._trials[event.trial] = self._trial(event.trial)
+        trial: Any = self._trials.get(getattr(event, "trial", -1))
+        if isinstance(event, Began):
+            trial.status = "RUNNING"
+            trial.config = self._config(event.trial)
+            self.call("on_trial_restore" if event.restored else "on_trial_start", trial=trial)
+        elif isinstance(event, Reported):
+            for row in event.rows:
+                self._told(trial, row)
+        elif isinstance(event, Saved):
+            self.call("on_trial_save", trial=trial)
+            trial.checkpoint = SimpleNamespace(path=event.manifest)
+            self.call("on_checkpoint", trial=trial, checkpoint=trial.checkpoint)
+        elif isinstance(event, Ended):
+            self._ended(trial, event)
+
+    def _told(self, trial: Any, row: Any) -> None:
+        result = {
+            **row.metrics,
+            "training_iteration": row.step,
+            "config": trial.config,
+            "trial_id": trial.trial_id,
+        }
+        trial.last_result = result
+        self.call("on_trial_result", trial=trial, result=result)
+        for stopper in self._found.stopping.whole:
+            stopper(trial.trial_id, result)  # its verdict on the trial is requested in the trial
+        if not self.stopped and any(stopper.stop_all() for stopper in self._found.stopping.whole):
+            self.stopped = True
+            request_stop(self._store)
+
+    def _ended(self, trial: Any, event: Ended) -> None:
+        state = self._history.trials[event.trial].state.value
+        if state in ("done", "stopped"):
+            trial.status = "TERMINATED"
+            self.call("on_trial_complete", trial=trial)
+        elif state == "failed":
+            trial.status = "ERROR"
+            self.call("on_trial_error", trial=trial)
+        elif event.cause:
+            trial.status = "PENDING"
+            self.call("on_trial_recover", trial=trial)
+
+    def _trial(self, number: int) -> Any:
+        name = f"{self._spec.name}_{number:05d}"
+        folder = Path(self._folder.name, name)
+        folder.mkdir()
+        return TrialSeen(trial_id=name, config=self._config(number), local_path=str(folder))
+
+    def _config(self, number: int) -> dict[str, Any]:
+        nested = self._spec.space.nest(self._history.trials[number].config)
+        return render(
+            self._found.trainable.template, nested, seed_for(self._spec.seed, number, "trial")
+        )

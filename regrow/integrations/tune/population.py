@@ -1,0 +1,187 @@
+"""Translates the mutations of population-based training: Tune defines them separately from the
+space; here they become domains, and points to begin from.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from regrow.integrations.tune.space import Translated, domain_of, leaves, rounding_of
+from regrow.integrations.tune.templates import ParameterRef
+from regrow.search.chance import uniform_draw
+from regrow.search.errors import SpecError
+from regrow.search.samplers.random_search import drawn
+from regrow.search.space import Choice, Constant, Domain, Float, Int, Space
+
+DRAWS = 256
+"""Number of draws from a function, to find the range of its values."""
+_DECADES = 20.0
+"""Positive values whose maximum is more than this factor above the minimum may get a logarithmic
+range.
+"""
+
+
+def with_mutations(
+    translated: Translated, mutations: Mapping[str, Any], seed: int, say: Callable[[str], None]
+) -> tuple[Translated, dict[str, Domain]]:
+    """Return the space with a domain for each mutated parameter, and the domains of their first
+    values, by dotted name.
+
+    Raises SpecError for mutations that have no counterpart.
+    """
+    space, template = _copy(translated.space), _copy(translated.template)
+    first: dict[str, Domain] = {}
+    for path, given in _paths(mutations):
+        name = ".".join(path)
+        before = _at(space, path)
+        now = _domain(name, given, seed, say)
+        if isinstance(before, Domain):
+            now = _covering(now, before)
+            first[name] = before
+        elif (known := _at(template, path)) is not None:
+            key, hint = f"hyperparam_mutations.{name}", "give it a number or a text"
+            raise SpecError(key, repr(known), "cannot begin from this value", hint)
+        _put(space, path, now)
+        _put(template, path, ParameterRef(path, step=rounding_of(given)))
+    return replace(translated, space=space, template=template), first
+
+
+def first_points(
+    space: Mapping[str, Any], first: Mapping[str, Domain], trials: int, seed: int
+) -> list[dict[str, Any]]:
+    """Return flat configurations of the first trials: parameters in `first` are drawn from those
+    domains, all others at random.
+    """
+    whole = Space.parse(space)
+    domains = {parameter.name: parameter.domain for parameter in whole.flat}
+    points = []
+    for number in range(trials):
+        given = {}
+        for name, domain in first.items():
+            value = domain.quantile(uniform_draw(seed, f"tune:{number}:{name}"))
+            if domains[name].contains(value):
+                given[name] = value
+        points.append(drawn(whole, number, seed + number, given))
+    return points
+
+
+def _paths(
+    mutations: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> list[tuple[tuple[str, ...], Any]]:
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for key, given in mutations.items():
+        inner = (*path, str(key))
+        found += _paths(given, inner) if isinstance(given, Mapping) else [(inner, given)]
+    return found
+
+
+def _domain(name: str, given: Any, seed: int, say: Callable[[str], None]) -> Domain:
+    if (domain := domain_of(given, name)) is not None:
+        return domain
+    if isinstance(given, list | tuple | range):
+        return Choice(values=tuple(given))
+    if not callable(given):
+        raise SpecError(
+            f"hyperparam_mutations.{name}",
+            repr(given),
+            "is no domain, list or function",
+            "write tune.uniform(0, 1)",
+        )
+    domain = _of_function(given, seed)
+    say(
+        f"hyperparam_mutations: {name} is given by a function; {DRAWS} values of it make"
+        f" {_shown(domain)}"
+    )
+    return domain
+
+
+def _of_function(function: Callable[[], Any], seed: int) -> Domain:
+    """Estimate a function's domain from its values. A domain can be stored in a log, a function
+    cannot.
+    """
+    import numpy as np
+
+    before, theirs = (
+        random.getstate(),
+        np.random.get_state(),  # noqa: NPY002 - the user's function draws from the global generator
+    )
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator
+    try:
+        values = [function() for _ in range(DRAWS)]
+    finally:
+        random.setstate(before)
+        np.random.set_state(theirs)  # noqa: NPY002 - the global generator
+    values = [value.item() if hasattr(value, "item") else value for value in values]
+    distinct = list(dict.fromkeys(values))
+    if len(distinct) == 1 or not all(
+        isinstance(v, int | float) and not isinstance(v, bool) for v in distinct
+    ):
+        return Choice(values=tuple(distinct))
+    low, high = min(distinct), max(distinct)
+    log = (
+        low > 0 and math.log(high / low) > math.log(_DECADES) and _middle(values) < (low + high) / 4
+    )
+    if all(isinstance(v, int) for v in distinct):
+        return Int(low=int(low), high=int(high), log=log)
+    return Float(low=low, high=high, log=log)
+
+
+def _middle(values: list[Any]) -> float:
+    return float(sorted(values)[len(values) // 2])
+
+
+def _covering(now: Domain, before: Domain) -> Domain:
+    """Return `now`, widened to include the values with which a trial begins."""
+    begins = (
+        [before.value]
+        if isinstance(before, Constant)
+        else list(before.values)
+        if isinstance(before, Choice)
+        else []
+    )
+    if isinstance(now, Choice):
+        return Choice(values=(*now.values, *(value for value in begins if not now.contains(value))))
+    if isinstance(now, Float | Int):
+        ends = [v for v in begins if isinstance(v, int | float)]
+        ends += [before.low, before.high] if isinstance(before, Float | Int) else []
+        low, high = min([now.low, *ends]), max([now.high, *ends])
+        if isinstance(now, Float):
+            fits = (low > 0 or not now.log) and now.step is None
+            return replace(now, low=float(low), high=float(high)) if fits else now
+        if all(isinstance(v, int) for v in ends) and now.step == 1 and (low > 0 or not now.log):
+            return replace(now, low=int(low), high=int(high))
+    return now
+
+
+def _shown(domain: Domain) -> str:
+    return str(domain.to_json())
+
+
+def _copy(node: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: _copy(value) if isinstance(value, dict) else value for key, value in node.items()}
+
+
+def _at(node: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        node = node.get(name) if isinstance(node, dict) else None
+    return node
+
+
+def _put(node: dict[Any, Any], path: tuple[str, ...], value: Any) -> None:
+    for name in path[:-1]:
+        node = node.setdefault(name, {})
+    node[path[-1]] = value
+
+
+def changeable(space: Mapping[str, Any], mutations: Mapping[str, Any]) -> list[str]:
+    """Return dotted names of the parameters that a population changes; a choice with one value
+    cannot change.
+    """
+    names = dict(leaves(space))
+    wanted = [".".join(path) for path, _ in _paths(mutations)]
+    return [name for name in wanted if name in names and names[name].cells != 1]

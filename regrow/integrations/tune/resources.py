@@ -1,0 +1,63 @@
+"""Translates the resources of a Ray Tune trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regrow.integrations.tune.private import asked_for
+from regrow.search.errors import SpecError
+
+
+def resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `resources` of a specification: the first bundle is the trial's; the others, which
+    must be equal, are for its tasks and actors.
+
+    `config`: passed to a class, or a function of a configuration, that computes its resources.
+    Raises SpecError.
+    """
+    asked = asked_for(trainable)
+    if asked is None and hasattr(trainable, "default_resource_request"):
+        try:
+            asked = trainable.default_resource_request(dict(config))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            raise _wrong(f"default_resource_request raised {error!r}") from None
+    if callable(asked) and not hasattr(asked, "bundles"):
+        try:
+            asked = asked(dict(config))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            raise _wrong(f"its function raised {error!r} for {dict(config)}") from None
+    if asked is None:
+        return {}
+    first, *others = asked.bundles if hasattr(asked, "bundles") else [asked]
+    found = _bundle(first)
+    if others:
+        if any(one != others[0] for one in others):
+            raise _wrong(f"the bundles {others} differ")
+        found["children"] = {**_bundle(others[0]), "count": len(others)}
+    return found
+
+
+def _bundle(given: Mapping[str, float]) -> dict[str, Any]:
+    amounts = {
+        name.lower() if name in ("CPU", "GPU") else name: amount
+        for name, amount in given.items()
+        if amount
+    }
+    known = {name: float(amounts.pop(name, 0)) for name in ("cpu", "gpu")}
+    if memory := amounts.pop("memory", 0):
+        known["memory"] = int(memory)
+    return {**known, **({"custom": amounts} if amounts else {})}
+
+
+def _wrong(problem: str) -> SpecError:
+    return SpecError(
+        "with_resources",
+        "resources",
+        f"cannot be taken over: {problem}",
+        "give one map, such as {'cpu': 2}",
+    )

@@ -1,0 +1,152 @@
+"""Ray Tune's session for a function that runs in one of our trials: `tune.report`,
+`get_checkpoint`, `get_context`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from regrow.tasks.trial.trial import Save, Trial
+
+FILES = "checkpoint"
+"""Folder of the user's files in our checkpoint."""
+BESIDE = "tune.json"
+"""File beside it with Tune's own state of a trial."""
+ITERATION, TOTAL = "training_iteration", "time_total_s"
+_FILLED_IN = {
+    "config",
+    "date",
+    "done",
+    "experiment_id",
+    "hostname",
+    "iterations_since_restore",
+    "node_ip",
+    "pid",
+    "should_checkpoint",
+    "time_since_restore",
+    "time_this_iter_s",
+    "timestamp",
+    "timesteps_since_restore",
+    "trial_id",
+}
+"""Entries that Tune adds to a result, or reads from it, and that are not metrics."""
+ANONYMOUS = "_metric"
+"""Name of a number that is reported, or returned, without a name."""
+
+
+class Reporting:
+    """Reports a trial's results: adds Tune's entries, checks stop conditions, and saves
+    checkpoints.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        stop: Callable[[str, dict[str, Any]], bool],
+        config: dict[str, Any],
+        name: str,
+    ) -> None:
+        self.trial, self._stop, self._config, self._name = trial, stop, config, name
+        self._before = self._remembered().get(TOTAL, 0.0)
+        self._began = time.monotonic()
+        self._enough = False
+        trial.enough_if(lambda _number, _metrics: self._enough)
+
+    @property
+    def restored(self) -> Path | None:
+        """The folder with the user's files to continue from."""
+        return None if self.trial.restored is None else self.trial.restored / FILES
+
+    def report(self, result: Mapping[str, Any], save: Save | None = None) -> None:
+        """Report one result of the trial. `save` writes the user's files into the given empty
+        folder.
+        """
+        total = self._before + time.monotonic() - self._began
+        step = self.trial.step + 1
+        told = {key: value for key, value in result.items() if key not in _FILLED_IN}
+        full = {**flat(told), ITERATION: step, TOTAL: total}
+        done = bool(result.get("done"))
+        about = {"config": self._config, "trial_id": self._name, "done": done}
+        self._enough = done or self._stop(self._name, {**result, **full, **about})
+        self.trial.report(
+            {key[:250]: value for key, value in full.items()},
+            checkpoint=save and self._saving(save, total),
+        )
+
+    def _saving(self, save: Save, total: float) -> Save:
+        def write(folder: Path) -> None:
+            (folder / FILES).mkdir()
+            save(folder / FILES)
+            (folder / BESIDE).write_text(json.dumps({ITERATION: self.trial.step, TOTAL: total}))
+
+        return write
+
+    def _remembered(self) -> dict[str, float]:
+        if self.trial.restored is None:
+            return {}
+        found: dict[str, float] = json.loads((self.trial.restored / BESIDE).read_text())
+        return found
+
+
+class Session:
+    """Replaces Ray's session for a function that is a trial."""
+
+    def __init__(self, reporting: Reporting, experiment: str) -> None:
+        from ray import tune
+
+        self._reporting = reporting
+        self.world_rank = None  # Ray recognizes Tune by it, as opposed to a worker of Ray Train
+        number, folder = reporting.trial.number, os.getcwd()
+        self.trial_id = f"{number:05d}"
+        self.trial_name = f"{experiment}_{self.trial_id}"
+        self.trial_dir, self.experiment_name = folder, experiment
+        self.trial_resources = tune.PlacementGroupFactory([{"CPU": 1.0}])
+        self.trial_info = SimpleNamespace(
+            name=self.trial_name,
+            id=self.trial_id,
+            resources=self.trial_resources,
+            logdir=folder,
+            experiment_name=experiment,
+            run_id=experiment,
+        )
+        restored = reporting.restored
+        self.loaded_checkpoint = (
+            None if restored is None else tune.Checkpoint.from_directory(str(restored))
+        )
+        self._state: dict[str, Any] = {}
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Any = None, **_: Any) -> None:
+        """`tune.report`."""
+        if checkpoint is None:
+            self._reporting.report(metrics)
+            return
+        with checkpoint.as_directory() as folder:
+            self._reporting.report(
+                metrics, lambda place: shutil.copytree(folder, place, dirs_exist_ok=True)
+            )
+
+    def get_state(self, key: str) -> Any:
+        """Return what Ray's callbacks stored by `set_state`."""
+        return self._state.get(key)
+
+    def set_state(self, key: str, value: Any) -> None:
+        """See get_state."""
+        self._state[key] = value
+
+
+def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested results as Tune does: {"a": {"b": 1}} becomes {"a/b": 1}."""
+    found: dict[str, Any] = {}
+    for key, value in metrics.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}/")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

@@ -1,0 +1,235 @@
+"""Translates Ray Tune's `param_space`: our space, and the template that trials fill with proposed
+values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from regrow.integrations.tune.templates import ParameterRef, SampleFrom, multiple
+from regrow.search.errors import SpecError
+from regrow.search.space import Choice, Constant, Domain, Float, Grid, Int, Normal
+
+NOTHING = "trial"
+"""Name of the parameter that is added to an empty space; the number of samples sets the number of
+trials.
+"""
+_RESERVED = ("when", "step", "text", "constant")
+"""Names with another meaning below a parameter of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translated:
+    """Our space (domains and constants by name, nested), the template to fill, and the number of
+    cells of its grids.
+    """
+
+    space: dict[str, Any]
+    template: dict[str, Any]
+    cells: int
+
+    @property
+    def searched(self) -> dict[str, Domain]:
+        """Its domains that are not constants, by dotted name."""
+        return {
+            name: domain for name, domain in leaves(self.space) if not isinstance(domain, Constant)
+        }
+
+
+def translate(param_space: Mapping[str, Any]) -> Translated:
+    """Translate a space. Raises SpecError for a domain without a counterpart."""
+    space, template = _group(param_space, ())
+    cells = math.prod(len(domain.values) for _, domain in leaves(space) if isinstance(domain, Grid))
+    if all(isinstance(domain, Constant) for _, domain in leaves(space)):
+        space[NOTHING] = Choice(values=(0,))
+    return Translated(space=space, template=template, cells=cells)
+
+
+def leaves(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Domain]]:
+    """Yield the domains of a nested space, by dotted name."""
+    for name, value in space.items():
+        if isinstance(value, Domain):
+            yield f"{prefix}{name}", value
+        else:
+            yield from leaves(value, f"{prefix}{name}.")
+
+
+def domain_of(given: Any, path: str) -> Domain | None:
+    """Translate a Tune domain; None for anything else. Raises SpecError for a domain without a
+    counterpart.
+    """
+    from ray.tune.search import sample
+
+    if not isinstance(given, sample.Domain):
+        return None
+    try:
+        of_type: Any = given
+        sampler, step = of_type.get_sampler(), None
+        if isinstance(sampler, sample.Quantized):
+            inner: Any = sampler
+            sampler, step = inner.get_sampler(), sampler.q
+        if isinstance(given, sample.Categorical):
+            return Choice(values=tuple(_plain(v) for v in given.categories))
+        if isinstance(sampler, sample.Normal):
+            return Normal(mean=sampler.mean, sd=sampler.sd)
+        log = isinstance(sampler, sample.LogUniform)
+        if isinstance(given, sample.Integer):
+            return _whole(given.lower, given.upper, None if step is None else int(step), log=log)
+        if isinstance(given, sample.Float):
+            return _real(given.lower, given.upper, None if step is None else float(step), log=log)
+    except SpecError as error:
+        raise error.within(f"param_space.{path}") from None
+    problem = "is a domain that regrow does not know"
+    raise SpecError(
+        f"param_space.{path}", repr(given), problem, "use uniform, choice, randint, ..."
+    )
+
+
+def rounding_of(given: Any) -> float | None:
+    """Return the multiple to which values of a Tune domain are rounded if our domain has no steps;
+    None if they are not rounded.
+    """
+    from ray.tune.search import sample
+
+    domain: Any = given
+    whole = isinstance(given, sample.Integer)
+    sampler: Any = domain.get_sampler() if whole or isinstance(given, sample.Float) else None
+    if not isinstance(sampler, sample.Quantized):
+        return None
+    quantised: Any = sampler
+    stepless = isinstance(quantised.get_sampler(), sample.Normal | sample.LogUniform)
+    return (int if whole else float)(quantised.q) if stepless else None
+
+
+def _whole(lower: int, upper: int, step: int | None, *, log: bool) -> Domain:
+    """Translate an integer range. Tune excludes the upper bound, except for a range with steps,
+    whose values are multiples of the step.
+    """
+    low, high = (lower, upper - 1) if step in (None, 1) else _multiples(lower, upper, step)
+    if low == high:
+        return Choice(values=(low,))
+    return Int(low=int(low), high=int(high), log=log, step=1 if log or step is None else step)
+
+
+def _real(lower: float, upper: float, step: float | None, *, log: bool) -> Domain:
+    low, high = (lower, upper) if step is None else _multiples(lower, upper, step)
+    if low == high:
+        return Choice(values=(low,))
+    return Float(low=low, high=high, log=log, step=None if log else step)
+
+
+def _multiples(lower: float, upper: float, step: float) -> tuple[float, float]:
+    """Return the first and the last multiple of `step` between two bounds. Raises SpecError if
+    there is none, as Tune does.
+    """
+    first, last = (
+        round(bound / step)
+        if math.isclose(bound / step, round(bound / step))
+        else rounded(bound / step)
+        for bound, rounded in ((lower, math.ceil), (upper, math.floor))
+    )
+    if first > last:
+        raise SpecError(
+            "bounds",
+            [lower, upper],
+            f"holds no multiple of {step:g}",
+            "give it wider bounds, or a smaller q",
+        )
+    return multiple(first, step), multiple(last, step)
+
+
+def _group(
+    given: Mapping[Any, Any], path: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[Any, Any]]:
+    space: dict[str, Any] = {}
+    template: dict[Any, Any] = {}
+    for key, value in given.items():
+        name = _name(key, space)
+        node, template[key] = _entry(value, (*path, name))
+        if node is not None:
+            space[name] = node
+    return space, template
+
+
+def _entry(value: Any, path: tuple[str, ...]) -> tuple[Any, Any]:
+    from ray.tune.search import sample
+
+    dotted = ".".join(path)
+    if isinstance(value, sample.Function):
+        return None, SampleFrom(value.func)
+    if isinstance(value, dict) and set(value) == {"grid_search"}:
+        return _listed(Grid, value["grid_search"], path)
+    if isinstance(value, sample.Categorical):
+        return _listed(Choice, value.categories, path)
+    if (domain := domain_of(value, dotted)) is not None:
+        return domain, ParameterRef(
+            path, step=rounding_of(value) if isinstance(domain, Int | Float | Normal) else None
+        )
+    if isinstance(value, dict) and value:
+        space, template = _group(value, path)
+        return space or None, template
+    if isinstance(value, list) and any(_holds_domain(one) for one in value):
+        space, template = _group({f"{n}": one for n, one in enumerate(value)}, path)
+        return space or None, list(template.values())
+    return (Constant(value=_plain(value)) if _is_json(value) else None), value
+
+
+def _listed(kind: type[Choice], given: Any, path: tuple[str, ...]) -> tuple[Domain, Any]:
+    """Translate a choice of values; of their indices if values are not JSON or repeated. Raises
+    SpecError for a choice of domains.
+    """
+    values = [_plain(value) for value in given]
+    if any(_holds_domain(value) for value in values):
+        hint = "take the inner parameters out, and compute from them in the trainable"
+        raise SpecError(
+            f"param_space.{'.'.join(path)}", "a choice of domains", "has no counterpart", hint
+        )
+    if all(
+        isinstance(value, str | bool | int | float | None) and _is_json(value) for value in values
+    ):
+        try:
+            return kind(values=tuple(values)), ParameterRef(path)
+        except SpecError:
+            pass
+    return kind(values=tuple(range(len(values)))), ParameterRef(path, tuple(values))
+
+
+def _holds_domain(value: Any) -> bool:
+    from ray.tune.search import sample
+
+    if isinstance(value, dict):
+        return set(value) == {"grid_search"} or any(_holds_domain(one) for one in value.values())
+    return isinstance(value, sample.Domain) or (
+        isinstance(value, list) and any(map(_holds_domain, value))
+    )
+
+
+def _name(key: Any, taken: Mapping[str, Any]) -> str:
+    """Return a valid name: not empty, without dots, not taken, and without another meaning."""
+    name = str(key).replace(".", "_") or "_"
+    while name in taken or name in _RESERVED:
+        name += "_"
+    return name
+
+
+def _plain(value: Any) -> Any:
+    """Convert NumPy's scalars to Python's."""
+    return (
+        value.item()
+        if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
+        else value
+    )
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, tuple) and (
+        not isinstance(value, dict) or all(isinstance(key, str) for key in value)
+    )

@@ -1,0 +1,87 @@
+"""Translates Tune's `stop`: when a trial, or the experiment, has done enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from regrow.integrations.tune.private import parts, timeout
+from regrow.integrations.tune.schedules import ITERATION
+from regrow.search.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    """The translation of `stop`.
+
+    Attributes:
+        trial: whether a trial has done enough, evaluated on the worker.
+        steps: maximum steps of a trial, None for no limit.
+        seconds: maximum seconds of the experiment, None for no limit.
+        whole: Stoppers that consider all trials.
+
+    """
+
+    trial: Callable[[str, dict[str, Any]], bool]
+    steps: int | None = None
+    seconds: float | None = None
+    whole: tuple[Any, ...] = ()
+
+
+def stopping(stop: Any) -> Stopping:
+    """Translate `RunConfig(stop=...)`. Raises SpecError for anything but a map, a function or
+    Stoppers.
+    """
+    from ray.tune import Stopper
+    from ray.tune.stopper import MaximumIterationStopper, TimeoutStopper
+
+    if stop is None:
+        return Stopping(trial=_Any(()))
+    if isinstance(stop, Mapping):
+        steps = stop.get(ITERATION)
+        return Stopping(trial=_Reached(dict(stop)), steps=None if steps is None else int(steps))
+    if isinstance(stop, Stopper | list | tuple):
+        flat = [
+            part
+            for one in (stop if isinstance(stop, list | tuple) else [stop])
+            for part in parts(one)
+        ]
+        timeouts = [timeout(one) for one in flat if isinstance(one, TimeoutStopper)]
+        others = tuple(one for one in flat if not isinstance(one, TimeoutStopper))
+        if not all(isinstance(one, Stopper) for one in others):
+            raise SpecError(
+                "stop",
+                repr(stop),
+                "holds something that is no Stopper",
+                "give Stoppers, a map or a function",
+            )
+        whole = tuple(one for one in others if not isinstance(one, MaximumIterationStopper))
+        return Stopping(trial=_Any(others), seconds=min(timeouts, default=None), whole=whole)
+    if callable(stop):
+        return Stopping(trial=_Any((stop,)))
+    raise SpecError(
+        "stop", repr(stop), "is no map, function or Stopper", "write {'training_iteration': 10}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """Thresholds of metrics: the first one reached ends the trial."""
+
+    limits: Mapping[str, float]
+
+    def __call__(self, _trial: str, result: Mapping[str, Any]) -> bool:
+        return any(name in result and result[name] >= limit for name, limit in self.limits.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Any:
+    """Functions; the trial ends if any of them returns True."""
+
+    functions: tuple[Callable[[str, dict[str, Any]], bool], ...]
+
+    def __call__(self, trial: str, result: dict[str, Any]) -> bool:
+        # All are called, since some count their calls.
+        answers = [bool(function(trial, result)) for function in self.functions]
+        return any(answers)

@@ -1,0 +1,149 @@
+"""A Ray Tune configuration with placeholders: proposed values fill them, everything else is passed
+unchanged.
+
+Used by trials (`render`) and by their results' readers; does not depend on Ray.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+MOST_PASSES = 20
+"""Maximum passes over functions that need each other's values: Tune gives up after as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRef:
+    """Placeholder for a parameter's value.
+
+    Attributes:
+        path: path of the value in the proposed configuration.
+        values: values that cannot be written as JSON; the proposed value is then their index. None:
+            the proposed value itself.
+        step: the value is rounded to a multiple of it, if our range has no steps; None: not
+            rounded.
+
+    """
+
+    path: tuple[str, ...]
+    values: tuple[Any, ...] | None = None
+    step: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionalTemplate:
+    """Selects one of several templates, by the index at `path` of the proposed configuration."""
+
+    path: tuple[str, ...]
+    options: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFrom:
+    """`tune.sample_from(function)`: computed when all other values are known."""
+
+    function: Callable[..., Any]
+
+
+class _NotYet(Exception):
+    """A function asked for a value that another function has not computed yet."""
+
+
+class _Spec(dict[str, Any]):
+    """The argument of `sample_from` functions: the configuration, by keys and by attributes, also
+    as `spec.config`.
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self and key == "config":
+            return self
+        value = dict.__getitem__(self, key)
+        if isinstance(value, SampleFrom):
+            raise _NotYet(key)
+        return _Spec(value) if isinstance(value, dict) else value
+
+    def __getattr__(self, key: str) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            raise AttributeError(key) from None
+
+
+def render(template: Mapping[str, Any], proposed: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the trainable's configuration.
+
+    Functions are called with Python's and NumPy's global generators at `seed`, so that each attempt
+    of a trial gets the same values; the generators' states are restored afterwards.
+    """
+    config: dict[str, Any] = _filled(template, proposed)
+    if not _late(config):
+        return config
+    import numpy as np
+
+    before, theirs = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's functions draw from the global generator
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator
+    try:
+        for _ in range(MOST_PASSES):
+            for place, key, late in _late(config):
+                try:
+                    place[key] = _called(late.function, config)
+                except _NotYet:
+                    continue
+            if not _late(config):
+                return config
+    finally:
+        random.setstate(before)
+        np.random.set_state(theirs)  # noqa: NPY002 - the global generator
+    names = ", ".join(str(key) for _, key, _ in _late(config))
+    raise ValueError(f"the functions of sample_from for {names} need each other's values")
+
+
+def _called(function: Callable[..., Any], config: dict[str, Any]) -> Any:
+    try:
+        inspect.signature(function).bind({})
+    except TypeError:
+        return function()
+    return function(_Spec(config))
+
+
+def _filled(node: Any, proposed: Mapping[str, Any]) -> Any:
+    if isinstance(node, ParameterRef):
+        value = _at(proposed, node.path)
+        if node.step is not None:
+            return multiple(round(value / node.step), node.step)
+        return value if node.values is None else node.values[value]
+    if isinstance(node, ConditionalTemplate):
+        return _filled(node.options[_at(proposed, node.path)], proposed)
+    if isinstance(node, dict):
+        return {key: _filled(value, proposed) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_filled(value, proposed) for value in node]
+    return node
+
+
+def multiple(index: int, step: float) -> int | float:
+    """Return `index` times `step` in decimal arithmetic: 3 * 0.1 is 0.3."""
+    return type(step)(index * Decimal(str(step)))
+
+
+def _at(proposed: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = proposed
+    for name in path:
+        value = value[name]
+    return value
+
+
+def _late(node: Any) -> list[tuple[Any, Any, SampleFrom]]:
+    found = []
+    for key, value in list(node.items() if isinstance(node, dict) else enumerate(node)):
+        if isinstance(value, SampleFrom):
+            found.append((node, key, value))
+        elif isinstance(value, dict | list):
+            found += _late(value)
+    return found

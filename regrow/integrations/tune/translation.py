@@ -1,0 +1,244 @@
+"""Translates a Tuner: the trainable to pickle and the keys of a specification. Nothing is started
+here.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regrow.integrations.tune.hyperopt_space import is_hyperopts
+from regrow.integrations.tune.hyperopt_space import translate as hyperopts
+from regrow.integrations.tune.population import changeable, first_points, with_mutations
+from regrow.integrations.tune.resources import resources
+from regrow.integrations.tune.schedules import ITERATION, Scheduling, scheduling
+from regrow.integrations.tune.searchers import Searching, searching
+from regrow.integrations.tune.space import Translated, translate
+from regrow.integrations.tune.stopping import Stopping, stopping
+from regrow.integrations.tune.templates import render
+from regrow.integrations.tune.trainables import Trainable
+from regrow.search.errors import SpecError
+from regrow.search.space import Space
+
+ENDLESS = 100_000
+"""Number of samples if `num_samples=-1` asks for as many as the time allows."""
+_INERT = ("trial_name_creator", "trial_dirname_creator")
+DEFAULT_SCORE = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneArguments:
+    """The arguments of a Tuner, or of `tune.run`."""
+
+    trainable: Any
+    param_space: Mapping[str, Any]
+    tune: Any
+    run: Any
+    name: str | None = None
+    """Overrides the script's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """The translation of a Tuner.
+
+    Attributes:
+        options: keys of the specification.
+        metric: as the script set it, None if not.
+        mode: as the script set it, None if not.
+        said: what is translated inexactly, a line each.
+
+    """
+
+    trainable: Trainable
+    options: dict[str, Any]
+    metric: Any
+    mode: Any
+    stopping: Stopping
+    said: list[str] = field(default_factory=list)
+
+
+def translated(asked: TuneArguments, default_name: str) -> Translation:
+    """Translate a Tuner. Raises SpecError for what has no counterpart."""
+    said: list[str] = []
+    config, run = asked.tune, asked.run
+    search, schedule = (
+        searching(config.search_alg, said.append),
+        scheduling(config.scheduler, said.append),
+    )
+    metric, mode = _metric(config, search, schedule)
+    stop = stopping(run.stop)
+    space, search, trials = _space(asked, search, schedule, said)
+    name = _name(asked.name or run.name or default_name)
+    options: dict[str, Any] = {
+        "name": name,
+        "space": space.space,
+        "trials": trials,
+        "search": search.search,
+        "seed": search.seed,
+        "concurrency": config.max_concurrent_trials or search.concurrency,
+        "score": DEFAULT_SCORE,
+        "duplicates": True,
+        "resources": resources(asked.trainable, _example(space)),
+        **_objective(metric, mode, said),
+        **_ending(config, schedule, stop),
+        **_schedule(schedule, space),
+        **_keeping(run),
+        **_points(space, search),
+    }
+    if search.repeats > 1:
+        options |= {"repeats": search.repeats, "trials": trials * search.repeats}
+    failures = run.failure_config.max_failures if run.failure_config else 0
+    if failures:
+        options["retries"] = {"error": "unlimited" if failures < 0 else failures}
+    # Tune's default is a folder in the user's home.
+    if run.storage_path and run.storage_path != type(run)().storage_path:
+        place = str(run.storage_path)
+        options["state"] = place if "://" in place else str(Path(place).expanduser())
+    said += [
+        f"TuneConfig: {key} is not used: trials have numbers"
+        for key in _INERT
+        if getattr(config, key, None)
+    ]
+    trainable = Trainable(
+        theirs=asked.trainable,
+        template=space.template,
+        experiment=name,
+        stop=stop.trial,
+        explored=schedule.explored,
+    )
+    chosen = {key: value for key, value in options.items() if value is not None}
+    return Translation(
+        trainable=trainable, options=chosen, metric=metric, mode=mode, stopping=stop, said=said
+    )
+
+
+def _metric(config: Any, search: Searching, schedule: Scheduling) -> tuple[Any, Any]:
+    metric = config.metric or search.metric or schedule.metric
+    mode = config.mode or search.mode or schedule.mode
+    return metric, mode
+
+
+def _objective(metric: Any, mode: Any, said: list[str]) -> dict[str, Any]:
+    if metric is None:
+        said.append(
+            f"no metric is named: trials are ranked by {ITERATION} until get_best_result names one"
+        )
+        return {"metric": ITERATION, "mode": "max"}
+    if isinstance(metric, str):
+        return {"metric": metric, "mode": mode or "max"}
+    return {
+        "metric": [{"name": name, "mode": how} for name, how in zip(metric, mode, strict=True)],
+        "mode": None,
+    }
+
+
+def _space(
+    asked: TuneArguments, search: Searching, schedule: Scheduling, said: list[str]
+) -> tuple[Translated, Searching, int]:
+    """Return the space including mutated parameters, and the number of configurations: samples
+    times the cells of grids.
+    """
+    given = dict(asked.param_space) or dict(search.space or {})
+    if is_hyperopts(given):
+        space = Translated(space=hyperopts(given)[0], template=hyperopts(given)[1], cells=1)
+    else:
+        space = translate(given)
+    samples = asked.tune.num_samples
+    if samples < 0 and asked.tune.time_budget_s is None:
+        raise SpecError(
+            "num_samples", samples, "never ends", "give time_budget_s as well, or a number"
+        )
+    trials = (ENDLESS if samples < 0 else samples) * space.cells
+    if schedule.mutations:
+        space, first = with_mutations(space, schedule.mutations, search.seed, said.append)
+        points = first_points(space.space, first, trials, search.seed)
+        search = Searching(
+            search=search.search,
+            concurrency=search.concurrency,
+            repeats=search.repeats,
+            seed=search.seed,
+            points=tuple({"flat": point} for point in points),
+        )
+    return space, search, trials
+
+
+def _points(space: Translated, search: Searching) -> dict[str, Any]:
+    """Return the configurations to try first. Parameters that Tune's points omit are drawn at
+    random.
+    """
+    if not search.points:
+        return {}
+    whole = Space.parse(space.space)
+    if "flat" in search.points[0]:
+        flat = [point["flat"] for point in search.points]
+    else:
+        from regrow.search.samplers.random_search import drawn
+
+        names = {parameter.name for parameter in whole.flat}
+        flat = []
+        for number, point in enumerate(search.points):
+            given = {key.replace("/", "."): value for key, value in point.items()}
+            known = {key: value for key, value in given.items() if key in names}
+            flat.append(drawn(whole, number, search.seed + number, known))
+    return {"points": [{"config": whole.nest(point)} for point in flat]}
+
+
+def _ending(config: Any, schedule: Scheduling, stop: Stopping) -> dict[str, Any]:
+    """Return when trials and the experiment end. If a metric counts the time, the trial's stop
+    condition limits its steps.
+    """
+    steps = None if schedule.clock else stop.steps
+    # Rungs are derived from it; a trial's stop may come earlier.
+    most = steps if schedule.most is None else schedule.most
+    budget = config.time_budget_s
+    seconds = budget.total_seconds() if isinstance(budget, dt.timedelta) else budget
+    seconds = min((float(s) for s in (seconds, stop.seconds) if s is not None), default=None)
+    return {
+        "max_steps": most,
+        "stop": None if seconds is None else {"hours": seconds / 3600},
+        "step_metric": schedule.clock,
+    }
+
+
+def _schedule(schedule: Scheduling, space: Translated) -> dict[str, Any]:
+    found = schedule.schedule
+    if schedule.mutations and isinstance(found, dict):
+        ((name, options),) = found.items()
+        return {
+            "schedule": {name: {**options, "mutate": changeable(space.space, schedule.mutations)}}
+        }
+    return {"schedule": found}
+
+
+def _keeping(run: Any) -> dict[str, Any]:
+    given = run.checkpoint_config
+    if given is None:
+        return {}
+    keep: dict[str, Any] = {}
+    if given.checkpoint_frequency:
+        keep["every_steps"] = int(given.checkpoint_frequency)
+    if given.num_to_keep:
+        best = given.checkpoint_score_attribute is not None
+        keep |= (
+            {"keep_last": 1, "keep_best": given.num_to_keep}
+            if best
+            else {"keep_last": given.num_to_keep}
+        )
+    return {"checkpoint": keep} if keep else {}
+
+
+def _example(space: Translated) -> dict[str, Any]:
+    """Return an example configuration, for code that needs one before there are any trials."""
+    whole = Space.parse(space.space)
+    flat = {p.name: p.domain.quantile(0.5) for p in whole.flat}
+    return render(space.template, whole.nest(flat), 0)
+
+
+def _name(wanted: str) -> str:
+    """Return a valid experiment name: letters, digits, '-', '_' and '.'."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", wanted).strip("-_.")[:63] or "tune"

@@ -1,0 +1,74 @@
+"""Detects unsupported features of Ray Tune in a script's source before it runs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from regrow.tasks.errors import UserError
+
+NAMES = {
+    "ray.tune.run_experiments": "give each Experiment to a Tuner of its own",
+    "ray.tune.Experiment": "give its arguments to a Tuner",
+    "ray.tune.schedulers.PopulationBasedTrainingReplay": (
+        "write schedule: {pbt_replay: ...} in a file of ours"
+    ),
+    "ray.tune.schedulers.pbt.PopulationBasedTrainingReplay": (
+        "write schedule: {pbt_replay: ...} in a file of ours"
+    ),
+    "ray.train.torch.TorchTrainer": (
+        "trials of several workers are written with regrow's own `resources: {workers: N}`"
+    ),
+    "ray.train.tensorflow.TensorflowTrainer": (
+        "Ray Train's trainers are no trials here; give the training function"
+    ),
+    "ray.train.xgboost.XGBoostTrainer": (
+        "Ray Train's trainers are no trials here; give the training function"
+    ),
+    "ray.train.lightgbm.LightGBMTrainer": (
+        "Ray Train's trainers are no trials here; give the training function"
+    ),
+    "ray.train.huggingface.TransformersTrainer": (
+        "Ray Train's trainers are no trials here; give the training function"
+    ),
+    "ray.train.lightning.LightningTrainer": (
+        "Ray Train's trainers are no trials here; give the training function"
+    ),
+}
+"""Unsupported names in full, with what to do instead."""
+
+
+def refused(script: Path) -> list[str]:
+    """Return a line for each use of an unsupported name, with its place; empty if there is none.
+    Raises UserError for what is not Python.
+    """
+    try:
+        tree = ast.parse(script.read_bytes(), str(script))
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{script}, line {getattr(error, 'lineno', '?')}: {error}") from None
+    found = dict.fromkeys((line, name) for name, line in _used(tree) if name in NAMES)
+    return [
+        f"{script}, line {line}: {name.rpartition('.')[2]} is not supported; {NAMES[name]}"
+        for line, name in sorted(found)
+    ]
+
+
+def _used(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield full names of what a module imports and uses of its imports, with their lines."""
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                known[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                yield f"{node.module}.{alias.name}", node.lineno
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, _, rest = ast.unparse(node).partition(".")
+            if first in known:
+                yield f"{known[first]}.{rest}", node.lineno

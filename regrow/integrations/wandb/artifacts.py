@@ -1,0 +1,116 @@
+"""A program's W&B objects beside numbers: artifacts, whose files are kept; pictures, tables and
+others, which are not.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from regrow.integrations.wandb.said import WAY_OUT, say
+from regrow.tasks.process import temporary
+
+
+class Artifact:
+    """Files under one name."""
+
+    def __init__(self, name: str, type: str = "", *_: Any, metadata: Any = None, **__: Any) -> None:  # noqa: A002 - W&B's parameter
+        self.name, self.type, self.metadata = name, type, dict(metadata or {})
+        self.files: dict[str, Path] = {}
+
+    @classmethod
+    def of(cls, path: Path) -> Artifact:
+        """Make an artifact from a file, or from a folder's files."""
+        made = cls(path.name)
+        (made.add_dir if path.is_dir() else made.add_file)(path)
+        return made
+
+    def add_file(self, local_path: Any, name: str | None = None, *_: Any, **__: Any) -> None:
+        """Add a file. Raises ValueError if it does not exist."""
+        if not Path(local_path).is_file():
+            raise ValueError(f"Artifact.add_file: there is no file {local_path}")
+        self.files[name or Path(local_path).name] = Path(local_path)
+
+    def add_dir(self, local_path: Any, name: str | None = None, *_: Any, **__: Any) -> None:
+        """Add a folder's files."""
+        for file in sorted(Path(local_path).rglob("*")):
+            if file.is_file():
+                self.files[str(Path(name or "") / file.relative_to(local_path))] = file
+
+    @contextmanager
+    def new_file(
+        self, name: str, mode: str = "w", encoding: str | None = None
+    ) -> Iterator[IO[Any]]:
+        """Yield a new file to write, which is added."""
+        path = (
+            Path(tempfile.mkdtemp(prefix="artifact-", dir=temporary.process_temp_dir()))
+            / Path(name).name
+        )
+        with path.open(mode, encoding=encoding) as file:
+            yield file
+        self.files[name] = path
+
+    def add_reference(self, uri: Any, *_: Any, **__: Any) -> None:
+        """Do nothing: references are not kept."""
+        say(f"Artifact.add_reference: {uri} is not kept")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"an Artifact has no {name} in regrow's stand-in for wandb; {WAY_OUT}")
+
+    def wait(self, *_: Any, **__: Any) -> Artifact:
+        """Return immediately: the artifact is complete."""
+        return self
+
+
+class Media:
+    """A picture, a sound, a histogram, a page: accepted, but not recorded, as the
+    trial's log says.
+    """
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+class Table(Media):
+    """A table, which a program may also read."""
+
+    def __init__(
+        self, columns: Any = None, data: Any = None, dataframe: Any = None, *_: Any, **__: Any
+    ) -> None:
+        if dataframe is not None:
+            columns, data = list(dataframe.columns), dataframe.values.tolist()
+        self.columns: list[Any] = list(columns or ["Input", "Output", "Expected"])
+        self.data: list[list[Any]] = [list(row) for row in data or ()]
+
+    def add_data(self, *row: Any) -> None:
+        """Add a row."""
+        self.data.append(list(row))
+
+    def get_column(self, name: Any, convert_to: Any = None) -> Any:
+        """Return the values of a column, as a list or, with "numpy", an array."""
+        place = self.columns.index(name)
+        values = [row[place] for row in self.data]
+        if convert_to == "numpy":
+            import numpy as np
+
+            return np.array(values)
+        return values
+
+    def add_column(self, name: Any, data: Any, *_: Any, **__: Any) -> None:
+        """Add a column."""
+        self.columns.append(name)
+        self.data = [
+            [*row, value] for row, value in zip(self.data or [[] for _ in data], data, strict=True)
+        ]
+
+
+class Plots:
+    """`wandb.plot`: its plots are not recorded."""
+
+    def __getattr__(self, name: str) -> type[Media]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Media

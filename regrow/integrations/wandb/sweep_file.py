@@ -1,0 +1,79 @@
+"""A W&B sweep file as an experiment file (`infra/state/spec_file.py`): its program, its folder, and
+which `wandb` it imports.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from regrow.infra.state.spec_file import Check
+from regrow.infra.state.yaml_file import located, place
+from regrow.integrations.wandb.sweeps import PACKAGE, is_sweep, theirs, translated
+from regrow.search.errors import SpecError
+from regrow.search.spec import Spec
+from regrow.tasks.errors import UserError
+
+CHOICE = "REGROW_WANDB"
+"""The user's variable that chooses which `wandb` the program of a sweep file imports; read with the
+file.
+"""
+
+
+class SweepFile:
+    """See Format."""
+
+    def is_its(self, data: Mapping[str, Any]) -> bool:
+        """See Format."""
+        return is_sweep(data)
+
+    def read(
+        self,
+        data: dict[str, Any],
+        path: Path,
+        trials: int | None,
+        tell: Callable[[str], object],
+        check: Check,
+    ) -> Spec:
+        """See Format."""
+        try:
+            ours, notes = translated(data, path.stem, trials)
+            folder = _folder_of(data, path)
+        except SpecError as error:
+            raise located(error, path) from None
+        ours["env"] = {**ours["env"], PACKAGE: _chosen()}
+        try:
+            spec = check({**ours, "working_dir": str(folder)}, None, folder)
+        except SpecError as error:
+            raise located(theirs(error, data), path) from None
+        for key, text in notes:
+            tell(f"{place(key, path)}: {key}: {text}")
+        return spec
+
+
+def _folder_of(sweep: dict[str, Any], path: Path) -> Path:
+    """Return the folder of its program: the file's folder or, as for W&B's agent, the current
+    folder. Raises SpecError.
+    """
+    here, program = path.parent.resolve(), sweep.get("program")
+    if not isinstance(program, str) or (here / program).is_file():
+        return here
+    if (Path.cwd() / program).is_file():
+        return Path.cwd()
+    raise SpecError(
+        "program",
+        program,
+        f"there is no file {here / program}",
+        "write it relative to the sweep file's folder",
+    )
+
+
+def _chosen() -> str:
+    """Return which `wandb` its program imports. Raises UserError."""
+    chosen = os.environ.get(CHOICE) or "standin"
+    if chosen not in ("standin", "real"):
+        hint = "write real for W&B's own package, or leave it out for regrow's stand-in"
+        raise UserError(f"{CHOICE}: {chosen!r} is not known; {hint}")
+    return chosen

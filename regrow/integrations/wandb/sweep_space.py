@@ -1,0 +1,255 @@
+"""Translates the parameters of a W&B sweep. Pure data to data; keys outside of `parameters` are
+translated in `sweeps.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from regrow.search.errors import SpecError
+
+Notes: TypeAlias = list[tuple[str, str]]
+"""(key, what is translated inexactly)."""
+_MOST_CHOICES = 16
+"""Number of values that replace a W&B range with steps on a logarithmic scale: our samplers do not
+support both.
+"""
+_ENDS = ("min", "max")
+_READS: Mapping[str, tuple[str, ...]] = {
+    "constant": ("value",),
+    "categorical": ("values", "probabilities"),
+    "categorical_w_probabilities": ("values", "probabilities"),
+    "int_uniform": _ENDS,
+    "uniform": _ENDS,
+    "q_uniform": (*_ENDS, "q"),
+    "log_uniform": _ENDS,
+    "log_uniform_values": _ENDS,
+    "inv_log_uniform": _ENDS,
+    "inv_log_uniform_values": _ENDS,
+    "q_log_uniform": (*_ENDS, "q"),
+    "q_log_uniform_values": (*_ENDS, "q"),
+    "normal": ("mu", "sigma"),
+}
+"""Keys that each distribution reads; W&B's missing ones (beta, q_normal, log_normal, ...) have no
+counterpart.
+"""
+_OPTIONAL = ("q", "mu", "sigma", "probabilities")
+
+
+def known(given: Any, key: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return the map at `key`, checked to have only these keys. Raises SpecError."""
+    if not isinstance(given, Mapping):
+        raise SpecError(key, given, "is not a map", f"its keys are: {', '.join(keys)}")
+    for word in given:
+        if word not in keys:
+            raise SpecError(
+                f"{key}.{word}",
+                given[word],
+                "cannot be translated",
+                f"its keys are: {', '.join(keys)}",
+            )
+    return given
+
+
+def group(given: Any, key: str, grid: bool, notes: Notes) -> dict[str, Any]:
+    """Return parameters by name, as grids for the method grid. Raises SpecError."""
+    if not isinstance(given, Mapping) or not given:
+        raise SpecError(key, given, "is no map of parameters", "write lr: {min: 0.001, max: 0.1}")
+    return {str(name): _parameter(one, f"{key}.{name}", grid, notes) for name, one in given.items()}
+
+
+def nested(space: dict[str, Any]) -> dict[str, Any]:
+    """Return the space with dotted names (`optimizer.lr`, a single key in a sweep) as groups.
+    Raises SpecError for a clash.
+    """
+    found = {name: domain for name, domain in space.items() if "." not in name}
+    for name in space.keys() - found.keys():
+        *outer, last = name.split(".")
+        if space.keys() & {".".join(outer[: depth + 1]) for depth in range(len(outer))}:
+            raise SpecError(
+                f"parameters.{name}",
+                name,
+                "lies within another parameter",
+                "call one of them otherwise",
+            )
+        place = found
+        for word in outer:
+            place = place.setdefault(word, {})
+        place[last] = space[name]
+    return found
+
+
+def cells(space: Mapping[str, Any]) -> int:
+    """Return how many configurations a space of grids has."""
+    return math.prod(_values(one) for one in space.values())
+
+
+def _values(domain: Mapping[str, Any]) -> int:
+    if isinstance(domain.get("grid"), list):
+        return len(domain["grid"])
+    return 1 if "constant" in domain else cells(domain)
+
+
+def _parameter(given: Any, key: str, grid: bool, notes: Notes) -> Any:
+    keys = (
+        "parameters",
+        "value",
+        "values",
+        "probabilities",
+        "distribution",
+        "min",
+        "max",
+        "mu",
+        "sigma",
+        "q",
+    )
+    given = known(given, key, keys)
+    if "parameters" in given:
+        known(given, key, ("parameters",))
+        notes.append((key, "nested, an argument is called by its dotted name"))
+        return group(given["parameters"], f"{key}.parameters", grid, notes)
+    kind = given.get("distribution") or _unsaid(given)
+    reads = _READS.get(kind) if isinstance(kind, str) else None
+    if reads is None:
+        raise SpecError(
+            key,
+            dict(given),
+            "cannot be translated",
+            f"its distribution is one of: {', '.join(_READS)}",
+        )
+    known(given, key, ("distribution", *reads))
+    for word in reads:
+        if word not in given and word not in _OPTIONAL:
+            raise SpecError(f"{key}.{word}", None, f"is missing, {kind} needs it", f"add `{word}:`")
+    if kind == "constant":
+        return {"constant": given["value"]}
+    if kind in ("categorical", "categorical_w_probabilities"):
+        return {"grid" if grid else "choice": _equally_likely(given, key)}
+    for word in reads:
+        if word in given and (
+            isinstance(given[word], bool) or not isinstance(given[word], (int, float))
+        ):
+            raise SpecError(
+                f"{key}.{word}",
+                given[word],
+                "is not a number",
+                "write a number, 1.0e-3 with a point",
+            )
+    if not given.get("q", 1) > 0:
+        raise SpecError(f"{key}.q", given["q"], "is not above 0", "leave it out for 1")
+    if grid:
+        return {"grid": _counted(str(kind), given, key)}
+    return _stepped(str(kind), given, key, notes) if "q" in reads else _range(str(kind), given)
+
+
+def _unsaid(given: Mapping[str, Any]) -> str | None:
+    """Return the distribution if none is named, as W&B chooses it."""
+    if "values" in given:
+        return "categorical"
+    if "value" in given:
+        return "constant"
+    if "min" in given and "max" in given:
+        return (
+            "int_uniform"
+            if isinstance(given["min"], int) and isinstance(given["max"], int)
+            else "uniform"
+        )
+    return "normal" if "mu" in given or "sigma" in given else None
+
+
+def _equally_likely(given: Mapping[str, Any], key: str) -> Any:
+    values, shares = given["values"], given.get("probabilities")
+    if not isinstance(values, list) or not values:
+        raise SpecError(f"{key}.values", values, "is no list of values", "write values: [16, 32]")
+    if shares is not None and (not isinstance(shares, list) or len(shares) != len(values)):
+        raise SpecError(
+            f"{key}.probabilities",
+            shares,
+            f"is no list of {len(values)} numbers, one a value",
+            "leave it out",
+        )
+    if shares and min(shares) != max(shares):
+        raise SpecError(
+            f"{key}.probabilities",
+            shares,
+            "differ, and choices are equally likely here",
+            "leave it out",
+        )
+    return values
+
+
+def _counted(kind: str, given: Mapping[str, Any], key: str) -> list[Any]:
+    """Return all values of a finite range, for a grid."""
+    if kind == "int_uniform":
+        return list(range(given["min"], given["max"] + 1))
+    if kind == "q_uniform":
+        low, high, q = _snapped(given, key)
+        return [_plain(low + place * q) for place in range(int((high - low) / q) + 1)]
+    raise SpecError(
+        key, dict(given), "has no end of values, and the method is grid", "write values: [...]"
+    )
+
+
+def _snapped(given: Mapping[str, Any], key: str) -> tuple[Fraction, Fraction, Fraction]:
+    """Return the least and the greatest multiple of q within a range, and q; exact, by the numbers'
+    decimal text.
+    """
+    low, high, q = (
+        Fraction(str(number)) for number in (given["min"], given["max"], given.get("q", 1))
+    )
+    low, high = math.ceil(low / q) * q, math.floor(high / q) * q
+    if low >= high:
+        hint = "make max - min a few times q"
+        raise SpecError(
+            f"{key}.q",
+            given.get("q", 1),
+            "leaves fewer than two multiples between min and max",
+            hint,
+        )
+    return low, high, q
+
+
+def _plain(number: Fraction) -> int | float:
+    return int(number) if number.denominator == 1 else float(number)
+
+
+def _stepped(kind: str, given: Mapping[str, Any], key: str, notes: Notes) -> dict[str, Any]:
+    """Return a range in multiples of q."""
+    if kind == "q_log_uniform":  # its ends are exponents
+        given = {**given, "min": math.exp(given["min"]), "max": math.exp(given["max"])}
+    low, high, q = _snapped(given, key)
+    if kind == "q_uniform":
+        if (low, high) != (Fraction(str(given["min"])), Fraction(str(given["max"]))):
+            notes.append((key, f"its multiples of {_plain(q)} are {_plain(low)} to {_plain(high)}"))
+        if low.denominator == q.denominator == 1:
+            return {"int": [int(low), int(high)], "step": int(q)}
+        return {"quniform": [_plain(low), _plain(high), _plain(q)]}
+    if low <= 0:
+        low = q
+    ratio = float(high / low) ** (1 / (_MOST_CHOICES - 1))
+    near = {round(float(low) * ratio**place / float(q)) * q for place in range(_MOST_CHOICES)}
+    values = [_plain(value) for value in sorted(near | {low, high})]
+    notes.append(
+        (
+            key,
+            (
+                f"{kind} is a choice of {len(values)} multiples of {_plain(q)}, evenly by their"
+                f" logarithm: {values}"
+            ),
+        )
+    )
+    return {"choice": values}
+
+
+def _range(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    if kind == "normal":
+        return {"normal": [given.get("mu", 0.0), given.get("sigma", 1.0)]}
+    low, high = given["min"], given["max"]
+    if kind == "log_uniform":
+        low, high = math.exp(low), math.exp(high)
+    if kind == "inv_log_uniform":  # log(1/x) is uniform
+        low, high = math.exp(-high), math.exp(-low)
+    return {{"int_uniform": "int", "uniform": "uniform"}.get(kind, "loguniform"): [low, high]}

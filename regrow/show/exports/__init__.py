@@ -1,0 +1,1 @@
+"""Exports of an experiment: data frames, CSV, Parquet, TensorBoard, an Optuna database."""

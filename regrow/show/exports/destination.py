@@ -1,0 +1,106 @@
+"""Destinations of a user's output: a regular file, which is replaced atomically, or a pipe, a
+device, a descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from regrow.tasks.errors import UserError
+from regrow.tasks.output.traces import printable
+
+_DESCRIPTORS = re.compile(rf"/proc/{os.getpid()}(/task/\d+)?/fd|/dev/fd")
+"""Folders whose entries are the open files of this process."""
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether `path` is a stream rather than a regular or new file. Raises UserError if it
+    is neither.
+    """
+    if _descriptor(path) is not None:
+        return True
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _refused(path, error) from None
+    if stat.S_ISDIR(mode):
+        raise UserError(f"{path} is a folder; name a file in it")
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        return True
+    if not stat.S_ISREG(mode):
+        raise UserError(
+            f"{path} is no file, but a {'disk' if stat.S_ISBLK(mode) else 'socket'}; name a file"
+        )
+    return False
+
+
+def put(path: Path, data: Iterable[bytes]) -> None:
+    """Write all parts; a regular file, also behind a link, is replaced completely or left
+    unchanged.
+
+    Opening a pipe waits for its reader. Raises UserError if it cannot be written.
+    """
+    try:
+        if (number := _descriptor(path)) is not None:
+            # Used as open: opening it again would start at its beginning.
+            with open(number, "wb", closefd=False) as file:
+                file.writelines(data)
+        elif is_stream(path):
+            with path.open("wb", buffering=0) as stream:
+                for part in data:
+                    rest = memoryview(part)
+                    while rest:
+                        rest = rest[stream.write(rest) :]
+        else:
+            _replace(path.resolve(), data)
+    except OSError as error:
+        raise _refused(path, error) from None
+
+
+def tell(path: Path, line: str) -> None:
+    """Print a message about what was written: on standard output, or on standard error if `path` is
+    standard output.
+    """
+    print(printable(line), file=sys.stderr if _descriptor(path) == 1 else sys.stdout)
+
+
+def _descriptor(path: Path) -> int | None:
+    """Return which open descriptor of this process `path` is, such as /dev/stdout; None if it is
+    none.
+    """
+    if _DESCRIPTORS.fullmatch(str(path.parent.resolve())) and path.name.isdigit():
+        return int(path.name)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            if os.path.samestat(path.stat(), os.fstat(number)):
+                stream.flush()
+                return number
+        except OSError:
+            continue
+    return None
+
+
+def _replace(path: Path, data: Iterable[bytes]) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(data)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)  # mkstemp makes the file private
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _refused(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be written: {error.strerror}")

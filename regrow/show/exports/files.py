@@ -1,0 +1,124 @@
+"""Tables as files: CSV that is safe to open in a spreadsheet, and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from regrow.show.exports.frames import Column, Table, frame
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
+"""Cells that a spreadsheet would calculate, as listed by OWASP ("CSV Injection"), including
+full-width forms.
+"""
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Control characters that a terminal would interpret."""
+
+
+def csv_bytes(parts: Iterable[Table]) -> Iterator[bytes]:
+    r"""Yield a table, given in parts, as CSV (RFC 4180): UTF-8, CRLF, a header; empty cells for
+    None, ISO 8601 in UTC, lists and maps as JSON.
+
+    Text that a spreadsheet would take for a formula (it begins with =, +, - or @, perhaps after
+    white space) gets an apostrophe in front; control characters are written as \x1b. Numbers, also
+    negative ones, are written unchanged.
+    """
+    for place, table in enumerate(parts):
+        out = io.StringIO(newline="")
+        writer = csv.writer(out)
+        if place == 0:
+            writer.writerow([_harmless(column.name) for column in table])
+        writer.writerows(zip(*(_cells(column) for column in table), strict=True))
+        yield out.getvalue().encode()
+
+
+def parquet_bytes(parts: Iterable[Table]) -> Iterator[bytes]:
+    """Yield the same as Parquet, with typed columns; columns of mixed types are JSON text."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    written = _Written()
+    writer: ParquetWriter | None = None
+    for table in parts:
+        mixed = [
+            Column(name=c.name, kind="text", cells=_json(c.cells)) if c.kind == "any" else c
+            for c in table
+        ]
+        rows = pa.Table.from_pandas(
+            frame(mixed), schema=None if writer is None else writer.schema, preserve_index=False
+        )
+        writer = writer or ParquetWriter(written, rows.schema)
+        writer.write_table(rows)
+        yield written.take()
+    if writer is not None:
+        writer.close()
+    yield written.take()
+
+
+class _Written(io.RawIOBase):
+    """A file object that collects what is written, to be taken in parts."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._at = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, data: Buffer) -> int:
+        self._parts.append(bytes(data))
+        self._at += len(self._parts[-1])
+        return len(self._parts[-1])
+
+    def take(self) -> bytes:
+        """Return what was written since the last call."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+def as_written(cell: str) -> str:
+    """Return the text of a CSV cell without the apostrophe that kept it from being a formula."""
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell[1:]) else cell
+
+
+def _cells(column: Column) -> Iterator[str]:
+    match column.kind:
+        case "time":
+            written: Callable[[Any], str] = _time
+        case "text" | "any":
+            written = _text
+        case "truth":
+            written = json.dumps
+        case _:
+            written = repr
+    return ("" if cell is None else written(cell) for cell in column.cells)
+
+
+def _time(t: float) -> str:
+    return datetime.fromtimestamp(t, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, str):
+        return _harmless(cell)
+    return json.dumps(cell, ensure_ascii=False)  # of a list, map, number: never a formula
+
+
+def _harmless(text: str) -> str:
+    shown = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return f"'{shown}" if _FORMULA.match(text) else shown
+
+
+def _json(cells: list[Any]) -> list[str | None]:
+    return [None if cell is None else json.dumps(cell, ensure_ascii=False) for cell in cells]

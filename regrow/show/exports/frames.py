@@ -1,0 +1,233 @@
+"""An experiment as two tables, the same for CSV, Parquet and pandas: one row per trial, and one row
+per step.
+
+The columns and their order do not depend on the rows: our columns, then `config.*` in the order of
+the space, then `metrics.*`, first those of the specification, then the others by name. pandas is
+imported only when a frame is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from regrow.infra.log.rows import Rows, Sorted
+from regrow.infra.state.places import Places
+from regrow.search.events import Row
+from regrow.search.history import History, TrialRecord
+from regrow.search.history.waste import of_trial
+from regrow.search.space.domains import Choice, Constant, Domain, Int, Json
+from regrow.show.views import summaries
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Kind = Literal["whole", "number", "truth", "text", "time", "any"]
+"""Type of a column's cells, which may also be None: int, float, bool, str, seconds since the epoch,
+any JSON value.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A named column."""
+
+    name: str
+    kind: Kind
+    cells: list[Any]
+
+
+Table = list[Column]
+Step = tuple[int, int, Row]
+"""Trial, attempt and row."""
+CELLS = 200_000
+"""Maximum cells of a per-step table that are in memory at a time."""
+
+
+def trials(found: Rows, places: Places | None = None) -> Table:
+    """Return a table with one row per trial, by number.
+
+    `value` is the best of the objective, at `step`, among steps that meet the constraints; `steps`
+    is how many it did. `config.*` is its current configuration. `metrics.*` are those at `step`; of
+    the last step if there are several metrics, or if no step met the constraints. `seconds`: on
+    nodes, over all attempts that ended. `places` completes addresses.
+    """
+    history = found.history
+    shown = history.trials
+    rows = [t.curve.shown(summaries.standing_step(history, t)) for t in shown]
+    own: list[tuple[str, Kind, Iterable[Any]]] = [
+        ("trial", "whole", (t.number for t in shown)),
+        ("state", "text", (t.state.value for t in shown)),
+        ("value", "number", (t.best[0] if t.best else None for t in shown)),
+        ("step", "whole", (t.best[1] if t.best else None for t in shown)),
+        ("steps", "whole", (t.step for t in shown)),
+        ("attempts", "whole", (len(t.attempts) for t in shown)),
+        (
+            "wasted_steps",
+            "whole",
+            (sum(lost.steps for lost in of_trial(t).values()) for t in shown),
+        ),
+        ("started", "time", (t.attempts[0].t_started if t.attempts else None for t in shown)),
+        ("ended", "time", (_ended(t) for t in shown)),
+        ("seconds", "number", (_seconds(t) for t in shown)),
+        (
+            "node",
+            "text",
+            (next((a.where for a in reversed(t.attempts) if a.where), None) for t in shown),
+        ),
+        (
+            "reason",
+            "text",
+            ((t.attempts[-1].message or None) if t.attempts else None for t in shown),
+        ),
+        ("checkpoint", "text", (summaries.checkpoint(history, t, places) for t in shown)),
+    ]
+    table = [Column(name=name, kind=kind, cells=list(cells)) for name, kind, cells in own]
+    for parameter in history.spec.space.parameters:
+        cells = [t.config.get(parameter.name) for t in shown]
+        table.append(
+            Column(name=f"config.{parameter.name}", kind=_kind(parameter.domain), cells=cells)
+        )
+    return table + [_metric(name, rows) for name in found.names()]
+
+
+def steps(found: Sorted) -> Iterator[Table]:
+    """Yield one row per step of each trial, with the attempt that reported it and when; in parts,
+    at least one.
+    """
+    for part in _parts(found, columns=4):
+        yield [*_own(part), *_metrics(found.names, part)]
+
+
+def curves(history: History, found: Sorted) -> Iterator[Table]:
+    """Yield `steps` with the additional columns for `regrow simulate`: `config.*` with which a step
+    was done, and its `seconds`.
+
+    The first step of an attempt is counted from the attempt's beginning; differing clocks of
+    machines never make it less than 0.
+    """
+    parameters = history.spec.space.parameters
+    last: tuple[int, int, float] | None = None
+    for part in _parts(found, columns=5 + len(parameters)):
+        seconds: list[float] = []
+        configs: list[Mapping[str, Json]] = []
+        for number, attempt, row in part:
+            trial = history.trials[number]
+            began = (
+                last[2]
+                if last is not None and last[:2] == (number, attempt)
+                else trial.attempts[attempt - 1].t_began
+            )
+            seconds.append(max(0.0, row.t - (row.t if began is None else began)))
+            configs.append(_config(trial, row.step))
+            last = number, attempt, row.t
+        extra = [Column(name="seconds", kind="number", cells=seconds)]
+        for parameter in parameters:
+            cells = [config.get(parameter.name) for config in configs]
+            extra.append(
+                Column(name=f"config.{parameter.name}", kind=_kind(parameter.domain), cells=cells)
+            )
+        yield [*_own(part), *extra, *_metrics(found.names, part)]
+
+
+def joined(parts: Iterable[Table]) -> DataFrame:
+    """Return the parts of a table as one data frame, see `frame`."""
+    import pandas as pd
+
+    return pd.concat(map(frame, parts), ignore_index=True)
+
+
+def frame(table: Table) -> DataFrame:
+    """Return the table as a data frame: whole numbers as Int64 if one is missing, times in UTC,
+    text as pandas' str.
+    """
+    import pandas as pd
+
+    def series(column: Column) -> Any:
+        gaps = None in column.cells
+        match column.kind:
+            case "whole":
+                return pd.array(column.cells, dtype="Int64" if gaps else "int64")
+            case "truth":
+                return pd.array(column.cells, dtype="boolean" if gaps else "bool")
+            case "number":
+                return pd.array(column.cells, dtype="float64")
+            case "text":
+                return pd.Series(column.cells, dtype="str")
+            case "time":
+                return pd.to_datetime(pd.Series(column.cells, dtype="float64"), unit="s", utc=True)
+        return pd.Series(column.cells, dtype="object")
+
+    return pd.DataFrame({column.name: series(column) for column in table})
+
+
+def _metric(name: str, rows: Iterable[Mapping[str, float | None]]) -> Column:
+    return Column(name=f"metrics.{name}", kind="number", cells=[row.get(name) for row in rows])
+
+
+def _ended(trial: TrialRecord) -> float | None:
+    return trial.attempts[-1].t_ended if trial.state.final and trial.attempts else None
+
+
+def _seconds(trial: TrialRecord) -> float | None:
+    ran = [
+        a.t_ended - a.t_began
+        for a in trial.attempts
+        if a.t_began is not None and a.t_ended is not None
+    ]
+    return max(0.0, sum(ran)) if ran else None
+
+
+def _parts(found: Sorted, columns: int) -> Iterator[list[Step]]:
+    most = max(1, CELLS // (columns + len(found.names)))
+    rest = iter(found)
+    part = list(islice(rest, most))
+    while True:
+        yield part
+        if not (part := list(islice(rest, most))):
+            return
+
+
+def _own(part: Sequence[Step]) -> Table:
+    return [
+        Column(name="trial", kind="whole", cells=[number for number, _, _ in part]),
+        Column(name="step", kind="whole", cells=[row.step for _, _, row in part]),
+        Column(name="attempt", kind="whole", cells=[attempt for _, attempt, _ in part]),
+        Column(name="time", kind="time", cells=[row.t for _, _, row in part]),
+    ]
+
+
+def _metrics(names: Iterable[str], part: Sequence[Step]) -> Table:
+    return [_metric(name, [row.metrics for _, _, row in part]) for name in names]
+
+
+def _config(trial: TrialRecord, step: int) -> Mapping[str, Json]:
+    """Return the configuration with which a step was done."""
+    return next(
+        (change.config for change in reversed(trial.changes) if change.step < step), trial.proposed
+    )
+
+
+def _kind(domain: Domain) -> Kind:
+    match domain:
+        case Choice():
+            return _common(domain.values)
+        case Constant():
+            return _common((domain.value,))
+        case Int():
+            return _common((domain.low, domain.high))
+    return "number"
+
+
+def _common(values: Collection[Json]) -> Kind:
+    types = {type(value) for value in values}
+    if int in types and not all(
+        -(2**63) <= value < 2**63 for value in values if type(value) is int
+    ):
+        return "any"  # larger than a 64-bit integer column can hold
+    kinds: dict[type, Kind] = {bool: "truth", int: "whole", float: "number", str: "text"}
+    if types == {int, float}:
+        return "number"
+    return kinds.get(types.pop(), "any") if len(types) == 1 else "any"

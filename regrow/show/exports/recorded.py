@@ -1,0 +1,264 @@
+"""Recorded learning curves as the objective of a simulated experiment; and recorded traces of spot
+machines.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import NormalDist
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from regrow.search.planning.simulator import Availability, availability
+from regrow.search.space import Parameter
+from regrow.search.space.domains import Choice, Constant, Float, Int, Json, Normal
+from regrow.search.spec import Spec
+from regrow.show.exports.files import as_written
+from regrow.tasks.errors import UserError
+
+
+class Table:
+    """A table of curves: a CSV file, gzipped if its name ends so, one line per configuration and
+    step.
+
+    Its columns are the parameters by their (dotted) names, `step` from 1, the metrics, and
+    `seconds`, the duration of each step (1 if that column is missing). The output of `regrow trials
+    NAME --history --csv` is such a table: there parameters and metrics have the prefixes `config.`
+    and `metrics.`, each trial is a curve, and other columns are ignored.
+
+    A configuration that is not in the table gets its nearest neighbour: as many choices in common
+    as possible (constants that have a column count as choices), then the smallest Euclidean
+    distance in the unit cube of the space, with logarithmic ranges measured by their logarithm;
+    then the one that comes first. Raises UserError for a file that cannot be used, naming line and
+    column.
+    """
+
+    def __init__(self, path: Path, spec: Spec, *, scale: float = 1.0) -> None:
+        """Read the table; `scale` multiplies its seconds."""
+        self._scale = scale
+        self._ranges = [p for p in spec.space.flat if not isinstance(p.domain, Choice | Constant)]
+        self._choices = [p for p in spec.space.flat if isinstance(p.domain, Choice)]
+        self._most = spec.max_steps
+        self._path = path
+        self._curves: list[list[tuple[dict[str, float], float]]] = []
+        points: list[list[float]] = []
+        kinds: list[list[str]] = []
+        with _opened(path) as file:
+            reader = csv.DictReader(file)
+            named = reader.fieldnames or []
+            exported = any(name.startswith("metrics.") for name in named)
+            self._above, above = ("config.", "metrics.") if exported else ("", "")
+            # A constant with a column also selects curves.
+            self._choices += [
+                p
+                for p in spec.space.flat
+                if isinstance(p.domain, Constant) and self._above + p.name in named
+            ]
+            columns = [self._above + p.name for p in (*self._ranges, *self._choices)]
+            self._wanted = {m.name for m in spec.metrics} | {limit.metric for limit in spec.limits}
+            missing = [
+                name
+                for name in (*columns, "step", *(above + n for n in sorted(self._wanted)))
+                if name not in named
+            ]
+            if missing:
+                raise UserError(
+                    f"{path}: there is no column {missing[0]!r} (there are: {', '.join(named)})"
+                )
+            own = {*columns, "step", "seconds"}
+            metrics = {
+                name.removeprefix(above): name
+                for name in named
+                if name not in own and name.startswith(above)
+            }
+            curve = ["trial"] if "trial" in named and exported else columns
+            lines = enumerate(reader, start=2)
+            for _, group in itertools.groupby(
+                lines, key=lambda line: [line[1][name] for name in curve]
+            ):
+                rows = list(group)
+                first = rows[0]
+                for line, row in rows:
+                    if any(row[name] != first[1][name] for name in columns):
+                        changed = (
+                            "changes its configuration; only trials that keep theirs are curves of"
+                            " a table"
+                        )
+                        raise UserError(f"{path}, line {line}: trial {row['trial']} {changed}")
+                points.append([self._cell(*first, p) for p in self._ranges])
+                kinds.append(
+                    [
+                        _word(as_written(first[1][self._above + p.name] or "") or None)
+                        for p in self._choices
+                    ]
+                )
+                self._curves.append(
+                    [self._step(place, *row, metrics) for place, row in enumerate(rows, start=1)]
+                )
+        if not self._curves:
+            raise UserError(f"{path}: there is no configuration in it")
+        self._points: npt.NDArray[np.float64] = np.array(points, dtype=float).reshape(
+            len(points), len(self._ranges)
+        )
+        self._kinds: npt.NDArray[np.str_] = np.array(kinds, dtype=str).reshape(
+            len(kinds), len(self._choices)
+        )
+        self._found: dict[tuple[Any, ...], int] = {}
+
+    def __len__(self) -> int:
+        """Return how many configurations it has."""
+        return len(self._curves)
+
+    def at(
+        self, config: Mapping[str, Json], step: int, seed: int
+    ) -> tuple[Mapping[str, float], float]:
+        """See Objective. A shorter curve is extended by its last step; the seed is ignored."""
+        curve = self._curves[self._nearest(config)]
+        return curve[min(step, len(curve)) - 1]
+
+    def best(self, metric: str, *, most: bool) -> float:
+        """Return the best value of a metric in the whole table."""
+        values = [row[0][metric] for curve in self._curves for row in curve[: self._most]]
+        return max(values) if most else min(values)
+
+    def _nearest(self, config: Mapping[str, Json]) -> int:
+        key = tuple(_word(config.get(p.name)) for p in (*self._ranges, *self._choices))
+        if key not in self._found:
+            differ = np.zeros(len(self._curves))
+            for place, parameter in enumerate(self._choices):
+                differ += self._kinds[:, place] != _word(config.get(parameter.name))
+            distance = np.zeros(len(self._curves))
+            for place, parameter in enumerate(self._ranges):
+                if parameter.name in config:
+                    distance += (
+                        self._points[:, place]
+                        - self._coordinate(parameter, float(config[parameter.name]))
+                    ) ** 2
+            self._found[key] = int(np.lexsort((distance, differ))[0])
+        return self._found[key]
+
+    def _step(
+        self, place: int, line: int, row: Mapping[str, str], metrics: Mapping[str, str]
+    ) -> tuple[dict[str, float], float]:
+        if self._number(line, row, "step") != place:
+            raise UserError(
+                f"{self._path}, line {line}: step {row['step']} where {place} should come (steps"
+                " ascend from 1)"
+            )
+        seconds = self._number(line, row, "seconds") if row.get("seconds") else 1.0
+        if not seconds >= 0:
+            raise UserError(f"{self._path}, line {line}: seconds is {seconds:g}, below 0")
+        # A metric that was not reported at a step, or not finite, is an empty cell: it is omitted
+        # unless the specification needs it.
+        there = {
+            name: column
+            for name, column in metrics.items()
+            if name in self._wanted or row[column] != ""
+        }
+        return {
+            name: self._number(line, row, column) for name, column in there.items()
+        }, seconds * self._scale
+
+    def _number(self, line: int, row: Mapping[str, str], name: str) -> float:
+        if row[name] is None:
+            raise UserError(f"{self._path}, line {line}: {name} is missing")
+        try:
+            number = float(row[name])
+        except (TypeError, ValueError):
+            raise UserError(
+                f"{self._path}, line {line}: {name} is {row[name]!r}, not a number"
+            ) from None
+        if not math.isfinite(number):
+            raise UserError(
+                f"{self._path}, line {line}: {name} is {row[name]}, not a finite number"
+            )
+        return number
+
+    def _cell(self, line: int, row: Mapping[str, str], parameter: Parameter) -> float:
+        """Return the coordinate of a parameter in a row; an inactive one has an empty cell."""
+        name = self._above + parameter.name
+        if not row[name]:
+            return 0.5
+        number = self._number(line, row, name)
+        if isinstance(parameter.domain, Float | Int) and parameter.domain.log and number <= 0:
+            raise UserError(
+                f"{self._path}, line {line}: {name} is {number:g}, which has no logarithm"
+            )
+        return self._coordinate(parameter, number)
+
+    @staticmethod
+    def _coordinate(parameter: Parameter, value: float) -> float:
+        """Return the position of a value in the unit interval of its domain."""
+        match parameter.domain:
+            case Float() | Int() as domain:
+                low, high = float(domain.low), float(domain.high)
+                if domain.log:
+                    low, high, value = math.log(low), math.log(high), math.log(value)
+                return (value - low) / (high - low) if high > low else 0.5
+            case Normal() as domain:
+                return NormalDist(domain.mean, domain.sd).cdf(value)
+            case _:
+                return 0.5
+
+
+def read_trace(path: Path, workers: int) -> list[Availability]:
+    """Return when each of `workers` machines is available, from a recorded trace of a spot market.
+
+    The file is JSON with `metadata.gap_seconds` and `data`, the number of available instances at
+    each point. Raises UserError for a file of another form.
+    """
+    try:
+        trace = json.loads(path.read_text())
+        counts, gap = (
+            [int(count) for count in trace["data"]],
+            float(trace["metadata"]["gap_seconds"]),
+        )
+        return availability(counts, gap, workers)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        form = '{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0, ...]}'
+        raise UserError(
+            f"{path} is no trace: {type(error).__name__}: {error}; its form is {form}"
+        ) from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    try:
+        with (
+            gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
+        ) as file:
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text, so no table") from None
+    except csv.Error as error:
+        raise UserError(f"{path} is no table: {error}") from None
+
+
+def _word(value: object) -> str:
+    """Normalize a value for comparison with the table: 1, 1.0 and "1" are the same, as are True and
+    "true".
+    """
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False).lower()
+    try:
+        return repr(float(value))  # type: ignore[arg-type]  # a wrong type raises TypeError
+    except (TypeError, ValueError):
+        return str(value).lower()

@@ -1,0 +1,254 @@
+"""An experiment as TensorBoard event files: one run per trial, scalars by step, and the data of the
+HParams page.
+
+Files are written with tensorboardX's records and messages, without its SummaryWriter, which keeps a
+thread for each run. Import this module inside of functions only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from regrow.infra.log.rows import Rows, Sorted
+from regrow.search.history import History, TrialRecord
+from regrow.search.lifecycle import TrialState
+from regrow.search.space import Parameter
+from regrow.search.space.domains import Choice, Constant, Float, Int, Json
+from regrow.tasks.errors import UserError
+from regrow.tasks.trial.names import task_name
+
+try:
+    from tensorboardX.proto import api_pb2, event_pb2, plugin_hparams_pb2, summary_pb2
+    from tensorboardX.record_writer import RecordWriter
+except ImportError:
+    raise UserError(
+        "TensorBoard's files need tensorboardX, which is not installed: pip install"
+        " 'regrow[tensorboard]'"
+    ) from None
+
+MARK = ".regrow-export.json"
+"""File that names the exported experiment, so that no other folder is ever overwritten."""
+_SUFFIX = ".regrow"
+_STATUS = {
+    TrialState.DONE: api_pb2.STATUS_SUCCESS,
+    TrialState.STOPPED: api_pb2.STATUS_SUCCESS,
+    TrialState.FAILED: api_pb2.STATUS_FAILURE,
+}
+
+_Event: TypeAlias = Any  # protobuf messages, whose classes are created on import
+_Message: TypeAlias = Any
+
+
+def write(rows: Rows, folder: str | Path) -> int:
+    """Write the event files of all trials below `folder`; return how many trials.
+
+    The folder must be absent or empty, or contain an earlier export of the same experiment. That is
+    replaced run by run, so that a TensorBoard that shows it keeps working. Raises UserError for any
+    other folder, and if it cannot be written.
+    """
+    if "://" in str(folder):
+        raise UserError(f"{folder} is no local folder; TensorBoard's files are written to one")
+    folder, history = Path(folder), rows.history
+    try:
+        _take(history, folder)
+        with rows.sorted() as found:
+            for trial in history.trials:
+                _put(folder / task_name(trial.number), _events(history, trial, found))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}") from None
+    return len(history.trials)
+
+
+def _take(history: History, folder: Path) -> None:
+    """Check that the folder is new or ours, and mark it."""
+    mark = folder / MARK
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; name a folder for TensorBoard's files")
+    if mark.exists():
+        try:
+            found = json.loads(mark.read_text())["id"]
+        except (ValueError, KeyError, TypeError):
+            found = None
+        if found != history.id:
+            raise UserError(f"{folder} holds the export of another experiment; name another folder")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise UserError(
+            f"{folder} is not empty, and not an export of this experiment; name a new folder"
+        )
+    mark.write_text(json.dumps({"experiment": history.spec.name, "id": history.id}))
+
+
+def _put(run: Path, events: Iterable[_Event]) -> None:
+    """Write a run's event file, replacing those of an earlier export."""
+    run.mkdir(exist_ok=True)
+    before = [path for path in run.iterdir() if path.name.endswith(_SUFFIX)]
+    fresh = run / f"unfinished{_SUFFIX}"  # TensorBoard reads names that contain "tfevents"
+    fresh.unlink(missing_ok=True)
+    writer = RecordWriter(str(fresh))
+    for event in events:
+        writer.write(event.SerializeToString())
+    writer.close()
+    os.replace(fresh, run / f"events.out.tfevents.{time.time_ns():020}{_SUFFIX}")
+    for path in before:
+        path.unlink(missing_ok=True)
+
+
+def _events(history: History, trial: TrialRecord, found: Sorted) -> Iterator[_Event]:
+    begun = trial.attempts[0].t_started if trial.attempts else history.t_created
+    yield event_pb2.Event(wall_time=begun, file_version="brain.Event:2")
+    # Makes a running TensorBoard discard an earlier export of this run.
+    yield event_pb2.Event(
+        wall_time=begun, step=0, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    )
+    if trial.number == 0:  # one run describes it for all of them
+        yield _summary(
+            begun,
+            0,
+            [_plugin("_hparams_/experiment", experiment=_experiment(history, found.names))],
+        )
+    yield _summary(
+        begun,
+        0,
+        [_plugin("_hparams_/session_start_info", session_start_info=_start(history, trial, begun))],
+    )
+    for _, row in found.of(trial.number):
+        values = [
+            (name, math.nan if value is None else value) for name, value in row.metrics.items()
+        ]
+        yield _summary(
+            row.t,
+            row.step,
+            [_scalar(name, value) for name, value in [*values, *_changing(trial, row.step)]],
+        )
+    if trial.best is not None:
+        value, step = trial.best
+        yield _summary(trial.curve.times[step - 1], step, [_scalar(_best(history), value)])
+    if trial.state.final or trial.attempts:
+        ended = max((a.t_ended for a in trial.attempts if a.t_ended is not None), default=begun)
+        end = plugin_hparams_pb2.SessionEndInfo(
+            status=_STATUS.get(trial.state, api_pb2.STATUS_RUNNING)
+        )
+        if trial.state.final:
+            end.end_time_secs = ended
+        yield _summary(ended, 0, [_plugin("_hparams_/session_end_info", session_end_info=end)])
+
+
+def _best(history: History) -> str:
+    return f"best/{history.objective.name}"
+
+
+def _changing(trial: TrialRecord, step: int) -> list[tuple[str, float]]:
+    """Return the parameters with which a step was done, if the scheduler changes them; they are
+    exported as curves.
+    """
+    if not trial.changes:
+        return []
+    now = next((c.config for c in reversed(trial.changes) if c.step < step), trial.proposed)
+    varied = {
+        name
+        for c in trial.changes
+        for name in c.config
+        if c.config[name] != trial.proposed.get(name)
+    }
+    return [
+        (f"config/{name}", float(value))
+        for name, value in now.items()
+        if name in varied and isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+
+
+def _summary(t: float, step: int, values: list[_Message]) -> _Event:
+    return event_pb2.Event(wall_time=t, step=step, summary=summary_pb2.Summary(value=values))
+
+
+def _scalar(name: str, value: float) -> _Message:
+    return summary_pb2.Summary.Value(tag=name, simple_value=value)
+
+
+def _plugin(tag: str, **content: _Message) -> _Message:
+    data = plugin_hparams_pb2.HParamsPluginData(version=0, **content).SerializeToString()
+    plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="hparams", content=data)
+    return summary_pb2.Summary.Value(
+        tag=tag, metadata=summary_pb2.SummaryMetadata(plugin_data=plugin)
+    )
+
+
+# ---- data of the HParams page
+
+
+def _experiment(history: History, metrics: list[str]) -> _Message:
+    """Return the parameters with their domains, and the metrics; the page shows the last value of
+    each in a run.
+    """
+    tags = [_best(history), *metrics]
+    return api_pb2.Experiment(
+        name=history.spec.name,
+        time_created_secs=history.t_created,
+        hparam_infos=[*map(_described, _parameters(history))],
+        metric_infos=[
+            api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag) for tag in tags
+        ],
+    )
+
+
+def _parameters(history: History) -> list[Parameter]:
+    return [p for p in history.spec.space.parameters if not isinstance(p.domain, Constant)]
+
+
+def _described(parameter: Parameter) -> _Message:
+    info = api_pb2.HParamInfo(
+        name=parameter.name, display_name=parameter.name, type=_type(parameter)
+    )
+    match parameter.domain:
+        case Float() | Int() as domain:
+            info.domain_interval.min_value, info.domain_interval.max_value = domain.low, domain.high
+        case Choice() as domain:
+            info.domain_discrete.extend([_plain(parameter, value) for value in domain.values])
+    return info
+
+
+def _type(parameter: Parameter) -> int:
+    match parameter.domain:
+        case Choice(values=values):
+            if all(isinstance(value, bool) for value in values):
+                return int(api_pb2.DATA_TYPE_BOOL)
+            if any(
+                isinstance(value, bool) or not isinstance(value, int | float) for value in values
+            ):
+                return int(api_pb2.DATA_TYPE_STRING)
+    return int(api_pb2.DATA_TYPE_FLOAT64)
+
+
+def _plain(parameter: Parameter, value: Json) -> Json:
+    """Return the value for the page: text if a choice has values of several types."""
+    if _type(parameter) == api_pb2.DATA_TYPE_STRING:
+        return value if isinstance(value, str) else json.dumps(value)
+    return value
+
+
+def _start(history: History, trial: TrialRecord, begun: float) -> _Message:
+    start = plugin_hparams_pb2.SessionStartInfo(start_time_secs=begun)
+    for parameter in _parameters(history):
+        if parameter.name in trial.config:
+            _set(start.hparams, parameter, trial.config)
+    return start
+
+
+def _set(hparams: _Message, parameter: Parameter, config: Mapping[str, Json]) -> None:
+    value = _plain(parameter, config[parameter.name])
+    field = (
+        "string_value"
+        if isinstance(value, str)
+        else "bool_value"
+        if isinstance(value, bool)
+        else "number_value"
+    )
+    setattr(hparams[parameter.name], field, value)

@@ -1,0 +1,62 @@
+"""An experiment's figures, one module each, made with Plotly: pure functions of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from regrow.infra.log.rows import Rows
+from regrow.show.figures import (
+    best_trial,
+    importances,
+    learning_curves,
+    lineage,
+    optimization_history,
+    parallel_coordinates,
+    pareto_front,
+    rungs,
+    scaling,
+    slices,
+    timeline,
+    wasted_work,
+)
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+class Kind(Protocol):
+    """A module that makes one figure. TITLE and READING (how to read it) are shown above it;
+    NOTHING is the reason if there is no figure.
+    """
+
+    TITLE: str
+    READING: str
+    NOTHING: str
+
+    def figure(self, told: Rows) -> Figure | None:
+        """Make the figure; None if it would show nothing."""
+        ...
+
+
+KINDS: dict[str, Kind] = {
+    "optimization_history": optimization_history,
+    "learning_curves": learning_curves,
+    "best_trial": best_trial,
+    "parallel_coordinates": parallel_coordinates,
+    "importances": importances,
+    "slices": slices,
+    "pareto_front": pareto_front,
+    "rungs": rungs,
+    "lineage": lineage,
+    "timeline": timeline,
+    "scaling": scaling,
+    "wasted_work": wasted_work,
+}
+"""All figures by name, in the order of the report."""
+
+
+def figure(told: Rows, name: str) -> Figure | None:
+    """Make the figure of this name; None if it would show nothing. Raises KeyError for another
+    name.
+    """
+    return KINDS[name].figure(told)

@@ -1,0 +1,104 @@
+"""All metrics of the best trial by step, and where its attempts began."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regrow.infra.log.rows import Rows
+from regrow.search.history import TrialRecord
+from regrow.show.figures import series
+from regrow.show.figures.look import BEST, COLOURS, GREY, finished, safe
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+TITLE = "The best trial"
+READING = (
+    "All metrics of the best trial; the star is the step that counts, a dotted line the first step"
+    " of a later attempt."
+)
+NOTHING = "No trial has reported a value yet."
+MOST = 8
+"""Maximum number of metrics, each of which has its plot."""
+POINTS = 2000
+
+
+def figure(told: Rows) -> Figure | None:
+    """Make the figure; None before the first value that counts."""
+    history = told.history
+    trial = history.leader
+    if trial is None or trial.best is None:
+        return None
+    from plotly.subplots import make_subplots
+
+    _, step = trial.best
+    count, drawn = _lines(told, trial, [metric.name for metric in history.spec.metrics])
+    names, at_best = list(drawn), trial.curve.shown(step)
+    made = make_subplots(
+        rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=min(0.06, 0.3 / len(names))
+    )
+    for place, name in enumerate(names, start=1):
+        kept = drawn[name].points
+        colour = BEST if name == history.objective.name else COLOURS["done"]
+        made.add_scatter(
+            x=[place + 1 for place, _ in kept],
+            y=[value for _, value in kept],
+            customdata=[trial.curve.attempt_at(place + 1) for place, _ in kept],
+            mode="lines+markers" if len(kept) <= 60 else "lines",
+            name=safe(name),
+            showlegend=False,
+            row=place,
+            col=1,
+            line={"color": colour, "width": 2},
+            marker={"size": 5},
+            hovertemplate=(
+                f"step %{{x}}, attempt %{{customdata}}<br>{safe(name)} %{{y:.6g}}<extra></extra>"
+            ),
+            meta="attempt",
+        )
+        if (value := at_best.get(name)) is not None:
+            made.add_scatter(
+                x=[step],
+                y=[value],
+                mode="markers",
+                marker={"color": colour, "symbol": "star", "size": 14},
+                showlegend=False,
+                row=place,
+                col=1,
+                hoverinfo="skip",
+            )
+        made.update_yaxes(
+            title={"text": safe(name) if len(name) <= 18 else safe(name[:17] + "…")},
+            row=place,
+            col=1,
+        )
+    changes = [last + 1 for _, last in trial.curve.runs[:-1]]
+    for number in series.sample(changes, 30):
+        made.add_vline(x=number, line={"color": GREY, "width": 1, "dash": "dot"})
+    made.update_xaxes(title={"text": "step"}, row=len(names), col=1)
+    notes = []
+    if count > MOST:
+        notes.append(f"{MOST} of its {count} metrics are drawn.")
+    if trial.step > POINTS:
+        notes.append(f"Of each line {POINTS:,} points are drawn.")
+    return finished(made, height=max(300, 90 + 150 * len(names)), note=" ".join(notes))
+
+
+def _lines(
+    rows: Rows, trial: TrialRecord, first: list[str]
+) -> tuple[int, dict[str, series.Series]]:
+    """Return how many metrics a trial reported, and the lines of MOST of them: first those in
+    `first`, then in order of appearance.
+    """
+    names = dict.fromkeys(first)
+    drawn = {name: series.Series(trial.step, POINTS) for name in first[:MOST]}
+    for place, (_, row) in enumerate(rows.of(trial.number)):
+        for name in row.metrics.keys() - names.keys() and row.metrics:
+            if name not in names and len(drawn) < MOST:
+                drawn[name] = series.Series(trial.step, POINTS)
+                for _ in range(place):
+                    drawn[name].add(None)
+            names[name] = None
+        for name, line in drawn.items():
+            line.add(row.metrics.get(name))
+    return len(names), drawn

@@ -1,0 +1,148 @@
+"""Which trial took over whose weights, and when, for population-based training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from regrow.infra.log.rows import Rows
+from regrow.show.figures import series
+from regrow.show.figures.look import BEST, COLOURS, finished, safe
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+TITLE = "Lineage"
+READING = (
+    "A row for each trial of the population, the darker the better it ranks among the others at the"
+    " same step. A line leads from a trial to the one that took its weights; the wide one is where"
+    " the best weights come from."
+)
+NOTHING = "No trial took over another one's weights; population-based training does that."
+ROWS = 150
+CLONES = 1500
+STEPS = 240
+RANKS = [[0.0, "#f1f4f6"], [1.0, COLOURS["done"]]]
+TAKEN = "#c25e0a"
+"""Colour of the lines: orange contrasts with all blues, also for colour-blind readers."""
+
+
+def figure(told: Rows) -> Figure | None:
+    """Make the figure; None if no trial took over another's weights."""
+    history = told.history
+    if not any(change.source is not None for trial in history.trials for change in trial.changes):
+        return None
+    import numpy as np
+    from plotly import graph_objects as go
+
+    metric = safe(history.objective.name)
+    steps = max(trial.step for trial in history.trials)
+    best = history.leader
+    way = (
+        []
+        if best is None
+        else series.ancestry(history, best.number, best.step if best.best is None else best.best[1])
+    )
+    population = [t for t in history.trials if t.values]
+    rows = series.sample(population, ROWS, keep=[history.trials[number] for number, _, _ in way])
+    places = {trial.number: place for place, trial in enumerate(rows)}
+    every = -(-steps // STEPS)
+    columns = list(range(every, steps + 1, every))
+    z = np.full((len(rows), len(columns)), np.nan, np.float32)
+    for place, trial in enumerate(rows):
+        there = [trial.values[step - 1] for step in columns if step <= trial.step]
+        z[place, : len(there)] = there
+    numbers = np.repeat(np.array([[t.number] for t in rows], np.float32), len(columns), axis=1)
+    made = go.Figure(
+        go.Heatmap(
+            z=_ranks(series.sign(history) * z),
+            x=columns,
+            y=list(range(len(rows))),
+            customdata=np.stack([numbers, z], axis=2),
+            colorscale=RANKS,
+            zmin=0,
+            zmax=1,
+            hoverongaps=False,
+            colorbar={
+                "thickness": 12,
+                "outlinewidth": 0,
+                "tickvals": [0, 1],
+                "ticktext": ["worst", "best"],
+                "tickfont": {"size": 11},
+            },
+            hovertemplate=(
+                f"trial %{{customdata[0]}}, step %{{x}}<br>{metric}"
+                " %{customdata[1]:.5g}<extra></extra>"
+            ),
+        )
+    )
+    clones = [
+        (places[c.source], c.source_step or c.step, places[t.number], c.step, t.number)
+        for t in rows
+        for c in t.changes
+        if c.source is not None and c.source in places
+    ]
+    drawn = series.sample(clones, CLONES)
+    made.add_scatter(
+        x=[x for _, a, _, b, _ in drawn for x in (a + 0.5, b + 0.5, None)],
+        y=[y for a, _, b, _, _ in drawn for y in (a, b, None)],
+        mode="lines",
+        line={"color": TAKEN, "width": 1.2},
+        opacity=0.8,
+        name=f"took the weights of another ({len(clones)})",
+        hoverinfo="skip",
+    )
+    made.add_scatter(
+        x=[b + 0.5 for _, _, _, b, _ in drawn],
+        y=[y for _, _, y, _, _ in drawn],
+        mode="markers",
+        showlegend=False,
+        customdata=[n for *_, n in drawn],
+        text=[rows[a].number for a, *_ in drawn],
+        marker={"color": TAKEN, "size": 5, "symbol": "circle"},
+        hovertemplate="trial %{customdata} took the weights of trial %{text}<extra></extra>",
+    )
+    if way and all(number in places for number, _, _ in way):
+        x = [x for _, first, last in reversed(way) for x in (first + 0.5, last + 0.5)]
+        y = [places[number] for number, _, _ in reversed(way) for _ in range(2)]
+        made.add_scatter(
+            x=x,
+            y=y,
+            mode="lines",
+            line={"color": BEST, "width": 3},
+            name="where the best comes from",
+            hoverinfo="skip",
+        )
+    few = len(rows) <= 40
+    made.update_layout(
+        xaxis={"title": {"text": "step"}, "showgrid": False},
+        yaxis={
+            "title": {"text": "trial"},
+            "showgrid": False,
+            "autorange": "reversed",
+            "tickvals": list(range(len(rows)))[:: 1 if few else len(rows) // 20],
+            "ticktext": [str(t.number) for t in rows][:: 1 if few else len(rows) // 20],
+        },
+    )
+    notes = []
+    if len(rows) < len(population):
+        notes.append(
+            f"{len(rows)} of {len(population):,} trials are drawn: those the best comes from, and"
+            " others evenly spread."
+        )
+    if every > 1:
+        notes.append(f"Every {every}th step is drawn.")
+    if len(drawn) < len(clones):
+        notes.append(f"{len(drawn):,} of {len(clones):,} clones are drawn.")
+    return finished(made, height=min(900, max(320, 150 + 16 * len(rows))), note=" ".join(notes))
+
+
+def _ranks(costs: Any) -> Any:
+    """Return, for each step (column), the share of the trials that reached it and that a trial is
+    better than; NaN where the trial did not reach it.
+    """
+    import numpy as np
+
+    order = np.argsort(np.argsort(costs, axis=0), axis=0).astype(np.float32)  # NaN sorts last
+    reached = np.isfinite(costs)
+    most = np.maximum(reached.sum(axis=0) - 1, 1)
+    return np.where(reached, 1 - order / most, np.nan).astype(np.float32)

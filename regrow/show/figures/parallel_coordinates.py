@@ -1,0 +1,222 @@
+"""Parallel coordinates: one line per trial through its parameters to its value.
+
+Drawn as ordinary lines. Plotly's own kind uses WebGL, which needs 5 to 20 seconds for a first
+picture without a GPU; it also shows no trial numbers, omits inactive parameters, and compiles code,
+which a strict page policy forbids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from regrow.infra.log.rows import Rows
+from regrow.search.history import History, TrialRecord
+from regrow.show.figures import parameters, series
+from regrow.show.figures.look import BEST, GREY, finished, safe, shade
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+TITLE = "Parallel coordinates"
+READING = (
+    "Each line is a trial, the darker the better it ranks. Drag over a part of an axis to keep only"
+    " the lines through it, and double-click to have all back."
+)
+NOTHING = "It takes two trials with a value and a parameter that differs between them."
+MOST = 800
+AXES = 11
+SHADES = 12
+OFF = -0.16
+"""Height of lines of trials in which a parameter is inactive; active ones are between 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One axis: for each trial its height and its value as text; ticks by height."""
+
+    name: str
+    heights: list[float]
+    said: list[str]
+    ticks: list[tuple[float, str]]
+
+
+def figure(told: Rows) -> Figure | None:
+    """Make the figure; None for fewer than two trials with a value, and if no parameter differs."""
+    history = told.history
+    trials = series.ranked(history)
+    found = parameters.axes(history, trials) if len(trials) > 1 else []
+    if not found:
+        return None
+    from plotly import graph_objects as go
+
+    shown = series.sample(trials, MOST, keep=trials[:100])
+    last, beyond = _objective(history, shown)
+    columns = [*(_column(history, axis, shown) for axis in found[:AXES]), last]
+    made = go.Figure()
+    ends = [1 + (len(shown) - 1) * n // SHADES for n in range(SHADES + 1)]
+    for n in reversed(range(SHADES)):  # the worst first, so that the best are on top
+        _lines(
+            made,
+            columns,
+            shown,
+            range(ends[n], ends[n + 1]),
+            shade(1 - n / (SHADES - 1)),
+            width=1.2,
+        )
+    _lines(made, columns, shown, range(1), BEST, width=3)
+    for place, column in enumerate(columns):
+        made.add_shape(
+            type="line",
+            x0=place,
+            x1=place,
+            y0=-0.02,
+            y1=1.02,
+            line={"color": GREY, "width": 1.5},
+            layer="above",
+        )
+        for height, label in column.ticks:
+            made.add_annotation(
+                x=place,
+                y=height,
+                text=label,
+                xanchor="right",
+                xshift=-4,
+                showarrow=False,
+                font={"size": 11},
+                borderpad=1,
+            )
+    made.update_layout(
+        xaxis={
+            "side": "top",
+            "tickvals": list(range(len(columns))),
+            "ticktext": [f"<b>{_short(c.name)}</b>" for c in columns],
+            "range": [-0.55, len(columns) - 0.85],
+            "showgrid": False,
+            "showline": False,
+            "ticks": "",
+            "fixedrange": True,
+        },
+        yaxis={"visible": False, "range": [-0.24, 1.06], "fixedrange": True},
+        showlegend=False,
+        dragmode="select",
+        selectdirection="v",
+        margin={"l": 20, "r": 30, "t": 50, "b": 16},
+    )
+    notes = []
+    if len(shown) < len(trials):
+        notes.append(
+            f"{len(shown):,} of {len(trials):,} trials are drawn: the best hundred, and others"
+            " evenly spread."
+        )
+    if len(found) > AXES:
+        notes.append(f"The first {AXES} of {len(found)} parameters are drawn.")
+    if beyond:
+        notes.append(f"{beyond:,} far worse values are drawn at the end of the last axis.")
+    return finished(made, height=460, note=" ".join(notes), min_width=105 * len(columns))
+
+
+def _lines(
+    made: Figure,
+    columns: list[Column],
+    trials: list[TrialRecord],
+    places: range,
+    colour: str,
+    *,
+    width: float,
+) -> None:
+    """Add the trials at these places as one trace with gaps."""
+    import numpy as np
+
+    x, y, numbers, texts = list[float](), list[float](), list[int](), list[str]()
+    for place in places:
+        x += [*range(len(columns)), np.nan]
+        y += [*(column.heights[place] for column in columns), np.nan]
+        numbers += [trials[place].number] * (len(columns) + 1)
+        texts += [*(f"{safe(column.name)} {safe(column.said[place])}" for column in columns), ""]
+    if x:
+        made.add_scatter(
+            x=np.array(x, np.float32),
+            y=np.array(y, np.float32),
+            customdata=np.array(numbers, np.int32),
+            text=texts,
+            mode="lines",
+            line={"color": colour, "width": width},
+            opacity=0.75 if width < 2 else 1.0,
+            hovertemplate="trial %{customdata}<br>%{text}<extra></extra>",
+        )
+
+
+def _objective(history: History, trials: list[TrialRecord]) -> tuple[Column, int]:
+    """Return the last axis, and how many outliers on the bad side are drawn at its end."""
+    values = [t.best[0] for t in trials if t.best]
+    limits, beyond = series.span(values, history.objective.mode)
+    inside = values if limits is None else [v for v in values if limits[0] <= v <= limits[1]]
+    low, high = min(inside), max(inside)
+    # Halved, so that the difference of two values does not overflow.
+    half = (high / 2 - low / 2) or 0.5
+    heights = [(min(max(v, low), high) / 2 - low / 2) / half for v in values]
+    ticks = [
+        ((tick / 2 - low / 2) / half, safe(series.short(float(tick))))
+        for tick in parameters.ticks(low, high)
+    ]
+    return (
+        Column(
+            name=history.objective.name,
+            heights=heights,
+            said=[series.short(v) for v in values],
+            ticks=ticks,
+        ),
+        beyond,
+    )
+
+
+def _column(history: History, axis: parameters.Axis, trials: list[TrialRecord]) -> Column:
+    configs = [series.settings(history, trial) for trial in trials]
+    places = [axis.place(config) for config in configs]
+    there = [p for p in places if p is not None]
+    labels = axis.labels()
+    low, high = (
+        (0.0, float(len(labels) - 1)) if axis.categories is not None else (min(there), max(there))
+    )
+    width = (high - low) or 1.0
+    if axis.categories is not None:
+        every = -(-len(labels) // 20)
+        ticks = [
+            (place / width, _short(label)) for place, label in list(enumerate(labels))[::every]
+        ]
+    elif axis.log:
+        ticks = [
+            ((at - low) / width, safe(label))
+            for at, label in zip(*parameters.decades(low, high), strict=True)
+        ]
+    else:
+        ticks = [
+            ((tick - low) / width, safe(series.short(float(tick))))
+            for tick in parameters.ticks(low, high)
+        ]
+    spread = 0.6 / max(6, len(labels)) if axis.categories is not None else 0.0
+    heights = [
+        (OFF if place is None else (place - low) / width)
+        + (_spread(trial) * (0.06 if place is None else spread))
+        for place, trial in zip(places, trials, strict=True)
+    ]
+    if len(there) < len(places):
+        ticks = [(OFF, "not active"), *ticks]
+    said = [
+        series.short(config[axis.name]) if axis.name in config else "is not active"
+        for config in configs
+    ]
+    return Column(name=axis.name, heights=heights, said=said, ticks=ticks)
+
+
+def _short(text: str) -> str:
+    return safe(text if len(text) <= 20 else text[:19] + "…")
+
+
+def _spread(trial: TrialRecord) -> float:
+    """Return a small offset by the trial's number, so that lines through one category do not hide
+    each other.
+    """
+    return hashlib.blake2s(str(trial.number).encode(), digest_size=2).digest()[0] / 255 - 0.5

@@ -1,0 +1,179 @@
+"""Data for figures: thinned curves, samples of trials, ranges that a single outlier
+does not spoil.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any, TypeVar
+
+from regrow.search.history import History, TrialRecord
+from regrow.search.lifecycle import TrialState
+
+T = TypeVar("T")
+
+OUTCOMES = ("done", "stopped", "paused", "failed", "lost", "running", "pending")
+"""States of trials in the order of legends."""
+
+
+def outcome(trial: TrialRecord) -> str:
+    """Return the state of a trial as figures name it."""
+    return trial.state.value
+
+
+def sign(history: History) -> float:
+    """Return the factor for the objective that makes less better."""
+    return history.objective.sign
+
+
+def ranked(history: History) -> list[TrialRecord]:
+    """Return the trials with a best value, best first."""
+    way = sign(history)
+    return sorted(
+        (t for t in history.trials if t.best is not None),
+        key=lambda t: (way * t.best[0], t.number) if t.best else (),
+    )
+
+
+def sample(items: Sequence[T], most: int, keep: Collection[T] = ()) -> list[T]:
+    """Return at most `most` of the items, evenly spread and in their order, plus those
+    to `keep`.
+    """
+    if len(items) <= most:
+        return list(items)
+    places = {round(n * (len(items) - 1) / (most - 1)) for n in range(most)} if most > 1 else {0}
+    kept = set(map(id, keep))
+    return [item for place, item in enumerate(items) if place in places or id(item) in kept]
+
+
+def thinned(values: Sequence[float], most: int) -> list[int]:
+    """Return positions of at most `most` values that draw the same line: the ends, and each
+    bucket's lowest and highest.
+    """
+    line = Series(len(values), most)
+    for value in values:
+        line.add(value)
+    return [place for place, _ in line.points]
+
+
+class Series:
+    """A line of `count` points that are added one by one, thinned out to `most` points like
+    `thinned`. None counts as 0 when comparing.
+    """
+
+    def __init__(self, count: int, most: int) -> None:
+        self.points: list[tuple[int, float | None]] = []
+        """(position, value) of the points kept so far."""
+        self._count = count
+        self._buckets = max(1, (most - 2) // 2) if count > max(most, 4) else 0
+        self._bucket = 0
+        self._came = 0
+        self._low: tuple[int, float | None] | None = None
+        self._high: tuple[int, float | None] | None = None
+
+    def add(self, value: float | None) -> None:
+        """Add the next point."""
+        place, self._came = self._came, self._came + 1
+        if not self._buckets or place in (0, self._count - 1):
+            self.points.append((place, value))
+            return
+        if self._low is None or (value or 0.0) < (self._low[1] or 0.0):
+            self._low = place, value
+        if self._high is None or (value or 0.0) > (self._high[1] or 0.0):
+            self._high = place, value
+        # The last point of its bucket.
+        if place + 1 == 1 + (self._bucket + 1) * (self._count - 2) // self._buckets:
+            self.points += sorted({self._low, self._high})
+            self._bucket, self._low, self._high = self._bucket + 1, None, None
+
+
+def logarithmic(values: Sequence[float]) -> bool:
+    """Return whether a logarithmic axis is easier to read: all values positive, and the inner 90 %
+    over more than two decades.
+    """
+    if not values or min(values) <= 0:
+        return False
+    low, high = quantile(values, 0.05), quantile(values, 0.95)
+    return high > 100 * low
+
+
+def span(
+    values: Sequence[float], mode: str, *, log: bool = False
+) -> tuple[tuple[float, float] | None, int]:
+    """Return a range of an axis without the outliers on the bad side, and their number; (None, 0)
+    if there are none.
+
+    An outlier is further from the worst tenth than ten times the distance between that and the best
+    tenth; if more than a twentieth of all values would be outliers, none is. `log`: range and
+    distances are in powers of ten.
+    """
+    seen = [math.log10(v) for v in values] if log else list(values)
+    if len(seen) < 8:
+        return None, 0
+    low, high = quantile(seen, 0.1), quantile(seen, 0.9)
+    reach = 10 * (high - low)
+    if reach <= 0:
+        return None, 0
+    inside = [v for v in seen if (v >= low - reach if mode == "max" else v <= high + reach)]
+    if len(inside) == len(seen) or len(inside) < 0.95 * len(seen):
+        return None, 0
+    margin = 0.05 * (max(inside) - min(inside))
+    return (min(inside) - margin, max(inside) + margin), len(seen) - len(inside)
+
+
+def quantile(values: Sequence[float], u: float) -> float:
+    """Return the value at `u` of the sorted values, without interpolation."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(u * len(ordered)))]
+
+
+def best_so_far(history: History) -> list[tuple[int, float]]:
+    """Return (trial, value) where the best value improved, trials in the order of their numbers."""
+    way, steps = sign(history), list[tuple[int, float]]()
+    for trial in history.trials:
+        if trial.best is not None and (not steps or way * trial.best[0] < way * steps[-1][1]):
+            steps.append((trial.number, trial.best[0]))
+    return steps
+
+
+def counted(history: History) -> dict[str, list[TrialRecord]]:
+    """Return the trials by outcome, in the order of legends; outcomes without a trial
+    are omitted.
+    """
+    found = {name: [t for t in history.trials if t.state is TrialState(name)] for name in OUTCOMES}
+    return {name: trials for name, trials in found.items() if trials}
+
+
+def short(value: object) -> str:
+    """Format a parameter or metric in few characters."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def settings(history: History, trial: TrialRecord) -> dict[str, Any]:
+    """Return the flat configuration with which a trial reached its best value, else its current
+    one.
+    """
+    if trial.changes and trial.best is not None:
+        return history.path(trial.number, trial.best[1])[-1]
+    return trial.config
+
+
+def ancestry(history: History, number: int, until: int) -> list[tuple[int, int, int]]:
+    """Return where a trial's weights at step `until` come from, newest first: (trial, after which
+    step, up to which step).
+    """
+    found: list[tuple[int, int, int]] = []
+    while True:
+        changes = [
+            c
+            for c in history.trials[number].changes
+            if c.step < until and c.source_step is not None
+        ]
+        if not changes:
+            return [*found, (number, 0, until)]
+        last = changes[-1]
+        found.append((number, last.step, until))
+        assert last.source is not None
+        assert last.source_step is not None
+        number, until = last.source, last.source_step

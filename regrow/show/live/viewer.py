@@ -1,0 +1,197 @@
+"""Shows an experiment from its growing log: a live screen in a terminal, lines elsewhere, events
+for machines.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from rich.console import Console
+from rich.text import Text
+
+from regrow.infra.log.log import Segments, full
+from regrow.infra.state.notes import NONE, Notes
+from regrow.search.events import Opened, decode
+from regrow.show.live import text, words
+from regrow.show.live.board import Board
+from regrow.show.live.grid import signs_of
+from regrow.show.live.layout import compose
+from regrow.show.live.output import Events
+from regrow.show.live.screen import Screen
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.output.traces import one_line
+
+PROGRESS_SECONDS = 60.0
+"""Interval of the progress lines, if lines are printed."""
+
+NOTES_SECONDS = 10.0
+"""Interval in which the notes are read."""
+
+
+class Viewer:
+    """Takes the log's segments and shows them, within `showing`.
+
+    `events`: write only the events, there, and nothing on the console. `quiet`: show nothing.
+    `called`: the experiment's name, if it differs from the log's. `notes` reads the experiment's
+    notes; called periodically while the live screen is shown.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        quiet: bool = False,
+        events: Events | None = None,
+        called: str | None = None,
+        notes: Callable[[], Notes] = lambda: NONE,
+    ) -> None:
+        self._console, self._quiet, self._events, self._called = console, quiet, events, called
+        self._read_notes, self._notes, self._noted = notes, NONE, -math.inf
+        self.board = Board(called)
+        self.banner = ""
+        """Why nothing runs, "" if it runs."""
+        self.trouble = ""
+        """Why the experiment's output cannot be saved at present, "" if it can."""
+        self._told_up_to: int | None = None
+        """The segment up to which everything was shown, here or by an earlier process; None: not
+        determined yet.
+        """
+        self._untold: list[tuple[Sequence[bytes], list[str]]] = []
+        """The lines of segments, if events are written, and the lines for people about each."""
+        self._screen: Screen | None = None
+        self._folding = threading.Lock()
+        self._progress = time.monotonic()
+        self._signs = signs_of(console)
+        self._ready = False
+
+    @property
+    def _pictures(self) -> bool:
+        return self._console.is_interactive and self._console.file.isatty()
+
+    def say(self, line: str) -> None:
+        """Print a line for people, unless only events or nothing is wanted."""
+        if not self._quiet and self._events is None:
+            self._console.print(line, markup=False, soft_wrap=True)
+
+    def line(self, line: str) -> None:
+        """Print a line about an event, unless the live screen shows it."""
+        if self._screen is None:
+            self.say(line)
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """Draw the live screen within the block, if it is used."""
+        if self._quiet or self._events is not None or not self._pictures:
+            yield
+            return
+        self._screen = Screen(self._console, self._draw)
+        try:
+            with self._screen.shown():
+                yield
+        finally:
+            self._screen = None
+
+    def restart(self) -> None:
+        """Prepare for reading the log from its beginning again, without showing earlier events
+        twice.
+        """
+        with self._folding:
+            self.board, self._ready = Board(self._called), False
+
+    def skip(self, number: int) -> None:
+        """Show nothing up to segment `number`."""
+        self._told_up_to = number
+
+    def take(self, segments: Segments) -> None:
+        """Apply the next segments of the log. Of those that exist at the start, only the newest
+        session is shown.
+        """
+        looking, more = self._told_up_to is None, full(segments)
+        for number, lines in segments:
+            if looking and _begins_session(lines):
+                self._untold.clear()
+            with self._folding:
+                told = [line for event in map(decode, lines) for line in self.board.apply(event)]
+            if number > (self._told_up_to or 0):
+                self._untold.append((lines if self._events is not None else (), told))
+        if looking and more:
+            return
+        if segments:
+            self._told_up_to = max(self._told_up_to or 0, segments[-1][0])
+        for written, told in self._untold:
+            if self._events is not None:
+                self._events.write(written)
+            for line in told:
+                self.line(line)
+        self._untold.clear()
+        self._ready = self._ready or (bool(segments) and not more)
+        if segments and self._screen is not None:
+            self._screen.wake()
+
+    def progress(self) -> None:
+        """Print a progress line periodically, if there is no live screen."""
+        if self._screen is not None and time.monotonic() - self._noted > NOTES_SECONDS:
+            self._noted = time.monotonic()
+            with suppress(RegrowError):  # the store is unavailable, which is reported elsewhere
+                self._notes = self._read_notes()
+        if self._pictures or time.monotonic() - self._progress < PROGRESS_SECONDS:
+            return
+        self._progress = time.monotonic()
+        if self.board.history.opened is not None and self.board.history.closed is None:
+            self.say(standing(self.board, time.time()))
+
+    def _draw(self, width: int, height: int) -> Sequence[Text]:
+        with self._folding:
+            # A long log is not shown until it was read completely.
+            board = self.board if self._ready else Board(self._called)
+            return compose(
+                board,
+                width=width,
+                height=height,
+                now=time.time(),
+                signs=self._signs,
+                banner=self.banner,
+                trouble=self.trouble,
+                notes=self._notes,
+            )
+
+
+def standing(board: Board, now: float) -> str:
+    """Return the state of an experiment in a line."""
+    history = board.history
+    left = board.left_seconds(now)
+    best = history.leader
+    parts = [
+        (
+            f"{history.spec.name}: {board.share() * 100:.0f} %, {history.ended} of {history.total}"
+            " trials"
+        ),
+        f"{board.useful:,} steps",
+        f"ran {text.duration(history.elapsed(now))}",
+        *([f"{text.duration(left)} left"] if left is not None else []),
+        *(
+            [f"{board.incidents.count} loss{'' if board.incidents.count == 1 else 'es'}"]
+            if board.incidents.count
+            else []
+        ),
+        *([words.waiting(waiting)] if (waiting := board.waiting(now)) else []),
+    ]
+    if best is not None and best.best is not None:
+        parts.append(
+            f"best {one_line(history.objective.name)} {text.number(best.best[0])} (trial"
+            f" {best.number})"
+        )
+    return ", ".join(parts)
+
+
+def _begins_session(lines: Sequence[bytes]) -> bool:
+    return any(
+        b'"opened"' in line[:64]
+        and isinstance(event := decode(line), Opened)
+        and event.by == "driver"
+        for line in lines
+    )

@@ -1,0 +1,129 @@
+"""Lines for people about events. Control characters in users' texts never reach the terminal."""
+
+from __future__ import annotations
+
+from regrow.infra.prefect.events import again
+from regrow.search.durations import in_words
+from regrow.search.events import Ended
+from regrow.search.history import History, TrialRecord
+from regrow.search.planning.market import kind
+from regrow.show.live.incidents import Absence, Loss
+from regrow.show.live.text import duration, ends, number
+from regrow.tasks.output.traces import one_line
+
+START_SECONDS = 30.0
+"""An attempt that has not begun after this time is shown as waiting."""
+SILENT_SECONDS = 60.0
+"""No trial is shown as silent before this time, however short its steps are."""
+
+
+def end(
+    history: History, trial: TrialRecord, event: Ended, *, star: bool, like: int | None = None
+) -> str:
+    """Describe the end of a trial; `star`: with the best value so far. `like`: a trial that failed
+    with the same message, shown before.
+    """
+    message = trial.attempts[-1].message
+    why = f" ({one_line(message)})" if message and event.outcome != "done" else ""
+    why = why if like is None else f" (as trial {like} did)"
+    found = f", {one_line(history.objective.name)} {number(trial.best[0])}" if trial.best else ""
+    place = f"[{history.ended}/{history.total}]"
+    return (
+        f"{place} trial {trial.number} {trial.state.value} at step"
+        f" {trial.step}{found}{' *' if star else ''}{why}"
+    )
+
+
+def loss(one: Loss) -> str:
+    """Describe the loss of a trial, with or without another attempt."""
+    return f"trial {one.trial} {lost(one)}"
+
+
+def capacity(history: History) -> str:
+    """Describe the cluster's new capacity."""
+    slots, what = history.slots, "worker" if history.spec.resources.ranked else "trial"
+    now = (
+        f"room for {slots} {what}{ends(slots)} at a time now"
+        if slots
+        else "no room for a trial now: they wait for a node"
+    )
+    return f"the cluster has {now}"
+
+
+def waiting(attempts: int) -> str:
+    """Describe attempts that wait for a node."""
+    return f"{attempts} wait{'s' if attempts == 1 else ''} for room on a node"
+
+
+def revival(trial: TrialRecord) -> str:
+    """Describe the retry of a failed trial."""
+    return f"trial {trial.number}, which had failed, is {again(trial)}"
+
+
+def lost(one: Loss) -> str:
+    """Describe a loss: 'preempted on node-a after step 7: its node is drained'."""
+    place = f" on {one_line(one.node)}" if one.node else " before it began"
+    why = f": {one_line(one.message)}" if one.message else ""
+    return f"{one.outcome}{place}{f' after step {one.step}' if one.node else ''}{why}"
+
+
+def recovery(one: Loss) -> str:
+    """Describe the recovery of a lost trial."""
+    return f"trial {one.trial} goes on {back(one)}"
+
+
+def back(one: Loss) -> str:
+    """Describe where it continues: 'after step 6 on node-b, 2.3 s later, 1 step again'."""
+    again = f", {one.again} step{ends(one.again)} again" if one.again else ""
+    where = f"after step {one.back_step}" if one.back_step else "from its beginning"
+    return f"{where} on {one_line(one.back_node or '?')}, {seconds(one.back_s or 0.0)} later{again}"
+
+
+def driver_back(absence: Absence, trials: int) -> str:
+    """Describe another driver that continues after one was lost."""
+    return (
+        f"the driver was lost; after {seconds(absence.seconds)} another one goes on with its"
+        f" {trials} trial{ends(trials)}"
+    )
+
+
+def seconds(span: float) -> str:
+    """Format a duration: 2.3 s, 42 s, or 1:02:03."""
+    if span < 9.95:
+        return f"{span:.1f} s"
+    return f"{span:.0f} s" if span < 99.5 else duration(span)
+
+
+def heard(span: float, usual: float) -> str:
+    """Format how long ago a trial reported; 'silent 4 min' after a minute and three times its usual
+    step.
+    """
+    return f"silent {in_words(span)}" if span >= max(SILENT_SECONDS, 3 * usual) else ago(span)
+
+
+def start(span: float, market: str = "") -> str:
+    """Format how long an attempt has been waiting to begin; 'waits 4 min for spot' once that is
+    more than a start takes.
+    """
+    return (
+        f"waits {in_words(round(span))}{f' for {market}' if market else ''}"
+        if span >= START_SECONDS
+        else "starts"
+    )
+
+
+def moved(trial: TrialRecord) -> str:
+    """Describe a trial that got no machine, and now asks for another kind, or for fewer workers."""
+    last, before = trial.attempts[-1], trial.attempts[-2]
+    if before.narrower:
+        return (
+            f"trial {trial.number} asks for {last.width} worker{ends(last.width)}:"
+            f" {one_line(before.message)}"
+        )
+    return f"trial {trial.number} asks for {kind(last.market)}: {one_line(before.message)}"
+
+
+def ago(span: float) -> str:
+    """Format an age in few characters: 4s, 12:31, 3:02:10."""
+    span = max(0.0, span)
+    return f"{span:.0f}s" if span < 99.5 else duration(span)

@@ -1,0 +1,3 @@
+"""The HTML report, and pictures for pages that cannot show HTML. The figures are made in
+`figures/`.
+"""

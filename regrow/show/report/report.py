@@ -1,0 +1,371 @@
+"""The report: an experiment as one self-contained HTML file, without a server or network.
+
+Users' texts (names, values, messages, tracebacks) are escaped everywhere: by Jinja in the page, in
+the data, which is JSON without any `<`, in the script, which only sets text, and in figures, where
+Plotly would read markup. In addition, the page's policy allows only its own two scripts, and no
+network requests.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from regrow.infra.log.rows import Rows
+from regrow.infra.state.notes import NONE, Notes
+from regrow.infra.state.places import Places
+from regrow.infra.state.spec_file import published_spec
+from regrow.search.history import History, cost, waste
+from regrow.show.figures import KINDS
+from regrow.show.figures.look import template
+from regrow.show.figures.series import short
+from regrow.show.report import table
+from regrow.show.views import summaries
+
+WHOLE = {"learning_curves", "parallel_coordinates", "slices", "lineage", "timeline", "scaling"}
+"""Figures that take the whole width of the page."""
+FRONT = 20
+"""Maximum trials of the Pareto front that are listed."""
+
+
+def html(found: Rows, places: Places, *, alive: bool, now: float, notes: Notes = NONE) -> str:
+    """Make the page. `alive`: whether the experiment runs; `now`: seconds since the epoch; `notes`:
+    its notes.
+
+    Raises LookupError for an empty log.
+    """
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    from regrow.show.figures.embedded import packed_plotly  # imports Plotly
+
+    history = found.history
+    figures, drawn = _figures(found)
+    rows = table.rows(history)
+    data = {
+        "name": history.spec.name,
+        "figures": drawn,
+        "light": template(),
+        "dark": template(dark=True),
+        **rows,
+    }
+    script, style = _asset("page.js"), _asset("style.css")
+    page = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    counts = history.counts
+    return page.from_string(_asset("page.html.j2")).render(
+        policy=Markup(_policy(script)),  # noqa: S704 - our policy, made of a digest
+        style=Markup(style),  # noqa: S704 - our file
+        script=Markup(script),  # noqa: S704 - our file
+        plotly=Markup(packed_plotly()),  # noqa: S704 - base64 has no markup
+        data=Markup(_embedded(data)),  # noqa: S704 - _embedded escapes it
+        head=_head(history, alive=alive, now=now),
+        tags=notes.tags,
+        notes=[
+            {"at": _moment(note.t)[0], "told": _moment(note.t)[1], "text": note.text}
+            for note in notes.texts
+        ],
+        tiles=list(tiles(history, alive=alive, now=now)),
+        states=[{"state": state.value, "count": count} for state, count in counts.items() if count],
+        left=max(0, history.total - len(history.trials)),
+        best=_best(history, places),
+        front=_front(history, places),
+        nothing_best=_nothing(history),
+        figures=[one for one in figures if one["drawn"]],
+        missing=[one for one in figures if not one["drawn"]],
+        specification=published_spec(history.spec.to_json()).decode().rstrip("\n"),
+        environment=list(_environment(history)),
+        commands=list(_commands(history, places, alive=alive)),
+    )
+
+
+def _figures(rows: Rows) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return each figure's texts for the page, and the figures in Plotly's JSON, without the shared
+    template.
+    """
+    said, drawn = [], {}
+    for name, kind in KINDS.items():
+        made = kind.figure(rows)
+        one: dict[str, Any] = {
+            "name": name,
+            "title": kind.TITLE,
+            "reading": kind.READING,
+            "nothing": kind.NOTHING,
+            "whole": name in WHOLE,
+            "drawn": made is not None,
+            "note": "",
+            "height": 0,
+            "min_width": 0,
+        }
+        if made is not None:
+            meta = made.layout.meta
+            one |= {
+                "note": meta["note"],
+                "min_width": meta["min_width"],
+                "height": made.layout.height,
+            }
+            made.layout.template = None
+            drawn[name] = json.loads(made.to_json())
+        said.append(one)
+    halves = [one for one in said if one["drawn"] and not one["whole"]]
+    if len(halves) % 2:
+        halves[-1]["whole"] = True  # no other figure is left to share the row
+    return said, drawn
+
+
+def _embedded(data: dict[str, Any]) -> str:
+    """Return JSON that is safe inside a script element."""
+    written = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("regrow.show.report").joinpath("page", name).read_text()
+
+
+def _policy(script: str) -> str:
+    """Return the page's policy: nothing from the network; only the script with this text, and what
+    it unpacks (blob:).
+    """
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}' blob:; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _moment(t: float) -> tuple[str, str]:
+    """Return ISO 8601 for machines, and a text for browsers without the script."""
+    at = datetime.fromtimestamp(t, UTC)
+    return at.isoformat(timespec="seconds"), at.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _head(history: History, *, alive: bool, now: float) -> dict[str, Any]:
+    began_iso, began = _moment(history.t_created)
+    now_iso, until = _moment(now)
+    why = history.closing.why if history.closing is not None else ""
+    metrics = ", ".join(f"{metric.mode} {metric.name}" for metric in history.spec.metrics)
+    return {
+        "name": history.spec.name,
+        "status": summaries.status(history, alive=alive),
+        "goal": metrics,
+        "version": version("regrow"),
+        "began_iso": began_iso,
+        "began": began,
+        "now_iso": now_iso,
+        "now": until,
+        "sessions": history.sessions,
+        "ran": duration(history.elapsed(now if alive else None)),
+        "why": why.rstrip("."),
+    }
+
+
+def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, str]]:
+    """Yield the experiment's numbers: `label`, `number` and `more` of each. `now`: seconds since
+    the epoch.
+    """
+    best = summaries.best(history)
+    objective = history.objective
+    yield {
+        "label": f"Best {objective.name}",
+        "number": short(best["value"]) if best else "none yet",
+        "more": f"trial {best['trial']}, step {best['step']}" if best else objective.mode,
+    }
+    yield {
+        "label": "Trials",
+        "number": f"{history.ended:,} of {history.total:,}",
+        "more": f"ended; {len(history.running)} running" if history.running else "ended",
+    }
+    steps = cost.steps(history)
+    yield {
+        "label": "Steps",
+        "number": f"{steps:,}",
+        "more": f"{history.lost_steps:,} of them done again",
+    }
+    until = now if alive else history.t_last
+    spent = cost.of(history, until)
+    yield {
+        "label": "Time",
+        "number": duration(history.elapsed(now if alive else None)),
+        "more": (
+            f"{duration(spent.hours * 3600)} on {history.slots}"
+            f" slot{'' if history.slots == 1 else 's'}"
+        ),
+    }
+    if spent.money is not None:
+        lost_money = waste.money(history)
+        nothing = f"; {lost_money:,.2f} for nothing" if lost_money else ""
+        more = f"at {cost.prices(history)} for a slot and hour{nothing}"
+        yield {"label": "Cost", "number": f"{spent.money:,.2f}", "more": more}
+    lost = waste.of_all(history)
+    seconds, attempts = (
+        sum(one.seconds for one in lost.values()),
+        sum(one.attempts for one in lost.values()),
+    )
+    share = f", {seconds / (spent.hours * 3600):.1%} of all" if spent.hours and seconds else ""
+    yield {
+        "label": "Wasted",
+        "number": duration(seconds) if seconds else "nothing",
+        "more": (
+            f"{attempts} attempt{'' if attempts == 1 else 's'} cut off{share}"
+            if attempts
+            else "no attempt was cut off"
+        ),
+    }
+
+
+def duration(seconds: float) -> str:
+    """Format as 4.2 s, 2:03, 1:02:03."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _best(history: History, places: Places) -> dict[str, Any] | None:
+    view = summaries.best(history)
+    if view is None:
+        return None
+    trial = history.trials[view["trial"]]
+    metrics = trial.curve.shown(view["step"])
+    kept = trial.checkpoint_at(view["step"])
+    attempts, name = len(trial.attempts), history.spec.name
+    return {
+        "trial": trial.number,
+        "metric": history.objective.name,
+        "value": short(view["value"]),
+        "step": view["step"],
+        "how": (
+            f"of its {trial.step} ({trial.state.value}, {attempts}"
+            f" attempt{'' if attempts == 1 else 's'})"
+        ),
+        "metrics": [(n, short(v)) for n, v in metrics.items()] if len(metrics) > 1 else [],
+        "config": (
+            yaml.safe_dump(view["config"], sort_keys=False, allow_unicode=True, width=100).rstrip(
+                "\n"
+            )
+        ),
+        "checkpoint": places.address(name, kept.manifest) if kept is not None else None,
+        "checkpoint_step": kept.step if kept is not None else 0,
+        "save": places.command("best", name, "--save FOLDER"),
+    }
+
+
+def _front(history: History, places: Places) -> dict[str, Any] | None:
+    front = summaries.front(history)
+    if not front:
+        return None
+    names = [metric.name for metric in history.spec.metrics]
+    return {
+        "metrics": names,
+        "more": max(0, len(front) - FRONT),
+        "command": places.command("show", history.spec.name, "--json"),
+        "rows": [
+            {
+                "trial": one["trial"],
+                "values": [short(one["metrics"][name]) for name in names],
+                "config": (
+                    yaml.safe_dump(
+                        one["config"], default_flow_style=True, sort_keys=False, width=10_000
+                    ).strip()
+                ),
+            }
+            for one in front[:FRONT]
+        ],
+    }
+
+
+def _nothing(history: History) -> str:
+    """Return why there is no best trial."""
+    if history.spec.constraints and any(trial.step for trial in history.trials):
+        return f"No step met the constraints: {', '.join(history.spec.constraints)}."
+    failed = [
+        trial.failure
+        for trial in history.trials
+        if trial.failure is not None and trial.failure.message
+    ]
+    if failed and failed[-1] is not None:
+        return f"No trial has reported a value. The last one to fail said: {failed[-1].message}"
+    return "No trial has reported a value yet."
+
+
+def _environment(history: History) -> Iterator[dict[str, Any]]:
+    """Yield tables of the driver's machine and code; long ones are folded."""
+    opened = history.opened
+    known = dict(history.environment)
+    if opened is not None and opened.versions:
+        known.setdefault("packages", opened.versions)
+    plain = {name: value for name, value in known.items() if not isinstance(value, dict)}
+    if plain:
+        yield {
+            "title": "",
+            "rows": [_row(name, value) for name, value in plain.items()],
+            "folded": False,
+        }
+    for name, group in known.items():
+        if isinstance(group, dict) and group:
+            rows = [_row(key, value) for key, value in group.items()]
+            yield {"title": name, "rows": rows, "folded": len(rows) > 12}
+
+
+def _row(name: str, value: Any) -> tuple[str, str]:
+    """Format a name and a value for people."""
+    if name.endswith("_bytes") and isinstance(value, int | float):
+        return name.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB"
+    return name, _said(value)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_said, value))
+    return (
+        "unknown"
+        if value is None
+        else str(value)
+        if not isinstance(value, dict)
+        else json.dumps(value, ensure_ascii=False)
+    )
+
+
+def _commands(history: History, places: Places, *, alive: bool) -> Iterator[tuple[str, str]]:
+    name, status = history.spec.name, summaries.status(history, alive=alive)
+    if status == "running":
+        yield "How it stands now", places.command("show", name)
+        yield "Stop it", places.command("stop", name)
+    elif status in ("interrupted", "stopped", "failed"):
+        yield "Go on with it", places.command("resume", name)
+    else:
+        yield (
+            "More trials",
+            places.command(
+                "resume", name, f"--trials {history.total + max(10, history.total // 2)}"
+            ),
+        )
+    yield "Every trial, or every step of each", places.command("trials", name, "--history")
+    printed = (
+        history.best
+        if history.best is not None
+        else max((t.number for t in history.trials), default=None)
+    )
+    if printed is not None:
+        yield f"What trial {printed} printed", places.command("logs", name, str(printed))
+    yield (
+        "All trials and metrics in MLflow, all runs and logs in Prefect",
+        places.command("ui", name),
+    )
+    yield "Recompute every decision from the log and compare", places.command("verify", name)
+    yield "This report anew", places.command("report", name)

@@ -1,0 +1,178 @@
+"""The report's table of trials as plain data: columns, and for each trial its cells and its
+attempts.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+
+from regrow.search.history import Attempt, History, TrialRecord
+from regrow.search.lifecycle import TrialState
+from regrow.search.space.domains import Constant
+from regrow.show.figures import series
+
+PARAMETERS = 12
+METRICS = 6
+TRACES = 200
+"""Maximum number of different tracebacks, so that one that differs for each trial does not make a
+page of 100 MB.
+"""
+TRACE = 6000
+"""Maximum characters of a traceback: the last ones, which have the error."""
+
+
+def rows(history: History) -> dict[str, Any]:
+    """Return `columns`, `trials`, `traces` and `sorted_by`, the initial sort column (None: none);
+    also `ranked` if attempts have workers.
+    """
+    parameters = varied(history)
+    seen = dict.fromkeys(name for trial in history.trials for name in trial.curve.shown(trial.step))
+    others = [name for name in seen if name != history.objective.name][:METRICS]
+    down = history.objective.mode == "max"
+    modes = {metric.name: metric.mode for metric in history.spec.metrics}
+    columns: list[dict[str, Any]] = [
+        {"title": "trial", "kind": "trial", "number": False},
+        {"title": "state", "kind": "state", "number": False},
+        {"title": history.objective.name, "kind": "metric", "number": True, "best_is_most": down},
+        {"title": "at step", "kind": "count", "number": True},
+        {"title": "steps", "kind": "count", "number": True, "best_is_most": True},
+        {"title": "attempts", "kind": "count", "number": True, "best_is_most": True},
+        {"title": "time", "kind": "seconds", "number": True, "best_is_most": True},
+        *(
+            {"title": n, "kind": "metric", "number": True, "best_is_most": modes.get(n) == "max"}
+            for n in others
+        ),
+        *(
+            {"title": n, "kind": "parameter", "number": numeric}
+            for n, numeric in parameters.items()
+        ),
+    ]
+    traces: dict[str, int] = {}
+    trials = [_trial(history, trial, others, list(parameters), traces) for trial in history.trials]
+    found = {
+        "columns": columns,
+        "trials": trials,
+        "traces": list(traces),
+        "sorted_by": 2 if history.best is not None else None,
+    }
+    return {**found, "ranked": True} if history.spec.resources.ranked else found
+
+
+def varied(history: History) -> dict[str, bool]:
+    """Return the parameters that are not constants, and whether their values are numbers."""
+    found: dict[str, bool] = {}
+    for parameter in history.spec.space.parameters:
+        if len(found) < PARAMETERS and (
+            not isinstance(parameter.domain, Constant) or parameter.when
+        ):
+            values = [
+                t.config[parameter.name] for t in history.trials if parameter.name in t.config
+            ]
+            found[parameter.name] = all(
+                isinstance(v, int | float) and not isinstance(v, bool) for v in values
+            )
+    return found
+
+
+def _trial(
+    history: History,
+    trial: TrialRecord,
+    others: list[str],
+    parameters: list[str],
+    traces: dict[str, int],
+) -> dict[str, Any]:
+    value, step = trial.best if trial.best is not None else (None, None)
+    row = trial.curve.shown(step or trial.step)
+    config = series.settings(history, trial)
+    seconds = [s for a in trial.attempts if (s := _seconds(history, a)) is not None]
+    return {
+        "cells": [
+            trial.number,
+            trial.state.value,
+            value,
+            step,
+            trial.step,
+            len(trial.attempts),
+            round(sum(seconds), 3) if seconds else None,
+            *(row.get(name) for name in others),
+            *(_cell(config.get(name)) for name in parameters),
+        ],
+        "best": trial.number == history.best,
+        "config": (
+            yaml.safe_dump(
+                history.spec.space.nest(config), sort_keys=False, allow_unicode=True, width=100
+            ).rstrip("\n")
+        ),
+        "changes": [_change(trial, place) for place in range(len(trial.changes))],
+        "attempts": [_attempt(history, trial, a, traces) for a in trial.attempts],
+    }
+
+
+def _cell(value: Any) -> float | str | None:
+    """Return a value as the table shows and sorts it: numbers as numbers, everything
+    else as text.
+    """
+    if (
+        value is None
+        or isinstance(value, str)
+        or (isinstance(value, int | float) and not isinstance(value, bool))
+    ):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _change(trial: TrialRecord, place: int) -> str:
+    """Describe one change: the difference from the previous configuration."""
+    change = trial.changes[place]
+    before = trial.changes[place - 1].config if place else trial.proposed
+    names = dict.fromkeys([*before, *change.config])
+    parts = [
+        f"{n} {series.short(before.get(n))} → {series.short(change.config.get(n))}"
+        for n in names
+        if before.get(n) != change.config.get(n)
+    ]
+    from_ = f"the weights of trial {change.source}" if change.source is not None else ""
+    if change.source_step is not None:
+        from_ += f" at its step {change.source_step}"
+    return (
+        f"after step {change.step}:"
+        f" {'; '.join(filter(None, [from_, ', '.join(parts)])) or 'nothing'}"
+    )
+
+
+def _seconds(history: History, attempt: Attempt) -> float | None:
+    """Return how long it ran, for a running one until the experiment's last event; None before it
+    began.
+    """
+    if attempt.t_began is None:
+        return None
+    return max(
+        0.0, (history.t_last if attempt.t_ended is None else attempt.t_ended) - attempt.t_began
+    )
+
+
+def _attempt(
+    history: History, trial: TrialRecord, attempt: Attempt, traces: dict[str, int]
+) -> dict[str, Any]:
+    trace = attempt.trace[-TRACE:]
+    if trace and (trace in traces or len(traces) < TRACES):
+        place: int | None = traces.setdefault(trace, len(traces))
+    else:
+        place = None
+    seconds = _seconds(history, attempt)
+    return {
+        "number": attempt.number,
+        "node": attempt.where or "",
+        "workers": attempt.width,
+        "begun": attempt.t_began is not None,
+        "outcome": attempt.outcome or ("running" if trial.state is TrialState.RUNNING else "lost"),
+        "cause": attempt.cause,
+        "from": attempt.from_step,
+        "to": attempt.to_step,
+        "seconds": None if seconds is None else round(seconds, 3),
+        "message": attempt.message or attempt.stop or attempt.leave or "",
+        "trace": place,
+    }

@@ -1,0 +1,218 @@
+"""Comparison of several experiments: what each reached, with which budget. Plain data from their
+logs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regrow.infra.state.notes import NONE, Notes
+from regrow.search.events import AnyEvent, Began, Opened, Reported
+from regrow.search.history import History, cost, waste
+from regrow.search.lifecycle import TrialState
+from regrow.show.views import summaries
+
+SHARES = (0.125, 0.25, 0.5, 1.0)
+"""Fractions of the smallest budget spent by any of them, at which they are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """An experiment and the course of its best value.
+
+    `value[i]` was the best (None: none yet) from `steps[i]` steps and `seconds[i]` seconds on.
+    Repeated steps count each time. Seconds are those of its sessions, each from the beginning of
+    its first attempt: the time before (`starting`, in total) is spent by Ray and the machine.
+    """
+
+    label: str
+    history: History
+    steps: list[int]
+    seconds: list[float]
+    value: list[float | None]
+    hours: list[float]
+    """Slot-hours until then."""
+    money: list[float | None]
+    """Cost of the slot-hours; None without a price."""
+    starting: float
+    notes: Notes = NONE
+    alive: bool = False
+
+    @property
+    def spent(self) -> tuple[int, float]:
+        """Total steps and seconds."""
+        return cost.steps(self.history), self.ran()
+
+    def ran(self, now: float | None = None) -> float:
+        """Return the total seconds; `now` (seconds since the epoch) while a session runs."""
+        return max(0.0, self.history.elapsed(now) - self.starting)
+
+    def at_steps(self, steps: float) -> float | None:
+        """Return the best value after this many steps of all trials together; None for none."""
+        place = bisect_right(self.steps, steps)
+        return self.value[place - 1] if place else None
+
+    def at_seconds(self, seconds: float) -> float | None:
+        """Return the best value after this many seconds; None for none."""
+        place = bisect_right(self.seconds, seconds)
+        return self.value[place - 1] if place else None
+
+
+class BestSoFarCurve:
+    """Records the course of an experiment's best value as its events arrive; `course`
+    returns it.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.steps: list[int] = []
+        self.seconds: list[float] = []
+        self.value: list[float | None] = []
+        self.hours: list[float] = []
+        """Slot-hours until then."""
+        self.money: list[float | None] = []
+        """Cost of the slot-hours; None without a price."""
+        self._history = history
+        self._done = 0
+        self._starting = 0.0
+        self._opened: float | None = None
+        """Seconds that the experiment had run when the session was opened; None once an attempt has
+        begun in it.
+        """
+
+    def applied(self, event: AnyEvent) -> None:
+        """Record the next event, after the history applied it."""
+        history = self._history
+        if isinstance(event, Opened) and event.by == "driver":
+            # A session without an attempt counts as start-up only.
+            self._starting += 0.0 if self._opened is None else history.elapsed() - self._opened
+            self._opened = history.elapsed()
+        if not isinstance(event, Reported | Began):
+            return
+        if isinstance(event, Began) and self._opened is not None:
+            self._starting += max(0.0, history.elapsed() - event.ago - self._opened)
+            self._opened = None
+        self._done += len(event.rows) if isinstance(event, Reported) else 0
+        leader = history.leader
+        now = None if leader is None or leader.best is None else leader.best[0]
+        # Also if worse: steps that were lost no longer count.
+        if now != (self.value[-1] if self.value else None):
+            spent = cost.of(history, event.t)
+            self.value.append(now)
+            self.steps.append(self._done)
+            self.seconds.append(max(0.0, history.elapsed() - self._starting))
+            self.hours.append(spent.hours)
+            self.money.append(spent.money)
+
+    def course(self, label: str, *, notes: Notes = NONE, alive: bool = False) -> Course:
+        """Return the course so far; later events do not change it, but its history continues."""
+        history = self._history
+        rest = 0.0 if self._opened is None else history.elapsed() - self._opened
+        return Course(
+            label=label,
+            history=history,
+            steps=[*self.steps],
+            seconds=[*self.seconds],
+            value=[*self.value],
+            hours=[*self.hours],
+            money=[*self.money],
+            starting=self._starting + rest,
+            notes=notes,
+            alive=alive,
+        )
+
+
+def course(
+    label: str, events: Iterable[AnyEvent], *, notes: Notes = NONE, alive: bool = False
+) -> Course:
+    """Return the course of an experiment from its log."""
+    history = History()
+    climb = BestSoFarCurve(history)
+    for event in events:
+        history.apply(event)
+        climb.applied(event)
+    return climb.course(label, notes=notes, alive=alive)
+
+
+def differing(courses: Sequence[Course]) -> list[str]:
+    """Return the objectives ("max accuracy") in order of appearance; more than one cannot be
+    compared.
+    """
+    return list(
+        dict.fromkeys(f"{c.history.objective.mode} {c.history.objective.name}" for c in courses)
+    )
+
+
+def compare(courses: Sequence[Course], now: float) -> dict[str, Any]:
+    """Return the comparison as `regrow compare --json` prints it. `now`: seconds since
+    the epoch.
+    """
+    first = courses[0].history.objective
+    steps = min(c.spent[0] for c in courses)
+    seconds = min(c.spent[1] for c in courses)
+    return {
+        "metric": first.name,
+        "mode": first.mode,
+        "experiments": [_one(c, now) for c in courses],
+        "by_steps": [
+            {"steps": budget, "values": [c.at_steps(budget) for c in courses]}
+            for budget in dict.fromkeys(round(steps * share) for share in SHARES)
+            if budget
+        ],
+        "by_seconds": [
+            {
+                "seconds": round(seconds * share, 3),
+                "values": [c.at_seconds(seconds * share) for c in courses],
+            }
+            for share in SHARES
+            if seconds
+        ],
+    }
+
+
+def _one(one: Course, now: float) -> dict[str, Any]:
+    history = one.history
+    spent = cost.of(history, now if one.alive else history.t_last)
+    wasted = waste.of_all(history).values()
+    return {
+        "name": one.label,
+        "status": summaries.status(history, alive=one.alive),
+        "best": summaries.best(history),
+        "trials": len(history.trials),
+        "total": history.total,
+        "done": len(history.by_state[TrialState.DONE]),
+        "stopped": len(history.by_state[TrialState.STOPPED]),
+        "failed": len(history.by_state[TrialState.FAILED]),
+        "steps": cost.steps(history),
+        "wasted_steps": history.lost_steps,
+        "losses": sum(w.attempts for w in wasted),
+        "elapsed_s": round(history.elapsed(now if one.alive else None), 3),
+        "ran_s": round(one.ran(now if one.alive else None), 3),
+        "slot_hours": round(spent.hours, 6),
+        "cost": spent.money,
+        **one.notes.view(),
+    }
+
+
+def best_configuration(one: Course) -> dict[str, Any]:
+    """Return the flat configuration with which an experiment's best value was reached; empty if
+    there is none.
+    """
+    history = one.history
+    trial = history.leader
+    return (
+        {} if trial is None or trial.best is None else history.path(trial.number, trial.best[1])[-1]
+    )
+
+
+def leading(values: Sequence[float | None], mode: str) -> list[int]:
+    """Return the positions of the best values (None: an experiment has none); empty if all are
+    equal.
+    """
+    there = [value for value in values if value is not None]
+    if not there or (len(there) == len(values) and min(there) == max(there)):
+        return []
+    best = max(there) if mode == "max" else min(there)
+    return [place for place, value in enumerate(values) if value == best]

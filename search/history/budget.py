@@ -1,0 +1,83 @@
+"""Whether a trial is retried: how often its attempts have ended by a cause, and whether it still
+makes progress.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from regrow.search.events import Ended
+from regrow.search.history.records import Attempt, TrialRecord
+from regrow.search.spec.parts import Retries
+
+_TOLD = frozenset({"preempted", "infrastructure"})
+"""Causes whose limit is reported with the nodes. For the other causes the error of the user's code,
+or where it hangs, is explanation enough.
+"""
+
+
+def progress(
+    trial: TrialRecord, attempt: Attempt, event: Ended, *, closing: bool
+) -> tuple[int, tuple[str, ...]]:
+    """Return `furthest` and `evicted` of the trial once the attempt has ended.
+
+    Not counted as preemptions here: the loss of a driver, attempts that end with a session that is
+    `closing`, and attempts that never began.
+    """
+    if attempt.to_step > trial.furthest:
+        return attempt.to_step, ()
+    counts = (
+        event.cause == "preempted"
+        and event.by != "planner"
+        and attempt.t_began is not None
+        and not closing
+    )
+    return trial.furthest, (*trial.evicted, attempt.where or "") if counts else trial.evicted
+
+
+def exhausted(
+    retries: Retries,
+    trial: TrialRecord,
+    attempt: Attempt,
+    cause: str,
+    *,
+    used: int,
+    evicted: tuple[str, ...],
+) -> str | None:
+    """Return None if another attempt may follow the one that ends for `cause`; else the limit that
+    was reached, in words, or "" if there is nothing to add.
+
+    Args:
+        retries: the limits.
+        trial: the trial.
+        attempt: the attempt that ends.
+        cause: why it ends.
+        used: how many attempts have ended for this cause, this one included.
+        evicted: where the trial was preempted since its last new step.
+
+    """
+    if cause == "preempted" and not retries.within(retries.no_progress, len(evicted)):
+        many = f"{len(evicted)} attempts in a row were preempted without one step of progress"
+        return f"{many}{_places(evicted)} (retries: no_progress: {retries.no_progress})"
+    if retries.allows(cause, used):
+        return None
+    if used == 1 or cause not in _TOLD:
+        return ""
+    ended = [
+        one
+        for one in (*trial.attempts[: attempt.number - 1], attempt)
+        if one.cause == cause or one is attempt
+    ][-used:]
+    return (
+        f"{used} of its attempts ended so{_places(one.where or '' for one in ended)} (retries:"
+        f" {cause}: {used - 1})"
+    )
+
+
+def _places(nodes: Iterable[str]) -> str:
+    """Return ', 4 on a, 2 on b', the most frequent first; empty if no node is known."""
+    counts = Counter(nodes)
+    if len(counts) == 1 and "" not in counts:
+        return f", all on {next(iter(counts))}"
+    return "".join(f", {count} on {node}" for node, count in counts.most_common() if node)

@@ -1,0 +1,295 @@
+"""Finding and running the user's trainable: a function of a Trial, or a class with setup, step,
+save and load.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import pickle
+import re
+import symtable
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from regrow.search.errors import SpecError
+from regrow.search.options import nearest
+from regrow.tasks.errors import UserCodeError, UserError
+from regrow.tasks.output.traces import in_a_line, user_trace
+from regrow.tasks.ports.store import Store
+from regrow.tasks.process.own_code import second_name
+from regrow.tasks.trial.trial import Trial
+
+_IMPORTING = threading.RLock()
+"""Held during an import, so that no other thread uses a half-initialized module."""
+
+
+class Trainable(Protocol):
+    """A class trainable. Only `setup` and `step` are required; with `save` and `load` it survives
+    kills.
+
+    Before `setup`, `self.event` is set to what triggered the run (None for no trigger).
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Build the model from a configuration."""
+
+    def step(self) -> Mapping[str, float]:
+        """Train one step and return its metrics; `{"done": True, ...}` ends the trial."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write everything needed to continue into the empty folder."""
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote."""
+
+    def cleanup(self) -> None:
+        """Free the resources of `setup`; called however the attempt ends."""
+
+
+@contextmanager
+def as_a_script(path: str, folder: str | None) -> Iterator[None]:
+    """Within the block, set sys.argv as for a script started without arguments.
+
+    Many scripts parse sys.argv on import or at the top of their training function, and would get
+    the arguments of Ray or regrow.
+    """
+    place = path.partition(":")[0]
+    before, sys.argv = (
+        sys.argv,
+        [str(Path(folder or ".", place)) if place.endswith(".py") else place],
+    )
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def find(path: str, folder: str | None) -> Any:
+    """Return the object at `file.py:name` (relative to `folder`) or `package.module:name`. Raises
+    SpecError if there is none.
+    """
+    place, _, name = path.partition(":")
+    file = locate(path, folder)
+    if file is None and _spec_of(place) is None:
+        raise _no_module(path, place, folder)
+    module = importlib.import_module(place) if file is None else _module_of(file)
+    found = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            names = [
+                n for n, v in vars(module).items() if _offered(v, module) and not n.startswith("_")
+            ]
+            raise _no_name(path, name, names)
+        found = getattr(found, part)
+    return found
+
+
+def locate(path: str, folder: str | None) -> Path | None:
+    """Return the file of `file.py:name`; None for a module, of which only the top-level package is
+    looked up.
+
+    Imports nothing. Puts `folder` on the import path. Raises SpecError if neither file nor package
+    exists.
+    """
+    place = path.partition(":")[0]
+    if folder is not None and folder not in sys.path:
+        sys.path.insert(0, folder)
+    if place.endswith(".py"):
+        file = Path(folder or ".", place).resolve()
+        if not file.is_file():
+            raise _wrong(path, f"there is no file {file}", "put it back, or correct the path")
+        return file
+    if _spec_of(place.partition(".")[0]) is None:
+        raise _no_module(path, place, folder)
+    return None
+
+
+def _no_module(path: str, place: str, folder: str | None) -> SpecError:
+    problem = f"there is no module {place!r} on the import path (working_dir: {folder})"
+    return _wrong(path, problem, "install it, or write file.py:function")
+
+
+def _wrong(path: str, problem: str, hint: str) -> SpecError:
+    return SpecError(key="trainable", value=path, problem=problem, hint=hint)
+
+
+def _no_name(path: str, name: str, names: list[str]) -> SpecError:
+    hint = nearest(name, names) if names else "it has nothing callable"
+    return _wrong(path, f"{path.partition(':')[0]} has no {name!r}", hint)
+
+
+def check_syntax(file: Path, path: str) -> None:
+    """Check a trainable's source without running it, so that certain errors are reported before
+    anything starts.
+
+    Raises SyntaxError, and SpecError if the name is not bound in the module and cannot be bound
+    dynamically.
+    """
+    source, _ = parsed(file)
+    name = path.partition(":")[2].partition(".")[0]
+    unseen = rb"import \*|\b(?:exec|eval|globals|vars|setattr|__getattr__|__dict__|modules)\b"
+    table = symtable.symtable(source.decode("utf-8-sig", errors="replace"), str(file), "exec")
+    if name not in _bound(table) and not re.search(unseen, source):
+        raise _no_name(path, name, functions(file))
+
+
+def functions(file: Path) -> list[str]:
+    """Return the names of the functions and classes that a file defines, without running it; none
+    if it is not Python.
+    """
+    try:
+        _, tree = parsed(file)
+    except (SyntaxError, ValueError):
+        return []
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [n.name for n in tree.body if isinstance(n, defined) and not n.name.startswith("_")]
+
+
+def _bound(table: symtable.SymbolTable, *, inside: bool = False) -> set[str]:
+    """Return the names that a module binds at top level, including by `global` in a function."""
+    own = {
+        s.get_name()
+        for s in table.get_symbols()
+        if (s.is_assigned() or s.is_imported() or s.is_namespace())
+        and (not inside or s.is_declared_global())
+    }
+    return own.union(*(_bound(inner, inside=True) for inner in table.get_children()))
+
+
+def parsed(file: Path) -> tuple[bytes, ast.Module]:
+    """Return a Python file's source and syntax tree. Raises SyntaxError."""
+    source = file.read_bytes()
+    try:
+        return source, ast.parse(source, str(file))
+    except SyntaxError as error:
+        raise error.with_traceback(None) from None  # the parser's own frames do not help the user
+
+
+def _spec_of(place: str) -> object:
+    try:
+        return importlib.util.find_spec(place)
+    except ModuleNotFoundError:
+        return None
+
+
+def _offered(value: Any, module: Any) -> bool:
+    """Return whether the object may be a trainable: callable, and defined in the module rather than
+    imported into it.
+    """
+    return callable(value) and getattr(value, "__module__", module.__name__) == module.__name__
+
+
+def _module_of(file: Path) -> Any:
+    """Import a file under its own name, as `import` from its folder would, and only once."""
+    with _IMPORTING:
+        return _imported(file)
+
+
+def _imported(file: Path) -> Any:
+    loaded = sys.modules.get(file.stem)
+    if (
+        loaded is not None
+        and getattr(loaded, "__file__", None)
+        and Path(str(loaded.__file__)).resolve() == file
+    ):
+        return loaded
+    name = file.stem if loaded is None else second_name(file)
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise _wrong(str(file), "is not a Python file", "write file.py:function")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def unpickled(store: Store, key: str, sha256: str) -> Any:
+    """Load the trainable that this experiment pickled. If its hash differs, raises UserError
+    without unpickling.
+    """
+    data = store.read(key)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise UserError(
+            f"the pickled trainable {key} is not the one that this experiment wrote: its hash"
+            " differs"
+        )
+    return pickle.loads(data)  # noqa: S301 - written by this experiment, verified by the hash in its log
+
+
+def adapt(found: Any, path: str) -> Callable[[Trial], object]:
+    """Convert a function or a class to a function of a Trial. Raises SpecError for anything
+    else.
+    """
+    if isinstance(found, type):
+        missing = [m for m in ("setup", "step") if not callable(getattr(found, m, None))]
+        if missing:
+            problem = f"class {found.__name__} has no method {' and no '.join(missing)}"
+            raise _wrong(path, problem, "define it, see regrow.Trainable")
+        return lambda trial: _run_class(found, trial)
+    if not callable(found):
+        raise _wrong(
+            path, f"is {_a(type(found).__name__)}, not a function or a class", "name one of these"
+        )
+    run: Callable[[Trial], object] = found
+    return run
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
+def _run_class(cls: type, trial: Trial) -> None:
+    model: Any = cls()
+    save = getattr(model, "save", None)
+    try:
+        if getattr(model, "event", None) is None:  # else the user's class uses the name
+            with suppress(AttributeError):  # raised by a class with slots
+                model.event = trial.event
+        model.setup(trial.config)
+        if trial.restored is not None:
+            model.load(trial.restored)
+        for _ in trial.steps():
+            metrics = dict(model.step())
+            if metrics.pop("done", False):
+                trial.ends_with_next_report()
+            trial.report(metrics, checkpoint=save)
+    finally:
+        cleanup = getattr(model, "cleanup", None)
+        if cleanup is not None:
+            cleanup()
+
+
+@contextmanager
+def user_code(key: str, value: str) -> Iterator[None]:
+    """Raise exceptions of the user's code within the block as UserCodeError, with its traceback;
+    `key` and `value` name it.
+    """
+    try:
+        yield
+    except (UserError, SpecError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        verb = "imported" if key == "trainable" else "run"
+        hint = (
+            'put what is to run only as a script below `if __name__ == "__main__":`'
+            if isinstance(error, SystemExit)
+            else ""
+        )
+        told = SpecError(
+            key=key, value=value, problem=f"cannot be {verb}: {in_a_line(error)}", hint=hint
+        )
+        raise UserCodeError(str(told), user_trace(error)) from error

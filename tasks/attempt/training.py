@@ -1,0 +1,146 @@
+"""Calls the trainable and returns the user's exceptions as values; none escapes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from regrow.search.errors import SpecError
+from regrow.search.events import Cause
+from regrow.search.spec import COMMAND
+from regrow.tasks.attempt import frameworks
+from regrow.tasks.attempt.trainable import adapt, as_a_script, find, unpickled
+from regrow.tasks.errors import Interrupted, ReportError, UserError
+from regrow.tasks.output.traces import in_a_line, one_line, user_trace
+from regrow.tasks.ports.messages import Assignment, Job, Records, RecordsAway
+from regrow.tasks.ports.ranks import GroupBroken, RankFailed
+from regrow.tasks.ports.store import Store, StoreError
+from regrow.tasks.program.command import CommandFailed, run_command
+from regrow.tasks.trial.trial import Trial, TrialEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a trainable failed.
+
+    Attributes:
+        cause: the cause in the log.
+        message: one line.
+        trace: the user's traceback; empty for none.
+
+    """
+
+    cause: Cause
+    message: str
+    trace: str = ""
+
+
+def recorded(
+    records: Records | None, job: Job, assignment: Assignment, trial: Trial, scratch: Path
+) -> AbstractContextManager[object]:
+    """Within the block, assign the training's own tracking calls to the attempt; with `records`
+    None, do nothing.
+    """
+    if records is None:
+        return nullcontext()
+    return records.own_calls(
+        assignment.trial,
+        assignment.attempt,
+        scratch=scratch,
+        reported=trial.metrics,
+        system_metrics=job.system_metrics,
+        rank=trial.world.rank if trial.world.size > 1 else None,
+    )
+
+
+def train(
+    job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
+) -> Failure | None:
+    """Run the trainable within `own` and return its failure; None if it returned, or ended as
+    requested.
+
+    RankFailed, GroupBroken and Interrupted pass through. A child process that the trainable has
+    forked and that returns from it is ended here: it is no attempt.
+    """
+    process, status = os.getpid(), 1
+    try:
+        failure = _run(job, store, trial, own)
+        if os.getpid() != process:
+            trace = "" if failure is None else failure.trace
+            status = int(bool(trace))
+            sys.stderr.write(trace)
+        return failure
+    finally:
+        if os.getpid() != process:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+
+@contextmanager
+def _undressed() -> Iterator[None]:
+    """Unwrap regrow's own exceptions from an exception group whose other tasks ended or were
+    cancelled because of them.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        ours, others = group.split((TrialEnd, RankFailed, GroupBroken, Interrupted))
+        if ours is None or others is not None:
+            raise
+        first: BaseException = ours
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
+def load(job: Job, store: Store) -> Callable[[Trial], object]:
+    """Return the trainable of a job as a function of a Trial.
+
+    Raises SpecError or UserError if it cannot be found. Exceptions of the user's module pass
+    through unchanged.
+    """
+    if job.command:
+        return lambda trial: run_command(job, trial)
+    found = None
+    if job.trainable != COMMAND:
+        found = unpickled(store, *job.code) if job.code else find(job.trainable, job.folder)
+    return frameworks.trainable(job, found) or adapt(found, job.trainable)
+
+
+def _run(
+    job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
+) -> Failure | None:
+    try:
+        with _undressed(), own, as_a_script(job.trainable, job.folder):
+            function: Callable[[Trial], object] = load(job, store)
+            if job.enough is not None:
+                trial.enough_if(find(job.enough, job.folder))
+            function(trial)
+    except TrialEnd:
+        pass
+    except (RankFailed, GroupBroken, Interrupted):
+        raise
+    except ReportError as error:
+        return Failure("error", one_line(str(error)), "" if job.command else user_trace(error))
+    except (UserError, SpecError) as error:
+        return Failure("error", one_line(str(error)))
+    except CommandFailed as error:
+        return Failure(error.cause, str(error), error.trace)
+    except StoreError as error:
+        return Failure("infrastructure", f"the store failed: {error}")
+    except RecordsAway as error:
+        return Failure("infrastructure", one_line(str(error)))
+    except MemoryError as error:
+        return Failure("infrastructure", "out of memory", user_trace(error))
+    # Includes subclasses of BaseException only: a panic of a Rust library, CancelledError,
+    # KeyboardInterrupt, groups of them.
+    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is an outcome
+        # a script that exits with success
+        if not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            return Failure("error", in_a_line(error), user_trace(error))
+    return None

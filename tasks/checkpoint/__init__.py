@@ -1,0 +1,3 @@
+"""Checkpoints: manifests, saving and restoring through a `Store`, and the thread that saves during
+training.
+"""

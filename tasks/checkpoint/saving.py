@@ -1,0 +1,346 @@
+"""Saving, restoring and removing checkpoints through a `Store`. The manifest itself is defined in
+`manifests.py`.
+
+A checkpoint is a folder of files. Each file becomes a blob named by its hash within the attempt
+(`upload`, by each rank that has a part of it). Then one manifest is created, which is the commit:
+without it the blobs mean nothing, and with it all of them are durable. Which checkpoints are kept
+is decided elsewhere, from the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Collection, Iterable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from regrow.tasks.checkpoint.folder import contents, digest_of
+from regrow.tasks.checkpoint.manifests import (
+    Manifest,
+    Unsound,
+    blob_key,
+    blob_scope,
+    joined,
+    manifest_key,
+    own_scope,
+    seal,
+    unseal,
+)
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports.store import Exists, Missing, Store
+from regrow.tasks.ports.uploads import File, Part
+
+_LOG = logging.getLogger("regrow.trial.checkpoints")
+PARALLEL = 16
+"""Blobs transferred at a time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedCheckpoint:
+    """A committed checkpoint.
+
+    Attributes:
+        manifest: key of the manifest.
+        step: step of the checkpoint.
+        size: bytes of all files.
+        files: number of files.
+        uploaded: bytes that were not in the store before.
+
+    """
+
+    manifest: str
+    step: int
+    size: int
+    files: int
+    uploaded: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restored:
+    """Result of restoring.
+
+    Attributes:
+        manifest: key of the restored manifest, None if none could be restored.
+        step: its step, 0 for none.
+        skipped: (manifest, reason) of those that could not be used.
+
+    """
+
+    manifest: str | None
+    step: int
+    skipped: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Swept:
+    """What a sweep deleted.
+
+    Attributes:
+        manifests: deleted manifests.
+        blobs: deleted blobs.
+        unsure: live manifests that fail verification; because of them no blob was deleted.
+
+    """
+
+    manifests: list[str]
+    blobs: list[str]
+    unsure: list[str]
+
+
+def save(
+    store: Store,
+    folder: Path,
+    *,
+    trial: int,
+    attempt: int,
+    step: int,
+    known: MutableMapping[str, int] | None = None,
+    others: Callable[[], Iterable[Part]] | None = None,
+) -> SavedCheckpoint:
+    """Save the folder as the attempt's checkpoint at `step`: see `upload` and `commit`.
+
+    `others` waits for the parts of other ranks; with None the folder is the whole checkpoint.
+    """
+    own = upload(store, folder, trial=trial, attempt=attempt, known=known)
+    parts = [own, *(others() if others is not None else ())]
+    return commit(store, parts, trial=trial, attempt=attempt, step=step)
+
+
+def upload(
+    store: Store,
+    folder: Path,
+    *,
+    trial: int,
+    attempt: int,
+    rank: int = 0,
+    known: MutableMapping[str, int] | None = None,
+) -> Part:
+    """Make the files of a folder durable, as the part of a checkpoint that belongs to `rank`.
+
+    Nothing may write to the folder meanwhile. Symbolic links within it are saved as their targets.
+    `known` maps keys of blobs that this attempt has in the store, and that nothing deletes
+    meanwhile, to their bytes: these are not sent again, and new ones are added.
+
+    Raises UserError for a folder that cannot be saved (a link out of it, a socket, a path that is
+    not portable, a file that is still being written), and the store's errors.
+    """
+    paths, folders = contents(folder)
+    before = {path: _state(folder / path) for path in paths}
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        files = list(pool.map(lambda path: _file(folder, path, trial, attempt, rank), paths))
+        blobs = {file.key: file for file in files if known is None or file.key not in known}
+        sent = list(pool.map(lambda file: _upload(store, folder, file), blobs.values()))
+    if changed := next((path for path in paths if _state(folder / path) != before[path]), None):
+        # Blobs may hold bytes that do not match the hash in their key: no checkpoint may refer to
+        # them, now or later.
+        store.delete([key for key, size in zip(blobs, sent, strict=True) if size])
+        raise UserError(
+            f"checkpoint: {changed!r} was written to while it was saved; write all of it before you"
+            " hand it over"
+        )
+    if known is not None:
+        known.update({file.key: file.size for file in blobs.values()})
+    return Part(files=files, folders=folders, uploaded=sum(sent))
+
+
+def commit(
+    store: Store, parts: Collection[Part], *, trial: int, attempt: int, step: int
+) -> SavedCheckpoint:
+    """Commit the parts of all ranks, which are durable, as the attempt's checkpoint at `step`.
+
+    Raises UserError for parts that do not fit together (see `joined`), Exists if another checkpoint
+    was committed at this step, and the store's errors; in all cases nothing was committed.
+    """
+    files, folders = joined(parts)
+    key = manifest_key(trial, attempt, step)
+    data = seal(Manifest(trial=trial, attempt=attempt, step=step, files=files, folders=folders))
+    _commit(store, key, data)
+    size = sum(file.size for file in files)
+    return SavedCheckpoint(
+        manifest=key,
+        step=step,
+        size=size,
+        files=len(files),
+        uploaded=sum(part.uploaded for part in parts),
+    )
+
+
+def clone(store: Store, source: str, *, trial: int, attempt: int, step: int) -> SavedCheckpoint:
+    """Commit the checkpoint `source` (a manifest's key) also as that of another trial or step,
+    without copying a blob.
+
+    The blobs stay with the attempt that wrote them: a caller that discards its checkpoints must
+    name the clone in `keep`. Raises Missing or Unsound for a source that cannot be used, Exists if
+    another checkpoint was committed there.
+    """
+    manifest = unseal(source, store.read(source))
+    key = manifest_key(trial, attempt, step)
+    data = seal(msgspec.structs.replace(manifest, trial=trial, attempt=attempt, step=step))
+    _commit(store, key, data)
+    size = sum(file.size for file in manifest.files)
+    return SavedCheckpoint(
+        manifest=key, step=step, size=size, files=len(manifest.files), uploaded=0
+    )
+
+
+def restore(store: Store, manifests: Iterable[str], folder: Path) -> Restored:
+    """Restore the first of `manifests` (newest first) that exists and verifies, as `folder`, which
+    must be empty or absent.
+
+    The folder appears only when it is complete and every byte is verified. A missing or damaged
+    checkpoint is skipped. An unreachable store is no reason to fall back: its error is raised.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    skipped: list[tuple[str, str]] = []
+    for key in manifests:
+        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            manifest = unseal(key, store.read(key))
+            _fetch(store, manifest, fresh)
+            fresh.chmod(0o755)
+            fresh.rename(folder)
+        except (Missing, Unsound) as error:
+            skipped.append((key, str(error)))
+        else:
+            return Restored(manifest=key, step=manifest.step, skipped=skipped)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return Restored(manifest=None, step=0, skipped=skipped)
+
+
+def discard(store: Store, manifests: Collection[str], keep: Collection[str]) -> list[str]:
+    """Delete these manifests, then the blobs of their attempts that no manifest of `keep` refers
+    to; return those blobs.
+
+    Call this only while nothing saves for those attempts (`CheckpointWriter.drop` ensures that). If
+    a manifest of `keep` fails verification, or the process dies in between, blobs are left for
+    `sweep`.
+
+    Args:
+        store: the store.
+        manifests: keys to delete.
+        keep: every manifest that may still be restored or cloned and may share blobs with them.
+
+    """
+    # computed for all before anything is deleted: own_scope checks the keys
+    scopes = {key: own_scope(key) for key in manifests}
+    going: set[str] = set()
+    for key, scope in scopes.items():
+        going.update(blob for blob in _blobs(store, key) or () if blob.startswith(scope))
+    staying: set[str] = set()
+    for key in set(keep) - set(manifests):
+        blobs = _blobs(store, key)
+        if blobs is None:
+            going.clear()
+            break
+        staying |= blobs
+    store.delete(sorted(manifests))
+    orphans = sorted(going - staying)
+    store.delete(orphans)
+    return orphans
+
+
+def sweep(store: Store, live: Collection[str], attempts: Iterable[tuple[int, int]]) -> Swept:
+    """Delete what these attempts (trial, attempt) left behind: manifests that are not `live`, and
+    blobs that no live manifest refers to.
+
+    Call this only while none of the attempts runs. Objects of other attempts stay: they may belong
+    to a driver that took over meanwhile.
+    """
+    ended = {blob_scope(*attempt) for attempt in attempts}
+    staying: set[str] = set()
+    unsure: list[str] = []
+    for key in sorted(live):
+        blobs = _blobs(store, key)
+        if blobs is None:
+            unsure.append(key)
+        else:
+            staying |= blobs
+    manifests = [
+        key for key in store.list("manifests/") if key not in live and own_scope(key) in ended
+    ]
+    store.delete(manifests)
+    orphans = (
+        []
+        if unsure
+        else [
+            key
+            for key in store.list("blobs/")
+            if key not in staying and f"{key.rpartition('/')[0]}/" in ended
+        ]
+    )
+    store.delete(orphans)
+    return Swept(manifests=manifests, blobs=orphans, unsure=unsure)
+
+
+def _commit(store: Store, key: str, data: bytes) -> None:
+    try:
+        store.create(key, data)
+    except Exists:
+        if store.read(key) != data:  # equal data: an earlier try succeeded, its answer was lost
+            raise
+
+
+def _blobs(store: Store, key: str) -> set[str] | None:
+    """Return the blobs that a manifest refers to: none if it does not exist, None (unknown) if it
+    fails verification.
+    """
+    try:
+        return {file.key for file in unseal(key, store.read(key)).files}
+    except Missing:
+        return set()
+    except Unsound:
+        return None
+
+
+def _file(folder: Path, path: str, trial: int, attempt: int, rank: int) -> File:
+    source = folder / path
+    digest, size = digest_of(source)
+    executable = bool(source.stat().st_mode & stat.S_IXUSR)
+    key = blob_key(trial, attempt, digest)
+    return File(path=path, key=key, sha256=digest, size=size, executable=executable, rank=rank)
+
+
+def _state(file: Path) -> tuple[int, int, int]:
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _upload(store: Store, folder: Path, file: File) -> int:
+    try:
+        store.create(file.key, folder / file.path)
+    except Exists:
+        return 0
+    return file.size
+
+
+def _fetch(store: Store, manifest: Manifest, folder: Path) -> None:
+    for path in manifest.folders:
+        (folder / path).mkdir(parents=True, exist_ok=True)
+    for parent in {(folder / file.path).parent for file in manifest.files}:
+        parent.mkdir(parents=True, exist_ok=True)
+
+    def fetch(file: File) -> None:
+        target = folder / file.path
+        try:
+            store.fetch(file.key, target)
+        except Missing as error:
+            rank = f", of rank {file.rank}" if file.rank else ""
+            raise Unsound(f"{file.path}{rank}: {error}") from None
+        digest, size = digest_of(target)
+        if (digest, size) != (file.sha256, file.size):
+            raise Unsound(
+                f"{file.path}: {file.key} holds {size} bytes with another hash than the {file.size}"
+                " saved"
+            )
+        if file.executable:
+            target.chmod(target.stat().st_mode | 0o111)
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        list(pool.map(fetch, manifest.files))

@@ -1,0 +1,3 @@
+"""Output of a trial's code (prints, log lines, exceptions): captured, stored in the state,
+shown.
+"""

@@ -1,0 +1,359 @@
+"""Messages between an attempt and the coordinator, and the other ports of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from regrow.search.endings import Ending
+from regrow.search.events import Ended, Place, Row, Saved
+from regrow.search.needs import Needs
+from regrow.search.spec import RLlib, Spec
+from regrow.search.step_metric import StepMetric
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What all attempts of an experiment share. Sent to each worker once.
+
+    Attributes:
+        experiment: name of the experiment.
+        trainable: import path of the trainable; unused with `code`, `command` or `rllib`.
+        objective: name of the metric to optimize.
+        max_steps: steps of a trial, as `clock` counts them; None for no limit.
+        every_steps: steps between two checkpoints; None if not given.
+        every_seconds: seconds between two checkpoints; None if not given.
+        folder: folder of the trainable's code on the workers; None for the folder in which they
+            start.
+        code: (store key, sha256) of a pickled trainable; None if `trainable` is an import path.
+        ending: conditions under which a trial has done enough; None for none.
+        enough: import path of a function that decides the same; None for none.
+        system_metrics: whether MLflow's monitor records the machine's load.
+        command: program that replaces the trainable; empty for none.
+        report: file of the command's reports, relative to its scratch folder; None for none.
+        stall: seconds without a report after which an attempt counts as hanging; None for no limit.
+        trial_seconds: seconds that a trial may run, all attempts together; None for no limit.
+        event: what triggered the run; None for no trigger.
+        grouped: whether attempts are groups of workers, or have children, in a placement group.
+        ranked: whether attempts are groups of workers.
+        reduce_mean: whether a group's metrics are the means over its workers, instead of rank 0's.
+        lease: seconds of silence after which a worker counts as gone.
+        rllib: RLlib's settings, which replace the trainable; None for none.
+        metrics: metrics that the specification names, the objective first.
+        clock: metric by which decisions and `max_steps` count steps; None to count reports.
+
+    """
+
+    experiment: str
+    trainable: str
+    objective: str
+    max_steps: int | None
+    every_steps: int | None
+    every_seconds: float | None
+    folder: str | None = None
+    code: tuple[str, str] | None = None
+    ending: Ending | None = None
+    enough: str | None = None
+    system_metrics: bool = False
+    command: tuple[str, ...] = ()
+    report: str | None = None
+    stall: float | None = None
+    trial_seconds: float | None = None
+    event: dict[str, Any] | None = None
+    grouped: bool = False
+    ranked: bool = False
+    reduce_mean: bool = False
+    lease: float = 30.0
+    rllib: RLlib | None = None
+    metrics: tuple[str, ...] = ()
+    clock: StepMetric | None = None
+
+    @classmethod
+    def of(cls, spec: Spec, *, folder: str | None, code: tuple[str, str] | None = None) -> Job:
+        """Build the job of a specification; `folder` holds the trainable's code on the workers."""
+        hours = spec.stop.trial.hours
+        return cls(
+            experiment=spec.name,
+            trainable=spec.trainable,
+            objective=spec.objective.name,
+            max_steps=spec.max_steps,
+            every_steps=spec.checkpoint.every_steps,
+            every_seconds=spec.checkpoint.every_seconds,
+            folder=folder,
+            code=code,
+            ending=spec.ending if spec.stop.trial.watches else None,
+            enough=spec.stop.trial.function,
+            system_metrics=spec.mlflow.system_metrics,
+            command=spec.command,
+            report=spec.report.file,
+            stall=spec.stall,
+            trial_seconds=None if hours is None else hours * 3600,
+            event=spec.event,
+            grouped=spec.resources.grouped,
+            ranked=spec.resources.ranked,
+            lease=spec.lease,
+            reduce_mean=spec.resources.reduce == "mean",
+            rllib=spec.rllib,
+            clock=spec.clock,
+            metrics=(
+                *(metric.name for metric in spec.metrics),
+                *(limit.metric for limit in spec.limits),
+            ),
+        )
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt to run.
+
+    Attributes:
+        trial: number of the trial; (trial, attempt) is the lease.
+        attempt: number of the attempt.
+        config: parameters, nested as the user wrote the search space.
+        seed: the trial's seed.
+        until: step of the first decision; None for none.
+        checkpoints: manifests to restore, newest first.
+        avoid_spot: see Started.
+        clones: see Started.
+        width: see Started.
+        market: see Started.
+        needs: resources of the attempt's slots.
+        step: last step that the trial did. A cloned checkpoint becomes the checkpoint of this step.
+        values: objective at the steps done so far, if the job has an `ending`.
+        times: these steps as decisions count them, if the job has a `clock`.
+        ran: seconds that earlier attempts ran.
+        suggested: values that a define-by-run trial has requested, by parameter.
+        story: why there is another attempt, for people; empty for the first.
+
+    """
+
+    trial: int
+    attempt: int
+    config: dict[str, Any]
+    seed: int
+    until: int | None
+    checkpoints: tuple[str, ...] = ()
+    avoid_spot: bool = False
+    clones: int = 0
+    width: int = 1
+    market: str = ""
+    needs: Needs = Needs()
+    step: int = 0
+    values: tuple[float, ...] = ()
+    times: tuple[int, ...] = ()
+    ran: float = 0.0
+    suggested: dict[str, Any] = {}
+    story: str = ""
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """Start of an attempt.
+
+    Attributes:
+        place: where it runs.
+        task_run: its Prefect task run.
+        restored: step from which it continues; 0 for none.
+        skipped: newer checkpoints that could not be used, and why.
+        ago: seconds since the start, as news is buffered before it is sent.
+        others: where the other workers of a group run, by rank.
+
+    """
+
+    place: Place
+    task_run: str
+    restored: int = 0
+    skipped: tuple[str, ...] = ()
+    ago: float = 0.0
+    others: tuple[Place, ...] = ()
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """Request of a define-by-run trial for a value; see Asked."""
+
+    name: str
+    distribution: dict[str, Any]
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """News of an attempt since its last message. An empty message renews the lease.
+
+    Resending a message after a lost answer changes nothing.
+
+    Attributes:
+        trial: number of the trial.
+        attempt: number of the attempt.
+        began: start of the attempt; None once it was sent.
+        rows: reports.
+        saved: checkpoints that became durable.
+        ended: end of the attempt; the message is the last one. None while it runs.
+        carry_on: with `ended`, requests another trial to run in the same place.
+        draining: why the whole node is about to go away; empty if it is not.
+        draining_node: ID of that node, if it is the node of another worker of the group.
+        silent_node: node of another worker that stopped responding.
+        trouble: why checkpoints cannot be saved at present.
+        urgent: the sender blocks on the answer, so the message must not be delayed on its way.
+        asked: requested values.
+        noted: see Noted.
+
+    """
+
+    trial: int
+    attempt: int
+    began: Arrival | None = None
+    rows: tuple[Row, ...] = ()
+    saved: tuple[Saved, ...] = ()
+    ended: Ended | None = None
+    carry_on: bool = False
+    draining: str = ""
+    draining_node: str = ""
+    silent_node: str = ""
+    trouble: str = ""
+    urgent: bool = False
+    asked: tuple[Question, ...] = ()
+    noted: dict[str, Any] = {}
+
+
+Reason = Literal["", "paused", "preempted", "stopped", "fenced"]
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to a Progress: continue to the step `until`, or end for `reason`.
+
+    Attributes:
+        until: step of the next decision; None for none.
+        reason: "" to continue. `stopped`: a decision. `paused`: the trial continues later, or
+            elsewhere. `preempted`: the node goes away. In both cases a checkpoint now saves work.
+            `fenced`: the lease is lost, and nothing that the attempt does counts.
+        why: the reason in a sentence, for people.
+        unsaved: no checkpoint is needed, as the trial continues from other weights.
+        drop: checkpoints to delete.
+        keep: checkpoints that stay.
+        next: another trial to run in the same place; None for none.
+        pace: minimum seconds between two messages that are not urgent.
+        relay: name of the relay that receives further messages; empty for the coordinator.
+        suggested: requested values, by parameter.
+        refused: why a requested value is not given, by parameter.
+        process: of `preempted`, only this process has to end, not its node.
+
+    """
+
+    until: int | None = None
+    reason: Reason = ""
+    why: str = ""
+    unsaved: bool = False
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    next: Assignment | None = None
+    pace: float = 0.0
+    relay: str = ""
+    suggested: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    process: bool = False
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the attempt has to save a checkpoint and end, to continue later or elsewhere."""
+        return self.reason in ("paused", "preempted")
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A line that a trial printed or logged.
+
+    Attributes:
+        source: name of a logger, or "stdout", "stderr".
+        level: as in `logging`.
+        text: the line.
+        t: seconds since the epoch.
+
+    """
+
+    source: str
+    level: int
+    text: str
+    t: float
+
+
+class CoordinatorClient(Protocol):
+    """The coordinator as an attempt sees it."""
+
+    def report(self, progress: Progress) -> Reply:
+        """Deliver news and return once it is durable. Raises CoordinatorGone if the coordinator no
+        longer answers.
+        """
+        ...
+
+
+class Viewers(Protocol):
+    """People who watch a running experiment, as a worker sees them."""
+
+    def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
+        """Show lines that the attempts of a task run printed. Does not block or raise; lines may be
+        lost.
+        """
+        ...
+
+
+class CoordinatorGone(Exception):
+    """The coordinator does not answer and will not return: the attempt ends, and its work since the
+    last message is lost.
+    """
+
+
+class Host(Protocol):
+    """The machine that runs an attempt."""
+
+    def place(self) -> Place:
+        """Return the node."""
+        ...
+
+    def end_children(self) -> None:
+        """End all processes started by this one, and their descendants."""
+        ...
+
+    def listen(self, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:
+        """Deliver preemption notices within the block.
+
+        `tell(why, node)` is called, from any thread, when this process (node=False) or the whole
+        node (node=True) is about to go away.
+        """
+        ...
+
+
+class Records(Protocol):
+    """The experiment's tracking server, for records that the training makes itself (rather than
+    through `report`).
+    """
+
+    def own_calls(
+        self,
+        trial: int,
+        attempt: int,
+        *,
+        scratch: Path,
+        reported: Callable[[], Collection[str]],
+        system_metrics: bool,
+        rank: int | None = None,
+    ) -> AbstractContextManager[object]:
+        """Within the block, assign the training's own tracking calls to the attempt. The block
+        loads and runs the training.
+
+        Raises RecordsAway.
+
+        Args:
+            trial: number of the trial.
+            attempt: number of the attempt.
+            scratch: folder that is deleted with the attempt.
+            reported: returns the names of the reported metrics.
+            system_metrics: whether the machine's load is recorded, too.
+            rank: rank among the attempt's workers, None for a single worker.
+
+        """
+        ...
+
+
+class RecordsAway(Exception):
+    """The training needed the tracking server, which did not answer: the attempt ends as an
+    infrastructure failure, and another attempt continues.
+    """

@@ -1,0 +1,333 @@
+"""Ports between the processes that train one trial together. Their communication is in `group/`.
+
+Rank 0 holds the attempt's lease and decides. At each report all ranks wait for its orders, so that
+they continue, save and leave at the same step. An attempt of one process is the same without
+waiting (`Alone`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from regrow.search.events import Cause, Outcome, Place, Row
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.ports.messages import Reason, Reply
+from regrow.tasks.ports.uploads import Part
+
+Metrics = dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Position of a process among its trial's workers, in torchrun's terms; ranks count from 0.
+
+    Attributes:
+        rank: rank in the trial.
+        size: number of workers of the trial.
+        local_rank: rank on this node.
+        local_size: number of the trial's workers on this node.
+
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+
+class RankCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all ranks do after a report.
+
+    Attributes:
+        snapshot: save a snapshot.
+        more: wait for one more order.
+        over: end.
+        reason: why the attempt has to end; "" if it was not asked to.
+
+    """
+
+    snapshot: bool = False
+    more: bool = False
+    over: bool = False
+    reason: Reason = ""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """Fault of one rank that ends the attempt.
+
+    Attributes:
+        rank: the rank.
+        message: one line that names the rank.
+        trace: traceback of the user's code; empty for none.
+        outcome: outcome of the attempt.
+        cause: its cause.
+
+    """
+
+    rank: int
+    message: str
+    trace: str = ""
+    outcome: Outcome = "failed"
+    cause: Cause = "error"
+
+
+class RankFailed(BaseException):
+    """Ends rank 0 when the fault of a rank ends the attempt. Not an Exception, so that `except
+    Exception` does not catch it.
+    """
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault)
+        self.fault = fault
+
+
+class GroupBroken(BaseException):
+    """A rank is gone or silent, which loses the attempt. Not an Exception, so that `except
+    Exception` does not catch it.
+
+    Attributes:
+        rank: the rank.
+        why: reason in one line.
+        silent: whether there is no sign that the rank has ended; it may be stopped or cut off.
+
+    """
+
+    def __init__(self, rank: int, why: str, *, silent: bool = False) -> None:
+        super().__init__(rank, why)
+        self.rank, self.why, self.silent = rank, why, silent
+
+    def __str__(self) -> str:
+        return self.why
+
+    def elsewhere(self, own: Place, others: Sequence[Place]) -> str:
+        """Return the node ID of the rank if it differs from that of `own`, else "". `others`:
+        places from rank 1 on.
+        """
+        there = dict(enumerate(others, 1)).get(self.rank, own)
+        return there.node_id if there.node_id != own.node_id else ""
+
+
+class PartMissing(RegrowError):
+    """A rank has no part of a checkpoint, so the checkpoint does not count. The message names the
+    rank and the reason.
+    """
+
+
+class Reports(Protocol):
+    """Receiver of a trial's reports. Implemented by `Reporter`, and on other ranks by a view of
+    rank 0's orders.
+    """
+
+    @property
+    def reply(self) -> Reply:
+        """Last order to the attempt."""
+        ...
+
+    def add(self, row: Row) -> None:
+        """Add a row."""
+        ...
+
+    def flush(self) -> Reply:
+        """Send all news and wait for the answer."""
+        ...
+
+    def awaited(self) -> AbstractContextManager[object]:
+        """Within the block, the training may be waiting for the coordinator or the store."""
+        ...
+
+
+SNAPSHOTS = "snapshots"
+"""Place of trouble when the disk for snapshots is full; the training waits meanwhile."""
+
+
+class Snapshots(Protocol):
+    """Receiver of a trial's snapshots. Implemented by `CheckpointWriter`, and by one rank's part of
+    it.
+    """
+
+    @property
+    def refused(self) -> UserError | None:
+        """Why checkpoints like an earlier one can never be saved (their content is wrong); None if
+        they can.
+        """
+        ...
+
+    def submit(self, folder: Path, step: int) -> None:
+        """Take ownership of the folder, which is deleted once it is saved. `step` is that of the
+        checkpoint.
+        """
+        ...
+
+    def absent(self, step: int, why: str) -> None:
+        """Record that this rank saves nothing at a step at which all ranks were to save."""
+        ...
+
+    def troubled(self, where: str, why: str) -> None:
+        """Record why checkpoints cannot be saved at `where`; "" once they can be again."""
+        ...
+
+
+class Ranks(Protocol):
+    """The other ranks of a trial, as its `Trial` sees them."""
+
+    @property
+    def world(self) -> World:
+        """Position of this process."""
+        ...
+
+    def gather(self, step: int, metrics: Metrics) -> Metrics:
+        """Wait until all ranks have reported a step and return the metrics that count. Raises
+        RankFailed and GroupBroken.
+        """
+        ...
+
+    def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
+        """Return the order that all ranks follow: decided by rank 0, received by the others. Raises
+        RankFailed and GroupBroken.
+        """
+        ...
+
+
+class Others(Protocol):
+    """The other ranks as rank 0's checkpoint writer sees them: each has a part of every
+    checkpoint.
+    """
+
+    def upload(self, step: int) -> None:
+        """Ask all ranks to upload their parts of the checkpoint at a step. Returns immediately."""
+        ...
+
+    def parts(self, step: int) -> list[Part]:
+        """Wait for the parts. Raises PartMissing, GroupBroken, or UserError for a part that can
+        never be saved.
+        """
+        ...
+
+    def forget(self, blobs: Sequence[str] | None) -> None:
+        """Tell the ranks that these blobs may have been deleted from the store; None for any
+        blob.
+        """
+        ...
+
+    def accuse(self, error: UserError) -> None:
+        """End the attempt: the parts do not fit together, by the user's fault."""
+        ...
+
+    def give_up(self) -> None:
+        """Stop waiting for parts."""
+        ...
+
+    def on_trouble(self, told: Callable[[str, str], None]) -> None:
+        """Have `told(where, why)` called when the ranks' parts cannot be saved at present ("" once
+        they can be again).
+        """
+        ...
+
+
+Leave = Callable[[RankFailed | GroupBroken], None]
+"""Ends this process with a RankFailed or a GroupBroken when its training does not react."""
+
+
+class Group(Ranks, Protocol):
+    """The other ranks as rank 0 sees them, for the whole of an attempt."""
+
+    @property
+    def others(self) -> Others | None:
+        """Holders of the other parts of checkpoints; None for none."""
+        ...
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Places of the other ranks, from rank 1 on."""
+        ...
+
+    def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:
+        """Start all ranks together after `step`, from a checkpoint that is in `folder` here. Raises
+        RankFailed and GroupBroken.
+        """
+        ...
+
+    def finish(self, step: int) -> None:
+        """Wait for all ranks to end, after this one has ended with `step` steps. Raises RankFailed
+        and GroupBroken.
+        """
+        ...
+
+    def blamed(self) -> RankFailed | GroupBroken | None:
+        """Return another rank's fault or loss that may have made this one fail. Waits a moment for
+        it.
+        """
+        ...
+
+    def ended_before(self, step: int) -> str:
+        """Name the other ranks whose trainables returned before they reported `step`, for people;
+        empty for none.
+        """
+        ...
+
+    def stuck(self, message: str) -> str:
+        """Ask the other ranks to log their stacks, as this one hangs, and wait a moment for it.
+
+        Returns `message` with what is known of the other ranks.
+        """
+        ...
+
+    def watched(
+        self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]
+    ) -> AbstractContextManager[object]:
+        """Watch the other ranks within the block.
+
+        Args:
+            notice: called with (why, node_id) when a rank gets a preemption notice; `node_id` is ""
+                if only its process ends.
+            leave: called if this rank does not react to the fault or loss of another one.
+            silent: returns the seconds since the last sign of this rank's training, None while it
+                waits for an answer.
+
+        """
+        ...
+
+
+class Alone:
+    """Group of a process that trains alone."""
+
+    world = World()
+    others = None
+    places: tuple[Place, ...] = ()
+
+    def gather(self, step: int, metrics: Metrics) -> Metrics:
+        """See Ranks."""
+        return metrics
+
+    def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
+        """See Ranks."""
+        return decide()
+
+    def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:
+        """See Group."""
+
+    def finish(self, step: int) -> None:
+        """See Group."""
+
+    def blamed(self) -> None:
+        """See Group."""
+
+    def ended_before(self, step: int) -> str:
+        """See Group."""
+        return ""
+
+    def stuck(self, message: str) -> str:
+        """See Group."""
+        return message
+
+    def watched(
+        self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]
+    ) -> AbstractContextManager[object]:
+        """See Group."""
+        return nullcontext()

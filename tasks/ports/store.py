@@ -1,0 +1,83 @@
+"""The store port and its errors; the adapters are in `infra/`.
+
+No implementation and no import of a library is here. Each port has at most five methods and one
+contract suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from regrow.tasks.errors import RegrowError
+
+
+class StoreError(RegrowError):
+    """A store operation failed. `key` names the object."""
+
+    def __init__(self, key: str, *rest: str) -> None:
+        super().__init__(key, *rest)  # all positional, so that it survives pickling
+        self.key = key
+
+
+class Exists(StoreError):
+    """The object exists already, complete and durable; nothing was written."""
+
+    def __str__(self) -> str:
+        return f"{self.key} exists already; objects are written once"
+
+
+class Missing(StoreError):
+    """The object does not exist."""
+
+    def __str__(self) -> str:
+        return f"{self.key} does not exist"
+
+
+class Unavailable(StoreError):
+    """The store failed (network, full disk, ...). Retry: whether a `create` took effect is
+    unknown.
+    """
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(key, why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.key} is out of reach for now: {self.why}"
+
+
+class Store(Protocol):
+    """Durable write-once objects, by key. Safe to use from several threads and processes.
+
+    A key is a relative posix path without empty, "." or ".." parts; any other raises ValueError. An
+    adapter raises UserError if its location can never be used (no permission, no such bucket), and
+    Unavailable if it fails temporarily.
+    """
+
+    def create(self, key: str, data: bytes | Path) -> None:
+        """Create the object from bytes or a local file. On return it is durable; it is never
+        visible half-written.
+
+        Raises Exists if the key is taken. An adapter that retries may raise it for its own first
+        try: a caller that must know the winner compares the content.
+        """
+
+    def read(self, key: str) -> bytes:
+        """Return the object's bytes. Raises Missing."""
+
+    def fetch(self, key: str, path: Path) -> None:
+        """Stream the object to a local file, replacing it; its folder must exist. Raises
+        Missing.
+        """
+
+    def list(self, prefix: str) -> list[str]:
+        """Return the keys that begin with `prefix` ("" for all), sorted by code point. Includes
+        every create that has returned.
+        """
+
+    def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
+        """Delete the objects in the given order, or in any order with fewer requests
+        (`ordered=False`). Missing objects are ignored.
+        """

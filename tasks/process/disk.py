@@ -1,0 +1,77 @@
+"""Descriptions of why a disk cannot be written: what is full, and by how much. Reads file systems'
+state, writes nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+_LITTLE = 1 << 20
+"""Free bytes below which a disk counts as full when a library hides the system's error, as
+torch.save does.
+"""
+
+
+def is_full(error: BaseException, place: Path) -> bool:
+    """Return whether an error was caused by a full disk at `place`; libraries raise their own
+    errors for it.
+    """
+    if isinstance(error, OSError) and error.errno in FULL:
+        return True
+    try:
+        return shutil.disk_usage(place).free < _LITTLE
+    except OSError:
+        return False
+
+
+def explain(error: OSError, place: Path) -> str:
+    """Describe why nothing can be written at `place`: 'no space left on /data: 12 MB free of 50
+    GB'.
+    """
+    where = _mount(place)
+    if error.errno == errno.EROFS:
+        return f"{where} is read-only"
+    if error.errno == errno.EDQUOT:
+        return f"the disk quota on {where} is used up"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"no permission to write to {error.filename or place}"
+    if error.errno != errno.ENOSPC:
+        return error.strerror or str(error)
+    return full(place)
+
+
+def full(place: Path) -> str:
+    """Describe how full the disk of `place` is."""
+    where = _mount(place)
+    try:
+        found = os.statvfs(where)
+    except OSError:
+        return f"no space left on {where}"
+    if found.f_files and not found.f_favail:
+        return f"no space left on {where}: it can hold no more than {found.f_files:,} files"
+    return (
+        f"no space left on {where}: {size(found.f_bavail * found.f_frsize)} free of"
+        f" {size(found.f_blocks * found.f_frsize)}"
+    )
+
+
+def size(count: int) -> str:
+    """Format bytes for people: 12 MB."""
+    amount, unit = float(count), "bytes"
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if amount < 999.5 or unit == "TB":
+            break
+        amount /= 1000
+    return f"{amount:.0f} {unit}" if amount >= 9.95 or unit == "bytes" else f"{amount:.1f} {unit}"
+
+
+def _mount(place: Path) -> Path:
+    """Return the root of the file system of `place`, which may be missing or unreadable."""
+    at = place.absolute()
+    while not os.path.ismount(at) and at != at.parent:
+        at = at.parent
+    return at

@@ -1,0 +1,3 @@
+"""Running an external program (`command:`) as a trainable: started, monitored, and ended with its
+attempt.
+"""

@@ -1,0 +1,88 @@
+"""The folder in which a program saves its checkpoints, as the attempt sees it: detecting changes,
+and copying.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from regrow.tasks.errors import UserError
+from regrow.tasks.process.disk import is_full
+from regrow.tasks.trial.trial import NotSaved
+
+_State = dict[str, tuple[int, int, int]]
+
+
+class SavedFolder:
+    """A folder that a program writes to. A checkpoint is a copy of it after a change between two
+    reports.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._before: _State = {}
+
+    def changed(self) -> bool:
+        """Return whether the folder has changed since the last call."""
+        before, self._before = self._before, self._state()
+        return bool(self._before) and self._before != before
+
+    def copy(self, folder: Path) -> None:
+        """Copy the folder in its state at the last `changed`.
+
+        Hard links would not work: many libraries overwrite files in place.
+
+        Raises:
+            NotSaved: the folder has been written to since.
+            UserError: something cannot be copied, such as a socket or an unreadable file.
+
+        """
+        try:
+            shutil.copytree(self._path, folder, dirs_exist_ok=True, copy_function=self._copied)
+            same = self._state() == self._before
+        except (OSError, shutil.Error) as error:
+            if not _vanished(error):
+                if is_full(error, folder):
+                    raise
+                first = str(error.args[0][0][2] if isinstance(error, shutil.Error) else error)
+                raise UserError(
+                    f"the checkpoint cannot be saved: {first.replace(f'{self._path}/', '')}"
+                ) from None
+            same = False
+        if not same:
+            raise NotSaved(
+                "its files were written to while they were copied; save first, then report"
+            )
+
+    def _copied(self, source: str, target: str) -> None:
+        # reading a device never ends, and reading a fifo never begins
+        if not stat.S_ISREG(os.stat(source).st_mode):
+            name = os.path.relpath(source, self._path)
+            raise UserError(
+                f"the checkpoint cannot be saved: {name!r} is neither a file nor a folder; don't"
+                " save it"
+            )
+        shutil.copy2(source, target)
+
+    def _state(self) -> _State:
+        """Return size, modification time and inode of each file."""
+        found: _State = {}
+        for place, _, names in os.walk(self._path):
+            for name in names:
+                path = os.path.join(place, name)
+                try:
+                    seen = os.stat(path)
+                except FileNotFoundError:
+                    continue
+                found[path] = seen.st_size, seen.st_mtime_ns, seen.st_ino
+        return found
+
+
+def _vanished(error: OSError | shutil.Error) -> bool:
+    """Return whether the only problem is that files were removed meanwhile."""
+    if isinstance(error, shutil.Error):
+        return all(not os.path.lexists(source) for source, _, _ in error.args[0])
+    return isinstance(error, FileNotFoundError)

@@ -1,0 +1,67 @@
+"""What a script that runs as a trial may call. Imports only the standard library, to keep the
+script's start fast.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+ADDRESS = "REGROW_SOCKET"
+"""Variable with the address of the attempt's socket; not set outside of a trial of a command."""
+
+_lock = threading.Lock()
+_connection: tuple[int, socket.socket] | None = None
+"""This process's connection with its pid: a forked child needs its own."""
+
+
+def report(metrics: Mapping[str, float]) -> None:
+    """Report one step of a script that an experiment runs as its `command`; elsewhere, do nothing.
+
+    `metrics` must contain the experiment's metric. If files in the folder `$REGROW_CHECKPOINT`
+    changed since the last report, they are copied as the checkpoint of this step before the call
+    returns. At a decision the call waits for the answer. A trial that has to end gets a SIGTERM.
+    Call this in one process only. Raises TypeError if `metrics` is not a mapping.
+    """
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"regrow.report takes a map, such as {{'loss': 0.5}}, not {metrics!r}")
+    address = os.environ.get(ADDRESS)
+    if not address:
+        return
+    line = (
+        json.dumps({str(name): value for name, value in metrics.items()}, default=_plain).encode()
+        + b"\n"
+    )
+    with _lock:
+        try:
+            connection = _connected(address)
+            connection.sendall(line)
+            # the answer; empty if the attempt is gone, and then this process ends soon, too
+            connection.recv(16)
+        except OSError:
+            return
+
+
+def _connected(address: str) -> socket.socket:
+    global _connection  # noqa: PLW0603 - one for the process, as there is one trial
+    if _connection is None or _connection[0] != os.getpid():
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(address)
+        _connection = os.getpid(), connection
+    return _connection[1]
+
+
+def _plain(value: Any) -> Any:
+    """Convert a NumPy number, a Decimal or a one-element tensor; anything else becomes text, which
+    the report then names.
+    """
+    item = getattr(value, "item", None)
+    try:
+        found = item() if callable(item) else float(value)
+        return found if isinstance(found, int | float) else repr(value)
+    except (TypeError, ValueError, RuntimeError):
+        return repr(value)

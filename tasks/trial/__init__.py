@@ -1,0 +1,1 @@
+"""The `Trial` object that user code sees, and the processing of its reports."""

@@ -1,0 +1,279 @@
+"""Reporter of an attempt: sends its news to the coordinator, buffered during training, immediately
+when a decision is due.
+
+A report costs a list append. A thread sends the buffer a few times a second, which also renews the
+lease.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from regrow.search.events import Ended, Row, Saved
+from regrow.tasks.ports.messages import (
+    Arrival,
+    Assignment,
+    CoordinatorClient,
+    CoordinatorGone,
+    Progress,
+    Question,
+    Reason,
+    Reply,
+)
+
+FLUSH_SECONDS = 0.25
+"""Minimum seconds between two messages while there is news; the coordinator can ask for more. A
+live view lags behind by this much.
+"""
+LEASE_SECONDS = 1.0
+"""Minimum seconds between two messages without news. An attempt learns within this time that it has
+to end.
+"""
+_WEIGHT: dict[Reason, int] = {"": 0, "paused": 1, "preempted": 1, "stopped": 2, "fenced": 3}
+"""Weights of reasons to end: a reason is only replaced by a heavier one."""
+MOST_NUMBERS = 100_000
+"""Numbers buffered at most while the coordinator is unreachable; then `add` blocks. About 10 MB."""
+MESSAGE_NUMBERS = 20_000
+"""Numbers in a message, exceeded by one row at most: 400 KB in the log, 2 MB in the coordinator
+while it processes the message.
+"""
+
+
+class Reporter:
+    """Single sender of an attempt's messages. Thread-safe; messages are sent one at a time, in
+    order.
+    """
+
+    def __init__(
+        self,
+        coordinator: CoordinatorClient,
+        assignment: Assignment,
+        arrival: Arrival | None,
+        saved: Callable[[], list[Saved]],
+    ) -> None:
+        """Create the reporter; `start` begins sending.
+
+        Args:
+            coordinator: receives the messages.
+            assignment: the attempt.
+            arrival: sent with the first message; None if the attempt could not begin.
+            saved: returns the checkpoints that became durable since its last call.
+
+        """
+        self._coordinator, self._lease = coordinator, assignment
+        self._arrival, self._arrived = arrival, time.monotonic()
+        self._saved = saved
+        self._rows: deque[Row] = deque()
+        self._noted: dict[str, Any] = {}
+        self._draining = self._draining_node = ""
+        self.silent_node = ""
+        """Node of another rank that stopped responding; included in every message from then on."""
+        self._training: int | None = None
+        self._waiting = False
+        self._said = time.monotonic()
+        self._pace = 0.0
+        self.step = 0
+        """Last step that was reported or restored."""
+        self._sending = threading.Lock()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.reply = Reply(until=assignment.until)
+        self.trouble: Callable[[], str] = lambda: ""
+        """Returns why checkpoints cannot be saved at present, "" if they can."""
+        self.on_drop: Callable[[tuple[str, ...], tuple[str, ...]], None] | None = None
+        """Called with (drop, keep) when checkpoints are to be deleted."""
+
+    def start(self) -> None:
+        """Start the background thread that sends messages."""
+        self._thread = threading.Thread(target=self._run, name="regrow-reporter", daemon=True)
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Mark the calling thread as the training thread; `silent` counts from now."""
+        self._said, self._training = time.monotonic(), threading.get_ident()
+
+    def silent(self) -> float | None:
+        """Return the seconds since the last report; None while the training waits for the
+        coordinator or the store.
+        """
+        return None if self._waiting else time.monotonic() - self._said
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Within the block, the training thread may be waiting for the coordinator or the store, so
+        its silence does not count.
+        """
+        if threading.get_ident() != self._training:
+            yield
+            return
+        self._waiting = True
+        try:
+            yield
+        finally:
+            self._said, self._waiting = time.monotonic(), False
+
+    def add(self, row: Row) -> None:
+        """Add a row; it is sent with the next message."""
+        self._rows.append(row)
+        self.step, self._said = row.step, time.monotonic()
+        if len(self._rows) * (1 + len(row.metrics)) >= MOST_NUMBERS:
+            self.flush()
+
+    def note(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes of the trial; they are sent with the next message."""
+        with self._sending:
+            self._noted = {**self._noted, **attributes}
+
+    def notice(self, why: str, node: bool) -> None:
+        """Handle a preemption notice: the attempt saves a checkpoint and ends.
+
+        Args:
+            why: reason, for people.
+            node: whether the whole node is going away, rather than this process only.
+
+        """
+        self._obey(Reply(reason="preempted", why=why, process=not node))
+        if node:
+            self._draining = (
+                why  # in every message from now on: a restarted coordinator must learn it, too
+            )
+        self.hurry()
+
+    def notice_of(self, why: str, node_id: str) -> None:
+        """Handle a preemption notice of another rank: of its node if `node_id` is not empty, else
+        of its process only.
+        """
+        self._obey(Reply(reason="preempted", why=why, process=not node_id))
+        if node_id:
+            self._draining, self._draining_node = why, node_id
+        self.hurry()
+
+    def _obey(self, reply: Reply) -> None:
+        told = self.reply
+        # When all processes have to end, a trial's process may get its own notice before the
+        # explanation.
+        explained = told.process and reply.leaving and not reply.process
+        if told.reason == "" or _WEIGHT[reply.reason] > _WEIGHT[told.reason] or explained:
+            self.reply = reply
+
+    def flush(
+        self,
+        *,
+        ended: Ended | None = None,
+        carry_on: bool = False,
+        urgent: bool = True,
+        asked: tuple[Question, ...] = (),
+    ) -> Reply:
+        """Send all news and wait for the answer, which becomes `reply`. Sends nothing once the
+        lease is lost.
+
+        `ended`, `carry_on`, `urgent`, `asked`: see Progress.
+        """
+        with self.awaited(), self._sending:
+            if self.reply.reason == "fenced":
+                self._rows.clear()
+                return self.reply
+            # Checkpoints first: a row is added before its checkpoint is asked for, so the rows
+            # taken next include it.
+            saved = tuple(self._saved())
+            left, drops = len(self._rows), list[Reply]()
+            while True:
+                rows = self._some_rows(left)
+                left -= len(rows)
+                last = not left
+                reply = self._report(
+                    rows,
+                    saved if last else (),
+                    ended if last else None,
+                    carry_on=carry_on and last,
+                    urgent=urgent,
+                    asked=asked if last else (),
+                )
+                drops += [reply] if reply.drop else []
+                if last or reply.reason == "fenced":
+                    break
+        for told in drops:
+            if self.on_drop is not None:
+                self.on_drop(told.drop, told.keep)
+        return reply
+
+    def _some_rows(self, most: int) -> tuple[Row, ...]:
+        """Take the oldest rows, as many as fit in a message. They are taken one by one, so that
+        rows added meanwhile are not lost.
+        """
+        rows: list[Row] = []
+        size = 0
+        while len(rows) < most and size < MESSAGE_NUMBERS:
+            rows.append(self._rows.popleft())
+            size += 1 + len(rows[-1].metrics)
+        return tuple(rows)
+
+    def _report(
+        self,
+        rows: tuple[Row, ...],
+        saved: tuple[Saved, ...],
+        ended: Ended | None,
+        *,
+        carry_on: bool,
+        urgent: bool,
+        asked: tuple[Question, ...],
+    ) -> Reply:
+        arrival, self._arrival = self._arrival, None
+        noted, self._noted = self._noted, {}
+        if arrival is not None:
+            arrival = msgspec.structs.replace(arrival, ago=time.monotonic() - self._arrived)
+        news = Progress(
+            trial=self._lease.trial,
+            attempt=self._lease.attempt,
+            began=arrival,
+            rows=rows,
+            saved=saved,
+            ended=ended,
+            carry_on=carry_on,
+            draining=self._draining,
+            draining_node=self._draining_node,
+            silent_node=self.silent_node,
+            trouble=self.trouble(),
+            urgent=urgent,
+            asked=asked,
+            noted=noted,
+        )
+        try:
+            reply = self._coordinator.report(news)
+        except CoordinatorGone as error:
+            reply = Reply(reason="fenced", why=str(error))
+        self._pace = reply.pace
+        self._obey(reply)
+        return reply
+
+    def hurry(self) -> None:
+        """Send the news now: a checkpoint that is not in the log yet is of no use to the next
+        attempt.
+        """
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the background thread; buffered news is sent by the next `flush`."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        while True:
+            hurried = self._wake.wait(max(FLUSH_SECONDS, self._pace))
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            if hurried or self._rows or time.monotonic() - last >= LEASE_SECONDS:
+                self.flush(urgent=hurried)
+                last = time.monotonic()

@@ -1,0 +1,108 @@
+"""What of a project is sent to no cluster: keys and passwords by their names, by where links lead,
+and by what is in them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from ray._private.runtime_env.packaging import create_package
+
+from regrow.cli.options import take_along
+from regrow.infra.clusters.kubernetes import project
+from regrow.infra.machine.confidential import INCLUDE, confidential, excludes, told
+
+PRIVATE = [
+    ".aws/",
+    ".SSH/",
+    "sub/.kube/",
+    ".env",
+    ".env.production",
+    "prod.env",
+    ".netrc",
+    ".git-credentials",
+    ".pypirc",
+    "sub/id_rsa",
+    "tls/ca.pem",
+    "tls/Server.KEY",
+    "credentials.json",
+    "kaggle.json",
+    "service-account-prod.json",
+    "named harmlessly.json",
+    "deploy",
+    "linked",
+    "linked-folder/",
+    "a[1]!#.pem",
+    "line\nend.key",
+    "terraform.tfstate",
+]
+SENT = [
+    "train.py",
+    "keys.py",
+    ".env.example",
+    "id_rsa.pub",
+    "tokenizer.json",
+    "data.json",
+    "secrets.py",
+    "environment.yml",
+    "monkey.txt",
+    "credentials/code.py",
+    "sub/model.py",
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    for name in [*PRIVATE, *SENT]:
+        file = folder / (name if not name.endswith("/") else f"{name}config")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    (folder / "named harmlessly.json").write_text(
+        '{ "type" : "service_account", "private_key": "-----BEGIN"}'
+    )
+    (folder / "deploy").write_text("\n-----BEGIN OPENSSH PRIVATE KEY-----\nx")
+    (tmp_path / "id_ed25519").write_text("x")
+    (tmp_path / ".ssh").mkdir()
+    for name, to in (("linked", "id_ed25519"), ("linked-folder", ".ssh")):
+        if (folder / name).is_dir():
+            (folder / name / "config").unlink()
+            (folder / name).rmdir()
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(tmp_path / to)
+    return folder
+
+
+def test_keys_and_passwords_are_left_out_and_code_is_not(folder: Path) -> None:
+    assert confidential(folder) == sorted(PRIVATE)
+    assert told(confidential(folder)).startswith(
+        "not sent, as they may hold keys or passwords: .SSH/, .aws/, .env,"
+    )
+
+
+def test_a_packed_project_has_none_of_them(folder: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(project.packed(folder, confidential(folder)))) as tar:
+        assert sorted(tar.getnames()) == sorted(SENT)
+
+
+def test_ray_packs_none_of_them(folder: Path, tmp_path: Path) -> None:
+    create_package(
+        str(folder),
+        tmp_path / "made.zip",
+        include_gitignore=True,
+        excludes=excludes(confidential(folder)),
+    )
+    with zipfile.ZipFile(tmp_path / "made.zip") as packed:
+        assert sorted(name for name in packed.namelist() if not name.endswith("/")) == sorted(SENT)
+
+
+def test_what_is_asked_for_is_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(INCLUDE, ".env")
+    take_along(["tls/*.pem", ".aws/"])
+    assert os.environ[INCLUDE] == ".env:tls/*.pem:.aws/"
+    assert {*PRIVATE} - {*confidential(folder)} == {".env", "tls/ca.pem", ".aws/"}
