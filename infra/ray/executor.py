@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import ray
+from ray.util.placement_group import PlacementGroup
 
 from regrow.infra.machine.caller_context import CallerContext
 from regrow.infra.ray import groups
@@ -104,7 +105,7 @@ class RayExecutor:
         if not self._shared.job.grouped:
             options = {"name": name, "label_selector": selector, **options_of(needs.of_node())}
             return _run.options(**options).remote(self._shared, assignment, task_run)
-        handle = Grouped(group=groups.make(needs, name=name, selector=selector))
+        handle = Grouped(group=_placed(needs, name=name, selector=selector))
         ranks = needs.bundles[: len(needs.bundles) - needs.children]
         meeting = Meeting(key=groups.new_key(), size=len(ranks))
         for rank, bundle in enumerate(ranks):
@@ -186,6 +187,16 @@ class RayExecutor:
             handle.remove()
         else:
             ray.cancel(handle, force=True)
+
+
+def _placed(needs: Needs, *, name: str, selector: dict[str, str] | None) -> PlacementGroup:
+    """Return the placement group of an attempt. Raises AttemptLost if Ray refuses it."""
+    try:
+        return groups.make(needs, name=name, selector=selector)
+    except ray.exceptions.RayError as error:
+        raise AttemptLost(
+            "infrastructure", f"its processes have no place: {last_line(error)}"
+        ) from error
 
 
 ASK_SECONDS = 10.0

@@ -104,12 +104,16 @@ class Grouped:
 
 
 def make(needs: Needs, *, name: str, selector: dict[str, str] | None) -> PlacementGroup:
-    """Return a placement group for an attempt. Ray places it as soon as the cluster has room."""
+    """Return a placement group for an attempt. Ray places it as soon as the cluster has room.
+
+    Its name in Ray is `name` and a random suffix: Ray refuses a name that exists, and the group of
+    the previous attempt may still be being removed. Raises RayError.
+    """
     labels = [selector] * len(needs.bundles) if selector else None
     group: PlacementGroup = placement_group(
         [dict(bundle) for bundle in needs.bundles],
         strategy=needs.strategy,
-        name=name,
+        name=f"{name}-{secrets.token_hex(4)}",
         bundle_label_selector=labels,
     )
     return group

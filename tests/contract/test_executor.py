@@ -16,10 +16,12 @@ import ray
 
 from regrow.flows.coordinator.actor import RayCoordinatorClient, start_coordinator
 from regrow.flows.coordinator.claim import Opening
+from regrow.infra.ray import groups
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.ray.executor import RayExecutor, Shared
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.stores.local import LocalStore
+from regrow.search.needs import Needs
 from regrow.search.spec import Spec
 from regrow.tasks.ports.executor import AttemptLost, ExecutionResult, Executor
 from regrow.tasks.ports.messages import Assignment, Job
@@ -144,3 +146,14 @@ def test_every_attempt_has_an_outcome(place: Place, tmp_path: Path) -> None:
     assert place.outcome(last).finished[0].ended.outcome == "done"
     place.executor.cancel(last)
     assert place.outcome(last).finished[0].ended.outcome == "done"
+
+
+def test_an_attempt_gets_its_placement_group_while_the_one_before_is_still_being_removed() -> None:
+    connect(cpus=2, env={})
+    try:
+        needs = Needs(bundles=({"CPU": 0.5},), strategy="PACK")
+        first, second = (groups.make(needs, name="trial-0000", selector=None) for _ in range(2))
+        assert first.wait(60)
+        assert second.wait(60)
+    finally:
+        disconnect()
