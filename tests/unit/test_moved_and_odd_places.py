@@ -21,7 +21,7 @@ from regrow.infra.prefect import records
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import read_spec
-from regrow.infra.stores import open_store
+from regrow.infra.stores.local import LocalStore
 from regrow.search.events import encode
 from regrow.tasks.errors import UserError
 from tests.unit.simulated import created, opened
@@ -50,7 +50,7 @@ def test_every_name_is_a_place_for_state_and_for_databases(
     places = Places.at(str(tmp_path / name))
     places.store("x").create("log/1", b"one")
     assert places.experiments() == ["x"]
-    assert open_store(places.address("x")).read("log/1") == b"one"
+    assert LocalStore(Path(places.address("x"))).read("log/1") == b"one"
     assert Places.at((tmp_path / name).as_uri()) == places
     places.services.mkdir()
     engine = create_engine(places.mlflow_uri)

@@ -1,0 +1,117 @@
+"""What every state root promises. A new adapter joins by a line in `ROOTS`."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from regrow.infra.stores import Root, open_root
+from regrow.infra.stores.memory import MemoryRoot
+from regrow.tasks.errors import UserError
+
+ROOTS: dict[str, Callable[[pytest.FixtureRequest], Root]] = {
+    "memory": lambda _: MemoryRoot(),
+    "local": lambda request: open_root(str(request.getfixturevalue("tmp_path") / "state")),
+    "s3": lambda request: open_root(request.getfixturevalue("s3")),
+}
+REGISTERED = ("local", "s3")
+
+
+@pytest.fixture(params=ROOTS)
+def root(request: pytest.FixtureRequest) -> Root:
+    return ROOTS[request.param](request)
+
+
+@pytest.fixture(params=REGISTERED)
+def registered(request: pytest.FixtureRequest) -> Root:
+    """A root that another process can open."""
+    return ROOTS[request.param](request)
+
+
+def test_a_root_that_is_not_there_is_empty(root: Root) -> None:
+    assert root.experiments() == []
+    assert not root.has("none")
+    assert root.size("none") == (0, 0)
+    assert root.store("none").list("") == []
+
+
+def test_experiments_are_those_with_a_log(root: Root) -> None:
+    for name in ("b", "a", "b-2"):
+        root.store(name).create("log/1", b"")
+    root.store("notes").create("notes/1", b"")
+    assert root.experiments() == ["a", "b", "b-2"]
+    assert root.experiments(known=["a"]) == ["a", "b", "b-2"]
+    assert [root.has(name) for name in ("a", "b", "notes", "log", "none")] == [
+        *[True] * 2,
+        *[False] * 3,
+    ]
+    root.store("a").delete(["log/1"])
+    assert root.experiments() == ["b", "b-2"]
+    assert not root.has("a")
+
+
+def test_experiments_know_nothing_of_each_other(root: Root) -> None:
+    for name in ("a", "ab"):
+        root.store(name).create("log/1", name.encode())
+    root.store("a").delete(root.store("a").list(""))
+    assert root.store("ab").read("log/1") == b"ab"
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "/x", "x\\y"])
+def test_a_name_that_is_no_key_is_no_experiment(root: Root, name: str) -> None:
+    assert not root.has(name)
+    with pytest.raises(ValueError, match="key"):
+        root.store(name)
+
+
+def test_the_size_is_that_of_all_objects(root: Root) -> None:
+    store = root.store("a")
+    store.create("log/1", b"12345")
+    store.create("blobs/0/1/x", b"123")
+    root.store("b").create("log/1", b"1")
+    assert root.size("a") == (2, 8)
+
+
+def test_a_proof_leaves_nothing_behind_and_may_be_repeated(root: Root) -> None:
+    root.prove()
+    root.store("a").create("log/1", b"")
+    root.prove()
+    assert root.experiments() == ["a"]
+
+
+def test_the_canonical_address_opens_the_same_root(registered: Root) -> None:
+    registered.store("a").create("log/1", b"x")
+    again = open_root(registered.url)
+    assert (again.url, again.experiments()) == (registered.url, ["a"])
+
+
+def test_a_store_goes_to_other_processes_by_pickle(registered: Root) -> None:
+    registered.store("a").create("log/1", b"x")
+    assert pickle.loads(pickle.dumps(registered.store("a"))).read("log/1") == b"x"
+
+
+def test_opening_takes_paths_and_urls_and_creates_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "my state"
+    for address in (str(folder), folder.as_uri(), f"{tmp_path}/./my state/"):
+        assert open_root(address).url == str(folder)
+        assert open_root(address).experiments() == []
+    assert not folder.exists()
+    assert open_root("s3://bucket//some/prefix/").url == "s3://bucket/some/prefix"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "is empty; give a folder"),
+        ("gs://bucket", "no store for 'gs'; give a local path, file:// or s3://"),
+        ("memory://", "no store for 'memory'"),
+        ("gs://me:hush@bucket", r"gs://me:\*\*\*@bucket: no store"),
+        ("file://host/x", "three slashes"),
+    ],
+)
+def test_an_address_that_no_store_serves_is_refused_in_words(url: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        open_root(url)
