@@ -44,9 +44,7 @@ class Root(Protocol):
     metered: bool
 
     def store(self, experiment: str) -> Store:
-        """Return the store of an experiment, whether or not it exists. Makes no request. Raises
-        ValueError for a name that is no key.
-        """
+        """Return the store of an experiment, whether or not it exists. Makes no request."""
 
     def experiments(self, known: Collection[str] = ()) -> list[str]:
         """Return the names of the experiments, sorted: those with an object below `log/`.
@@ -55,7 +53,7 @@ class Root(Protocol):
         """
 
     def has(self, experiment: str) -> bool:
-        """Return whether the experiment exists. False for a name that is no key."""
+        """Return whether the experiment exists. False for a name that no experiment may have."""
 
     def size(self, experiment: str) -> tuple[int, int]:
         """Return how many objects an experiment has, and their bytes."""

@@ -57,7 +57,7 @@ class LocalRoot:
         self._folder, self.url = folder, str(folder)
 
     def store(self, experiment: str) -> LocalStore:
-        return LocalStore(self._folder / check_key(experiment))
+        return LocalStore(self._folder / experiment)
 
     def experiments(self, known: Collection[str] = ()) -> list[str]:
         # A driver that was killed before its first write leaves an empty log folder: there is

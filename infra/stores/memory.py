@@ -23,7 +23,7 @@ class MemoryRoot:
         self._stores: defaultdict[str, MemoryStore] = defaultdict(MemoryStore)
 
     def store(self, experiment: str) -> MemoryStore:
-        return self._stores[check_key(experiment)]
+        return self._stores[experiment]
 
     def experiments(self, known: Collection[str] = ()) -> list[str]:
         return sorted(name for name, store in self._stores.copy().items() if store.list("log/"))

@@ -62,6 +62,23 @@ def test_every_name_is_a_place_for_state_and_for_databases(
 
 
 @pytest.mark.parametrize(
+    ("state", "endpoint", "name"),
+    [
+        ("s3://bucket/p", "", "bucket-9ed3a6072c00"),
+        ("s3://bucket//p/", "http://127.0.0.1:9000", "bucket-7e534941caea"),
+        ("s3://bucket/p?endpoint_url=http://h:1", "", "bucket-20c35510f06f"),
+    ],
+)
+def test_the_services_of_a_bucket_stay_in_the_folder_in_which_they_were(
+    state: str, endpoint: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGROW_HOME", str(tmp_path))
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    assert Places.at(state).common == tmp_path / name
+
+
+@pytest.mark.parametrize(
     ("state", "said"),
     [
         ("file:///srv/a?b", "written %3F"),
