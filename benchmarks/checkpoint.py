@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.local import s3_server
-from regrow.infra.stores import open_store
+from regrow.infra.stores.s3 import open_s3
 from regrow.tasks.checkpoint.saving import clone, restore, save
 from regrow.tasks.checkpoint.writer import CheckpointWriter
 from regrow.tasks.ports.store import Store
@@ -163,7 +163,7 @@ def main() -> None:
         server, _ = s3_server.start(Path(folder, "s3"))
         os.environ |= server.environment()
         try:
-            store = open_store(f"s3://{server.bucket}/bench")
+            store = open_s3(f"s3://{server.bucket}/bench")
             works = [
                 ("1 MB", MB, 1),
                 ("64 MB", 64 * MB, 1),

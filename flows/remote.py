@@ -83,7 +83,9 @@ class RunRequest:
 
 def check_state(places: Places, cluster: Cluster, key: str) -> None:
     """Raise SpecError for a state root that the cluster's machines cannot see."""
-    if places.remote or any(Path(places.root).is_relative_to(folder) for folder in cluster.shared):
+    if places.storage.shared or any(
+        Path(places.root).is_relative_to(one) for one in cluster.shared
+    ):
         return
     hint = (
         "give --state s3://BUCKET/PREFIX, or name the folder that all machines share at `shared` in"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from uuid import UUID
 
 import msgspec
@@ -78,7 +77,8 @@ def remove(places: Places, name: str, *, say: Callable[[str], None] = lambda _: 
 
     `say` is called with progress of long removals, and with what could not be reached.
     """
-    if not places.remote and (folder := Path(places.root) / name).is_symlink():
+    folder = None if places.folder is None else places.folder / name
+    if folder is not None and folder.is_symlink():
         hint = "remove the link itself, and what it leads to where that is"
         raise UserError(
             f"{folder} is a symbolic link, to {folder.resolve()}, so it cannot be removed; {hint}"
@@ -103,8 +103,8 @@ def remove(places: Places, name: str, *, say: Callable[[str], None] = lambda _: 
             with suppress(Exception):  # Prefect only shows the removed experiment
                 _forget_in_prefect(places, name, estate.flow_run)
         store.delete([TOMBSTONE])
-        if not places.remote:
-            shutil.rmtree(Path(places.root) / name, ignore_errors=True)  # empty folders
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # empty folders
         with suppress(OSError):
             (places.services / "unfinished" / name).unlink()
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 
 from regrow.flows.housekeeping.removal import refuse_running
 from regrow.infra.mlflow.removal import rename_experiment
@@ -24,7 +23,7 @@ def rename(places: Places, name: str, new: str) -> str | None:
     Raises UserError for an experiment that runs or is in a bucket, and for a name that is taken;
     SpecError for an invalid name.
     """
-    if places.remote:
+    if (root := places.folder) is None:
         why = "a bucket's objects cannot be renamed, each would have to be copied and deleted"
         raise UserError(
             f"{name!r} keeps its name: {why}; `{places.command('cp', name)}` writes a specification"
@@ -35,7 +34,6 @@ def rename(places: Places, name: str, new: str) -> str | None:
         raise UserError(f"{name!r} is its name already; give another one")
     refuse_running(places, name, "renamed")
     _check(new)
-    root = Path(places.root)
     with driving(places, name), driving(places, new):
         if (root / new).exists():
             raise UserError(

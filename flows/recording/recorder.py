@@ -195,7 +195,7 @@ class Recorder:
         """Return whether there are new notes; checked periodically, and before the session's end is
         recorded.
         """
-        due = time.monotonic() - self._looked > NOTES_SECONDS[self._places.remote]
+        due = time.monotonic() - self._looked > NOTES_SECONDS[self._places.storage.metered]
         if not runs.history.trials or not (due or runs.history.closed is not None):
             return False
         self._looked = time.monotonic()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from regrow.infra.clusters.description import Cluster
 from regrow.infra.machine import locks, private_files
-from regrow.infra.state.places import services_home
+from regrow.infra.state import service_files
 from regrow.search.errors import SpecError
 
 _TOKEN_BYTES = 32
@@ -31,7 +31,7 @@ class Folder:
     """The folder of a cluster."""
 
     def __init__(self, name: str) -> None:
-        self.path = services_home() / "clusters" / name
+        self.path = service_files.home() / "clusters" / name
         self.engine = self.path / "engine"
         self.log = self.path / "log"
         self.kept = self.path / "kept"

@@ -27,7 +27,7 @@ from typing import Any
 
 from regrow.infra.local import mutual_tls
 from regrow.infra.machine import locks, private_files
-from regrow.infra.state.places import services_home
+from regrow.infra.state import service_files
 from regrow.tasks.errors import RegrowError, UserError
 
 BOOT_SECONDS = 60.0
@@ -86,7 +86,7 @@ def home(folder: Path | None = None) -> Path:
     """
     if folder is not None:
         return folder.expanduser().resolve()
-    return services_home() / "s3"
+    return service_files.home() / "s3"
 
 
 def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tuple[S3Server, bool]:

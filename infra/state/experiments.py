@@ -267,13 +267,14 @@ def _moved(stored: Spec, places: Places) -> Spec:
     A folder below the parent is accepted if it has the same path below that parent and contains the
     code to run.
     """
-    if stored.working_dir is None or places.remote or (was := Path(stored.working_dir)).exists():
+    root = places.folder
+    if stored.working_dir is None or root is None or (was := Path(stored.working_dir)).exists():
         return stored
     code = stored.program.partition(":")[0]
     package = code.partition(".")[0]
     names = (code,) if "/" in code or code.endswith(".py") else (code, package, f"{package}.py")
     for below in range(1, len(was.parts) + 1):
-        folder = Path(places.root).parent.joinpath(*was.parts[below:])
+        folder = root.parent.joinpath(*was.parts[below:])
         if any((folder / name).exists() for name in names):
             return stored.model_copy(update={"working_dir": str(folder)})
     return stored

@@ -1,15 +1,91 @@
-"""Durable state behind the `Store` port: which adapter serves which URL. The adapters are the
-modules beside this one.
+"""Durable state behind the ports `Root` and `Store`: which adapter serves which address. The
+adapters are the modules beside this one.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from collections.abc import Collection
+from importlib import import_module
+from typing import Protocol
 
-from regrow.infra.stores.local import LocalStore
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store
+from regrow.tasks.process.addresses import redacted
+
+STORES = {
+    "": "regrow.infra.stores.local",
+    "file": "regrow.infra.stores.local",
+    "s3": "regrow.infra.stores.s3",
+}
+"""The scheme of an address ("" of a path) -> the module whose `open_root(url)` returns the `Root`
+there. Another package names its module in an entry point of the group `regrow.stores`.
+"""
+
+
+class Root(Protocol):
+    """A state root: the place where experiments are kept, each in a `Store` of its own.
+
+    A root is opened in each process anew, by its `url`; its stores are pickled for workers. An
+    adapter raises UserError if the place can never be used, and Unavailable if it fails
+    temporarily.
+
+    Attributes:
+        url: its address in the canonical form, which opens the same root from any folder: an
+            absolute path for a local folder, a URL for all else.
+        endpoint: address of the server, if the environment and not the URL has it; else "".
+        shared: whether other machines see the same root at this address, as far as known.
+        metered: whether requests cost time or money, so that fewer of them are made.
+
+    """
+
+    url: str
+    endpoint: str
+    shared: bool
+    metered: bool
+
+    def store(self, experiment: str) -> Store:
+        """Return the store of an experiment, whether or not it exists. Makes no request."""
+
+    def experiments(self, known: Collection[str] = ()) -> list[str]:
+        """Return the names of the experiments, sorted: those with an object below `log/`.
+
+        `known`: names of experiments that need not be asked for such an object again.
+        """
+
+    def has(self, experiment: str) -> bool:
+        """Return whether the experiment exists. False for a name that no experiment may have."""
+
+    def size(self, experiment: str) -> tuple[int, int]:
+        """Return how many objects an experiment has, and their bytes."""
+
+    def prove(self) -> None:
+        """Check that objects can be created, created only once, and deleted. Creates the root if it
+        does not exist.
+        """
+
+
+def open_root(url: str) -> Root:
+    """Return the state root at `url`: a local path (`~` is expanded), or a URL of a registered
+    scheme. Nothing is created or contacted before the first use.
+
+    Raises UserError for any other scheme and for an invalid address.
+    """
+    if not url:
+        raise UserError("the state's location is empty; give a folder, for example ./state")
+    scheme, mark, _ = url.partition("://")
+    scheme = scheme.lower() if mark and "/" not in scheme else ""
+    if scheme in STORES:
+        module = import_module(STORES[scheme])
+    else:
+        from importlib.metadata import entry_points  # the search takes 40 ms
+
+        others = entry_points(group="regrow.stores")
+        if scheme not in others.names:
+            forms = " or ".join(f"{name}://" for name in (*filter(None, STORES), *others.names))
+            raise UserError(f"{redacted(url)}: no store for {scheme!r}; give a local path, {forms}")
+        module = others[scheme].load()
+    root: Root = module.open_root(url)
+    return root
 
 
 def gather_seconds(store: Store) -> float:
@@ -17,48 +93,3 @@ def gather_seconds(store: Store) -> float:
     write. 0 if writes cost nothing, as in a folder.
     """
     return float(getattr(store, "gather_seconds", 0.0))
-
-
-def open_store(url: str) -> Store:
-    """Return the store at `url`: a local path (`~` is expanded), a `file://` or an `s3://` URL.
-    Nothing is created or contacted before the first use.
-
-    Raises UserError for any other scheme and for an invalid URL.
-    """
-    if not url:
-        raise UserError("the state's location is empty; give a folder, for example ./state")
-    if url.startswith("s3://"):
-        from regrow.infra.stores.s3 import open_s3
-
-        return open_s3(url)
-    return LocalStore(local_path(url))
-
-
-def local_path(url: str) -> Path:
-    """Return the folder at a local path (`~` is expanded) or a `file://` URL.
-
-    Raises UserError for a URL of another scheme, for one with more than a path, and for the `~` of
-    a user without a home.
-    """
-    scheme, mark, _ = url.partition("://")
-    if not mark or "/" in scheme:
-        try:
-            return Path(url).expanduser()
-        except RuntimeError as error:
-            raise UserError(f"{url}: {error}; write the whole path") from None
-    parts = urlsplit(url)
-    if parts.scheme != "file":
-        raise UserError(
-            f"{url}: no store for {parts.scheme!r}; give a local path, file:// or s3://"
-        )
-    if parts.netloc not in {"", "localhost"} or not parts.path:
-        raise UserError(
-            f"{url}: a file URL has three slashes and an absolute path, for example"
-            " file:///srv/state"
-        )
-    if parts.query or parts.fragment:
-        raise UserError(
-            f"{url}: in a file URL a ? is written %3F and a # is written %23; or give the path as"
-            " it is"
-        )
-    return Path(unquote(parts.path))

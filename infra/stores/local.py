@@ -1,5 +1,5 @@
-"""Durable state in a local folder, or one mounted by every node. Nothing else writes into that
-folder.
+"""Durable state in a local folder, or one mounted by every node: `LocalRoot` is the folder,
+`LocalStore` the folder of an experiment in it. Nothing else writes there.
 
 An object is prepared in `<root>/.tmp/`, made durable, and then published under its key by a hard
 link, which fails if the key is taken: one system call is both the conditional create and the
@@ -13,13 +13,15 @@ import errno
 import io
 import os
 import shutil
+import stat
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
 
 from regrow.infra.machine.naming import UNSUPPORTED, NoSuchStep, publish
 from regrow.infra.stores.keys import RESERVED, check_key, check_prefix
@@ -43,6 +45,106 @@ _UNUSABLE = {
     errno.ELOOP,
 }
 _PASSING = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class LocalRoot:
+    """`Root` in a folder, which is absolute. Several machines may mount it, which is not known."""
+
+    endpoint = ""
+    shared = metered = False
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.url = folder, str(folder)
+
+    def store(self, experiment: str) -> LocalStore:
+        return LocalStore(self._folder / experiment)
+
+    def experiments(self, known: Collection[str] = ()) -> list[str]:
+        # A driver that was killed before its first write leaves an empty log folder: there is
+        # nothing to resume.
+        try:
+            return sorted(
+                p.name
+                for p in self._folder.iterdir()
+                if (p / "log").is_dir() and any((p / "log").iterdir())
+            )
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise unusable(self._folder, "read", error) from error
+
+    def has(self, experiment: str) -> bool:
+        return experiment in self.experiments()
+
+    def size(self, experiment: str) -> tuple[int, int]:
+        count = size = 0
+        for folder, _, files in os.walk(self._folder / experiment):
+            for file in files:
+                with suppress(OSError):  # deleted meanwhile
+                    count, size = count + 1, size + os.lstat(os.path.join(folder, file)).st_size
+        return count, size
+
+    def prove(self) -> None:
+        """See Root. A root that exists keeps its permissions, as a team may share it on purpose."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise unusable(self._folder, "written", error) from error
+
+
+def open_root(url: str) -> LocalRoot:
+    """Return the root in the folder at a local path or a `file://` URL. Raises UserError for an
+    impossible place.
+    """
+    root = _path(url)
+    try:
+        root = root.resolve()
+        str(root).encode()
+        if not stat.S_ISDIR(root.stat().st_mode):
+            raise UserError(
+                f"the state root {root} is not a folder; choose another with --state or"
+                " REGROW_STATE"
+            )
+    except FileNotFoundError:
+        if not root.is_absolute():  # the current folder was deleted
+            raise UserError(
+                f"{url}: the folder in which you are is gone; go to another, or name the whole path"
+            ) from None
+    except UnicodeEncodeError:
+        name = os.fsencode(root).decode(errors="backslashreplace")
+        raise UserError(
+            f"the state root {name}: its path is not UTF-8, as MLflow has all paths; rename it"
+        ) from None
+    except OSError as error:
+        raise unusable(root, "used", error) from error
+    return LocalRoot(root)
+
+
+def _path(url: str) -> Path:
+    """Return the path in an address: `~` is expanded, a URL is decoded."""
+    if not url.lower().startswith("file://"):
+        try:
+            return Path(url).expanduser()
+        except RuntimeError as error:
+            raise UserError(f"{url}: {error}; write the whole path") from None
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"} or not parts.path:
+        raise UserError(
+            f"{url}: a file URL has three slashes and an absolute path, for example"
+            " file:///srv/state"
+        )
+    if parts.query or parts.fragment:
+        raise UserError(
+            f"{url}: in a file URL a ? is written %3F and a # is written %23; or give the path as"
+            " it is"
+        )
+    return Path(unquote(parts.path))
+
+
+def unusable(root: Path | str, what: str, error: OSError) -> UserError:
+    """Return the error for a folder of state that cannot be used, read or written."""
+    hint = "choose another with --state or REGROW_STATE"
+    return UserError(f"the state root {root} cannot be {what} ({error.strerror}); {hint}")
 
 
 class LocalStore:

@@ -1,13 +1,43 @@
-"""A store in memory, for tests and simulations. Its content ends with its process."""
+"""A store in memory, for tests and simulations. Its content ends with its process, so it has no
+scheme.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from regrow.infra.stores.keys import check_key, check_prefix
 from regrow.tasks.ports.store import Exists, Missing
+
+
+class MemoryRoot:
+    """`Root` in a dict."""
+
+    url, endpoint = "memory://", ""
+    shared = metered = False
+
+    def __init__(self) -> None:
+        self._stores: defaultdict[str, MemoryStore] = defaultdict(MemoryStore)
+
+    def store(self, experiment: str) -> MemoryStore:
+        return self._stores[experiment]
+
+    def experiments(self, known: Collection[str] = ()) -> list[str]:
+        return sorted(name for name, store in self._stores.copy().items() if store.list("log/"))
+
+    def has(self, experiment: str) -> bool:
+        return experiment in self.experiments()
+
+    def size(self, experiment: str) -> tuple[int, int]:
+        store = self.store(experiment)
+        sizes = [len(store.read(key)) for key in store.list("")]
+        return len(sizes), sum(sizes)
+
+    def prove(self) -> None:
+        """See Root. A dict needs no proof."""
 
 
 class MemoryStore:

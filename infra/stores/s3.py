@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
@@ -26,6 +26,48 @@ from regrow.tasks.ports.store import Exists, Missing, Unavailable
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _ENDPOINT = re.compile(r"https?://[^/?#@\s]+/?")
 T = TypeVar("T")
+_proven: set[tuple[str, str]] = set()
+"""URL and endpoint of the roots that this process has proved writable."""
+
+
+class S3Root:
+    """`Root` in a bucket. Each request begins with a store for which nothing has worked yet."""
+
+    shared = metered = True
+
+    def __init__(self, url: str) -> None:
+        self.url = _url(*_parsed(url))
+        self.endpoint = (
+            os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        )
+
+    def store(self, experiment: str) -> S3Store:
+        return open_s3(self.url).below(experiment)
+
+    def experiments(self, known: Collection[str] = ()) -> list[str]:
+        root = open_s3(self.url)
+        return [name for name in root.folders() if name in known or root.holds_any(f"{name}/log/")]
+
+    def has(self, experiment: str) -> bool:
+        try:
+            return open_s3(self.url).holds_any(f"{experiment}/log/")
+        except ValueError:  # no valid name
+            return False
+
+    def size(self, experiment: str) -> tuple[int, int]:
+        """See Root. Takes one request per thousand objects."""
+        return self.store(experiment).size()
+
+    def prove(self) -> None:
+        """See Root. Raises UserError for a server that overwrites objects."""
+        if (self.url, self.endpoint) not in _proven:
+            open_s3(self.url).prove()
+            _proven.add((self.url, self.endpoint))
+
+
+def open_root(url: str) -> S3Root:
+    """Return the root at `s3://bucket/prefix`. Raises UserError for an invalid URL."""
+    return S3Root(url)
 
 
 class S3Store:
@@ -162,7 +204,7 @@ def open_s3(url: str) -> S3Store:
     that the store takes it to workers with another environment. Raises UserError for an invalid
     URL.
     """
-    place, prefix = parse_s3(url)
+    place, prefix = _parsed(url)
     asked = (
         {}
         if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
@@ -175,7 +217,21 @@ def open_s3(url: str) -> S3Store:
     return S3Store(Place(bucket=place.bucket, endpoint=endpoint, region=region), prefix)
 
 
-def parse_s3(url: str) -> tuple[Place, str]:
+def is_s3(text: str) -> bool:
+    """Return whether a text is the URL of a bucket, or of something in one."""
+    return text.startswith("s3://")
+
+
+def in_bucket(url: str) -> tuple[S3Store, str]:
+    """Return the store of the whole bucket in a URL, and the rest of the URL's path: a key, or a
+    pattern of keys. The options after a ? are those of `open_s3`.
+    """
+    address, mark, options = url.partition("?")
+    bucket, _, rest = address.removeprefix("s3://").partition("/")
+    return open_s3(f"s3://{bucket}{mark}{options}"), rest
+
+
+def _parsed(url: str) -> tuple[Place, str]:
     """Return the place (bucket and endpoint) and the prefix in a URL. Raises UserError."""
     form = "write s3://bucket/prefix, or s3://bucket/prefix?endpoint_url=http://host:port"
     parts = urlsplit(url)
@@ -202,7 +258,7 @@ def parse_s3(url: str) -> tuple[Place, str]:
     return Place(bucket=parts.netloc, endpoint=endpoint.rstrip("/") or None), prefix
 
 
-def s3_url(place: Place, prefix: str) -> str:
+def _url(place: Place, prefix: str) -> str:
     """Return the URL of a place, in its canonical form."""
     path = f"/{prefix}" if prefix else ""
     return f"s3://{place.bucket}{path}" + (

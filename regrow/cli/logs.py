@@ -65,7 +65,7 @@ def logs(
             tell(_json(number, line) if as_json else _text(line), flush=follow)
         if found.over or found.damage is not None or not goes_on:
             break
-        time.sleep(REMOTE_LOOK_SECONDS if places.remote else LOOK_SECONDS)
+        time.sleep(REMOTE_LOOK_SECONDS if places.storage.metered else LOOK_SECONDS)
     if found.damage is not None:
         raise found.damage
     if not found.lines and not as_json:

@@ -79,13 +79,13 @@ def ls(
     tags, last note.
     """
     places = Places.at(state)
-    if sort is SortKey.SIZE and places.remote and not size:
+    if sort is SortKey.SIZE and places.storage.metered and not size:
         raise UserError(f"--sort size: what is in {places.root} is only measured with --size")
     found: list[Listed] = []
     damaged: list[CorruptLog] = []
     for name in places.experiments():
         try:
-            one = _listed(places, name, size=size or not places.remote)
+            one = _listed(places, name, size=size or not places.storage.metered)
         except CorruptLog as error:
             damaged.append(error)
             one = Listed(name=name, status="damaged")
@@ -131,15 +131,19 @@ def _listed(places: Places, name: str, *, size: bool) -> Listed:
         store = places.known(name)
         history = replay(store, name)
     except HalfRemoved:
-        return Listed(name=name, status="half-removed", size=places.size(name)[1] if size else None)
+        return Listed(
+            name=name, status="half-removed", size=places.storage.size(name)[1] if size else None
+        )
     if history.created is None:
-        return Listed(name=name, status="empty", size=places.size(name)[1] if size else None)
+        return Listed(
+            name=name, status="empty", size=places.storage.size(name)[1] if size else None
+        )
     return Listed(
         name=name,
         status=summaries.status(history, alive=runs(places, name)),
         history=history,
         notes=notes.read(store),
-        size=places.size(name)[1] if size else None,
+        size=places.storage.size(name)[1] if size else None,
     )
 
 

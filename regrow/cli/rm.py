@@ -56,7 +56,7 @@ def _estate(places: Places, name: str) -> str:
     """Describe it: 'digits: finished, 10 trials, 1.2 MB in 153 objects, last heard of 3
     days ago'.
     """
-    objects, size = places.size(name)
+    objects, size = places.storage.size(name)
     held = f"{disk.size(size)} in {objects:,} object{text.ends(objects)}"
     if places.removal_begun(name):
         return f"{name}: half-removed, {held} are left"

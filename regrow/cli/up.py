@@ -118,9 +118,11 @@ def _start_s3(place: Path, port: int | None, say: Callable[[str], None], *, name
     """Start the S3 server, print how to use it, and configure this process for it; return its state
     root.
     """
+    from regrow.infra.stores.s3 import is_s3
+
     server, new = s3_server.start(place, port=port)
     root = os.environ.get("REGROW_STATE", "")
-    root = root if root.startswith("s3://") else f"s3://{server.bucket}"
+    root = root if is_s3(root) else f"s3://{server.bucket}"
     say(
         f"# S3 {'serves' if new else 'serves already'} at {server.endpoint}, on loopback only; its"
         f" data is in {server.folder}"

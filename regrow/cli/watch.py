@@ -103,7 +103,7 @@ def _begun(places: Places, name: str, console: Console, *, quiet: bool) -> Store
                         f"{missing}; waiting for it, Ctrl-C ends that", markup=False, soft_wrap=True
                     )
                 told = True
-            time.sleep(SIGNS_SECONDS[places.remote])
+            time.sleep(SIGNS_SECONDS[places.storage.metered])
     except KeyboardInterrupt:
         return None
 
@@ -129,7 +129,7 @@ class _Presence:
         now = time.monotonic()
         due = (
             now - self._heard > SILENT_SECONDS
-            and now - (self._asked or 0.0) > SIGNS_SECONDS[self._places.remote]
+            and now - (self._asked or 0.0) > SIGNS_SECONDS[self._places.storage.metered]
         )
         if self._asked is None or due:
             self._asked = now
@@ -150,7 +150,7 @@ def _follow(
 ) -> History | None:
     """Follow the log until the experiment has ended; None if the reader of the events has gone."""
     follower = Follower(store)
-    pause = REMOTE_SECONDS[0] if places.remote else LOCAL_SECONDS
+    pause = REMOTE_SECONDS[0] if places.storage.metered else LOCAL_SECONDS
     presence, first = _Presence(places, name), True
     if events is not None:
         viewer.skip(0)
@@ -183,7 +183,7 @@ def _follow(
             return None
         _tell(viewer, banner)
         viewer.progress()
-        if places.remote:
+        if places.storage.metered:
             pause = REMOTE_SECONDS[0] if segments else min(REMOTE_SECONDS[1], pause * 1.5)
         time.sleep(pause)
 

@@ -37,7 +37,7 @@ def test_an_experiment_in_a_bucket_is_removed_in_batches_and_shown_as_half_remov
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda n: store.create(f"blobs/0/1/{n:03d}", b"x" * 10), range(110)))
     notes.add(store, "", tags=["old"])
-    assert places.size("kinds")[0] == 112
+    assert places.storage.size("kinds")[0] == 112
     batches: list[int] = []
     together = S3Store.delete
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from regrow.infra.local import s3_server
-from regrow.infra.stores import open_store
+from regrow.infra.stores import open_root
 from regrow.infra.stores.s3 import S3Store
 from regrow.infra.stores.s3_session import Place
 from regrow.tasks.errors import UserError
@@ -138,13 +138,13 @@ def test_a_server_that_overwrites_is_refused_before_anything_is_trusted_to_it(pr
 )
 def test_a_url_that_names_no_place_is_refused(url: str) -> None:
     with pytest.raises(UserError, match=re.escape(url)):
-        open_store(url)
+        open_root(url)
 
 
 def test_a_url_with_a_secret_is_refused_and_not_repeated() -> None:
     for url in ("s3://AKIA:hush@bucket/x", "s3://bucket/x?endpoint_url=http://AKIA:hush@host"):
         with pytest.raises(UserError, match="no credentials") as caught:
-            open_store(url)
+            open_root(url)
         assert "hush" not in str(caught.value)
 
 
@@ -174,8 +174,8 @@ def test_what_is_larger_than_memory_streams_both_ways(
         for _ in range(size >> 20):
             file.write(os.urandom(1 << 20))
     code = (
-        "import resource, sys; from pathlib import Path; from regrow.infra.stores import open_store\n"
-        "store = open_store(sys.argv[1]); store.create('small', b'')\n"
+        "import resource, sys; from pathlib import Path; from regrow.infra.stores.s3 import open_s3\n"
+        "store = open_s3(sys.argv[1]); store.create('small', b'')\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
         "before = peak(); store.create('k', Path(sys.argv[2])); store.fetch('k', Path(sys.argv[3])); print(peak() - before)"
     )

@@ -199,8 +199,8 @@ def test_a_server_that_takes_no_bytes_is_given_up_in_time(environment: pytest.Mo
 
 def test_an_interrupted_call_ends_and_the_store_can_still_be_used(proxy: Proxy) -> None:
     code = (
-        "import os, signal, sys, threading; from regrow.infra.stores import open_store\n"
-        "store = open_store(sys.argv[1])\n"
+        "import os, signal, sys, threading; from regrow.infra.stores.s3 import open_s3\n"
+        "store = open_s3(sys.argv[1])\n"
         "threading.Timer(2.0, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
         "try: store.read('k')\n"
         "except KeyboardInterrupt: print('interrupted', store.list(''))"

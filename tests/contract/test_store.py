@@ -20,20 +20,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from regrow.infra.stores import open_store
 from regrow.infra.stores.keys import RESERVED
 from regrow.infra.stores.local import STALE_S, LocalStore
 from regrow.infra.stores.memory import MemoryStore
-from regrow.infra.stores.s3 import S3Store
+from regrow.infra.stores.s3 import S3Store, open_s3
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Store, StoreError, Unavailable
 
 ADAPTERS: dict[str, Callable[[str], Store]] = {
     "memory": lambda _: MemoryStore(),
-    "local": open_store,
-    "local-without-hard-links-or-renames": open_store,
-    "local-over-two-disks": open_store,
-    "s3": open_store,
+    "local": lambda folder: LocalStore(Path(folder)),
+    "local-without-hard-links-or-renames": lambda folder: LocalStore(Path(folder)),
+    "local-over-two-disks": lambda folder: LocalStore(Path(folder)),
+    "s3": open_s3,
 }
 
 
@@ -369,17 +368,3 @@ def test_an_unwritable_folder_is_the_users_error(tmp_path: Path) -> None:
 def test_a_store_goes_to_other_processes_by_pickle(tmp_path: Path) -> None:
     LocalStore(tmp_path).create("k", b"x")
     assert pickle.loads(pickle.dumps(LocalStore(tmp_path))).read("k") == b"x"
-
-
-def test_open_store_takes_paths_and_file_urls_and_creates_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "my state"
-    open_store(str(folder)).list("")
-    assert not folder.exists()
-    open_store(str(folder)).create("k", b"x")
-    assert open_store(folder.as_uri()).read("k") == b"x"
-
-
-@pytest.mark.parametrize("url", ["", "gs://bucket", "file://host/x"])
-def test_open_store_refuses_what_it_cannot_serve(url: str) -> None:
-    with pytest.raises(UserError, match=url or "empty"):
-        open_store(url)

@@ -286,7 +286,9 @@ def test_up_serves_until_down_and_keeps_what_is_in_it(desk: Desk) -> None:
             line for line in said.splitlines() if line.startswith("export ")
         ]
         desk.environment |= exports
-        store = "import sys; from regrow.infra.stores import open_store; store = open_store(sys.argv[1]); "
+        store = (
+            "import sys; from regrow.infra.stores.s3 import open_s3; store = open_s3(sys.argv[1]); "
+        )
         python(desk, store + "store.create('k', b'kept')", f"{exports['REGROW_STATE']}/x")
         port = int(exports["AWS_ENDPOINT_URL_S3"].rpartition(":")[2])
         assert listening(range(port, port + 5)) | listening(

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.stores import open_store
+from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
 from tests.system.answered import CLIENTS, MODELS, Load, Server
 from tests.system.conftest import Desk, await_no_process, desk_in
@@ -253,7 +253,7 @@ def test_a_better_checkpoint_is_a_canary_first_and_takes_over_if_it_does_as_well
 def test_the_state_may_be_in_a_bucket_and_ctrl_c_is_a_good_end(s3: str, tmp_path: Path) -> None:
     with desk_in(tmp_path) as desk:
         (desk.folder / "serve.py").write_text(MODELS)
-        kept = Kept(open_store(f"{s3}/kept"))
+        kept = Kept(Places.at(s3).store("kept"))
         kept.best(0.5)
         aws = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
         server = Server.start(desk, "--follow", "--state", s3, **aws)

@@ -21,7 +21,7 @@ from regrow.infra.prefect import records
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import read_spec
-from regrow.infra.stores import open_store
+from regrow.infra.stores.local import LocalStore
 from regrow.search.events import encode
 from regrow.tasks.errors import UserError
 from tests.unit.simulated import created, opened
@@ -50,7 +50,7 @@ def test_every_name_is_a_place_for_state_and_for_databases(
     places = Places.at(str(tmp_path / name))
     places.store("x").create("log/1", b"one")
     assert places.experiments() == ["x"]
-    assert open_store(places.address("x")).read("log/1") == b"one"
+    assert LocalStore(Path(places.address("x"))).read("log/1") == b"one"
     assert Places.at((tmp_path / name).as_uri()) == places
     places.services.mkdir()
     engine = create_engine(places.mlflow_uri)
@@ -59,6 +59,23 @@ def test_every_name_is_a_place_for_state_and_for_databases(
     engine.dispose()
     assert [file.name for file in places.services.iterdir()] == ["mlflow.db"]
     assert sqlite.file_of(places.mlflow_uri) == places.services / "mlflow.db"
+
+
+@pytest.mark.parametrize(
+    ("state", "endpoint", "name"),
+    [
+        ("s3://bucket/p", "", "bucket-9ed3a6072c00"),
+        ("s3://bucket//p/", "http://127.0.0.1:9000", "bucket-7e534941caea"),
+        ("s3://bucket/p?endpoint_url=http://h:1", "", "bucket-20c35510f06f"),
+    ],
+)
+def test_the_services_of_a_bucket_stay_in_the_folder_in_which_they_were(
+    state: str, endpoint: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGROW_HOME", str(tmp_path))
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    assert Places.at(state).common == tmp_path / name
 
 
 @pytest.mark.parametrize(

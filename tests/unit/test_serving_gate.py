@@ -113,7 +113,7 @@ def test_who_follows_waits_for_a_metric_until_a_trial_is_done_without_it(
 
     def follow() -> None:
         try:
-            found.follow(stop, remote=False)
+            found.follow(stop, metered=False)
         except UserError as error:
             raised.append(error)
 

@@ -103,7 +103,7 @@ class StateCache:
 
     def _list(self) -> None:
         with self._listing:
-            if time.monotonic() - self._listed < LIST_SECONDS[self.places.remote]:
+            if time.monotonic() - self._listed < LIST_SECONDS[self.places.storage.metered]:
                 return
             try:
                 names = self.places.experiments(known=self._watched)

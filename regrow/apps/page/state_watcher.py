@@ -92,7 +92,7 @@ class StateWatcher:
     def noted(self) -> notes.Notes:
         """Return its notes, as of a few seconds ago."""
         now = time.monotonic()
-        if now - self._noted > NOTES_SECONDS[self._places.remote]:
+        if now - self._noted > NOTES_SECONDS[self._places.storage.metered]:
             self._noted = now
             try:
                 self._notes = notes.read(self._store)
@@ -169,7 +169,9 @@ class StateWatcher:
     def _pause(self, status: str) -> float:
         if status == "damaged":
             return DAMAGED_SECONDS
-        return (LOOK_SECONDS if status == "running" else ENDED_SECONDS)[self._places.remote]
+        return (LOOK_SECONDS if status == "running" else ENDED_SECONDS)[
+            self._places.storage.metered
+        ]
 
     def _say(self, status: str, trouble: str) -> None:
         self.summary = Summary(name=self.name, status=status, trouble=trouble)

@@ -312,7 +312,7 @@ class Following:
                 )
             raise UserCodeError(why, self.last.trace) if self.last.trace else UserError(why)
 
-    def follow(self, stop: threading.Event, *, remote: bool) -> None:
+    def follow(self, stop: threading.Event, *, metered: bool) -> None:
         """Serve the log's changes until `stop` is set; a problem is logged once and retried.
 
         Raises UserError for a gate on a metric that the experiment does not have.
@@ -320,7 +320,7 @@ class Following:
         trouble = ""
         fresh = True
         while not stop.is_set():
-            pause, before = LOOK_SECONDS[remote], trouble
+            pause, before = LOOK_SECONDS[metered], trouble
             try:
                 if self.read() or fresh or before:
                     self.settle(stop)

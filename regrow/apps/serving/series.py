@@ -150,10 +150,10 @@ class Series:
                 " for one"
             )
 
-    def follow(self, stop: threading.Event, *, remote: bool) -> None:
+    def follow(self, stop: threading.Event, *, metered: bool) -> None:
         """Serve the state's changes until `stop` is set; a problem is logged once and retried."""
         while not stop.is_set():
-            pause, trouble = one.LOOK_SECONDS[remote], ""
+            pause, trouble = one.LOOK_SECONDS[metered], ""
             try:
                 self.look(stop)
             except (RegrowError, UserError, OSError) as error:

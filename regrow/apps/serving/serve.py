@@ -149,7 +149,7 @@ def serve(places: Places, asked: ServeRequest, standing: ServingStatus | None = 
                 standing=standing,
             )
         if asked.follow:
-            following.follow(stop, remote=places.remote)
+            following.follow(stop, metered=places.storage.metered)
         else:
             following.once(stop)
 

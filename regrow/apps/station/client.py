@@ -170,7 +170,7 @@ def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places:
                     # If the driver reported its end, nothing was left to do.
                     return said.last is not None
             if not more:
-                _wait(said.over, LOOK_SECONDS[places.remote])
+                _wait(said.over, LOOK_SECONDS[places.storage.metered])
     if said.last.error == "interrupted":
         raise KeyboardInterrupt
     said.last.raise_it()
@@ -201,7 +201,7 @@ def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> 
                     raise RegrowError(f"the station of {places.root} is gone; {alone}")
                 looked = time.monotonic()
             if not more:
-                time.sleep(LOOK_SECONDS[places.remote])
+                time.sleep(LOOK_SECONDS[places.storage.metered])
 
 
 def _look(follower: Follower, viewer: Viewer) -> bool:

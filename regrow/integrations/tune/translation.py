@@ -8,7 +8,6 @@ import datetime as dt
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from regrow.integrations.tune.hyperopt_space import is_hyperopts
@@ -97,8 +96,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         options["retries"] = {"error": "unlimited" if failures < 0 else failures}
     # Tune's default is a folder in the user's home.
     if run.storage_path and run.storage_path != type(run)().storage_path:
-        place = str(run.storage_path)
-        options["state"] = place if "://" in place else str(Path(place).expanduser())
+        options["state"] = str(run.storage_path)
     said += [
         f"TuneConfig: {key} is not used: trials have numbers"
         for key in _INERT

@@ -119,7 +119,7 @@ class EndingsTrigger:
     """Trigger on the endings of an experiment, or of a schedule's experiments."""
 
     def __init__(self, places: Places, name: str) -> None:
-        self.interval = S3_SECONDS if places.remote else LOCAL_SECONDS
+        self.interval = S3_SECONDS if places.storage.metered else LOCAL_SECONDS
         self._places, self._name = places, name
 
     def look(self, cursor: Cursor) -> Looked:

@@ -21,6 +21,7 @@ from uuid import uuid4
 from regrow.apps.station.triggers.journal import Cursor
 from regrow.apps.station.triggers.payloads import is_unicode
 from regrow.apps.station.triggers.trigger import GIVEN, Step, since
+from regrow.infra.stores.s3 import in_bucket, is_s3
 from regrow.tasks.errors import UserError
 
 SETTLE_SECONDS = 60.0
@@ -109,11 +110,6 @@ def told(there: Mapping[str, Found], paths: list[str]) -> dict[str, Any]:
     return {"files": files}
 
 
-def is_remote(pattern: str) -> bool:
-    """Return whether the pattern names objects in S3."""
-    return pattern.startswith("s3://")
-
-
 def listed(pattern: str) -> dict[str, Found] | None:
     """Return the current matches of a pattern: paths, or URLs of objects.
 
@@ -121,7 +117,7 @@ def listed(pattern: str) -> dict[str, Found] | None:
     matches any folders. None if unknown, because the folder that the pattern begins with does not
     exist. Raises OSError, StoreError or UserError.
     """
-    return _objects(pattern) if is_remote(pattern) else _files(pattern)
+    return _objects(pattern) if is_s3(pattern) else _files(pattern)
 
 
 def _files(pattern: str) -> dict[str, Found] | None:
@@ -172,11 +168,7 @@ def _base(pattern: str) -> Path:
 def _objects(pattern: str) -> dict[str, Found]:
     from fsspec.utils import glob_translate
 
-    from regrow.infra.stores.s3 import open_s3
-
-    # The options are an endpoint_url, as in the address of a state root.
-    address, mark, options = pattern.partition("?")
-    bucket, _, wanted = address.removeprefix("s3://").partition("/")
+    store, wanted = in_bucket(pattern)
     if not wanted:
         raise UserError(
             f"{pattern}: this is a bucket; write s3://bucket/prefix/*.parquet, or s3://bucket/prefix/"
@@ -186,9 +178,8 @@ def _objects(pattern: str) -> dict[str, Found]:
     matches = re.compile(
         re.escape(wanted.rstrip("/")) + "(/.+)?" if whole else glob_translate(wanted)
     )
-    store = open_s3(f"s3://{bucket}{mark}{options}")
     return {
-        f"s3://{bucket}/{key}": Found(mark=etag, size=size, modified=modified)
+        f"{store}{key}": Found(mark=etag, size=size, modified=modified)
         for key, etag, size, modified in store.details(
             wanted.rstrip("/") if whole else wanted[:plain]
         )
@@ -200,7 +191,7 @@ class FilesTrigger:
     """Trigger on new and changed files of one pattern."""
 
     def __init__(self, pattern: str, settle: float = SETTLE_SECONDS) -> None:
-        self.interval = S3_SECONDS if is_remote(pattern) else LOCAL_SECONDS
+        self.interval = S3_SECONDS if is_s3(pattern) else LOCAL_SECONDS
         self._pattern = pattern
         self._settling = Settling(seen={}, settle=settle)
 

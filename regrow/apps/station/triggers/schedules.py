@@ -13,9 +13,10 @@ from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTag
 
 from regrow.apps.station.triggers.endings import EndingsTrigger
 from regrow.apps.station.triggers.events import EventsTrigger
-from regrow.apps.station.triggers.files import SETTLE_SECONDS, FilesTrigger, is_remote
+from regrow.apps.station.triggers.files import SETTLE_SECONDS, FilesTrigger
 from regrow.apps.station.triggers.trigger import Trigger
 from regrow.infra.state.places import Places
+from regrow.infra.stores.s3 import is_s3
 from regrow.search.durations import seconds
 
 TAG = "regrow"
@@ -52,7 +53,7 @@ class Schedule:
         the folder of the specification.
         """
         given = self.when.get(kind)
-        if not isinstance(given, str) or kind != "files" or is_remote(given):
+        if not isinstance(given, str) or kind != "files" or is_s3(given):
             return given if isinstance(given, str) else None
         return os.path.join(self.folder, os.path.expanduser(given))
 
