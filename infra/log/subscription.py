@@ -1,8 +1,7 @@
 """Following a log: the one loop of all that read its new segments as they come.
 
-How often a log is polled, what a follower is told of an unreachable one, and how the rest is read
-at the end are decided here. Where a log is read is a `Source`; what its events mean is the
-follower's own matter.
+Decides how often a log is polled, how an unreachable one is reported, and how the rest is read at
+the end. Where a log is read is a `Source`; what its events mean is the follower's own matter.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -134,27 +133,40 @@ class Subscription:
             return Batch(segments=[], trouble=error)
         return Batch(segments=segments, more=self._source.more)
 
-    @contextmanager
     def in_background(
         self, take: Callable[[Batch], object], name: str, *, patience: float | None = None
-    ) -> Iterator[threading.Thread]:
-        """Call `take` with each batch, in a thread of this name, within the block. Its end waits up
-        to `patience` seconds for the rest; None: as long as that takes.
-
-        An error ends the thread and is only logged: what is followed must not end with its reader.
+    ) -> AbstractContextManager[threading.Thread]:
+        """Call `take` with each batch within the block; its end waits for the rest. See
+        `background`.
         """
 
         def run() -> None:
-            try:
-                for batch in self:
-                    take(batch)
-            except Exception:
-                logging.getLogger(__name__).info("%s follows the log no more", name, exc_info=True)
+            for batch in self:
+                take(batch)
 
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        thread.start()
+        return background(run, name, self._stop, patience)
+
+
+@contextmanager
+def background(
+    run: Callable[[], None], name: str, stop: threading.Event, patience: float | None = None
+) -> Iterator[threading.Thread]:
+    """Run a follower in a thread of this name within the block. Its end sets `stop`, and waits up
+    to `patience` seconds for the thread; None: as long as it takes.
+
+    An error ends the thread and is only logged: what is followed must not end with its follower.
+    """
+
+    def guarded() -> None:
         try:
-            yield thread
-        finally:
-            self._stop.set()
-            thread.join(patience)
+            run()
+        except Exception:
+            logging.getLogger(__name__).info("%s follows the log no more", name, exc_info=True)
+
+    thread = threading.Thread(target=guarded, name=name, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        stop.set()
+        thread.join(patience)

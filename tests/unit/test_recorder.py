@@ -100,7 +100,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Coordinat
         [[created(), opened(1.0)], [Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a"})]]
     )
     monkeypatch.setattr(ray, "get_actor", lambda _: coordinator)
-    monkeypatch.setattr(ray, "get", lambda answer: answer)
+    monkeypatch.setattr(ray, "get", lambda answer, **_: answer)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     return coordinator, Recorder(
         "coordinator", Places(root=str(tmp_path)), "simulated", uri, str(tmp_path / "artifacts")
