@@ -21,20 +21,20 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from regrow.flows.recording import ending
 from regrow.infra.log.reading import replay
 from regrow.infra.log.rows import reports
-from regrow.infra.log.subscription import Pace, Subscription
+from regrow.infra.log.subscription import Subscription
 from regrow.infra.mlflow.in_trial import Tracked
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
-from regrow.infra.ray.coordinator_log import CoordinatorGone, CoordinatorLog
+from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.events import Began, Created, Opened, decode
 from regrow.search.history import History, specification
 from regrow.tasks.errors import RegrowError
 
-PACE = Pace(0.5)
-"""Between two writes, which merge many small updates of a trial into one larger transaction."""
+GATHER_SECONDS = (0.5, 0.5)
+"""Pace of the writes, which merge many small updates of a trial into one larger transaction."""
 NEWS_SECONDS = 10.0
 """Seconds that the coordinator holds an answer back until there is news."""
 RETRY_SECONDS = 5.0
@@ -156,7 +156,7 @@ class Recorder:
             except SinkRefused as error:
                 self._give_up(str(error))
                 return
-            except CoordinatorGone as error:
+            except RegrowError as error:  # the coordinator is gone
                 self._give_up(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - reported here, as nothing else sees what ends this thread
@@ -173,8 +173,8 @@ class Recorder:
         cursor, warming = sink.load().cursor or 0, ending.warming_up()
         self._loaded = True
         log = CoordinatorLog(self._coordinator, NEWS_SECONDS)
-        for batch in Subscription(log, PACE, self._done, wake=self._hurry):
-            if self._done.is_set():
+        for batch in Subscription(log, GATHER_SECONDS, self._done, wake=self._hurry):
+            if batch.last:
                 return
             for number, lines in batch.segments:
                 for line in lines:

@@ -1,7 +1,7 @@
 """Following a log: the one loop of all that read its new segments as they come.
 
-Decides how often a log is polled, how an unreachable one is reported, and how the rest is read at
-the end. Where a log is read is a `Source`; what its events mean is the follower's own matter.
+Decides when a log is polled, how an unreachable one is reported, and how the rest is read at the
+end. Where a log is read is a `Source`; what its events mean is the follower's own matter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,8 @@ from regrow.tasks.ports.store import Unavailable
 
 GROWTH = 1.5
 """Factor by which the wait grows with each poll without news."""
+Pace = tuple[float, float]
+"""Seconds between two polls: after news, and at most, after a while without."""
 
 
 class Source(Protocol):
@@ -38,42 +40,17 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Seconds between two polls."""
-
-    soon: float
-    """After news."""
-    late: float | None = None
-    """At most, after a while without news; None: as after news."""
-    trouble: float | None = None
-    """While the log cannot be read; None: as without news."""
-
-
-class Backoff:
-    """The waits between polls. A wait ends at once when `wake` is set."""
-
-    def __init__(self, pace: Pace, wake: threading.Event) -> None:
-        self._pace, self._wake = pace, wake
-        self._pause = pace.soon
-
-    def wait(self, *, news: bool, trouble: bool = False) -> None:
-        """Wait until the next poll is due."""
-        pace = self._pace
-        late = pace.soon if pace.late is None else pace.late
-        self._pause = pace.soon if news else min(late, self._pause * GROWTH)
-        self._wake.wait(self._pause if pace.trouble is None or not trouble else pace.trouble)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """The result of one poll."""
 
     segments: Segments
     """New segments; empty if there are none."""
-    more: bool = False
+    more: bool
     """Whether the next batch exists already."""
-    trouble: Unavailable | None = None
+    last: bool
+    """Whether the subscription ends with it."""
+    trouble: Unavailable | None
     """Why the log cannot be read now, None if it can."""
 
     def events(self) -> Iterator[AnyEvent]:
@@ -94,14 +71,8 @@ def available(source: Source) -> Iterator[Segments]:
 class Subscription:
     """Yields a batch after each poll, also an empty one, until `stop` is set; then the rest.
 
-    A log that cannot be read now is polled again. Any other error of the source ends it.
-
-    Args:
-        source: the log.
-        pace: how often it is polled.
-        stop: ends the subscription; None: it is endless.
-        wake: ends a wait, without ending the subscription; None: `stop` does.
-
+    A log that cannot be read now is polled again. Any other error of the source ends it. A wait
+    ends at once when `wake` is set; None: when `stop` is set. `stop` None: it is endless.
     """
 
     def __init__(
@@ -111,62 +82,49 @@ class Subscription:
         stop: threading.Event | None = None,
         wake: threading.Event | None = None,
     ) -> None:
-        self._source = source
+        self._source, self._pace = source, pace
         self._stop = stop or threading.Event()
-        self._backoff = Backoff(pace, wake or self._stop)
+        self._wake = wake or self._stop
 
     def __iter__(self) -> Iterator[Batch]:
+        soon, late = self._pace
+        pause = soon
         while True:
-            rest = self._stop.is_set()
-            batch = self._next(rest=rest)
-            yield batch
-            if batch.more:
-                continue
-            if rest:
+            last, trouble = self._stop.is_set(), None
+            try:
+                segments = self._source.read(rest=last)
+            except Unavailable as error:
+                segments, trouble = [], error
+            more = trouble is None and self._source.more
+            last = last and not more
+            yield Batch(segments=segments, more=more, last=last, trouble=trouble)
+            if last:
                 return
-            self._backoff.wait(news=bool(batch.segments), trouble=batch.trouble is not None)
+            if not more:
+                pause = soon if segments else min(late, pause * GROWTH)
+                self._wake.wait(pause)
 
-    def _next(self, *, rest: bool) -> Batch:
-        try:
-            segments = self._source.read(rest=rest)
-        except Unavailable as error:
-            return Batch(segments=[], trouble=error)
-        return Batch(segments=segments, more=self._source.more)
-
+    @contextmanager
     def in_background(
         self, take: Callable[[Batch], object], name: str, *, patience: float | None = None
-    ) -> AbstractContextManager[threading.Thread]:
-        """Call `take` with each batch within the block; its end waits for the rest. See
-        `background`.
+    ) -> Iterator[threading.Thread]:
+        """Call `take` with each batch, in a thread of this name, within the block. Its end waits up
+        to `patience` seconds for the rest; None: as long as that takes.
+
+        An error ends the thread and is only logged: what is followed must not end with its reader.
         """
 
         def run() -> None:
-            for batch in self:
-                take(batch)
+            try:
+                for batch in self:
+                    take(batch)
+            except Exception:
+                logging.getLogger(__name__).info("%s follows the log no more", name, exc_info=True)
 
-        return background(run, name, self._stop, patience)
-
-
-@contextmanager
-def background(
-    run: Callable[[], None], name: str, stop: threading.Event, patience: float | None = None
-) -> Iterator[threading.Thread]:
-    """Run a follower in a thread of this name within the block. Its end sets `stop`, and waits up
-    to `patience` seconds for the thread; None: as long as it takes.
-
-    An error ends the thread and is only logged: what is followed must not end with its follower.
-    """
-
-    def guarded() -> None:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
         try:
-            run()
-        except Exception:
-            logging.getLogger(__name__).info("%s follows the log no more", name, exc_info=True)
-
-    thread = threading.Thread(target=guarded, name=name, daemon=True)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        stop.set()
-        thread.join(patience)
+            yield thread
+        finally:
+            self._stop.set()
+            thread.join(patience)

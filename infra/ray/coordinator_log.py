@@ -12,33 +12,17 @@ BUSY_SECONDS = 2.0
 """How long a coordinator may be late with an answer; then it is asked again."""
 
 
-class CoordinatorGone(RegrowError):
-    """The coordinator answers no more."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"the coordinator is gone: {self.why}"
-
-
 class CoordinatorLog:
-    """A Source. Each read waits up to `wait` seconds for a new segment.
-
-    Attributes:
-        after: number of the last segment that was read.
-        more: see Source.
-
+    """A Source, from the log's beginning. Each read waits up to `wait` seconds for a new segment.
+    `after`: the number of the last segment that was read.
     """
 
     def __init__(self, coordinator: Any, wait: float = 1.0) -> None:
         self._coordinator, self._wait = coordinator, wait
-        self.after = 0
-        self.more = False
+        self.after, self.more = 0, False
 
     def read(self, *, rest: bool = False) -> Segments:
-        """See Source. Raises CoordinatorGone."""
+        """See Source. Raises RegrowError if the coordinator is gone."""
         import ray
 
         wait = 0.0 if rest else self._wait
@@ -49,7 +33,7 @@ class CoordinatorLog:
         except ray.exceptions.GetTimeoutError:
             found = []
         except (ray.exceptions.RayError, cluster.ClusterLost) as error:
-            raise CoordinatorGone(str(error)) from error
+            raise RegrowError(f"the coordinator is gone: {error}") from error
         self.after = found[-1][0] if found else self.after
         self.more = full(found)
         return found

@@ -17,7 +17,7 @@ from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOpt
 from regrow.infra.log.follower import Follower, Vanished
 from regrow.infra.log.log import CorruptLog, Segments
 from regrow.infra.log.reading import fold
-from regrow.infra.log.subscription import Pace, Subscription
+from regrow.infra.log.subscription import Subscription
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
@@ -31,8 +31,8 @@ from regrow.show.live.text import ending, summary
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store, Unavailable
 
-PACES = (Pace(0.25), Pace(0.5, 2.0))
-"""How often the log is polled: in a folder, in a bucket."""
+LOOK_SECONDS = ((0.25, 0.25), (0.5, 2.0))
+"""Pace of the polls: in a folder, in a bucket."""
 SILENT_SECONDS = 2.0
 """After this time without events it is checked whether a driver runs the experiment."""
 SIGNS_SECONDS = (1.0, 10.0)
@@ -155,7 +155,7 @@ def _follow(
     presence, first = _Presence(places, name), True
     if events is not None:
         viewer.skip(0)
-    for batch in Subscription(Follower(store), PACES[places.remote]):
+    for batch in Subscription(Follower(store), LOOK_SECONDS[places.remote]):
         history, segments = viewer.board.history, batch.segments
         if batch.trouble is None:
             if first and segments and events is None:

@@ -16,7 +16,6 @@ from regrow.apps.serving import following as module
 from regrow.apps.serving.choosing import candidates, config_of
 from regrow.apps.serving.following import Checkpoints, Following, Wanted
 from regrow.apps.serving.messages import Chosen, Refused
-from regrow.infra.log.subscription import Pace
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Decided, Ended, Proposed, Saved, Started
 from regrow.tasks.errors import UserCodeError, UserError
@@ -25,7 +24,6 @@ from tests.unit.kept import Kept
 from tests.unit.stores import corrupt
 
 NEVER = threading.Event()
-HASTY = (Pace(0.01, trouble=0.01),) * 2
 
 
 class Taking:
@@ -365,7 +363,7 @@ def test_a_model_that_is_refused_at_once_is_told_with_its_traceback(
 def test_a_store_that_is_away_is_told_once_and_asked_again(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "PACES", HASTY)
+    monkeypatch.setattr(module, "TROUBLE_SECONDS", 0.01)
     kept.best(0.5)
     store, taking, stop = Away(kept.store), Taking(), threading.Event()
     found = following(kept, tmp_path, taking, store=store)
@@ -387,7 +385,7 @@ def test_a_store_that_is_away_is_told_once_and_asked_again(
 def test_it_waits_for_the_first_checkpoint_in_silence(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "PACES", HASTY)
+    monkeypatch.setattr(module, "LOOK_SECONDS", (0.01, 0.01))
     taking, stop = Taking(), threading.Event()
     found = following(kept, tmp_path, taking)
     kept.best(0.5, said=False)
@@ -408,7 +406,8 @@ def test_it_waits_for_the_first_checkpoint_in_silence(
 def test_an_experiment_that_was_removed_is_served_on_and_another_of_its_name_is_followed(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "PACES", HASTY)
+    monkeypatch.setattr(module, "LOOK_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(module, "TROUBLE_SECONDS", 0.01)
     taking, stop = Taking(), threading.Event()
     kept.best(0.9)
     kept.report(0, 0.1)

@@ -15,7 +15,7 @@ from regrow.search.rollout import Gate
 from regrow.tasks.errors import UserError
 from tests.unit.answering import Answering
 from tests.unit.kept import Kept
-from tests.unit.test_serving_choice import HASTY, Taking
+from tests.unit.test_serving_choice import Taking
 
 NEVER = threading.Event()
 
@@ -107,7 +107,7 @@ def test_a_metric_that_nobody_reports_is_told_at_once(kept: Kept, tmp_path: Path
 def test_who_follows_waits_for_a_metric_until_a_trial_is_done_without_it(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PACES", HASTY)
+    monkeypatch.setattr(module, "LOOK_SECONDS", (0.01, 0.01))
     raised: list[BaseException] = []
     found, stop = gated(kept, tmp_path, "acc > 0.5"), threading.Event()
 

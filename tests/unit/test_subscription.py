@@ -14,12 +14,12 @@ from regrow.infra.log.follower import Follower, Vanished
 from regrow.infra.log.log import CorruptLog, Log, Segments
 from regrow.infra.log.segments import Extent
 from regrow.infra.log.segments import encode as segment
-from regrow.infra.log.subscription import GROWTH, Batch, Pace, Subscription, available
+from regrow.infra.log.subscription import GROWTH, Batch, Subscription, available
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import Closed, encode
 from regrow.tasks.ports.store import Unavailable
 
-NEVER = Pace(3600.0)
+NEVER = (3600.0, 3600.0)
 
 
 @pytest.fixture
@@ -85,6 +85,7 @@ def test_each_poll_is_a_batch_and_the_stop_brings_the_rest(log: Log, store: Loca
             log.append([line(3)])  # too late, after the rest was read
     assert numbers(batches) == [[1], [2], [], []]
     assert [event.t for batch in batches for event in batch.events()] == [1.0, 2.0]
+    assert [batch.last for batch in batches] == [False, False, False, True]
 
 
 def test_the_rest_comes_also_if_it_was_merged_since_the_last_poll(
@@ -108,17 +109,17 @@ def test_waits_grow_without_news_and_are_short_again_after_some(
         pass
 
     stop = Waits(nothing, nothing, nothing, lambda: log.append([line(2)]), nothing)
-    list(Subscription(Follower(store), Pace(0.5, 1.0), stop))
+    list(Subscription(Follower(store), (0.5, 1.0), stop))
     assert stop.waits == [0.5, 0.5 * GROWTH, 1.0, 1.0, 0.5, 0.5 * GROWTH]
 
 
 def test_a_log_that_cannot_be_read_is_told_and_polled_again(log: Log, store: LocalStore) -> None:
     stop = Waits(lambda: None, lambda: log.append([line(2)]), lambda: None)
     source = Away(Follower(store), 2, 3)
-    batches = list(Subscription(source, Pace(0.5, trouble=10.0), stop))
+    batches = list(Subscription(source, (0.5, 1.0), stop))
     assert numbers(batches) == [[1], [], [], [2], []]
     assert [batch.trouble is not None for batch in batches] == [False, True, True, False, False]
-    assert stop.waits == [0.5, 10.0, 10.0, 0.5]
+    assert stop.waits == [0.5, 0.5 * GROWTH, 1.0, 0.5]
 
 
 def test_an_unreachable_log_does_not_keep_an_ended_subscription(

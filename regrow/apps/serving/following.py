@@ -20,7 +20,7 @@ from regrow.apps.serving.messages import Chosen, Refused, Role
 from regrow.apps.serving.status import ServingStatus
 from regrow.infra.log.follower import Follower, Vanished
 from regrow.infra.log.reading import fold
-from regrow.infra.log.subscription import Backoff, Pace, available
+from regrow.infra.log.subscription import available
 from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent
 from regrow.search.history import History
@@ -30,10 +30,10 @@ from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.ports.store import Store, Unavailable
 
 _LOG = logging.getLogger("regrow.apps.serving")
-PACES = (Pace(1.0, trouble=10.0), Pace(2.0, trouble=10.0))
-"""How often the log is polled: in a folder, in a bucket. A checkpoint that cannot be restored is
-trouble, too.
-"""
+LOOK_SECONDS = (1.0, 2.0)
+"""Seconds between polls of the log: in a folder, in a bucket."""
+TROUBLE_SECONDS = 10.0
+"""The same while the log cannot be read, or a checkpoint cannot be restored."""
 MOST_TOLD = 5
 """Maximum number of skipped checkpoints that are logged at a time."""
 MOST_ALIKE = 4
@@ -331,15 +331,12 @@ class Following:
             if self.read() or unsettled:
                 self.settle(stop)
             self._unsettled = False
-        except (Unavailable, OSError):
-            raise
-        except Vanished:
-            self._begin()
-            self._ranks.clear()  # another experiment may appear under this name
-            self.refused.clear()
-            raise
-        except (RegrowError, SpecError, LookupError):
-            self._begin()
+        except (RegrowError, SpecError, LookupError) as error:
+            if isinstance(error, Vanished):  # another experiment may appear under this name
+                self._ranks.clear()
+                self.refused.clear()
+            if not isinstance(error, Unavailable):
+                self._begin()
             raise
 
 
@@ -353,7 +350,7 @@ def polls(
     """Call `look` until `stop` is set; after each call, yield its problem, "" for none. A problem
     is logged once, and whether something is served meanwhile.
     """
-    backoff, trouble = Backoff(PACES[remote], stop), ""
+    trouble = ""
     while not stop.is_set():
         before, trouble = trouble, ""
         try:
@@ -363,7 +360,7 @@ def polls(
         if trouble != before:
             warn(name, trouble, serves=serves())
         yield trouble
-        backoff.wait(news=not trouble, trouble=bool(trouble))
+        stop.wait(TROUBLE_SECONDS if trouble else LOOK_SECONDS[remote])
 
 
 def warn(name: str, trouble: str, *, serves: bool) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from regrow.apps.station.orders import DriverMessage, JsonConnection, encode_signal, hand_over
 from regrow.infra.log.follower import Follower
-from regrow.infra.log.subscription import Batch, Pace, Subscription, available
+from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state import passwords, unhealed
 from regrow.infra.state import station_record as record
 from regrow.infra.state.driver_lock import runs_here
@@ -27,8 +27,8 @@ from regrow.search.spec import Spec
 from regrow.show.live.viewer import Viewer
 from regrow.tasks.errors import RegrowError
 
-PACES = (Pace(0.05), Pace(0.5))
-"""How often the log is polled: in a folder, in a bucket."""
+LOOK_SECONDS = ((0.05, 0.05), (0.5, 0.5))
+"""Pace of the polls: in a folder, in a bucket."""
 WAIT_SECONDS = 60.0
 """How long to wait for a driver that is starting, before the session is run without the station."""
 TELL_SECONDS = 3.0
@@ -146,7 +146,7 @@ def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places:
     that.
     """
     with viewer.showing():
-        for _ in _shown(Subscription(follower, PACES[places.remote], said.over), viewer):
+        for _ in _shown(Subscription(follower, LOOK_SECONDS[places.remote], said.over), viewer):
             history = viewer.board.history
             if (
                 history.opened is not None
@@ -172,7 +172,7 @@ def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> 
     """
     seen, looked = viewer.board.history.opened, time.monotonic()
     with viewer.showing():
-        for _ in _shown(Subscription(follower, PACES[places.remote]), viewer):
+        for _ in _shown(Subscription(follower, LOOK_SECONDS[places.remote]), viewer):
             history = viewer.board.history
             if history.opened is not seen and history.closed is not None:
                 return

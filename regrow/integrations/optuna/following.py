@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.reading import fold
-from regrow.infra.log.subscription import Batch, Pace, Subscription, available
+from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.mirror import Mirror
@@ -31,7 +31,7 @@ from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Store
 
 Callback = Callable[[FrozenTrial], object]
-PACE = Pace(0.1)
+_LOOK_SECONDS = (0.1, 0.1)
 
 
 class Follow:
@@ -65,9 +65,9 @@ class Follow:
         follower = Follower(self._store)
         for segments in available(follower):  # earlier sessions have reported them
             fold(self._store, self._history.apply, segments)
-        subscription = Subscription(follower, PACE)
+        log = Subscription(follower, _LOOK_SECONDS)
         try:
-            with subscription.in_background(partial(self._take, mirror), "regrow-optuna"):
+            with log.in_background(partial(self._take, mirror), "regrow-optuna"):
                 launch(
                     spec.name,
                     spec=spec,

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from regrow.infra.log.follower import Follower
-from regrow.infra.log.subscription import Batch, Pace, Subscription
+from regrow.infra.log.subscription import Batch, Subscription
 from regrow.infra.state.experiments import request_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.templates import render
@@ -31,7 +31,7 @@ from regrow.tasks.process import temporary
 if TYPE_CHECKING:
     from regrow.integrations.tune.translation import Translation
 
-PACE = Pace(0.5)
+LOOK_SECONDS = (0.5, 0.5)
 
 
 @contextmanager
@@ -47,7 +47,8 @@ def feeding(
         yield feed
         return
     try:
-        with Subscription(Follower(store), PACE).in_background(feed.take, "regrow-tune-callbacks"):
+        log = Subscription(Follower(store), LOOK_SECONDS)
+        with log.in_background(feed.take, "regrow-tune-callbacks"):
             yield feed
     finally:
         feed.call("on_experiment_end")

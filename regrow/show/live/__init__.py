@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from regrow.infra.log.log import Log
-from regrow.infra.log.subscription import Batch, Pace, Subscription
+from regrow.infra.log.subscription import Batch, Subscription
 from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.infra.state.notes import NONE, Notes
 from regrow.show.live.output import Events
@@ -24,7 +24,7 @@ from regrow.show.live.terminal import PlainConsole
 from regrow.show.live.viewer import Viewer
 from regrow.tasks.ports.store import Store
 
-PACE = Pace(0.5)
+REFRESH_SECONDS = (0.5, 0.5)
 LAST_SECONDS = 5.0
 """Seconds that the end of the view waits for the last events."""
 
@@ -77,7 +77,7 @@ class Live:
         # a second coordinator's log, after the cluster was lost, is read from its start again
         self.viewer.restart()
         self._log = CoordinatorLog(coordinator)
-        following = Subscription(self._log, PACE).in_background(
+        following = Subscription(self._log, REFRESH_SECONDS).in_background(
             partial(self._take, coordinator), "regrow-live", patience=LAST_SECONDS
         )
         with self.viewer.showing(), following as self._thread:
