@@ -67,7 +67,7 @@ def markdown(history: History, places: Places, pictures: Mapping[str, bytes] | N
     """Format the experiment as a page of Markdown. `pictures`: PNGs by the names in PICTURES."""
     spec = history.spec
     counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
-    status = history.closed.status if history.closed is not None else "interrupted"
+    status = summaries.status(history, alive=False)
     why = (
         f", because {_plain(history.closing.why)}"
         if history.closing is not None and history.closing.why

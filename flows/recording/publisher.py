@@ -10,27 +10,27 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import httpx
-import ray
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate, LogCreate
 from prefect.events import Event, RelatedResource, Resource
 from prefect.exceptions import ObjectNotFound
 
 from regrow.flows.recording.artifacts import artifact_key
-from regrow.infra.log.log import full
+from regrow.infra.log.subscription import Batch, Subscription
 from regrow.infra.prefect.events import PrefectEvent, PrefectEvents
 from regrow.infra.prefect.run_logs import is_away
 from regrow.infra.prefect.server import answers
-from regrow.infra.ray import cluster
-from regrow.search.events import Closed, Opened, decode
+from regrow.infra.ray.coordinator_log import CoordinatorLog
+from regrow.search.events import Closed, Opened
 
+LOOK_SECONDS = (1.0, 1.0)
 TELL_SECONDS = 2.0
 """Seconds between two messages: a request costs the server some 10 ms of CPU, whatever its
 content.
@@ -49,8 +49,8 @@ MOST_AT_ONCE = 200
 class _Teller:
     """Sends the experiment's events to Prefect, and buffers them until they are sent."""
 
-    def __init__(self, coordinator: Any, client: SyncPrefectClient, flow_run_id: UUID) -> None:
-        self._coordinator, self._client, self._flow_run_id = coordinator, client, flow_run_id
+    def __init__(self, client: SyncPrefectClient, flow_run_id: UUID, done: threading.Event) -> None:
+        self._client, self._flow_run_id, self._done = client, flow_run_id, done
         self._events = PrefectEvents()
         self._waiting: deque[PrefectEvent] = deque(maxlen=MOST_WAITING)
         self._best: PrefectEvent | None = None
@@ -58,39 +58,24 @@ class _Teller:
         self._artifact: UUID | None = None
         self._shown: tuple[float, str] | None = None
         self._over = False
-        self.done = threading.Event()
+        self._quiet_until = 0.0
 
-    def run(self) -> None:
-        """Follow the log until it is closed, or `done` is set; then send the rest."""
-        after, quiet_until = 0, 0.0
-        while True:
-            last = self.done.is_set()
-            try:
-                segments = cluster.get(
-                    self._coordinator.follow.remote(after, 0.0 if last else 1.0), timeout=3.0
-                )
-            except ray.exceptions.GetTimeoutError:  # the coordinator is busy
-                segments = []
-            except (ray.exceptions.RayError, cluster.ClusterLost):
-                return
-            for number, lines in segments:
-                after = number
-                for line in lines:
-                    self._take(decode(line))
-            if full(segments):
-                continue  # a long log: the next segments are available already
-            if last or self._over:
-                self._tell_the_rest()
-                return
-            if time.monotonic() >= quiet_until:
-                quiet_until = time.monotonic() + (TELL_SECONDS if self._tell() else AWAY_SECONDS)
-            self.done.wait(1.0)
+    def take(self, batch: Batch) -> None:
+        """Report what is new; at the end of the log or of the subscription, the rest."""
+        for event in batch.events():
+            self._take(event)
+        if batch.more:
+            return
+        if batch.last or self._over:
+            self._tell_the_rest()
+        elif time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + (TELL_SECONDS if self._tell() else AWAY_SECONDS)
 
     def _tell_the_rest(self) -> None:
         """Retry until the block of `publishing` has ended: the end of a session waits for a server
         that is unreachable, too.
         """
-        while not self._tell(last=True) and not self.done.wait(1.0):
+        while not self._tell(last=True) and not self._done.wait(1.0):
             pass
 
     def _take(self, event: Any) -> None:
@@ -208,25 +193,13 @@ def _when(t: float) -> Any:
     return datetime.fromtimestamp(t, UTC)
 
 
-@contextmanager
-def publishing(coordinator: Any, client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[None]:
+def publishing(
+    coordinator: Any, client: SyncPrefectClient, flow_run_id: UUID
+) -> AbstractContextManager[object]:
     """Report to Prefect within the block; its end waits up to LAST_SECONDS until the rest is
     sent.
     """
-    teller = _Teller(coordinator, client, flow_run_id)
-
-    def run() -> None:
-        try:
-            teller.run()
-        except Exception:  # a failure to show progress must not end the experiment
-            logging.getLogger("regrow").info(
-                "Prefect is not told any more what happens", exc_info=True
-            )
-
-    thread = threading.Thread(target=run, name="regrow-teller", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        teller.done.set()
-        thread.join(timeout=LAST_SECONDS)
+    done = threading.Event()
+    teller = _Teller(client, flow_run_id, done)
+    log = Subscription(CoordinatorLog(coordinator), LOOK_SECONDS, done)
+    return log.in_background(teller.take, "regrow-teller", patience=LAST_SECONDS)

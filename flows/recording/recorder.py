@@ -19,23 +19,24 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from regrow.flows.recording import ending
-from regrow.infra.log.log import Segments, full
 from regrow.infra.log.reading import replay
 from regrow.infra.log.rows import reports
+from regrow.infra.log.subscription import Subscription
 from regrow.infra.mlflow.in_trial import Tracked
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
+from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.events import Began, Created, Opened, decode
 from regrow.search.history import History, specification
 from regrow.tasks.errors import RegrowError
 
-GATHER_SECONDS = 0.5
-"""Seconds between two writes, which merge many small updates of a trial into one larger
-transaction.
-"""
+GATHER_SECONDS = (0.5, 0.5)
+"""Pace of the writes, which merge many small updates of a trial into one larger transaction."""
+NEWS_SECONDS = 10.0
+"""Seconds that the coordinator holds an answer back until there is news."""
 RETRY_SECONDS = 5.0
 """Seconds between two tries while MLflow is unreachable."""
 ASK_SECONDS = 1.0
@@ -151,12 +152,12 @@ class Recorder:
                 self._record()
             except SinkUnavailable as error:
                 self._note(str(error))
-                time.sleep(RETRY_SECONDS)
+                self._done.wait(RETRY_SECONDS)
             except SinkRefused as error:
                 self._give_up(str(error))
                 return
-            except ray.exceptions.RayError as error:
-                self._give_up(f"the coordinator is gone: {error}")
+            except RegrowError as error:  # the coordinator is gone
+                self._give_up(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - reported here, as nothing else sees what ends this thread
                 self._give_up(f"{type(error).__name__}: {error}")
@@ -167,29 +168,27 @@ class Recorder:
         or something fails.
         """
         store = self._places.store(self._name)
-        runs, after = Runs(partial(reports, store), partial(self._places.address, self._name)), 0
+        runs = Runs(partial(reports, store), partial(self._places.address, self._name))
         sink = self._opened()
         cursor, warming = sink.load().cursor or 0, ending.warming_up()
         self._loaded = True
-        segments = self._follow(after)
-        while not self._done.is_set():
-            for number, lines in segments:
+        log = CoordinatorLog(self._coordinator, NEWS_SECONDS)
+        for batch in Subscription(log, GATHER_SECONDS, self._done, wake=self._hurry):
+            if batch.last:
+                return
+            for number, lines in batch.segments:
                 for line in lines:
                     runs.apply(decode(line), number)
                 if number <= cursor:
                     runs.skip()
-                after = number
-            if self._look_at_notes(runs) or (after > cursor and segments):
-                self._write(sink, runs, cursor, after)
+            if self._look_at_notes(runs) or (log.after > cursor and batch.segments):
+                self._write(sink, runs, cursor, log.after)
             self._answer(sink, runs)
-            if after > self._written:
-                self._note(None, written=after)
-            if not full(segments):
-                if not self._draining:
-                    # one module at a time, so that new reports do not wait long
-                    next(warming, None)
-                self._hurry.wait(GATHER_SECONDS)
-            segments = self._follow(after)
+            if log.after > self._written:
+                self._note(None, written=log.after)
+            if not batch.more and not self._draining:
+                # one module at a time, so that new reports do not wait long
+                next(warming, None)
 
     def _look_at_notes(self, runs: Runs) -> bool:
         """Return whether there are new notes; checked periodically, and before the session's end is
@@ -210,11 +209,10 @@ class Recorder:
         """
         created: Created | None = None
         opened: Opened | None = None
-        after, under_way = 0, False
-        while True:
-            segments = self._follow(after)
-            for number, lines in segments:
-                after = number
+        under_way = False
+        log = CoordinatorLog(self._coordinator, NEWS_SECONDS)
+        while created is None or log.more or not (under_way or self._hurry.is_set()):
+            for _, lines in log.read():
                 # Reports are skipped without decoding: they are most of a log.
                 for event in (decode(line) for line in lines if b'"reported"' not in line[:64]):
                     match event:
@@ -224,9 +222,6 @@ class Recorder:
                             opened, under_way = event, False
                         case Began():
                             under_way = True
-            hurried = under_way or self._hurry.is_set() or self._done.is_set()
-            if created is not None and hurried and not full(segments):
-                break
         return MlflowSink(
             tracking_uri=self._uri,
             experiment_name=specification(created, opened).recorded_as,
@@ -295,10 +290,6 @@ class Recorder:
             if not self._asked and not self._draining:
                 self._hurry.clear()
             self._changed.notify_all()
-
-    def _follow(self, after: int) -> Segments:
-        found: Segments = ray.get(self._coordinator.follow.remote(after, 10.0))
-        return found
 
     def _give_up(self, trouble: str) -> None:
         """Release all waiting callers; the next recorder continues from MLflow's cursor."""

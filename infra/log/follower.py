@@ -39,19 +39,24 @@ class Follower:
         """Number of the last segment that was read."""
         return self._after
 
-    def read(self) -> Segments:
+    @property
+    def more(self) -> bool:
+        """Whether more can be read at once: the next read lists the log."""
+        return self._looks >= LIST_EVERY
+
+    def read(self, *, rest: bool = False) -> Segments:
         """Return the segments that came since the last call, in order, as many as fit one answer;
-        empty if there are none.
+        empty if there are none. `rest`: list the log, also if names may suffice.
 
         A segment whose end is missing, because its writer was killed or is still writing, is
         returned once it is whole or its successor states how much of it counts. Raises CorruptLog
         for other damage, Vanished, and Unavailable.
         """
-        if self._looks >= LIST_EVERY:
+        if rest or self.more:
             return self._listed()
         found, doubtful = self._named()
         self._looks = LIST_EVERY if doubtful or full(found) else 0 if found else self._looks + 1
-        return found if found or self._looks < LIST_EVERY else self._listed()
+        return found if found or not self.more else self._listed()
 
     def _named(self) -> tuple[Segments, bool]:
         """Read the next segments by name. Also returns whether only a listing can tell what

@@ -15,8 +15,9 @@ from rich.console import Console
 from regrow.cli import exit_codes
 from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOption
 from regrow.infra.log.follower import Follower, Vanished
-from regrow.infra.log.log import CorruptLog, Segments, full
+from regrow.infra.log.log import CorruptLog, Segments
 from regrow.infra.log.reading import fold
+from regrow.infra.log.subscription import Subscription
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
@@ -30,9 +31,8 @@ from regrow.show.live.text import ending, summary
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store, Unavailable
 
-LOCAL_SECONDS = 0.25
-REMOTE_SECONDS = (0.5, 2.0)
-"""Seconds between polls of a bucket: at first, and after a while without new events."""
+LOOK_SECONDS = ((0.25, 0.25), (0.5, 2.0))
+"""Pace of the polls: in a folder, in a bucket."""
 SILENT_SECONDS = 2.0
 """After this time without events it is checked whether a driver runs the experiment."""
 SIGNS_SECONDS = (1.0, 10.0)
@@ -125,7 +125,7 @@ class _Presence:
         self._absent = self._returns = False
 
     def banner(self, history: History) -> str:
-        """Return a message about the driver, "" for none. Raises Unavailable."""
+        """Return a message about the driver, or an unreachable store; "" for none."""
         now = time.monotonic()
         due = (
             now - self._heard > SILENT_SECONDS
@@ -133,7 +133,10 @@ class _Presence:
         )
         if self._asked is None or due:
             self._asked = now
-            running = runs(self._places, self._name)
+            try:
+                running = runs(self._places, self._name)
+            except Unavailable as error:
+                return _away(error)
             self._returns = running and (self._absent or self._returns)
             self._absent = not running
         if self._absent:
@@ -149,43 +152,32 @@ def _follow(
     store: Store, viewer: Viewer, places: Places, name: str, events: Events | None
 ) -> History | None:
     """Follow the log until the experiment has ended; None if the reader of the events has gone."""
-    follower = Follower(store)
-    pause = REMOTE_SECONDS[0] if places.storage.metered else LOCAL_SECONDS
     presence, first = _Presence(places, name), True
     if events is not None:
         viewer.skip(0)
-    while True:
-        banner = ""
-        try:
-            segments = follower.read()
+    for batch in Subscription(Follower(store), LOOK_SECONDS[places.storage.metered]):
+        history, segments = viewer.board.history, batch.segments
+        if batch.trouble is None:
             if first and segments and events is None:
                 # Earlier events are shown in the view, not line by line.
                 viewer.skip(segments[-1][0])
             _take(viewer, segments, store)
-            if full(segments):
+            if batch.more:
                 continue
             if segments and not first:
                 presence.heard()
             first = first and not segments
-            history = viewer.board.history
             if history.closed is not None and history.closed.status != "interrupted":
                 return history
-            banner = presence.banner(history)
-        except Unavailable as error:
-            segments, banner = (
-                [],
-                (
-                    "the state store is out of reach, the experiment may go on meanwhile"
-                    f" ({error.why})"
-                ),
-            )
         if events is not None and events.deaf:
             return None
-        _tell(viewer, banner)
+        _tell(viewer, _away(batch.trouble) if batch.trouble else presence.banner(history))
         viewer.progress()
-        if places.storage.metered:
-            pause = REMOTE_SECONDS[0] if segments else min(REMOTE_SECONDS[1], pause * 1.5)
-        time.sleep(pause)
+    return None
+
+
+def _away(error: Unavailable) -> str:
+    return f"the state store is out of reach, the experiment may go on meanwhile ({error.why})"
 
 
 def _take(viewer: Viewer, segments: Segments, store: Store) -> None:

@@ -12,6 +12,8 @@ from msgspec import structs
 
 from regrow.flows.recording.recorder import Recorder
 from regrow.infra.mlflow.in_trial import Tracked
+from regrow.infra.ray import coordinator_log
+from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.infra.state.places import Places
 from regrow.search.events import (
     AnyEvent,
@@ -100,7 +102,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Coordinat
         [[created(), opened(1.0)], [Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a"})]]
     )
     monkeypatch.setattr(ray, "get_actor", lambda _: coordinator)
-    monkeypatch.setattr(ray, "get", lambda answer: answer)
+    monkeypatch.setattr(ray, "get", lambda answer, **_: answer)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     return coordinator, Recorder(
         "coordinator", Places(root=str(tmp_path)), "simulated", uri, str(tmp_path / "artifacts")
@@ -173,3 +175,21 @@ def test_a_report_that_cannot_be_made_is_told_and_everything_else_is_recorded(
     ]
     kept = {path.name for path in (tmp_path / "artifacts").rglob("*") if path.is_file()}
     assert kept == {"spec.yaml", "optimization_history.png", "learning_curves.png"}
+
+
+def test_a_coordinator_that_is_busy_has_no_news_and_is_asked_for_the_same_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([ray.exceptions.GetTimeoutError("busy"), None])
+
+    def get(answer: Any, **_: Any) -> Any:
+        if (error := next(answers)) is not None:
+            raise error
+        return answer
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(coordinator_log, "BUSY_SECONDS", 0.0)
+    log = CoordinatorLog(Coordinator([[created()]]), wait=0.0)
+    assert log.read() == []
+    assert [number for number, _ in log.read()] == [1]
+    assert log.after == 1

@@ -11,12 +11,11 @@ from regrow.search.events import AnyEvent
 from regrow.search.history import History, cost
 from regrow.search.lifecycle import TrialState
 from regrow.show.live.board import Board
+from regrow.show.views import summaries
 from regrow.show.views.comparison import BestSoFarCurve
 
 POINTS = 60
 """Maximum points of a spark line."""
-
-STATUSES = ("running", "crashed", "failed", "interrupted", "stopped", "finished")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +119,8 @@ class ExperimentState:
 
 
 def status(history: History, *, alive: bool) -> str:
-    """Return one of STATUSES: "crashed" if its driver ended without closing the log, "interrupted"
-    if its user interrupted it.
-    """
-    if history.closed is not None:
-        return history.closed.status
-    return "running" if alive else "crashed"
+    """See summaries.status; "crashed" if its driver ended without closing the log."""
+    return summaries.status(history, alive=alive, lost="crashed")
 
 
 def differing_keys(histories: list[History]) -> list[tuple[str, list[Any]]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +12,7 @@ from dataclasses import replace
 from regrow.apps.page.experiment_state import ExperimentState, Summary
 from regrow.infra.log.follower import Follower, Vanished
 from regrow.infra.log.reading import fold
+from regrow.infra.log.subscription import available
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
@@ -51,8 +51,6 @@ class StateWatcher:
 
     def _start(self) -> None:
         self._follower, self._fold = Follower(self._store), ExperimentState(self.name)
-        self._pending: deque[tuple[int, list[bytes]]] = deque()
-        """Segments that are not folded yet."""
         self._folded = True
         """Whether the fold contains everything that the follower read; False once it was dropped.
         """
@@ -141,12 +139,12 @@ class StateWatcher:
             return True
         self.turns += 1
         news = False
-        while self._pending or self._fetch():
-            news = True
+        for segments in available(self._follower):
             if not self._folded:  # new events arrived after its fold was dropped
                 self._start()
-                continue
-            fold(self._store, self._fold.apply, [self._pending.popleft()])
+                return self._read(deadline)
+            news = True
+            fold(self._store, self._fold.apply, segments)
             if time.monotonic() > deadline:
                 return False
         if not self._folded:
@@ -161,10 +159,6 @@ class StateWatcher:
         if news or self._alive or before or self.summary is None or self.summary.trouble:
             self.summary = self._fold.summary(alive=self._alive, now=time.time())
         return True
-
-    def _fetch(self) -> bool:
-        self._pending.extend(self._follower.read())
-        return bool(self._pending)
 
     def _pause(self, status: str) -> float:
         if status == "damaged":

@@ -9,7 +9,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from regrow.apps.serving.messages import Chosen, Refused, Role
 from regrow.apps.serving.status import ServingStatus
 from regrow.infra.log.follower import Follower, Vanished
 from regrow.infra.log.reading import fold
+from regrow.infra.log.subscription import available
 from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent
 from regrow.search.history import History
@@ -31,14 +32,14 @@ from regrow.tasks.ports.store import Store, Unavailable
 _LOG = logging.getLogger("regrow.apps.serving")
 LOOK_SECONDS = (1.0, 2.0)
 """Seconds between polls of the log: in a folder, in a bucket."""
+TROUBLE_SECONDS = 10.0
+"""The same while the log cannot be read, or a checkpoint cannot be restored."""
 MOST_TOLD = 5
 """Maximum number of skipped checkpoints that are logged at a time."""
 MOST_ALIKE = 4
 """A server that does not follow gives up after the class has refused this many trials' checkpoints
 with the same traceback.
 """
-TROUBLE_SECONDS = 10.0
-"""Seconds between polls while the log cannot be read, or a checkpoint cannot be restored."""
 
 
 class ModelSource(Protocol):
@@ -120,6 +121,8 @@ class Following:
     _count: int = 0
     _alike: set[int] = field(default_factory=set)
     """Trials whose checkpoints were refused consecutively with the same traceback."""
+    _unsettled: bool = True
+    """Whether there may be events since the last time that the best checkpoints were served."""
 
     def __post_init__(self) -> None:
         self._begin()
@@ -139,7 +142,7 @@ class Following:
                 self._passing.apply(event)
 
         news = False
-        while segments := self._follower.read():
+        for segments in available(self._follower):
             news = True
             fold(self.store, apply, segments)
         return news
@@ -317,35 +320,53 @@ class Following:
 
         Raises UserError for a gate on a metric that the experiment does not have.
         """
-        trouble = ""
-        fresh = True
-        while not stop.is_set():
-            pause, before = LOOK_SECONDS[metered], trouble
-            try:
-                if self.read() or fresh or before:
-                    self.settle(stop)
-                trouble, fresh = "", False
-            except Vanished as gone:
-                trouble, pause = str(gone), TROUBLE_SECONDS
-                self._begin()
-                self._ranks.clear()  # another experiment may appear under this name
-                self.refused.clear()
-            except (Unavailable, OSError) as error:
-                trouble, pause = str(error), TROUBLE_SECONDS
-            except (RegrowError, SpecError, LookupError) as error:
-                trouble, pause = str(error), TROUBLE_SECONDS
-                self._begin()
+        for trouble in polls(self.name, self._look, lambda: bool(self.serving), stop, metered):
             if wrong := self.wrong_gate():
                 raise UserError(wrong)
             self.standing.troubled(trouble)
-            if trouble and trouble != before:
-                _LOG.warning(
-                    "%s: %s; %s",
-                    self.name,
-                    trouble,
-                    "what is served stays" if self.serving else "waiting",
-                )
-            stop.wait(pause)
+
+    def _look(self, stop: threading.Event) -> None:
+        unsettled, self._unsettled = self._unsettled, True
+        try:
+            if self.read() or unsettled:
+                self.settle(stop)
+            self._unsettled = False
+        except (RegrowError, SpecError, LookupError) as error:
+            if isinstance(error, Vanished):  # another experiment may appear under this name
+                self._ranks.clear()
+                self.refused.clear()
+            if not isinstance(error, Unavailable):
+                self._begin()
+            raise
+
+
+def polls(
+    name: str,
+    look: Callable[[threading.Event], None],
+    serves: Callable[[], bool],
+    stop: threading.Event,
+    metered: bool,
+) -> Iterator[str]:
+    """Call `look` until `stop` is set; after each call, yield its problem, "" for none. A problem
+    is logged once, and whether something is served meanwhile.
+    """
+    trouble = ""
+    while not stop.is_set():
+        before, trouble = trouble, ""
+        try:
+            look(stop)
+        except (RegrowError, SpecError, LookupError, OSError) as error:
+            trouble = str(error)
+        if trouble != before:
+            warn(name, trouble, serves=serves())
+        yield trouble
+        stop.wait(TROUBLE_SECONDS if trouble else LOOK_SECONDS[metered])
+
+
+def warn(name: str, trouble: str, *, serves: bool) -> None:
+    """Log a problem, "" for none; `serves`: something is served meanwhile."""
+    if trouble:
+        _LOG.warning("%s: %s; %s", name, trouble, "what is served stays" if serves else "waiting")
 
 
 def told(chosen: Chosen) -> str:

@@ -15,8 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regrow.apps.serving import following as one
-from regrow.apps.serving.following import Checkpoints, Following, ModelSource, Replicated, Wanted
+from regrow.apps.serving.following import (
+    Checkpoints,
+    Following,
+    ModelSource,
+    Replicated,
+    Wanted,
+    polls,
+    warn,
+)
 from regrow.apps.serving.status import ServingStatus
 from regrow.infra.log.follower import Vanished
 from regrow.infra.state.places import Places
@@ -80,15 +87,9 @@ class Series:
             trouble = str(error)
             if not reader.serving:
                 del self._readers[name]  # read it from the beginning next time
-        if trouble and self._told.get(name) != trouble:
-            _LOG.warning(
-                "%s: %s; %s",
-                name,
-                trouble,
-                "what is served stays" if self.current is not None else "waiting",
-            )
-        self._told[name] = trouble
-        self._tell()
+        if self._told.get(name) != trouble:
+            warn(name, trouble, serves=self.current is not None)
+        self._tell(name, trouble)
         if not reader.serving:
             return False
         if reader is not self.current:
@@ -152,24 +153,12 @@ class Series:
 
     def follow(self, stop: threading.Event, *, metered: bool) -> None:
         """Serve the state's changes until `stop` is set; a problem is logged once and retried."""
-        while not stop.is_set():
-            pause, trouble = one.LOOK_SECONDS[metered], ""
-            try:
-                self.look(stop)
-            except (RegrowError, UserError, OSError) as error:
-                pause, trouble = one.TROUBLE_SECONDS, str(error)
-            if trouble and self._told.get("") != trouble:
-                _LOG.warning(
-                    "%s: %s; %s",
-                    self.name,
-                    trouble,
-                    "what is served stays" if self.current is not None else "waiting",
-                )
-            self._told[""] = trouble
-            self._tell()
-            stop.wait(pause)
+        for trouble in polls(self.name, self.look, lambda: self.current is not None, stop, metered):
+            self._tell("", trouble)
 
-    def _tell(self) -> None:
+    def _tell(self, name: str, trouble: str) -> None:
+        """Publish the problems; `name`: the experiment that this one concerns, "" for all."""
+        self._told[name] = trouble
         self.standing.troubled(
             "; ".join(
                 f"{name or self.name}: {trouble}" for name, trouble in self._told.items() if trouble

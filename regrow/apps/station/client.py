@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from regrow.apps.station.orders import DriverMessage, JsonConnection, encode_signal, hand_over
-from regrow.infra.log.follower import Follower, Vanished
-from regrow.infra.log.log import full
+from regrow.infra.log.follower import Follower
+from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state import passwords, unhealed
 from regrow.infra.state import station_record as record
 from regrow.infra.state.driver_lock import runs_here
@@ -26,10 +26,9 @@ from regrow.infra.state.station_record import Station
 from regrow.search.spec import Spec
 from regrow.show.live.viewer import Viewer
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.ports.store import Unavailable
 
-LOOK_SECONDS = (0.05, 0.5)
-"""Seconds between polls of the log: in a folder, in a bucket."""
+LOOK_SECONDS = ((0.05, 0.05), (0.5, 0.5))
+"""Pace of the polls: in a folder, in a bucket."""
 WAIT_SECONDS = 60.0
 """How long to wait for a driver that is starting, before the session is run without the station."""
 TELL_SECONDS = 3.0
@@ -38,8 +37,6 @@ ATTEMPTS = 3
 """How many drivers are tried for a session that none of them has begun."""
 ALONE_SECONDS = 30.0
 """Interval of the checks whether the station still runs; its supervisor may be restarting."""
-LEFT_SECONDS = 2.0
-"""How long to wait for the rest of the log after the driver has ended."""
 
 
 def run_there(
@@ -104,12 +101,9 @@ def run_there(
 def _skip(follower: Follower, viewer: Viewer) -> None:
     """Read the existing log without showing it."""
     viewer.skip(0)
-    with suppress(Vanished):
-        while segments := follower.read():
-            viewer.skip(segments[-1][0])
-            viewer.take(segments)
-            if not full(segments):
-                break
+    for segments in available(follower):
+        viewer.skip(segments[-1][0])
+        viewer.take(segments)
 
 
 def _driver(
@@ -151,10 +145,10 @@ def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places:
     """Show the session of `driver` until it is closed; return False if the driver was lost before
     that.
     """
-    deadline = None
     with viewer.showing():
-        while True:
-            over, more = said.over.is_set(), _look(follower, viewer)
+        for _ in _shown(
+            Subscription(follower, LOOK_SECONDS[places.storage.metered], said.over), viewer
+        ):
             history = viewer.board.history
             if (
                 history.opened is not None
@@ -162,19 +156,13 @@ def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places:
                 and history.closed is not None
             ):
                 return True
-            if over and not more:
-                if said.last is not None and said.last.kind == "failed":
-                    break
-                deadline = deadline or time.monotonic() + LEFT_SECONDS
-                if time.monotonic() > deadline or said.last is None:
-                    # If the driver reported its end, nothing was left to do.
-                    return said.last is not None
-            if not more:
-                _wait(said.over, LOOK_SECONDS[places.storage.metered])
-    if said.last.error == "interrupted":
-        raise KeyboardInterrupt
-    said.last.raise_it()
-    return True
+    if said.last is None:
+        return False
+    if said.last.kind == "failed":
+        if said.last.error == "interrupted":
+            raise KeyboardInterrupt
+        said.last.raise_it()
+    return True  # the driver reported its end: nothing was left to do
 
 
 def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> None:
@@ -186,8 +174,7 @@ def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> 
     """
     seen, looked = viewer.board.history.opened, time.monotonic()
     with viewer.showing():
-        while True:
-            more = _look(follower, viewer)
+        for _ in _shown(Subscription(follower, LOOK_SECONDS[places.storage.metered]), viewer):
             history = viewer.board.history
             if history.opened is not seen and history.closed is not None:
                 return
@@ -200,27 +187,15 @@ def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> 
                     alone = f"`{places.command('resume', name)}` goes on without it"
                     raise RegrowError(f"the station of {places.root} is gone; {alone}")
                 looked = time.monotonic()
-            if not more:
-                time.sleep(LOOK_SECONDS[places.storage.metered])
 
 
-def _look(follower: Follower, viewer: Viewer) -> bool:
-    """Show new segments of the log; return whether more can be read immediately."""
-    try:
-        segments = follower.read()
-    except Unavailable:
-        return False
-    if segments:
-        viewer.take(segments)
-    viewer.progress()
-    return full(segments)
-
-
-def _wait(over: threading.Event, seconds: float) -> None:
-    if over.is_set():
-        time.sleep(seconds)
-    else:
-        over.wait(seconds)
+def _shown(log: Subscription, viewer: Viewer) -> Iterator[Batch]:
+    """Show each batch of the log, then yield it."""
+    for batch in log:
+        if batch.trouble is None:
+            viewer.take(batch.segments)
+            viewer.progress()
+        yield batch
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import optuna
@@ -14,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.machine import capacity
 from regrow.infra.state.places import Places
-from regrow.integrations.optuna.following import Callback, Follow
+from regrow.integrations.optuna.following import Follow
 from regrow.integrations.optuna.mirror import Mirror
 from regrow.integrations.optuna.objective import Objective
 from regrow.integrations.optuna.private import TheirStudy
@@ -26,6 +27,7 @@ from regrow.search.spec import Spec
 from regrow.show.exports.optuna_study import Frozen
 from regrow.tasks.errors import UserError
 
+Callback = Callable[[optuna.Study, FrozenTrial], None]
 ENDLESS = 1_000_000
 """Total number of trials of a study that is optimized without `n_trials`."""
 
@@ -117,7 +119,9 @@ class Study(TheirStudy):
             last=None if most in (None, MOST) else most - 1,
         )
         self._follow = Follow(
-            self, self._places.store(self.study_name), tuple(callbacks or ()), timeout
+            self._places.store(self.study_name),
+            [partial(callback, self) for callback in callbacks or ()],
+            timeout,
         )
         try:
             self._follow.run(

@@ -4,22 +4,25 @@ Optuna's log lines.
 
 from __future__ import annotations
 
-import threading
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from optuna.logging import get_logger
 from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.log.follower import Follower
+from regrow.infra.log.reading import fold
+from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.mirror import Mirror
 from regrow.integrations.optuna.objective import CAUGHT, Objective
 from regrow.integrations.optuna.raised import raised
-from regrow.search.events import AnyEvent, Ended, Opened, decode
+from regrow.search.events import AnyEvent, Ended, Opened
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
 from regrow.search.spec import Spec
@@ -27,12 +30,8 @@ from regrow.show.exports.optuna_study import Frozen
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Store
 
-if TYPE_CHECKING:
-    from regrow.integrations.optuna.durable import Study
-
-Callback = Callable[[Any, FrozenTrial], None]
-_LOOK_SECONDS = 0.1
-"""Seconds between two polls of the log."""
+Callback = Callable[[FrozenTrial], object]
+_LOOK_SECONDS = (0.1, 0.1)
 
 
 class Follow:
@@ -40,16 +39,14 @@ class Follow:
     for never.
     """
 
-    def __init__(
-        self, study: Study, store: Store, callbacks: tuple[Callback, ...], timeout: float | None
-    ) -> None:
-        self._study, self._store, self._callbacks, self._timeout = study, store, callbacks, timeout
+    def __init__(self, store: Store, callbacks: Sequence[Callback], timeout: float | None) -> None:
+        self._store, self._callbacks, self._timeout = store, callbacks, timeout
         self._log = get_logger("optuna.study")
         self._history = History()
-        self._follower = Follower(store)
-        self._done = threading.Event()
         self._stop: str | None = None
-        self._deadline: float | None = None
+        self._ends = False
+        """Whether the session is to end."""
+        self._deadline = math.inf
         self._raised: BaseException | None = None
         """The exception that a callback raised."""
         self._failure: TrialRecord | None = None
@@ -65,24 +62,22 @@ class Follow:
 
         places.writable()
         code = store_trainable(self._store, objective)
-        self._take(silent=True)
-        thread = threading.Thread(
-            target=self._watch, args=(mirror,), name="regrow-optuna", daemon=True
-        )
-        thread.start()
+        follower = Follower(self._store)
+        for segments in available(follower):  # earlier sessions have reported them
+            fold(self._store, self._history.apply, segments)
+        log = Subscription(follower, _LOOK_SECONDS)
         try:
-            launch(
-                spec.name,
-                spec=spec,
-                places=places,
-                code=code,
-                announce=self._log.info,
-                given=objective,
-            )
+            with log.in_background(partial(self._take, mirror), "regrow-optuna"):
+                launch(
+                    spec.name,
+                    spec=spec,
+                    places=places,
+                    code=code,
+                    announce=self._log.info,
+                    given=objective,
+                )
         finally:
             settings_read_again()
-            self._done.set()
-            thread.join()
             if self._stop is not None:
                 with suppress(RegrowError):
                     withdraw_stop(self._store, self._stop)
@@ -104,50 +99,40 @@ class Follow:
         if closed is not None and closed.status == "interrupted":
             raise KeyboardInterrupt
 
-    def _watch(self, mirror: Mirror) -> None:
-        while True:
-            last = self._done.is_set()
+    def _end(self) -> None:
+        """Ask the session to end. If the store is unavailable, the next batch asks again."""
+        self._ends = True
+        with suppress(RegrowError):
+            self.stop()
+
+    def _take(self, mirror: Mirror, batch: Batch) -> None:
+        for event in batch.events():
+            self._history.apply(event)
             try:
-                self._take(mirror)
-                if self._deadline is not None and time.monotonic() >= self._deadline:
-                    self.stop()
-            except RegrowError as error:
-                self._log.debug("%s", error)  # the store is unavailable, which the session reports
+                self._heard(event, mirror)
             except BaseException as error:  # noqa: BLE001 - from a callback: it ends the study and is raised by optimize
                 self._raised = self._raised or error
                 self._callbacks = ()
-                with suppress(RegrowError):
-                    self.stop()
-            if last:
-                return
-            self._done.wait(_LOOK_SECONDS)
+                self._end()
+        if self._ends or time.monotonic() >= self._deadline:
+            self._end()
 
-    def _take(self, mirror: Mirror | None = None, *, silent: bool = False) -> None:
-        """Read new events; `silent`: existing events were reported before."""
-        while segments := self._follower.read():
-            for _, lines in segments:
-                for line in lines:
-                    event = decode(line)
-                    self._history.apply(event)
-                    if not silent:
-                        self._heard(event, mirror)
-
-    def _heard(self, event: AnyEvent, mirror: Mirror | None) -> None:
+    def _heard(self, event: AnyEvent, mirror: Mirror) -> None:
         if isinstance(event, Opened) and event.by == "driver" and self._timeout is not None:
             self._deadline = time.monotonic() + self._timeout
         if not isinstance(event, Ended):
             return
         trial = self._history.trials[event.trial]
-        if not trial.state.final or mirror is None:
+        if not trial.state.final:
             return
         if trial.state is State.FAILED and CAUGHT not in trial.attributes and self._failure is None:
             self._failure = trial
-            self.stop()
+            self._end()
         frozen = Frozen(self._history, None, plain=True).one(trial)
         mirror.put(frozen)
         self._tell(frozen, event, trial.attempts[-1].stop)
         for callback in self._callbacks:
-            callback(self._study, frozen)
+            callback(frozen)
 
     def _tell(self, trial: FrozenTrial, event: Ended, why: str | None) -> None:
         """Log the end of a trial in Optuna's words. `why`: the reason of the decision

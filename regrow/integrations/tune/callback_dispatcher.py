@@ -8,7 +8,6 @@ state in each process. Calls may be a second late.
 from __future__ import annotations
 
 import tempfile
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,21 +16,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.log.follower import Follower
+from regrow.infra.log.subscription import Batch, Subscription
 from regrow.infra.state.experiments import request_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.templates import render
-from regrow.search.events import Began, Ended, Proposed, Reported, Saved, decode
+from regrow.search.events import Began, Ended, Proposed, Reported, Saved
 from regrow.search.history import History
 from regrow.search.planning.planner import seed_for
 from regrow.search.spec import Spec
-from regrow.tasks.ports.store import Store, Unavailable
+from regrow.tasks.ports.store import Store
 from regrow.tasks.process import temporary
 
 if TYPE_CHECKING:
     from regrow.integrations.tune.translation import Translation
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = (0.5, 0.5)
 
 
 @contextmanager
@@ -46,16 +46,11 @@ def feeding(
     if not callbacks and not found.stopping.whole:
         yield feed
         return
-    done = threading.Event()
-    thread = threading.Thread(
-        target=feed.follow, args=(done,), name="regrow-tune-callbacks", daemon=True
-    )
-    thread.start()
     try:
-        yield feed
+        log = Subscription(Follower(store), LOOK_SECONDS)
+        with log.in_background(feed.take, "regrow-tune-callbacks"):
+            yield feed
     finally:
-        done.set()
-        thread.join()
         feed.call("on_experiment_end")
 
 
@@ -99,27 +94,16 @@ class CallbackDispatcher:
         self._folder = tempfile.TemporaryDirectory(
             prefix="tune-", dir=temporary.process_temp_dir(), ignore_cleanup_errors=True
         )
-        self._follower = Follower(store)
         self._trials: dict[int, Any] = {}
         self._history = History(spec.name)
         self.stopped = False
         for callback in callbacks:
             callback.setup()
 
-    def follow(self, done: threading.Event) -> None:
-        """Follow the log until the session is over and all events were dispatched."""
-        while True:
-            last = done.is_set()
-            try:
-                segments = self._follower.read()
-            except (Vanished, Unavailable):
-                segments = []
-            for _, lines in segments:
-                for line in lines:
-                    self._tell(decode(line))
-            if last and not segments:
-                return
-            done.wait(0.0 if segments else LOOK_SECONDS)
+    def take(self, batch: Batch) -> None:
+        """Dispatch the next events."""
+        for event in batch.events():
+            self._tell(event)
 
     def call(self, name: str, **more: Any) -> None:
         """Call a method of each callback. An exception is printed, and does not end the

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 
-from regrow.infra.log.log import Log, full
+from regrow.infra.log.log import Log
+from regrow.infra.log.subscription import Batch, Subscription
+from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.infra.state.notes import NONE, Notes
 from regrow.show.live.output import Events
 from regrow.show.live.terminal import PlainConsole
 from regrow.show.live.viewer import Viewer
 from regrow.tasks.ports.store import Store
 
-REFRESH_SECONDS = 0.5
+REFRESH_SECONDS = (0.5, 0.5)
+LAST_SECONDS = 5.0
+"""Seconds that the end of the view waits for the last events."""
 
 __all__ = ["Live", "Viewer"]
 
@@ -46,8 +51,7 @@ class Live:
         self.viewer = viewer or Viewer(console, quiet=quiet, events=events, notes=notes)
         self._silent = quiet and events is None
         self._events = events is not None
-        self._after = 0
-        """The last segment that was followed."""
+        self._log: CoordinatorLog | None = None
         self._thread: threading.Thread | None = None
 
     def announce(self, line: str) -> None:
@@ -72,50 +76,28 @@ class Live:
             return
         # a second coordinator's log, after the cluster was lost, is read from its start again
         self.viewer.restart()
-        self._after = 0
-        done = threading.Event()
-        thread = threading.Thread(
-            target=self._follow, args=(coordinator, done), name="regrow-live", daemon=True
+        self._log = CoordinatorLog(coordinator)
+        following = Subscription(self._log, REFRESH_SECONDS).in_background(
+            partial(self._take, coordinator), "regrow-live", patience=LAST_SECONDS
         )
-        self._thread = thread
-        with self.viewer.showing():
-            thread.start()
-            try:
-                yield
-            finally:
-                done.set()
-                thread.join(timeout=5.0)
+        with self.viewer.showing(), following as self._thread:
+            yield
 
     def finish(self, store: Store) -> None:
         """Show, from the log itself, the events that the coordinator could no longer send."""
-        if self._thread is not None and not self._thread.is_alive():
-            for segment in Log.read(store, self._after):
+        if self._log is not None and self._thread is not None and not self._thread.is_alive():
+            for segment in Log.read(store, self._log.after):
                 self.viewer.take([segment])
 
-    def _follow(self, coordinator: Any, done: threading.Event) -> None:
+    def _take(self, coordinator: Any, batch: Batch) -> None:
         import ray
 
         from regrow.infra.ray import cluster
 
-        while True:
-            last = done.is_set()
-            try:
-                trouble = cluster.get(coordinator.trouble.remote(), timeout=3.0)
-                segments = cluster.get(
-                    coordinator.follow.remote(self._after, 0.0 if last else 1.0), timeout=3.0
-                )
-            except ray.exceptions.GetTimeoutError:  # the coordinator is busy
-                if last:
-                    return
-                continue
-            except (ray.exceptions.RayError, cluster.ClusterLost):
-                return
+        self.viewer.take(batch.segments)
+        if batch.more:
+            return
+        self.viewer.progress()
+        with suppress(ray.exceptions.GetTimeoutError):  # the coordinator is busy
+            trouble = cluster.get(coordinator.trouble.remote(), timeout=3.0)
             self.viewer.trouble = trouble or ""
-            self.viewer.take(segments)
-            self._after = segments[-1][0] if segments else self._after
-            if full(segments):
-                continue  # a long log, whose next segments exist already
-            if last:
-                return
-            self.viewer.progress()
-            done.wait(REFRESH_SECONDS)

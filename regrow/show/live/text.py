@@ -240,7 +240,7 @@ def ending(history: History, places: Places) -> Iterator[str]:
     """Yield the last lines of `run`, `resume` and `watch`."""
     name = history.spec.name
     yield from failures(history)
-    status = history.closed.status if history.closed else "interrupted"
+    status = summaries.status(history, alive=False)
     whole = f"{len(history.trials)} of {history.total} trials ({counts(history)})"
     yield (
         f"{name} {status}: {so_far(history) if status in ('interrupted', 'stopped') else whole} "

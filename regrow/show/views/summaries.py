@@ -21,13 +21,14 @@ POINT = ("trial", "step", "attempt")
 """Keys of a point that are not metrics."""
 
 
-def status(history: History, *, alive: bool) -> str:
+def status(history: History, *, alive: bool, lost: str = "interrupted") -> str:
     """Return running, finished, stopped, interrupted or failed. A session that was not closed
-    counts as interrupted, unless it is alive.
+    counts as `lost`, unless it is alive; the page tells such a one from one that its user
+    interrupted.
     """
     if history.closed is not None:
         return history.closed.status
-    return "running" if alive else "interrupted"
+    return "running" if alive else lost
 
 
 def best(history: History) -> dict[str, Any] | None:

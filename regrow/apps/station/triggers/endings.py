@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from regrow.apps.station.triggers.journal import Cursor
 from regrow.apps.station.triggers.trigger import GIVEN, Step, since
 from regrow.infra.log.follower import Follower, Vanished
-from regrow.infra.log.log import CorruptLog, full
+from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import first_event
+from regrow.infra.log.subscription import available
 from regrow.infra.state.places import Places
 from regrow.search.events import Closed, Created, decode
 from regrow.search.recurrence import experiments_of
@@ -106,13 +108,10 @@ def _read(
 
 
 def _closed(follower: Follower) -> Iterator[tuple[int, Closed]]:
-    while segments := follower.read():
-        for number, lines in segments:
-            for line in lines:
-                if _CLOSED in line and isinstance(event := decode(line), Closed):
-                    yield number, event
-        if not full(segments):
-            return
+    for number, lines in chain.from_iterable(available(follower)):
+        for line in lines:
+            if _CLOSED in line and isinstance(event := decode(line), Closed):
+                yield number, event
 
 
 class EndingsTrigger:
