@@ -5,7 +5,7 @@ adapters are the modules beside this one.
 from __future__ import annotations
 
 from collections.abc import Collection
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Protocol
 
 from regrow.tasks.errors import UserError
@@ -13,12 +13,12 @@ from regrow.tasks.ports.store import Store
 from regrow.tasks.process.addresses import redacted
 
 STORES = {
-    "": "regrow.infra.stores.local",
-    "file": "regrow.infra.stores.local",
-    "s3": "regrow.infra.stores.s3",
+    "": "regrow.infra.stores.local:LocalRoot",
+    "file": "regrow.infra.stores.local:LocalRoot",
+    "s3": "regrow.infra.stores.s3:S3Root",
 }
-"""The scheme of an address ("" of a path) -> the module whose `open_root(url)` returns the `Root`
-there. Another package names its module in an entry point of the group `regrow.stores`.
+"""The scheme of an address ("" of a path) -> the class that is called with the address and is a
+`Root`. Another package names its class in an entry point of the group `regrow.stores`.
 """
 
 
@@ -75,7 +75,7 @@ def open_root(url: str) -> Root:
     scheme, mark, _ = url.partition("://")
     scheme = scheme.lower() if mark and "/" not in scheme else ""
     if scheme in STORES:
-        module = import_module(STORES[scheme])
+        adapter = resolve_name(STORES[scheme])
     else:
         from importlib.metadata import entry_points  # the search takes 40 ms
 
@@ -83,8 +83,8 @@ def open_root(url: str) -> Root:
         if scheme not in others.names:
             forms = " or ".join(f"{name}://" for name in (*filter(None, STORES), *others.names))
             raise UserError(f"{redacted(url)}: no store for {scheme!r}; give a local path, {forms}")
-        module = others[scheme].load()
-    root: Root = module.open_root(url)
+        adapter = others[scheme].load()
+    root: Root = adapter(url)
     return root
 
 

@@ -48,13 +48,16 @@ _PASSING = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class LocalRoot:
-    """`Root` in a folder, which is absolute. Several machines may mount it, which is not known."""
+    """`Root` in the folder at a local path or a `file://` URL. Raises UserError for an impossible
+    place.
+    """
 
     endpoint = ""
-    shared = metered = False
+    shared = metered = False  # several machines may mount the folder, which is not known
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self.url = folder, str(folder)
+    def __init__(self, url: str) -> None:
+        self._folder = _resolved(url)
+        self.url = str(self._folder)
 
     def store(self, experiment: str) -> LocalStore:
         return LocalStore(self._folder / experiment)
@@ -92,10 +95,8 @@ class LocalRoot:
             raise unusable(self._folder, "written", error) from error
 
 
-def open_root(url: str) -> LocalRoot:
-    """Return the root in the folder at a local path or a `file://` URL. Raises UserError for an
-    impossible place.
-    """
+def _resolved(url: str) -> Path:
+    """Return the absolute path at an address, without symbolic links."""
     root = _path(url)
     try:
         root = root.resolve()
@@ -117,7 +118,7 @@ def open_root(url: str) -> LocalRoot:
         ) from None
     except OSError as error:
         raise unusable(root, "used", error) from error
-    return LocalRoot(root)
+    return root
 
 
 def _path(url: str) -> Path:

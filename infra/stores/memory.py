@@ -16,10 +16,11 @@ from regrow.tasks.ports.store import Exists, Missing
 class MemoryRoot:
     """`Root` in a dict."""
 
-    url, endpoint = "memory://", ""
+    endpoint = ""
     shared = metered = False
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "memory://") -> None:
+        self.url = url
         self._stores: defaultdict[str, MemoryStore] = defaultdict(MemoryStore)
 
     def store(self, experiment: str) -> MemoryStore:

@@ -26,12 +26,17 @@ from regrow.tasks.ports.store import Exists, Missing, Unavailable
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _ENDPOINT = re.compile(r"https?://[^/?#@\s]+/?")
 T = TypeVar("T")
+
+
 _proven: set[tuple[str, str]] = set()
 """URL and endpoint of the roots that this process has proved writable."""
 
 
 class S3Root:
-    """`Root` in a bucket. Each request begins with a store for which nothing has worked yet."""
+    """`Root` at `s3://bucket/prefix`. Raises UserError for an invalid URL.
+
+    Each request begins with a store for which nothing has worked yet.
+    """
 
     shared = metered = True
 
@@ -63,11 +68,6 @@ class S3Root:
         if (self.url, self.endpoint) not in _proven:
             open_s3(self.url).prove()
             _proven.add((self.url, self.endpoint))
-
-
-def open_root(url: str) -> S3Root:
-    """Return the root at `s3://bucket/prefix`. Raises UserError for an invalid URL."""
-    return S3Root(url)
 
 
 class S3Store:

@@ -22,14 +22,6 @@ ROOTS: dict[str, Callable[[pytest.FixtureRequest], Root]] = {
     "s3": lambda request: open_root(request.getfixturevalue("s3")),
 }
 REGISTERED = ("local", "s3")
-TOY = """
-from regrow.infra.stores.memory import MemoryRoot
-
-def open_root(url):
-    root = MemoryRoot()
-    root.url = url.replace("TOY", "toy")
-    return root
-"""
 
 
 @pytest.fixture(params=ROOTS)
@@ -113,19 +105,20 @@ def test_opening_takes_paths_and_urls_and_creates_nothing(tmp_path: Path) -> Non
 def test_a_package_brings_a_store_by_an_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As CONTRIBUTING.md says: nothing but the module's name and its scheme."""
-    (tmp_path / "toy_store.py").write_text(TOY)
     about = tmp_path / "toy-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[regrow.stores]\ntoy = toy_store\n")
+    (about / "entry_points.txt").write_text(
+        "[regrow.stores]\ntoy = regrow.infra.stores.memory:MemoryRoot\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
-    places = Places.at("TOY://host/some/place?option=1")
+    places = Places.at("toy://host/some/place?option=1")
     assert places.root == "toy://host/some/place?option=1"
     assert places.address("x", "log/1") == "toy://host/some/place/x/log/1?option=1"
     assert places.folder is None
     places.store("x").create("log/1", b"x")
     assert places.experiments() == ["x"]
+    assert pickle.loads(pickle.dumps(places)) == places, "without the adapter"
     with pytest.raises(UserError, match="give a local path, file:// or s3:// or toy://"):
         open_root("gs://bucket")
 
