@@ -31,6 +31,7 @@ from regrow.infra.prefect import records
 from regrow.infra.prefect.home import TICK, is_leaving, read_record
 from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT, server_environment, template
 from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.process import background
 from regrow.tasks.process.addresses import redacted
 
 BOOT_SECONDS = 60.0
@@ -119,10 +120,7 @@ class PrefectServerHandle:
         ended.
         """
         if self._server.embedded and self._watcher is None:
-            self._watcher = threading.Thread(
-                target=self._look_after, name="regrow-prefect-watch", daemon=True
-            )
-            self._watcher.start()
+            self._watcher = background.start(self._look_after, name="prefect-watch")
 
     def _look_after(self) -> None:
         while not self._left.wait(_WATCH_SECONDS):

@@ -46,6 +46,7 @@ from regrow.infra.machine.guard import digest
 from regrow.infra.ray import cluster
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.output.traces import in_a_line
+from regrow.tasks.process import background
 
 LOST = 75
 """Exit code if the cluster is lost, or not available yet."""
@@ -187,7 +188,7 @@ def obey(line: JsonConnection, deployment: Deployment) -> None:
             orders.put(order)
         orders.put(None)
 
-    threading.Thread(target=hear, daemon=True, name="orders").start()
+    background.start(hear, name="orders")
     line.say(Ready())
     while (order := orders.get()) is not None:
         if isinstance(order, Chosen):
@@ -215,7 +216,7 @@ def main() -> None:
         _LOG.warning("%s", error)
         line.say(Wrong(why=str(error)))
         sys.exit(LOST)
-    threading.Thread(target=watch, daemon=True, name="watch").start()
+    background.start(watch, name="watch")
     deployment = Deployment(setup, kind, digest(token or secrets.token_hex()), local=local)
     try:
         deployment.begin()

@@ -14,7 +14,6 @@ import secrets
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +43,7 @@ from regrow.apps.serving.users_class import Computing, example_of
 from regrow.infra.machine.guard import digest
 from regrow.infra.machine.http_server import Server
 from regrow.tasks.output.traces import in_a_line, user_trace
+from regrow.tasks.process import background
 
 GRACE_SECONDS = 20.0
 """Time for pending requests when it is asked to end."""
@@ -114,7 +114,7 @@ class Replica:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end)
-        threading.Thread(target=self._obey, args=(loop, end), daemon=True, name="orders").start()
+        background.start(self._obey, loop, end, name="orders")
         await server.serve(sockets)
 
     def _model(self, chosen: Chosen, computing: Computing) -> Model:

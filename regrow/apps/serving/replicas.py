@@ -35,6 +35,7 @@ from regrow.apps.serving.messages import (
 from regrow.infra.machine import addresses
 from regrow.search.rollout import Tally
 from regrow.tasks.errors import UserCodeError, UserError
+from regrow.tasks.process import background
 
 LOAD_SECONDS = 600.0
 """Time limit for loading and trying a checkpoint; a slower one is refused."""
@@ -80,11 +81,7 @@ class Replicas:
         Raises UserError and UserCodeError for a class that cannot be used.
         """
         for number in range(1, self._count + 1):
-            thread = threading.Thread(
-                target=self._keep, args=(number,), daemon=True, name=f"replica {number}"
-            )
-            thread.start()
-            self._threads.append(thread)
+            self._threads.append(background.start(self._keep, number, name=f"replica-{number}"))
         while not stop.is_set():
             try:
                 first = self._began.get(timeout=0.1)

@@ -39,6 +39,7 @@ from regrow.infra.prefect.settings import settings
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.process import background
 from regrow.tasks.process.connecting import Connecting
 
 WARM = 2
@@ -71,7 +72,7 @@ def main() -> None:
     if head:
         _join(head["address"], folder)
     with _Post(folder, head.get("pid")) as post:
-        threading.Thread(target=_end_with_worker, args=(post,), daemon=True).start()
+        background.start(_end_with_worker, post, name="worker-gone")
         order, line = post.await_order()
         code = _carry_out(order, line, places)
     sys.stdout.flush()
@@ -117,7 +118,7 @@ class _Post:
                     taken.put((order, line))
 
         callers = Connecting(self._listener, greet)
-        threading.Thread(target=callers.accept, name="regrow-orders", daemon=True).start()
+        background.start(callers.accept, name="orders")
         order, line = taken.get()
         callers.close()
         self._tell({"idle": False, "name": order.name, "flow_run": order.flow_run})
@@ -167,7 +168,7 @@ def _carry_out(order: DriverCommand, line: JsonConnection, places: Places) -> in
                 os.kill(os.getpid(), number)
 
     line.send(DriverMessage(kind="taken", driver=os.getpid()))
-    threading.Thread(target=listen, daemon=True).start()
+    background.start(listen, name="client")
     try:
         _run(order, places, say)
         last = DriverMessage(kind="ended")
