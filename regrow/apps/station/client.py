@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from regrow.apps.station.orders import DriverMessage, JsonConnection, encode_signal, hand_over
+from regrow.apps.station.orders import MESSAGES, DriverMessage, DriverSignal, hand_over
 from regrow.infra.log.follower import Follower, Vanished
 from regrow.infra.log.log import full
 from regrow.infra.state import passwords, unhealed
@@ -27,6 +27,7 @@ from regrow.search.spec import Spec
 from regrow.show.live.viewer import Viewer
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Unavailable
+from regrow.tasks.process.json_lines import JsonLines
 
 LOOK_SECONDS = (0.05, 0.5)
 """Seconds between polls of the log: in a folder, in a bucket."""
@@ -114,7 +115,7 @@ def _skip(follower: Follower, viewer: Viewer) -> None:
 
 def _driver(
     station: Station, order: dict[str, Any], announce: Callable[[str], None]
-) -> tuple[JsonConnection, int] | None:
+) -> tuple[JsonLines, int] | None:
     began, told = time.monotonic(), False
     while True:
         if (found := hand_over(station.folder, order)) is not None:
@@ -131,14 +132,14 @@ def _driver(
 class _Said:
     """Reads the driver's messages in a thread."""
 
-    def __init__(self, line: JsonConnection, announce: Callable[[str], None]) -> None:
+    def __init__(self, line: JsonLines, announce: Callable[[str], None]) -> None:
         self.last: DriverMessage | None = None
         self.over = threading.Event()
         self._line, self._announce = line, announce
         threading.Thread(target=self._listen, name="regrow-driver-said", daemon=True).start()
 
     def _listen(self) -> None:
-        for word in self._line.words():
+        for word in self._line.messages(MESSAGES):
             if word.kind == "said":
                 self._announce(word.text)
             else:
@@ -224,14 +225,13 @@ def _wait(over: threading.Event, seconds: float) -> None:
 
 
 @contextmanager
-def _signals(line: JsonConnection) -> Iterator[list[int]]:
+def _signals(line: JsonLines) -> Iterator[list[int]]:
     """Forward SIGINT and SIGTERM to the driver; yield the list of received signals."""
     came: list[int] = []
 
     def hand_on(number: int, _: Any) -> None:
         came.append(number)
-        with suppress(OSError):
-            line.send(encode_signal(number))
+        line.send(DriverSignal(signal=number))
 
     before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
