@@ -33,6 +33,7 @@ from regrow.apps.serving.messages import (
     Wrong,
 )
 from regrow.infra.machine import addresses
+from regrow.infra.machine.supervised import Backoff
 from regrow.search.rollout import Tally
 from regrow.tasks.errors import UserCodeError, UserError
 from regrow.tasks.process import background
@@ -178,7 +179,7 @@ class Replicas:
     # ---- one of them
 
     def _keep(self, number: int) -> None:
-        patience = PATIENCE_SECONDS[0]
+        backoff = Backoff(*PATIENCE_SECONDS, steady=STEADY_SECONDS)
         ready = False
         while True:
             with self._lock:
@@ -203,12 +204,9 @@ class Replicas:
                 self._began.put(
                     f"the process that answers ended before it was ready ({ended(code)})"
                 )
-            if time.monotonic() - began > STEADY_SECONDS:
-                patience = PATIENCE_SECONDS[0]
             self.losses += 1
             _LOG.warning("%s ended (%s); another one is started", self._told(number), ended(code))
-            self._ending.wait(patience)
-            patience = min(2 * patience, PATIENCE_SECONDS[1])
+            self._ending.wait(backoff.after(time.monotonic() - began))
 
     def _loaded(self, child: Child, chosen: Chosen) -> Refused | None:
         child.forget()
