@@ -36,7 +36,7 @@ from regrow.infra.machine import capacity, locks
 from regrow.infra.machine.descendants import adopt, end_children
 from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import marked
-from regrow.infra.machine.supervised import Supervised, await_ready, spawn
+from regrow.infra.machine.supervised import Supervised, await_ready, spawn, until
 from regrow.infra.state.places import CLUSTER
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import temporary
@@ -195,9 +195,8 @@ class Node:
         """
         if (supervisor := self.running()) is not None:
             os.kill(supervisor, _NOW if now else signal.SIGTERM)
-            deadline = time.monotonic() + _DRAIN_SECONDS + _LOOK_SECONDS
-            while self.running() is not None and time.monotonic() < deadline:
-                time.sleep(_TICK)
+            ended = _DRAIN_SECONDS + _LOOK_SECONDS
+            until(lambda: self.running() is None, seconds=ended, tick=_TICK)
         _kill(f"{MARK}={self.name}")
 
     def _has_begun(self) -> bool:

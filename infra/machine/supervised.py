@@ -9,11 +9,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from regrow.infra.machine import locks, private_files
 from regrow.infra.machine.processes import is_running
@@ -82,12 +82,7 @@ class Supervised:
         """Wait for its end, and look for it every `tick` seconds; return False if that takes longer
         than `seconds`.
         """
-        deadline = time.monotonic() + seconds
-        while alive := self.is_alive():
-            if time.monotonic() > deadline:
-                break
-            time.sleep(tick)
-        return not alive
+        return until(lambda: not self.is_alive(), seconds=seconds, tick=tick)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, if it still runs; SIGKILL to its whole process group."""
@@ -127,6 +122,18 @@ class Backoff:
         return delay
 
 
+def until(holds: Callable[[], object], *, seconds: float, tick: float = TICK) -> bool:
+    """Wait until something holds, and look for it every `tick` seconds; return False if that takes
+    longer than `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(tick)
+    return True
+
+
 def await_ready(
     ready: Callable[[float], bool],
     alive: Callable[[], bool],
@@ -147,6 +154,22 @@ def await_ready(
             return f"did not {what} in {seconds:.0f} s"
         time.sleep(tick)
     return ""
+
+
+@contextmanager
+def attached(command: Sequence[str]) -> Iterator[IO[bytes]]:
+    """Run a command for the duration of the block, whose end is the end of its input. Yields its
+    output.
+    """
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+        finally:
+            process.stdin.close()
 
 
 def last_line(log: Path) -> str:

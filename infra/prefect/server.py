@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from regrow.infra.machine import addresses, locks, private_files
-from regrow.infra.machine.supervised import Supervised, await_ready, last_line, spawn
+from regrow.infra.machine.supervised import Supervised, await_ready, last_line, spawn, until
 from regrow.infra.prefect import home as homes
 from regrow.infra.prefect import records
 from regrow.infra.prefect.home import TICK, is_leaving, read_record
@@ -139,9 +139,7 @@ class PrefectServerHandle:
         if pid is not None and locks.is_held(self._home / "server.lock"):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + LEAVING_SECONDS
-        while read_record(self._home).get("pid") == pid and time.monotonic() < deadline:
-            time.sleep(TICK)
+        until(lambda: read_record(self._home).get("pid") != pid, seconds=LEAVING_SECONDS, tick=TICK)
 
     def close(self) -> None:
         """Stop using the server. If it has no other user, return once its process has ended."""

@@ -27,6 +27,7 @@ from regrow.search.spec import Spec
 from regrow.show.live.viewer import Viewer
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Unavailable
+from regrow.tasks.process.forking import handling
 from regrow.tasks.process.json_lines import JsonLines
 
 LOOK_SECONDS = (0.05, 0.5)
@@ -233,9 +234,5 @@ def _signals(line: JsonLines) -> Iterator[list[int]]:
         came.append(number)
         line.send(DriverSignal(signal=number))
 
-    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling({signal.SIGINT: hand_on, signal.SIGTERM: hand_on}):
         yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -32,6 +32,7 @@ from regrow.infra.state.yaml_file import read_map, write_map
 from regrow.search.events import Closed, Event
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import background
+from regrow.tasks.process.forking import handling
 
 LOOK_SECONDS = 2.0
 """Interval of the checks whether the flow run was cancelled."""
@@ -194,8 +195,5 @@ def _ended_with_this(process: subprocess.Popen[str]) -> Iterator[None]:
         process.send_signal(signal.SIGINT)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
+    with handling({signal.SIGTERM: end}):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

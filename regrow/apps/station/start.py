@@ -16,7 +16,7 @@ from regrow.apps.station.parts import SERVER
 from regrow.apps.station.supervisor import S3, Supervisor
 from regrow.infra.machine import addresses, locks, private_files
 from regrow.infra.machine.processes import is_running
-from regrow.infra.machine.supervised import last_line, spawn
+from regrow.infra.machine.supervised import last_line, spawn, until
 from regrow.infra.prefect.server import other_api_url
 from regrow.infra.prefect.settings import refuse_settings
 from regrow.infra.state import passwords
@@ -104,17 +104,18 @@ def end(places: Places) -> bool:
     folder = record.folder_of(places)
     if not locks.is_held(folder / "station.lock"):
         return False
+    # without a record it is starting
+    until(lambda: record.read(folder / "station.json").get("pid"), seconds=END_SECONDS, tick=_TICK)
     pid = int(record.read(folder / "station.json").get("pid", 0))
-    deadline = time.monotonic() + END_SECONDS
-    while not pid and time.monotonic() < deadline:  # it is starting
-        time.sleep(_TICK)
-        pid = int(record.read(folder / "station.json").get("pid", 0))
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    while time.monotonic() < deadline:
-        if not locks.is_held(folder / "station.lock") and not is_running(pid):
-            return True
-        time.sleep(_TICK)
+    if pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+    def ended() -> bool:
+        return not locks.is_held(folder / "station.lock") and not (pid and is_running(pid))
+
+    if until(ended, seconds=END_SECONDS, tick=_TICK):
+        return True
     raise RegrowError(
         f"the station of {places.root}, process {pid}, does not end; see {folder / 'logs'}"
     )
