@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from regrow.search.events import Status
+from regrow.tasks.process import background
 from regrow.tasks.process.forking import Handler, handling
 from regrow.tasks.process.interrupted import Interrupted, check
 
@@ -157,7 +158,7 @@ def interrupts() -> Iterator[Interrupts]:
     check()
     caught = Interrupts()
     _open.append(caught)
-    threading.Thread(target=caught.see_to_it, name="regrow-interrupts", daemon=True).start()
+    background.start(caught.see_to_it, name="interrupts")
     try:
         with handling(caught.handlers):
             yield caught

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from regrow.tasks.ports.messages import LogLine, Progress, Reply
+from regrow.tasks.process import background
 
 Lines = tuple[str, Sequence[LogLine]]
 """A task run, and the lines that its attempts printed."""
@@ -148,9 +148,7 @@ class Relays:
         answer.
         """
         if wanted:
-            threading.Thread(
-                target=self._start, args=(wanted,), name="regrow-relays", daemon=True
-            ).start()
+            background.start(self._start, wanted, name="relays")
 
     def _start(self, wanted: Sequence[tuple[str, str]]) -> None:
         for node_id, name in wanted:

@@ -7,11 +7,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from regrow.infra.machine.supervised import attached
 from regrow.tasks.errors import RegrowError
 
 _OPTIONS = (
@@ -60,23 +61,14 @@ class Remote:
         except FileNotFoundError:
             raise RegrowError("there is no program ssh here; install OpenSSH's client") from None
 
-    @contextmanager
-    def hold(self, command: str) -> Iterator[IO[bytes]]:
+    def hold(self, command: str) -> AbstractContextManager[IO[bytes]]:
         """Run a command in the login shell there for the duration of the block. It also ends if the
         connection breaks. Yields its output.
         """
         # the input ends with the connection
         held = f"{command} & child=$!; cat > /dev/null; kill $child"
         words = [*self._ssh(), "--", f"{self.user}@{self.address}", f"bash -lc {shlex.quote(held)}"]
-        with subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as process:
-            try:
-                if process.stdout is not None:
-                    yield process.stdout
-            finally:
-                if process.stdin is not None:
-                    process.stdin.close()
+        return attached(words)
 
     @contextmanager
     def tunnel(self, port: int) -> Iterator[int]:

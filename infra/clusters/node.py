@@ -36,6 +36,7 @@ from regrow.infra.machine import capacity, locks
 from regrow.infra.machine.descendants import adopt, end_children
 from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import marked
+from regrow.infra.machine.supervised import Supervised, await_ready, spawn, until
 from regrow.infra.state.places import CLUSTER
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import temporary
@@ -129,34 +130,16 @@ class Node:
         if self.running() is not None:
             return
         self.log.unlink(missing_ok=True)
-        with os.fdopen(
-            os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600), "w"
-        ) as log:
-            command = [
-                sys.executable,
-                "-m",
-                "regrow.infra.clusters.node",
-                self.name,
-                "supervise",
-                *arguments,
-            ]
-            supervisor = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.environment(),
-                start_new_session=True,
-                cwd="/",
-            )
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._has_begun():
-            if supervisor.poll() is not None or time.monotonic() > deadline:
-                said = self.log.read_text(errors="replace")
-                self.stop()
-                last = "\n".join(said.splitlines()[-_SHOWN:])
-                raise RegrowError(f"Ray did not start on {os.uname().nodename}; it said:\n{last}")
-            time.sleep(_TICK)
+        module = "regrow.infra.clusters.node"
+        command = [sys.executable, "-m", module, self.name, "supervise", *arguments]
+        supervisor = Supervised.of(spawn(command, self.log, environment=self.environment()))
+        if await_ready(
+            lambda _: self._has_begun(), supervisor.is_alive, seconds=_START_SECONDS, tick=_TICK
+        ):
+            said = self.log.read_text(errors="replace")
+            self.stop()
+            last = "\n".join(said.splitlines()[-_SHOWN:])
+            raise RegrowError(f"Ray did not start on {os.uname().nodename}; it said:\n{last}")
 
     def supervise(self, role: str, idle: float, then: str | None, arguments: Sequence[str]) -> None:
         """Run Ray in this process's session until it ends, a signal asks for its end, or no job has
@@ -212,9 +195,8 @@ class Node:
         """
         if (supervisor := self.running()) is not None:
             os.kill(supervisor, _NOW if now else signal.SIGTERM)
-            deadline = time.monotonic() + _DRAIN_SECONDS + _LOOK_SECONDS
-            while self.running() is not None and time.monotonic() < deadline:
-                time.sleep(_TICK)
+            ended = _DRAIN_SECONDS + _LOOK_SECONDS
+            until(lambda: self.running() is None, seconds=ended, tick=_TICK)
         _kill(f"{MARK}={self.name}")
 
     def _has_begun(self) -> bool:

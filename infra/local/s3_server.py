@@ -16,10 +16,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import SystemRandom
@@ -27,6 +27,7 @@ from typing import Any
 
 from regrow.infra.local import mutual_tls
 from regrow.infra.machine import locks, private_files
+from regrow.infra.machine.supervised import KILLED_SECONDS, Supervised, await_ready, spawn
 from regrow.infra.state import service_files
 from regrow.tasks.errors import RegrowError, UserError
 
@@ -46,7 +47,6 @@ _SOCKETS = "/tmp"  # noqa: S108 - SeaweedFS has no option for it; the sockets re
 """Where SeaweedFS puts gRPC sockets that are named by the port only, so another user may have taken
 a name.
 """
-_TICK = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tup
                     f"the S3 server of {folder} runs on port {server.port} already, not {port}; "
                     "leave the port out, or end it first with `regrow down`"
                 )
-            _await_service(server, None)
+            _await_service(server, lambda: running(folder) is not None)
             return server, False
         with open(folder / "server.lock", "a", opener=private_files.opener) as lock:
             # The child inherits the lock and keeps it until it ends.
@@ -123,12 +123,12 @@ def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tup
                 program, folder, lock.fileno(), _free_port(port, _read(folder).get("port")), bucket
             )
         try:
-            _await_service(server, child)
+            _await_service(server, lambda: child.poll() is None)
         except BaseException:
             child.kill()
             child.wait()
             raise
-        _children.append(child)
+        _children[child.pid] = child
         return server, True
 
 
@@ -151,37 +151,22 @@ def stop(folder: Path, *, at_once: bool = False) -> bool:
     server = running(folder)
     if server is None:
         return False
-    if not at_once:
-        _signal(folder, server.pid, signal.SIGTERM)
-        if _await_end(folder, server.pid, STOP_SECONDS):
-            return True
-    _signal(folder, server.pid, signal.SIGKILL)
-    if not _await_end(folder, server.pid, 10.0):
+    process = Supervised(
+        pid=server.pid, child=_children.get(server.pid), lock=folder / "server.lock"
+    )
+    if at_once:
+        process.signal(signal.SIGKILL)
+        process.is_gone_in(KILLED_SECONDS)
+    else:
+        process.end(grace=STOP_SECONDS)
+    if running(folder) is not None:
         raise RegrowError(f"the S3 server of {folder}, process {server.pid}, does not end")
+    _children.pop(server.pid, None)
     return True
 
 
-_children: list[subprocess.Popen[bytes]] = []
-"""Servers that this process started. Kept, so that their ends can be awaited."""
-
-
-def _signal(folder: Path, pid: int, number: signal.Signals) -> None:
-    if running(folder) is not None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _await_end(folder: Path, pid: int, seconds: float) -> bool:
-    child = next((child for child in _children if child.pid == pid), None)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if child is not None and child.poll() is not None:
-            _children.remove(child)
-            child = None
-        if running(folder) is None:
-            return True
-        time.sleep(_TICK)
-    return False
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""Servers that this process started, by process id. Kept, so that their ends can be awaited."""
 
 
 def _program() -> Path:
@@ -228,18 +213,14 @@ def _spawn(
         "filer.localSocket": "../filer.socket",
         "s3.localSocket": "../s3.socket",
     }
-    with open(folder / "server.log", "ab", opener=private_files.opener) as log:
-        child = subprocess.Popen(
-            [program, "mini", *(f"-{name}={value}" for name, value in options.items())],
-            pass_fds=(lock,),
-            env={**_environment(), **mutual_tls.environment(folder)},
-            umask=0o077,
-            cwd=folder / "data",
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # it outlives the command and the terminal that started it
-        )
+    child = spawn(
+        [program, "mini", *(f"-{name}={value}" for name, value in options.items())],
+        folder / "server.log",
+        environment={**_environment(), **mutual_tls.environment(folder)},
+        folder=folder / "data",
+        inherited=(lock,),
+        umask=0o077,
+    )
     server = S3Server(folder=folder, port=port, pid=child.pid, bucket=bucket)
     record = {name: value for name, value in asdict(server).items() if name != "folder"}
     private_files.replace(folder / "server.json", json.dumps(record))
@@ -314,33 +295,31 @@ def _read(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _await_service(server: S3Server, child: subprocess.Popen[bytes] | None) -> None:
+def _await_service(server: S3Server, alive: Callable[[], bool]) -> None:
     """Return once an object was stored and read. A server that answers may need 5 s more for
     that.
     """
-    deadline = time.monotonic() + BOOT_SECONDS
     key, body = f"/{server.bucket}/.probe/{secrets.token_hex(8)}", secrets.token_bytes(64)
     why = "it said nothing"
-    while True:
+
+    def stores(_left: float) -> bool:
+        nonlocal why
         try:
             if request(server, "HEAD", f"/{server.bucket}")[0] == 404:
                 request(server, "PUT", f"/{server.bucket}")
             put, _ = request(server, "PUT", key, body)
             got, content = request(server, "GET", key)
             request(server, "DELETE", key)
-            if (put, got, content) == (200, 200, body):
-                return
             why = f"it answers {put} and {got}"
         except OSError as error:
             why = str(error)
-        gone = child.poll() is not None if child is not None else running(server.folder) is None
-        if gone or time.monotonic() > deadline:
-            what = "ended while it started" if gone else f"did not serve in {BOOT_SECONDS:.0f} s"
-            raise RegrowError(
-                f"the S3 server of {server.folder} {what} ({why}); see"
-                f" {server.folder / 'server.log'}"
-            )
-        time.sleep(_TICK)
+            return False
+        return (put, got, content) == (200, 200, body)
+
+    if what := await_ready(stores, alive, seconds=BOOT_SECONDS, what="serve"):
+        raise RegrowError(
+            f"the S3 server of {server.folder} {what} ({why}); see {server.folder / 'server.log'}"
+        )
 
 
 def request(

@@ -22,6 +22,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from regrow.tasks.process import background
+
 GRACE_SECONDS = 1.0
 """How long processes may take to exit after SIGTERM, before they are killed."""
 MOST_SECONDS = 10.0
@@ -122,14 +124,8 @@ def _end_pools() -> None:
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         # In a thread, because it waits for the pools' threads: a pool whose worker died with a lock
         # would wait forever.
-        ending = threading.Thread(
-            target=util._run_finalizers,  # noqa: SLF001 - there is no public way (3.14)
-            args=(_POOLS,),
-            name="regrow-pools",
-            daemon=True,
-        )
-        ending.start()
-        ending.join(GRACE_SECONDS)
+        finalize = util._run_finalizers  # noqa: SLF001 - there is no public way (3.14)
+        background.start(finalize, _POOLS, name="pools").join(GRACE_SECONDS)
 
 
 @contextmanager

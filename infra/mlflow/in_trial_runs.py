@@ -8,7 +8,6 @@ Imports mlflow at the top: import this module only if a training has imported ml
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from regrow.infra.machine import outage
 from regrow.infra.mlflow import parent_run, private
 from regrow.infra.mlflow.in_trial import ATTEMPT_TAG, PARENT_TAG, RANK_TAG, TRIAL_TAG, Tracked
 from regrow.infra.mlflow.updates import EXPERIMENT_TAG, legal_name
+from regrow.tasks.process import background
 from regrow.tasks.trial.names import task_name
 
 _LOG = logging.getLogger("regrow.trial")
@@ -69,8 +69,7 @@ def end_active(status: str) -> None:
     """Send what is queued, and end this thread's active runs: the next attempt in this process
     would continue them.
     """
-    flushing = threading.Thread(target=_flush, name="regrow-mlflow-flush", daemon=True)
-    flushing.start()
+    flushing = background.start(_flush, name="mlflow-flush")
     flushing.join(FLUSH_SECONDS)
     if flushing.is_alive():
         _LOG.warning(

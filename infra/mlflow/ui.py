@@ -7,24 +7,24 @@ import http.client
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from regrow.infra.machine.supervised import Supervised, await_ready, last_line, spawn
 from regrow.infra.mlflow.database import make_sure_of
 from regrow.infra.mlflow.parent_run import best_metric
 from regrow.infra.mlflow.updates import EXPERIMENT_TAG, legal_name
 from regrow.tasks.errors import RegrowError, UserError
 
 BOOT_SECONDS = 60.0
-_TICK = 0.1
+END_SECONDS = 5.0
 
 
 @contextmanager
@@ -53,20 +53,17 @@ def mlflow_ui(
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     command, settings = server_command(tracking_uri, artifacts, services=services, port=port)
-    with tempfile.TemporaryFile() as output:
-        server = subprocess.Popen(
-            command,
-            env={**os.environ, **settings},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            process_group=0,
-        )
+    with tempfile.NamedTemporaryFile() as output:
+        log = Path(output.name)
+        child = spawn(command, log, environment={**os.environ, **settings}, folder=None)
+        server = Supervised.of(child)
         try:
-            _await(url, server, output.fileno())
+            answers = partial(_answers, url)
+            if why := await_ready(answers, server.is_alive, seconds=BOOT_SECONDS):
+                raise RegrowError(f"MLflow's server {why}: {last_line(log)}")
             yield url
         finally:
-            _end(server)
+            server.end(grace=END_SECONDS)
 
 
 def server_command(
@@ -171,31 +168,9 @@ def _trials_of(experiment_id: str | None) -> str:
     )
 
 
-def _await(url: str, server: subprocess.Popen[bytes], output: int) -> None:
-    deadline = time.monotonic() + BOOT_SECONDS
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            said = os.pread(output, 100_000, 0).decode(errors="replace").strip().splitlines()
-            raise RegrowError(
-                f"MLflow's server ended while it started: {said[-1] if said else 'it said nothing'}"
-            )
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(_TICK)
-    raise RegrowError(f"MLflow's server did not answer in {BOOT_SECONDS:.0f} s")
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    """End the server and its worker processes, by its process group."""
-    for number in (15, 9):
-        try:
-            os.killpg(server.pid, number)
-        except ProcessLookupError:
-            break
-        try:
-            server.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            continue
-    server.wait()
+def _answers(url: str, _: float) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2):
+            return True
+    except OSError:
+        return False

@@ -13,12 +13,12 @@ listens.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from regrow.infra.machine import locks, private_files
+from regrow.infra.machine.supervised import until
 from regrow.infra.state import passwords
 from regrow.tasks.errors import RegrowError, UserError
 
@@ -90,12 +90,8 @@ def is_leaving(home: Path, gone: Callable[[], bool]) -> bool:
     """Return whether the server is ending: it has locked the users' lock, or is gone. It needs a
     moment for that, so this checks for 0.2 s.
     """
-    deadline = time.monotonic() + 0.2
-    while time.monotonic() < deadline and not gone():
-        if locks.is_held(home / "users.lock"):
-            return True
-        time.sleep(TICK)
-    return gone()
+    users = home / "users.lock"
+    return until(lambda: gone() or locks.is_held(users), seconds=0.2, tick=TICK)
 
 
 def read_record(home: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from regrow.infra.machine import addresses
 from regrow.infra.machine.sqlite import fill_from_template, revision
 from regrow.infra.prefect import home as homes
 from regrow.infra.state import passwords
-from regrow.tasks.process import temporary
+from regrow.tasks.process import background, temporary
 
 if TYPE_CHECKING:
     import uvicorn
@@ -56,7 +56,7 @@ class Tenancy:
         self._users = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, high)
         os.close(low)
         self._server: uvicorn.Server | None = None
-        threading.Thread(target=self._end_with_the_last_user, name="tenancy", daemon=True).start()
+        background.start(self._end_with_the_last_user, name="tenancy")
 
     def serve(self, server: uvicorn.Server) -> None:
         """End by a clean shutdown of `server` from now on."""

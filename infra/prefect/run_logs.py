@@ -5,12 +5,12 @@ gets them later.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 import httpx
@@ -20,6 +20,7 @@ from prefect.client.schemas.actions import LogCreate
 from regrow.infra.machine.outage import is_outage
 from regrow.infra.prefect.server import answers
 from regrow.tasks.ports.messages import LogLine
+from regrow.tasks.process import background
 
 PERIOD_SECONDS = 2.0
 """Seconds between two batches: a request costs the server some 10 ms of CPU, whatever its size."""
@@ -69,21 +70,15 @@ class RunLogs:
         """Within the block, send lines, including those that `more` returns, every 2 s. At its end,
         wait up to 5 s for a batch under way, then send the rest.
         """
-        done = threading.Event()
-
-        def run() -> None:
-            while not done.wait(PERIOD_SECONDS):
-                self._send(more)
-
-        thread = threading.Thread(target=run, name="regrow-run-logs", daemon=True)
-        thread.start()
+        send = partial(self._send, more)
         try:
-            yield
+            with background.every(
+                PERIOD_SECONDS, send, name="run-logs", wait=LAST_SECONDS
+            ) as thread:
+                yield
         finally:
-            done.set()
-            thread.join(timeout=LAST_SECONDS)
             if not thread.is_alive():
-                self._send(more)
+                send()
 
     def _send(self, more: Callable[[], Iterable[tuple[str, LogLine]]]) -> None:
         try:

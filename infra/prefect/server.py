@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -22,15 +21,18 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from regrow.infra.machine import addresses, locks, private_files
+from regrow.infra.machine.supervised import Supervised, await_ready, last_line, spawn, until
 from regrow.infra.prefect import home as homes
 from regrow.infra.prefect import records
 from regrow.infra.prefect.home import TICK, is_leaving, read_record
 from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT, server_environment, template
 from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.process import background
 from regrow.tasks.process.addresses import redacted
 
 BOOT_SECONDS = 60.0
@@ -47,10 +49,8 @@ _WATCH_SECONDS = 0.5
 """Seconds between two checks whether an embedded server still runs."""
 _SAID = 200
 """Most characters that are shown of Prefect's message about unreadable settings."""
-_outliving: list[subprocess.Popen[bytes]] = []
-"""Servers that this process started and others still use. Kept, because otherwise Python warns
-about an abandoned child.
-"""
+_outliving: list[Supervised] = []
+"""Servers that others still use. Kept, because otherwise Python warns about an abandoned child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +80,10 @@ class PrefectServerHandle:
         self._server = server
         self._home = home
         self._users: IO[str] | None = None
-        self._pid = 0
+        self._process: Supervised | None = None
+        """None for a server that the user configured."""
         self.remark: str | None = None
         """What was wrong with the former server's database; None: nothing."""
-        self._child: subprocess.Popen[bytes] | None = None
         self._left = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -96,22 +96,15 @@ class PrefectServerHandle:
         """Block until the server answers. Raises UserError if the user's server does not,
         RegrowError if an embedded one does not.
         """
-        if not self._server.embedded:
+        if self._process is None:
             _check_adopted(self._server.api_url)
             return self._server
-        deadline = time.monotonic() + seconds
         # The socket listens before the server runs: one request simply waits until the server
         # handles it.
-        while not _healthy(self._server.api_url, deadline - time.monotonic()):
-            if self._gone():
-                raise RegrowError(
-                    f"The Prefect server ended while it started: {self._last_words()}"
-                )
-            if time.monotonic() > deadline:
-                raise RegrowError(
-                    f"The Prefect server did not answer in {seconds:.0f} s: {self._last_words()}"
-                )
-            time.sleep(TICK)
+        healthy = partial(_healthy, self._server.api_url)
+        if why := await_ready(healthy, lambda: not self._gone(), seconds=seconds, tick=TICK):
+            log = self._home / "server.log"
+            raise RegrowError(f"The Prefect server {why}: {last_line(log)} (see {log})")
         return self._server
 
     def watch(self) -> None:
@@ -119,10 +112,7 @@ class PrefectServerHandle:
         ended.
         """
         if self._server.embedded and self._watcher is None:
-            self._watcher = threading.Thread(
-                target=self._look_after, name="regrow-prefect-watch", daemon=True
-            )
-            self._watcher.start()
+            self._watcher = background.start(self._look_after, name="prefect-watch")
 
     def _look_after(self) -> None:
         while not self._left.wait(_WATCH_SECONDS):
@@ -137,22 +127,19 @@ class PrefectServerHandle:
                     with lock:
                         port = listener_port(self._server)
                         again = _spawn(self._home, lock.fileno(), port, port)
-                if self._child is not None:
-                    self._child.poll()
-                self._child, self._pid = again._child, again._pid
+                self._gone()  # reaps it
+                self._process = again._process
 
     def replace(self) -> None:
         """Kill the running embedded server, so that its watcher starts the next one. Returns once
         that has happened, or after 3 s.
         """
-        pid = read_record(self._home).get("pid", self._pid)
+        pid = read_record(self._home).get("pid")
         # Otherwise it has ended, and its pid may be reused.
-        if locks.is_held(self._home / "server.lock"):
+        if pid is not None and locks.is_held(self._home / "server.lock"):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + LEAVING_SECONDS
-        while read_record(self._home).get("pid") == pid and time.monotonic() < deadline:
-            time.sleep(TICK)
+        until(lambda: read_record(self._home).get("pid") != pid, seconds=LEAVING_SECONDS, tick=TICK)
 
     def close(self) -> None:
         """Stop using the server. If it has no other user, return once its process has ended."""
@@ -164,28 +151,13 @@ class PrefectServerHandle:
         self._users.close()
         self._users = None
         if not is_leaving(self._home, self._gone):
-            if self._child is not None:
-                _outliving.append(self._child)
-            return
-        deadline = time.monotonic() + LEAVING_SECONDS
-        while not self._gone() and time.monotonic() < deadline:
-            time.sleep(TICK)
+            if self._process is not None:
+                _outliving.append(self._process)
+        elif self._process is not None:
+            self._process.is_gone_in(LEAVING_SECONDS, tick=TICK)
 
     def _gone(self) -> bool:
-        if self._child is not None:
-            return self._child.poll() is not None
-        try:
-            os.kill(self._pid, 0)
-        except OSError:
-            return True
-        return False
-
-    def _last_words(self) -> str:
-        log = self._home / "server.log"
-        with suppress(OSError):
-            lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            return f"{lines[-1] if lines else 'it said nothing'} (see {log})"
-        return f"see {log}"
+        return self._process is None or not self._process.is_alive()
 
 
 @contextmanager
@@ -362,7 +334,7 @@ def _attach(home: Path, known: Mapping[str, Any], port: int | None) -> PrefectSe
             "leave the port out, or wait until its users have finished"
         )
     handle = PrefectServerHandle(_embedded(home, known["port"]), home)
-    handle._pid = known["pid"]
+    handle._process = Supervised(pid=known["pid"])
     return handle
 
 
@@ -370,26 +342,19 @@ def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectSe
     schedules, host = homes.stays(home), homes.host(home)
     remark = records.replaced(home / "prefect.db")
     with ExitStack() as stack:
-        log = stack.enter_context(open(home / "server.log", "ab", opener=private_files.opener))
         listeners = [stack.enter_context(one) for one in _listen(port, last_port, host)]
         numbers = [one.fileno() for one in listeners]
         server = _embedded(home, listeners[0].getsockname()[1])
         command = [sys.executable, "-P", "-m", "regrow.infra.prefect.process"]
         command += ["--home", str(home), "--users", str(home / "users.lock")]
         command += ["--template", str(template()), "--socket", *map(str, numbers)]
-        child = subprocess.Popen(
+        # Not in the user's folder or in the state root, whose settings files are not meant for it.
+        child = spawn(
             command,
-            pass_fds=(lock, *numbers),
-            env=server_environment(home, server.api_url, schedules=schedules),
-            # cwd: settings files in the user's folder or in the state root are not meant for this
-            # server
-            cwd="/",
+            home / "server.log",
+            environment=server_environment(home, server.api_url, schedules=schedules),
+            inherited=(lock, *numbers),
             umask=0o077,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            # Ctrl-C in the terminal is for the driver, which still has data to send to the server
-            start_new_session=True,
         )
     record = {
         "pid": child.pid,
@@ -401,8 +366,7 @@ def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectSe
     }
     private_files.replace(home / "server.json", json.dumps(record))
     handle = PrefectServerHandle(server, home)
-    handle._child = child
-    handle._pid, handle.remark = child.pid, remark
+    handle._process, handle.remark = Supervised.of(child), remark
     return handle
 
 

@@ -38,6 +38,7 @@ from prefect.tasks import Task
 from prefect.utilities.collections import visit_collection
 
 from regrow.infra.prefect.private import events_kept, no_small_talk, run_task_async
+from regrow.tasks.process import background
 
 if TYPE_CHECKING:
     from typing import Self
@@ -191,10 +192,10 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         if self._loop is None:
             started: Future[asyncio.AbstractEventLoop] = Future()
             context = copy_context()
-            run = functools.partial(context.run, asyncio.run, self._live(started))
-            self._thread = threading.Thread(target=run, name="regrow-task-runs", daemon=True)
             no_small_talk()
-            self._thread.start()
+            self._thread = background.start(
+                context.run, asyncio.run, self._live(started), name="task-runs"
+            )
             self._loop = started.result()
         return self._loop
 

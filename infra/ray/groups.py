@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from regrow.search.needs import Needs
 from regrow.tasks.ports.executor import ExecutionResult
+from regrow.tasks.process import background
 
 END_SECONDS = 5.0
 """Seconds for the other ranks to end after the first: their output is still being written to the
@@ -98,9 +98,7 @@ class Grouped:
         """End the whole attempt. Returns at once."""
         if not self.removed:
             self.removed = True
-            threading.Thread(
-                target=_remove, args=(self.group, self.refs), name="regrow-group", daemon=True
-            ).start()
+            background.start(_remove, self.group, self.refs, name="group")
 
 
 def make(needs: Needs, *, name: str, selector: dict[str, str] | None) -> PlacementGroup:

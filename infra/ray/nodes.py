@@ -17,6 +17,7 @@ import ray
 
 from regrow.infra.ray import cluster, private, scaling
 from regrow.search.needs import ClusterCapacity, Needs, Shape
+from regrow.tasks.process import background
 
 POLL_SECONDS = 1.0
 DRAIN_SECONDS = 120
@@ -64,15 +65,9 @@ class Nodes:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Query Ray every POLL_SECONDS within the block."""
-        done = threading.Event()
         self._look()
-        thread = threading.Thread(target=self._run, args=(done,), name="regrow-nodes", daemon=True)
-        thread.start()
-        try:
+        with background.every(POLL_SECONDS, self._poll, name="nodes", wait=POLL_SECONDS):
             yield
-        finally:
-            done.set()
-            thread.join(timeout=POLL_SECONDS)
 
     def take_lost(self) -> list[str]:
         """Return the ids of the nodes that died since the last call."""
@@ -169,16 +164,14 @@ class Nodes:
             }
         return self._fitting[needed]
 
-    def _run(self, done: threading.Event) -> None:
-        while not done.wait(POLL_SECONDS):
-            try:
-                # A call that waits for the head ends the process when a new head starts.
-                if not cluster.head_answers():
-                    continue
+    def _poll(self) -> None:
+        try:
+            # A call that waits for the head ends the process when a new head starts.
+            if cluster.head_answers():
                 self._look()
                 self._drain_asked()
-            except Exception as error:  # noqa: BLE001 - Ray raises many types; the next look may succeed
-                logging.getLogger(__name__).info("could not look at the cluster's nodes: %s", error)
+        except Exception as error:  # noqa: BLE001 - Ray raises many types; the next look may succeed
+            logging.getLogger(__name__).info("could not look at the cluster's nodes: %s", error)
 
     def _look(self) -> None:
         nodes = {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]  # ray's

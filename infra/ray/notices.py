@@ -20,6 +20,7 @@ from typing import Any
 
 from regrow.infra.ray.metadata import Cloud, Unanswered, cloud
 from regrow.tasks.errors import UserError
+from regrow.tasks.process import background
 from regrow.tasks.process.forking import handling
 
 Tell = Callable[[str, bool], None]
@@ -89,8 +90,7 @@ def _signals(tell: Tell, grace: float) -> Iterator[None]:
             except Empty:
                 os._exit(TERMINATED_EXIT)
 
-    waiting = threading.Thread(target=wait, name="regrow-sigterm", daemon=True)
-    waiting.start()
+    waiting = background.start(wait, name="sigterm")
     try:
         with handling({signal.SIGTERM: handler, signal.SIGINT: handler}):
             yield
@@ -138,10 +138,7 @@ class Poller:
         with self._changed:
             self._listeners[key] = tell
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="regrow-notices", daemon=True
-                )
-                self._thread.start()
+                self._thread = background.start(self._run, name="notices")
             self._changed.notify_all()
         try:
             yield

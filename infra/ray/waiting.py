@@ -5,13 +5,13 @@ log does not show it.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from regrow.infra.ray import private
 from regrow.search.needs import Bundle
+from regrow.tasks.process import background
 
 LOOK_SECONDS = 10.0
 """Seconds between two checks. An actor found waiting by two of them is reported: one with room
@@ -28,30 +28,23 @@ def told(bundles: tuple[Bundle, ...]) -> Iterator[None]:
     if not bundles:
         yield
         return
-    done = threading.Event()
-    thread = threading.Thread(
-        target=_look, args=(bundles, done), name="regrow-waiting", daemon=True
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def _look(bundles: tuple[Bundle, ...], done: threading.Event) -> None:
     before, said = dict[str, str](), set[str]()
-    while not done.wait(LOOK_SECONDS):
+
+    def look() -> None:
+        nonlocal before
         try:
             now = private.waiting_actors()
         except Exception as error:  # noqa: BLE001 - Ray raises many types; none may disturb the trial
             _LOG.debug("waiting actors could not be looked for: %s", error)
-            continue
+            return
         new = {actor: name for actor, name in now.items() if actor in before and actor not in said}
         if new:
             _LOG.warning("%s", line(new.values(), bundles))
-            said |= new.keys()
+            said.update(new)
         before = now
+
+    with background.every(LOOK_SECONDS, look, name="waiting", wait=0.0):
+        yield
 
 
 def line(classes: Iterable[str], bundles: tuple[Bundle, ...]) -> str:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import ray
@@ -24,6 +25,7 @@ from regrow.infra.machine import descendants
 from regrow.infra.ray import cluster
 from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
 from regrow.infra.ray.nodes import Nodes
+from regrow.tasks.process import background
 
 FIRST_SECONDS = 6.0
 """Seconds until the first task, which takes 2.4 s of CPU: the trials that start with the session
@@ -48,15 +50,8 @@ def spares(nodes: Nodes, ranks: int = 1) -> Iterator[None]:
     """Within the block, keep a spare for each of an attempt's `ranks`, on every node on which an
     attempt runs or ran lately.
     """
-    done = threading.Event()
-    thread = threading.Thread(
-        target=_keep, args=(nodes, ranks, done), name="regrow-spares", daemon=True
-    )
-    thread.start()
-    try:
+    with background.during(partial(_keep, nodes, ranks), name="spares", wait=0.0):
         yield
-    finally:
-        done.set()
 
 
 def _keep(nodes: Nodes, ranks: int, done: threading.Event) -> None:

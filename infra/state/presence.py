@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Store
+from regrow.tasks.process import background
 
 PERIOD_SECONDS = 15.0
 FRESH_SECONDS = 60.0
@@ -32,16 +34,11 @@ def present(store: Store) -> Iterator[None]:
     """Give signs of life within the block, and remove them at its end. Does not wait for a store
     that is unavailable.
     """
-    done = threading.Event()
     signs: list[str] = []
-    thread = threading.Thread(
-        target=_give, args=(store, signs, done), name="regrow-presence", daemon=True
-    )
-    thread.start()
     try:
-        yield
+        with background.during(partial(_give, store, signs), name="presence", wait=0.0):
+            yield
     finally:
-        done.set()
         with suppress(RegrowError):
             store.delete(list(signs))
 

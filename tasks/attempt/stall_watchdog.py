@@ -11,12 +11,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
 from regrow.search.durations import in_words
 from regrow.search.events import Cause, Ended, Outcome
 from regrow.tasks.ports.messages import Assignment, Job
 from regrow.tasks.ports.ranks import Group
+from regrow.tasks.process import background
 from regrow.tasks.trial.reporter import Reporter
 
 LOOK_SECONDS = 1.0
@@ -52,7 +54,6 @@ class StallWatchdog:
             group,
             leave,
         )
-        self._done = threading.Event()
         self._training = threading.get_ident()
 
     @contextmanager
@@ -66,47 +67,35 @@ class StallWatchdog:
         if shortest is None:
             yield
             return
-        thread = threading.Thread(
-            target=self._run,
-            args=(min(LOOK_SECONDS, shortest / 10),),
-            name="regrow-overdue",
-            daemon=True,
-        )
-        thread.start()
-        try:
+        look = partial(self._look, time.monotonic())
+        # its end waits for a check, which ends the process if it is about to
+        with background.every(min(LOOK_SECONDS, shortest / 10), look, name="overdue"):
             yield
-        finally:
-            self._done.set()
-            thread.join()  # lets it end the process if it is about to
 
-    def _run(self, pause: float) -> None:
-        began = time.monotonic()
-        while not self._done.wait(pause):
-            limit = self._job.trial_seconds
-            ran = self._lease.ran + time.monotonic() - began
-            if limit is not None and ran > limit + min(OVERTIME * limit, MOST_OVERTIME_SECONDS):
-                message = f"it had its {in_words(limit)} and did not react"
-                if self._reporter.step:
-                    return self._end("done", "", message)
-                return self._end("failed", "error", f"{message}; it never reported anything")
-            if (
-                self._job.stall is not None
-                and (silent := self._reporter.silent()) is not None
-                and silent > self._job.stall
-            ):
-                return self._end(
-                    "lost", "stalled", f"it reported nothing for {in_words(self._job.stall)}"
-                )
-        return None
+    def _look(self, began: float) -> bool:
+        """End the process if it has to be ended; return whether it had to be."""
+        limit = self._job.trial_seconds
+        ran = self._lease.ran + time.monotonic() - began
+        if limit is not None and ran > limit + min(OVERTIME * limit, MOST_OVERTIME_SECONDS):
+            message = f"it had its {in_words(limit)} and did not react"
+            if self._reporter.step:
+                return self._end("done", "", message)
+            return self._end("failed", "error", f"{message}; it never reported anything")
+        if (
+            self._job.stall is not None
+            and (silent := self._reporter.silent()) is not None
+            and silent > self._job.stall
+        ):
+            return self._end(
+                "lost", "stalled", f"it reported nothing for {in_words(self._job.stall)}"
+            )
+        return False
 
-    def _end(self, outcome: Outcome, cause: Cause, message: str) -> None:
+    def _end(self, outcome: Outcome, cause: Cause, message: str) -> bool:
         message = self._group.stuck(message)
-        told = threading.Thread(
-            target=self._tell_stacks, args=(message,), name="regrow-stacks", daemon=True
-        )
-        told.start()
-        told.join(STACKS_SECONDS)
+        background.start(self._tell_stacks, message, name="stacks").join(STACKS_SECONDS)
         self.end(outcome, cause, message)
+        return True
 
     def end(self, outcome: Outcome, cause: Cause, message: str, trace: str = "") -> None:
         """Send the attempt's last message and end the process, whatever the training does."""

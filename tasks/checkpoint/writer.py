@@ -18,6 +18,7 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import in_a_line
 from regrow.tasks.ports.ranks import GroupBroken, Others, PartMissing
 from regrow.tasks.ports.store import Store, Unavailable
+from regrow.tasks.process import background
 from regrow.tasks.process.disk import size
 
 _LOG = logging.getLogger("regrow.trial.checkpoints")
@@ -164,10 +165,7 @@ class CheckpointWriter:
             raise RuntimeError("the checkpoint writer is closed")
         self._jobs.append(job)
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="regrow-checkpoints", daemon=True
-            )
-            self._thread.start()
+            self._thread = background.start(self._run, name="checkpoints")
         self._changed.notify_all()
 
     def _run(self) -> None:

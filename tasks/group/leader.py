@@ -30,6 +30,7 @@ from regrow.tasks.ports.ranks import (
     World,
 )
 from regrow.tasks.ports.uploads import Part
+from regrow.tasks.process import background
 
 FORM_SECONDS = 300.0
 """Seconds for all ranks to connect: their processes start, and import the training's libraries."""
@@ -232,9 +233,7 @@ class Leader:
         """See Group."""
         self._silent, self._circle.on_beat = silent, self._look
         self._circle.on_notice(notice)
-        threading.Thread(
-            target=self._watch, args=(leave,), name="regrow-watch", daemon=True
-        ).start()
+        background.start(self._watch, leave, name="watch")
         try:
             yield
         finally:

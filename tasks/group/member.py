@@ -47,7 +47,7 @@ from regrow.tasks.output.traces import in_a_line, one_line
 from regrow.tasks.ports.messages import Assignment, Host, Job, Records, Reply
 from regrow.tasks.ports.ranks import Fault, Metrics, RankCommand, World
 from regrow.tasks.ports.store import Store, StoreError, Unavailable
-from regrow.tasks.process import temporary
+from regrow.tasks.process import background, temporary
 from regrow.tasks.trial.trial import Trial, TrialEnd
 
 LEFT_EXIT = 77
@@ -76,8 +76,8 @@ class Member:
     def start(self) -> None:
         """Start listening to rank 0 and sending signs of life."""
         self._wire.limit(self._lease)
-        threading.Thread(target=self._hear, name="regrow-rank", daemon=True).start()
-        threading.Thread(target=self._beat, name="regrow-beat", daemon=True).start()
+        background.start(self._hear, name="rank")
+        background.start(self._beat, name="beat")
 
     # ---- the Ranks port of its Trial
 
@@ -181,8 +181,7 @@ class Parts:
         self._jobs: deque[Upload | Forget] = deque()
         self._changed = threading.Condition()
         member.on_part = self._take
-        self._thread = threading.Thread(target=self._run, name="regrow-checkpoints", daemon=True)
-        self._thread.start()
+        self._thread = background.start(self._run, name="checkpoints")
 
     @property
     def refused(self) -> None:

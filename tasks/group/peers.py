@@ -31,6 +31,7 @@ from regrow.tasks.group.wire import (
     Wire,
 )
 from regrow.tasks.ports.ranks import SNAPSHOTS, GroupBroken, RankFailed
+from regrow.tasks.process import background
 
 BEAT_SECONDS = 1.0
 """Seconds between two signs of life."""
@@ -97,7 +98,7 @@ class PeerTable:
     def open(self) -> None:
         """Accept connections of the other ranks."""
         self.door.let_in(self._hear)
-        threading.Thread(target=self._beat, name="regrow-beat", daemon=True).start()
+        background.start(self._beat, name="beat")
 
     def close(self) -> None:
         """End the group: all is sent, and the other ranks may end."""
@@ -200,7 +201,7 @@ class PeerTable:
                     other.done = step
                 case Failed(fault=fault):
                     self._suspect = self._suspect or RankFailed(fault)
-                    threading.Thread(target=self.blamed, name="regrow-blame", daemon=True).start()
+                    background.start(self.blamed, name="blame")
                 case _:
                     return
             self.changed.notify_all()

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 from collections.abc import Callable
 
 from regrow.tasks.group.wire import Hello, Refused, Wire
+from regrow.tasks.process import background
 from regrow.tasks.process.connecting import Connecting
 
 HELLO_BYTES = 1 << 16
@@ -53,7 +53,7 @@ class RendezvousServer:
                 _LOG.debug("a connection was not let in: %s", error)
 
         self._callers = Connecting(self._door, greet)
-        threading.Thread(target=self._callers.accept, name="regrow-door", daemon=True).start()
+        background.start(self._callers.accept, name="door")
 
     def close(self) -> None:
         """Accept no further connections."""

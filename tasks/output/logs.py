@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from regrow.tasks.ports.messages import LogLine
+from regrow.tasks.process import background
 from regrow.tasks.process.forking import renewed
 
 RELAY_SECONDS = 1.0
@@ -67,10 +68,7 @@ class LogRelay:
                 return
             self._lines.append(LogLine(source=source, level=level, text=clean, t=t))
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="regrow-log-relay", daemon=True
-                )
-                self._thread.start()
+                self._thread = background.start(self._run, name="log-relay")
 
     def take(self) -> list[LogLine]:
         """Remove and return the lines that were not passed on yet."""

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from regrow.tasks.ports.store import Exists, Store
+from regrow.tasks.process import background
 
 MOST_BYTES = 10_000_000
 """Bytes of an attempt's output that are stored; a last line tells that the rest was not."""
@@ -203,8 +204,7 @@ class Keeper:
         with self._changed:
             self._outputs.append(output)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="regrow-output", daemon=True)
-                self._thread.start()
+                self._thread = background.start(self._run, name="output")
         return output
 
     def close(self, output: Output) -> None:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from regrow.tasks.process import background
+
 MOST_UNPROVEN = 64
 """Connections that have not proved anything yet, at most. A legitimate caller takes
 milliseconds.
@@ -54,9 +56,7 @@ class Connecting:
                 continue
             with self._lock:
                 self._unproven[connection] = time.monotonic()
-            threading.Thread(
-                target=self._hear, args=(connection,), name="regrow-caller", daemon=True
-            ).start()
+            background.start(self._hear, connection, name="caller")
 
     def close(self) -> None:
         """Stop accepting. Proven connections stay open."""

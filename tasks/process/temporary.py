@@ -19,6 +19,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from regrow.tasks.process import background
+
 _LOCK = "in-use"
 _MAKING = ".making-"
 _MAKING_SECONDS = 600.0
@@ -85,9 +87,7 @@ def _made(rooms: Path) -> Path:
     folder = _named(making)
     atexit.register(_leave, os.getpid(), folder)
     # In a thread: removing may take long, and a trial waits.
-    threading.Thread(
-        target=_remove_abandoned, args=(rooms,), daemon=True, name="regrow-temporary"
-    ).start()
+    background.start(_remove_abandoned, rooms, name="temporary")
     return folder
 
 

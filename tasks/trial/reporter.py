@@ -27,6 +27,7 @@ from regrow.tasks.ports.messages import (
     Reason,
     Reply,
 )
+from regrow.tasks.process import background
 
 FLUSH_SECONDS = 0.25
 """Minimum seconds between two messages while there is news; the coordinator can ask for more. A
@@ -93,8 +94,7 @@ class Reporter:
 
     def start(self) -> None:
         """Start the background thread that sends messages."""
-        self._thread = threading.Thread(target=self._run, name="regrow-reporter", daemon=True)
-        self._thread.start()
+        self._thread = background.start(self._run, name="reporter")
 
     def begin(self) -> None:
         """Mark the calling thread as the training thread; `silent` counts from now."""

@@ -21,6 +21,7 @@ from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.ui import mlflow_ui
 from regrow.infra.mlflow.updates import RunUpdate
 from regrow.infra.prefect import server as prefect_server
+from regrow.infra.prefect.home import read_record
 from regrow.infra.state import passwords
 from tests.system.conftest import TRAIN, Desk, await_no_process
 from tests.system.test_losses import kill
@@ -134,7 +135,7 @@ def own_server(home: Path, port: int | None) -> Iterator[tuple[str, int]]:
     """A Prefect server as a user has one, nobody starts it again; its address and process."""
     handle = prefect_server.begin(home, port=port)
     try:
-        yield handle.wait().api_url, handle._pid
+        yield handle.wait().api_url, read_record(home)["pid"]
     finally:
         handle.close()
 

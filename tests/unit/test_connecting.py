@@ -17,17 +17,11 @@ from pathlib import Path
 import pytest
 
 from regrow.apps.station.driver import _Post
-from regrow.apps.station.orders import (
-    MOST_BYTES,
-    TOKEN_BYTES,
-    DriverCommand,
-    DriverMessage,
-    JsonConnection,
-    hand_over,
-)
+from regrow.apps.station.orders import DriverCommand, DriverMessage, hand_over
 from regrow.infra.state import station_record as record
 from regrow.tasks.process import connecting
 from regrow.tasks.process.connecting import Connecting
+from regrow.tasks.process.json_lines import KEY_BYTES, JsonLines
 
 
 @pytest.fixture
@@ -112,10 +106,10 @@ input()
 @pytest.fixture
 def post(
     tmp_path: Path,
-) -> Iterator[tuple[Path, queue.SimpleQueue[tuple[DriverCommand, JsonConnection]]]]:
+) -> Iterator[tuple[Path, queue.SimpleQueue[tuple[DriverCommand, JsonLines]]]]:
     """The folder of a station with a driver that waits for an order, and what it is given."""
     (tmp_path / "drivers").mkdir()
-    given: queue.SimpleQueue[tuple[DriverCommand, JsonConnection]] = queue.SimpleQueue()
+    given: queue.SimpleQueue[tuple[DriverCommand, JsonLines]] = queue.SimpleQueue()
     with _Post(tmp_path, None) as made:
         thread = threading.Thread(target=lambda: given.put(made.await_order()))
         thread.start()
@@ -126,7 +120,7 @@ def post(
 
 
 def test_a_driver_takes_the_order_with_its_token_whatever_came_before(
-    post: tuple[Path, queue.SimpleQueue[tuple[DriverCommand, JsonConnection]]],
+    post: tuple[Path, queue.SimpleQueue[tuple[DriverCommand, JsonLines]]],
 ) -> None:
     folder, given = post
     [(_, known)] = record.drivers(folder, idle=True)
@@ -136,7 +130,7 @@ def test_a_driver_takes_the_order_with_its_token_whatever_came_before(
             b"",
             "ä".encode() * 32 + b"\n",
             b"\xff\n",
-            b"x" * (4 * TOKEN_BYTES),
+            b"x" * (4 * KEY_BYTES),
             token[:-1] + b"\n",
             token,
             secrets.token_bytes(64),
@@ -153,17 +147,8 @@ def test_a_driver_takes_the_order_with_its_token_whatever_came_before(
     taken[0].close()
 
 
-def given_answer(given: queue.SimpleQueue[tuple[DriverCommand, JsonConnection]]) -> None:
+def given_answer(given: queue.SimpleQueue[tuple[DriverCommand, JsonLines]]) -> None:
     order, line = given.get()
     assert order == DriverCommand(name="digits")
     line.send(DriverMessage(kind="taken"))
     line.close()
-
-
-def test_a_line_that_is_too_long_is_the_end() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.settimeout(1.0)
-        theirs.sendall(b"a\n" + b"b" * 50 + b"\nc\n")
-        assert list(JsonConnection(ours).lines(most=20)) == [b"a\n"]
-    assert MOST_BYTES < 1 << 30

@@ -6,17 +6,18 @@ import socket
 
 import pytest
 
-from regrow.apps.station.orders import DriverMessage, JsonConnection, decode_signal, encode_signal
+from regrow.apps.station.orders import MESSAGES, SIGNALS, DriverMessage, DriverSignal
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
+from regrow.tasks.process.json_lines import JsonLines
 
 
 def told(error: BaseException) -> DriverMessage:
     """A word as it arrives."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        JsonConnection(theirs).send(DriverMessage.of(error))
-        return next(JsonConnection(ours).words())
+        JsonLines(theirs).send(DriverMessage.of(error))
+        return JsonLines(ours).receive(MESSAGES)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,8 @@ def test_a_bug_is_told_as_a_failure() -> None:
         word.raise_it()
 
 
-def test_only_signals_are_taken_for_signals() -> None:
+def test_a_signal_is_the_same_on_the_other_side() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        JsonConnection(theirs).send(encode_signal(2))
-        assert decode_signal(next(JsonConnection(ours).lines())) == 2
-    assert [decode_signal(line) for line in (b"", b"{}", b"[1]", b'{"signal": "x"}')] == [None] * 4
+        JsonLines(theirs).send(DriverSignal(signal=2))
+        assert JsonLines(ours).receive(SIGNALS).signal == 2

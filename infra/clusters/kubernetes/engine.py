@@ -10,8 +10,8 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +21,7 @@ from regrow.infra.clusters.kubernetes import checks, manifests, pods, project
 from regrow.infra.clusters.kubernetes.kubectl import Kubectl
 from regrow.infra.clusters.provider import Machine, Offer
 from regrow.infra.machine import confidential, private_files
+from regrow.infra.machine.supervised import attached
 from regrow.tasks.errors import RegrowError
 
 Json = dict[str, Any]
@@ -142,23 +143,13 @@ class KubernetesEngine:
         """Run a command in the head's container."""
         return self._kubectl.attempt(*self._exec(words), stdin=stdin)
 
-    @contextmanager
-    def hold(self, words: Sequence[str]) -> Iterator[IO[bytes]]:
+    def hold(self, words: Sequence[str]) -> AbstractContextManager[IO[bytes]]:
         """Run a command in the head's container for the duration of the block. It also ends if the
         connection breaks. Yields its output.
         """
         # the input ends with the connection
         held = f"{shlex.join(words)} & child=$!; cat > /dev/null; kill $child"
-        command = self._kubectl.words(*self._exec(("/bin/sh", "-c", held)))
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as process:
-            try:
-                if process.stdout is not None:
-                    yield process.stdout
-            finally:
-                if process.stdin is not None:
-                    process.stdin.close()
+        return attached(self._kubectl.words(*self._exec(("/bin/sh", "-c", held))))
 
     def tunnel(self, port: int) -> AbstractContextManager[int]:
         """Open a local port that leads to a port of the head."""

@@ -13,16 +13,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 from msgspec import structs
 
-from regrow.apps.serving import messages
 from regrow.apps.serving.messages import (
     METRICS_FOLDER,
+    WORDS,
     Ask,
     Chosen,
     Counts,
     Loaded,
+    Order,
     Poll,
     Ready,
     Refused,
@@ -32,6 +34,7 @@ from regrow.apps.serving.messages import (
     Word,
     Wrong,
 )
+from regrow.tasks.process.json_lines import JsonLines
 
 SAMPLE_SECONDS = 1.0
 """How long a replica may take to return its last input or its counts."""
@@ -41,7 +44,8 @@ class Child:
     """A process, and the connection to it."""
 
     def __init__(self, setup: Setup) -> None:
-        self._socket, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
+        self._line = JsonLines(ours)
         self.answers: queue.Queue[Word | None] = queue.Queue()
         """Its answers; None once it has ended."""
         with theirs:
@@ -54,12 +58,9 @@ class Child:
             )
         self.say(setup)
 
-    def say(self, order: messages.Order) -> None:
+    def say(self, order: Order) -> None:
         """Send it an order; if the process is gone, `hear` notices it."""
-        try:
-            self._socket.sendall(messages.line(order))
-        except OSError:
-            return
+        self._line.send(order)
 
     def kill(self) -> None:
         """Kill it; does nothing if it has ended."""
@@ -68,12 +69,9 @@ class Child:
 
     def hear(self, heard: Callable[[Word], None]) -> int:
         """Pass its messages to `heard` until it ends; return its exit code."""
-        with self._socket, self._socket.makefile("rb") as lines:
-            try:
-                for text in lines:
-                    heard(messages.word(text))
-            except OSError:  # it was killed with unread data
-                pass
+        with closing(self._line):
+            for word in self._line.messages(WORDS):
+                heard(word)
         self.answers.put(None)
         return self.process.wait()
 

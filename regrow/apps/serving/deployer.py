@@ -23,8 +23,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from regrow.apps.serving.line import JsonConnection
+from regrow.apps.serving.line import begin
 from regrow.apps.serving.messages import (
+    ORDERS,
     TOKEN,
     Chosen,
     Loaded,
@@ -46,6 +47,8 @@ from regrow.infra.machine.guard import digest
 from regrow.infra.ray import cluster
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.output.traces import in_a_line
+from regrow.tasks.process import background
+from regrow.tasks.process.json_lines import JsonLines
 
 LOST = 75
 """Exit code if the cluster is lost, or not available yet."""
@@ -168,7 +171,7 @@ def watch() -> None:
     os._exit(LOST)
 
 
-def obey(line: JsonConnection, deployment: Deployment) -> None:
+def obey(line: JsonLines, deployment: Deployment) -> None:
     """Carry out orders until SIGTERM, or until the supervisor is gone: then the application stays
     on the user's cluster.
     """
@@ -183,19 +186,19 @@ def obey(line: JsonConnection, deployment: Deployment) -> None:
         signal.signal(number, end)
 
     def hear() -> None:
-        for order in line.orders():
+        for order in line.messages(ORDERS):
             orders.put(order)
         orders.put(None)
 
-    threading.Thread(target=hear, daemon=True, name="orders").start()
-    line.say(Ready())
+    background.start(hear, name="orders")
+    line.send(Ready())
     while (order := orders.get()) is not None:
         if isinstance(order, Chosen):
-            line.say(deployment.take(order) or Loaded(manifest=order.manifest))
+            line.send(deployment.take(order) or Loaded(manifest=order.manifest))
         elif isinstance(order, Switch):
-            line.say(Loaded(manifest=order.manifest))
+            line.send(Loaded(manifest=order.manifest))
         else:
-            line.say(Sample(text=None))
+            line.send(Sample(text=None))
     if told_to_end.is_set():
         deployment.end()
 
@@ -205,23 +208,23 @@ def main() -> None:
     log_to_terminal()
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     token = os.environ.pop(TOKEN, "")
-    line = JsonConnection(int(sys.argv[1]))
-    setup = next(line.orders(), None)
-    if not isinstance(setup, Setup) or setup.ray is None or (kind := line.kind(setup)) is None:
+    if (begun := begin()) is None:
         return
+    line, setup, kind = begun
+    assert setup.ray is not None, "its supervisor is not one of Ray Serve"
     try:
         local = joined(setup.ray)
     except (UserError, RegrowError) as error:
         _LOG.warning("%s", error)
-        line.say(Wrong(why=str(error)))
+        line.send(Wrong(why=str(error)))
         sys.exit(LOST)
-    threading.Thread(target=watch, daemon=True, name="watch").start()
+    background.start(watch, name="watch")
     deployment = Deployment(setup, kind, digest(token or secrets.token_hex()), local=local)
     try:
         deployment.begin()
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds
         _LOG.error("Ray Serve: %s", in_a_line(error))
-        line.say(Wrong(why=f"Ray Serve does not start: {in_a_line(error)}"))
+        line.send(Wrong(why=f"Ray Serve does not start: {in_a_line(error)}"))
         sys.exit(LOST)
     obey(line, deployment)
     cluster.disconnect()

@@ -163,21 +163,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, tag="counts"):
 
 Order = Setup | Chosen | Switch | Withdraw | Poll | Ask
 Word = Ready | Loaded | Refused | Wrong | Sample | Counts
-_encoder = msgspec.json.Encoder()
-_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
-_words: msgspec.json.Decoder[Word] = msgspec.json.Decoder(Word)
-
-
-def line(message: Order | Word) -> bytes:
-    """Encode a message as a line."""
-    return _encoder.encode(message) + b"\n"
-
-
-def order(text: bytes) -> Order:
-    """Decode a message of the supervisor."""
-    return _orders.decode(text)
-
-
-def word(text: bytes) -> Word:
-    """Decode a message of an answering process."""
-    return _words.decode(text)
+ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+"""Decodes what the supervisor sends."""
+WORDS: msgspec.json.Decoder[Word] = msgspec.json.Decoder(Word)
+"""Decodes what an answering process sends."""

@@ -14,7 +14,6 @@ import secrets
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +21,9 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from regrow.apps.serving.app import answers
-from regrow.apps.serving.line import JsonConnection
+from regrow.apps.serving.line import begin
 from regrow.apps.serving.messages import (
+    ORDERS,
     TOKEN,
     Chosen,
     Counts,
@@ -44,6 +44,8 @@ from regrow.apps.serving.users_class import Computing, example_of
 from regrow.infra.machine.guard import digest
 from regrow.infra.machine.http_server import Server
 from regrow.tasks.output.traces import in_a_line, user_trace
+from regrow.tasks.process import background
+from regrow.tasks.process.json_lines import JsonLines
 
 GRACE_SECONDS = 20.0
 """Time for pending requests when it is asked to end."""
@@ -76,7 +78,7 @@ class ReplicaServer(Server):
 class Replica:
     """The models and routes of this process."""
 
-    def __init__(self, line: JsonConnection, setup: Setup, kind: type[Served]) -> None:
+    def __init__(self, line: JsonLines, setup: Setup, kind: type[Served]) -> None:
         self.line, self.setup, self.kind = line, setup, kind
         self.models, self.metrics = Models(setup.share), Metrics()
         self.answers = answers(kind, self.models, self.metrics, setup.experiment, setup.gate)
@@ -88,7 +90,7 @@ class Replica:
                 self.kind, Path(chosen.folder), chosen.config, example_of(self.kind, sample)
             )
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
-            self.line.say(
+            self.line.send(
                 Refused(manifest=chosen.manifest, why=in_a_line(error), trace=user_trace(error))
             )
             return None
@@ -105,7 +107,7 @@ class Replica:
         def listening() -> None:
             for each in sockets:
                 each.listen(BACKLOG)  # asyncio has set the queue's length to its `backlog`
-            self.line.say(Ready())
+            self.line.send(Ready())
 
         server = ReplicaServer(self.answers.app(secret, beyond=self.setup.beyond), listening)
 
@@ -114,7 +116,7 @@ class Replica:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end)
-        threading.Thread(target=self._obey, args=(loop, end), daemon=True, name="orders").start()
+        background.start(self._obey, loop, end, name="orders")
         await server.serve(sockets)
 
     def _model(self, chosen: Chosen, computing: Computing) -> Model:
@@ -122,17 +124,17 @@ class Replica:
 
     def _hold(self, chosen: Chosen, computing: Computing) -> None:
         self.models.next[chosen.role] = self._model(chosen, computing)
-        self.line.say(Loaded(manifest=chosen.manifest))
+        self.line.send(Loaded(manifest=chosen.manifest))
 
     def _release(self, switch: Switch) -> None:
         self.models.release(switch.role, switch.manifest)
-        self.line.say(Loaded(manifest=switch.manifest))
+        self.line.send(Loaded(manifest=switch.manifest))
 
     def _obey(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
         """Carry out the supervisor's orders (runs in a thread, so that loading blocks
         no request).
         """
-        for order in self.line.orders():
+        for order in self.line.messages(ORDERS):
             if isinstance(order, Chosen):
                 if (computing := self.load(order, self.answers.sample)) is not None:
                     loop.call_soon_threadsafe(self._hold, order, computing)
@@ -141,9 +143,9 @@ class Replica:
             elif isinstance(order, Withdraw):
                 loop.call_soon_threadsafe(self.models.withdraw, order.role)
             elif isinstance(order, Poll):
-                self.line.say(Counts(of=self.models.counts()))
+                self.line.send(Counts(of=self.models.counts()))
             else:
-                self.line.say(Sample(text=self.answers.sample))
+                self.line.send(Sample(text=self.answers.sample))
         loop.call_soon_threadsafe(end)  # the supervisor is gone
 
 
@@ -151,16 +153,13 @@ def main() -> None:
     """Run until SIGTERM, or until the supervisor is gone."""
     log_to_terminal()
     token = os.environ.pop(TOKEN, "")
-    line = JsonConnection(int(sys.argv[1]))
-    setup = next(line.orders(), None)
-    if not isinstance(setup, Setup):
+    if (begun := begin()) is None:
         return
-    if (kind := line.kind(setup)) is None:
-        return
+    line, setup, kind = begun
     replica = Replica(line, setup, kind)
     if not setup.sockets:
         if all(replica.load(chosen, setup.sample) is not None for chosen in setup.chosen):
-            line.say(Ready())
+            line.send(Ready())
     else:
         # Without a token every request is refused.
         asyncio.run(replica.serve(digest(token or secrets.token_hex())))

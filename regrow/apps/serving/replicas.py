@@ -33,8 +33,10 @@ from regrow.apps.serving.messages import (
     Wrong,
 )
 from regrow.infra.machine import addresses
+from regrow.infra.machine.supervised import Backoff
 from regrow.search.rollout import Tally
 from regrow.tasks.errors import UserCodeError, UserError
+from regrow.tasks.process import background
 
 LOAD_SECONDS = 600.0
 """Time limit for loading and trying a checkpoint; a slower one is refused."""
@@ -80,11 +82,7 @@ class Replicas:
         Raises UserError and UserCodeError for a class that cannot be used.
         """
         for number in range(1, self._count + 1):
-            thread = threading.Thread(
-                target=self._keep, args=(number,), daemon=True, name=f"replica {number}"
-            )
-            thread.start()
-            self._threads.append(thread)
+            self._threads.append(background.start(self._keep, number, name=f"replica-{number}"))
         while not stop.is_set():
             try:
                 first = self._began.get(timeout=0.1)
@@ -181,7 +179,7 @@ class Replicas:
     # ---- one of them
 
     def _keep(self, number: int) -> None:
-        patience = PATIENCE_SECONDS[0]
+        backoff = Backoff(*PATIENCE_SECONDS, steady=STEADY_SECONDS)
         ready = False
         while True:
             with self._lock:
@@ -206,12 +204,9 @@ class Replicas:
                 self._began.put(
                     f"the process that answers ended before it was ready ({ended(code)})"
                 )
-            if time.monotonic() - began > STEADY_SECONDS:
-                patience = PATIENCE_SECONDS[0]
             self.losses += 1
             _LOG.warning("%s ended (%s); another one is started", self._told(number), ended(code))
-            self._ending.wait(patience)
-            patience = min(2 * patience, PATIENCE_SECONDS[1])
+            self._ending.wait(backoff.after(time.monotonic() - began))
 
     def _loaded(self, child: Child, chosen: Chosen) -> Refused | None:
         child.forget()

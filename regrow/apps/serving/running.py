@@ -21,7 +21,7 @@ from regrow.apps.serving.replicas import Replicas
 from regrow.apps.serving.said import log_to_terminal
 from regrow.infra.machine import addresses, private_files
 from regrow.tasks.errors import UserError
-from regrow.tasks.process import temporary
+from regrow.tasks.process import background, temporary
 
 SHORTEST_TOKEN = 16
 LOOPBACK = "127.0.0.1"
@@ -93,7 +93,7 @@ def answer(common: Setup, doors: Listeners, count: int, choose: Choose, token: P
             raised.append(error)
             stop.set()
 
-    chooser = threading.Thread(target=chooses, daemon=True)
+    chooser: threading.Thread | None = None
     try:
         replicas.start(stop=stop)
         if common.model == MODEL:
@@ -111,14 +111,14 @@ def answer(common: Setup, doors: Listeners, count: int, choose: Choose, token: P
             )
         where = TOKEN if token is None else str(token)
         log.info("requests need `Authorization: Bearer TOKEN`, with the token in %s", where)
-        chooser.start()
+        chooser = background.start(chooses, name="chooser")
         stop.wait()
         for error in raised:
             raise error
     finally:
         replicas.end()
         doors.close()
-        if chooser.ident is not None:
+        if chooser is not None:
             # Otherwise it may write a checkpoint's files into the removed folder.
             chooser.join(RESTORE_SECONDS)
         shutil.rmtree(scratch, ignore_errors=True)

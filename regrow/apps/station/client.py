@@ -12,10 +12,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
-from regrow.apps.station.orders import DriverMessage, JsonConnection, encode_signal, hand_over
+from regrow.apps.station.orders import MESSAGES, DriverMessage, DriverSignal, hand_over
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state import passwords, unhealed
@@ -26,6 +26,8 @@ from regrow.infra.state.station_record import Station
 from regrow.search.spec import Spec
 from regrow.show.live.viewer import Viewer
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.process.forking import handling
+from regrow.tasks.process.json_lines import JsonLines
 
 LOOK_SECONDS = ((0.05, 0.05), (0.5, 0.5))
 """Pace of the polls: in a folder, in a bucket."""
@@ -108,7 +110,7 @@ def _skip(follower: Follower, viewer: Viewer) -> None:
 
 def _driver(
     station: Station, order: dict[str, Any], announce: Callable[[str], None]
-) -> tuple[JsonConnection, int] | None:
+) -> tuple[JsonLines, int] | None:
     began, told = time.monotonic(), False
     while True:
         if (found := hand_over(station.folder, order)) is not None:
@@ -125,14 +127,14 @@ def _driver(
 class _Said:
     """Reads the driver's messages in a thread."""
 
-    def __init__(self, line: JsonConnection, announce: Callable[[str], None]) -> None:
+    def __init__(self, line: JsonLines, announce: Callable[[str], None]) -> None:
         self.last: DriverMessage | None = None
         self.over = threading.Event()
         self._line, self._announce = line, announce
         threading.Thread(target=self._listen, name="regrow-driver-said", daemon=True).start()
 
     def _listen(self) -> None:
-        for word in self._line.words():
+        for word in self._line.messages(MESSAGES):
             if word.kind == "said":
                 self._announce(word.text)
             else:
@@ -199,18 +201,13 @@ def _shown(log: Subscription, viewer: Viewer) -> Iterator[Batch]:
 
 
 @contextmanager
-def _signals(line: JsonConnection) -> Iterator[list[int]]:
+def _signals(line: JsonLines) -> Iterator[list[int]]:
     """Forward SIGINT and SIGTERM to the driver; yield the list of received signals."""
     came: list[int] = []
 
     def hand_on(number: int, _: Any) -> None:
         came.append(number)
-        with suppress(OSError):
-            line.send(encode_signal(number))
+        line.send(DriverSignal(signal=number))
 
-    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling({signal.SIGINT: hand_on, signal.SIGTERM: hand_on}):
         yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -20,18 +20,17 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
 import msgspec
 
 from regrow.apps.station.orders import (
+    COMMANDS,
     SIGNAL_BYTES,
+    SIGNALS,
     DriverCommand,
     DriverMessage,
-    JsonConnection,
-    decode_signal,
 )
 from regrow.infra.machine import capacity, locks, private_files
 from regrow.infra.machine.caller_context import CallerContext
@@ -39,7 +38,9 @@ from regrow.infra.prefect.settings import settings
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.process import background
 from regrow.tasks.process.connecting import Connecting
+from regrow.tasks.process.json_lines import JsonLines
 
 WARM = 2
 """Number of warm worker processes for the first trials."""
@@ -71,7 +72,7 @@ def main() -> None:
     if head:
         _join(head["address"], folder)
     with _Post(folder, head.get("pid")) as post:
-        threading.Thread(target=_end_with_worker, args=(post,), daemon=True).start()
+        background.start(_end_with_worker, post, name="worker-gone")
         order, line = post.await_order()
         code = _carry_out(order, line, places)
     sys.stdout.flush()
@@ -100,24 +101,23 @@ class _Post:
         self._file.unlink(missing_ok=True)
         self._file.with_suffix(".order").unlink(missing_ok=True)
 
-    def await_order(self) -> tuple[DriverCommand, JsonConnection]:
+    def await_order(self) -> tuple[DriverCommand, JsonLines]:
         """Return the first order that follows the right token."""
-        taken: queue.SimpleQueue[tuple[DriverCommand, JsonConnection]] = queue.SimpleQueue()
+        taken: queue.SimpleQueue[tuple[DriverCommand, JsonLines]] = queue.SimpleQueue()
         first = threading.Lock()
 
         def greet(connection: socket.socket, proved: Callable[[], None]) -> None:
-            line = JsonConnection(connection)
+            line = JsonLines(connection)
             if not line.proves(self._token):
                 return
-            with suppress(msgspec.MsgspecError):
-                order = line.order()
-                if first.acquire(blocking=False):  # never released: a driver takes one order
-                    proved()
-                    self.idle = False
-                    taken.put((order, line))
+            order = line.receive(COMMANDS)
+            if first.acquire(blocking=False):  # never released: a driver takes one order
+                proved()
+                self.idle = False
+                taken.put((order, line))
 
         callers = Connecting(self._listener, greet)
-        threading.Thread(target=callers.accept, name="regrow-orders", daemon=True).start()
+        background.start(callers.accept, name="orders")
         order, line = taken.get()
         callers.close()
         self._tell({"idle": False, "name": order.name, "flow_run": order.flow_run})
@@ -156,18 +156,18 @@ def _end_with_worker(post: _Post) -> None:
         os._exit(0)
 
 
-def _carry_out(order: DriverCommand, line: JsonConnection, places: Places) -> int:
+def _carry_out(order: DriverCommand, line: JsonLines, places: Places) -> int:
     def say(text: str) -> None:
-        with suppress(OSError):  # the client has disconnected
-            line.send(DriverMessage(kind="said", text=text))
+        line.send(DriverMessage(kind="said", text=text))
 
     def listen() -> None:
-        for heard in line.lines(SIGNAL_BYTES):
-            if (number := decode_signal(heard)) is not None:
-                os.kill(os.getpid(), number)
+        for heard in line.messages(SIGNALS, SIGNAL_BYTES):
+            if heard.signal in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), heard.signal)
 
-    line.send(DriverMessage(kind="taken", driver=os.getpid()))
-    threading.Thread(target=listen, daemon=True).start()
+    if not line.send(DriverMessage(kind="taken", driver=os.getpid())):
+        return 1  # the client has given the order to another driver, or to none
+    background.start(listen, name="client")
     try:
         _run(order, places, say)
         last = DriverMessage(kind="ended")
@@ -182,8 +182,7 @@ def _carry_out(order: DriverCommand, line: JsonConnection, places: Places) -> in
         if last.error == "bug":
             traceback.print_exc()
             last = msgspec.structs.replace(last, trace=traceback.format_exc())
-    with suppress(OSError):
-        line.send(last)
+    line.send(last)
     return 0 if last.kind == "ended" else 1
 
 

@@ -11,9 +11,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import read_map, write_map
 from regrow.search.events import Closed, Event
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.process import background
+from regrow.tasks.process.forking import handling
 
 LOOK_SECONDS = 2.0
 """Interval of the checks whether the flow run was cancelled."""
@@ -156,38 +158,33 @@ def _followed(
         errors="replace",
     ) as process:
         assert process.stdout is not None
-        done = threading.Event()
-        looking = threading.Thread(
-            target=_look, args=(done, client, run, this.name, places), daemon=True
-        )
-        looking.start()
-        with _ended_with_this(process):
+        look = partial(_look, client, run, this.name, places)
+        with (
+            background.every(LOOK_SECONDS, look, name="cancelled"),
+            _ended_with_this(process),
+        ):
             for line in process.stdout:
                 say(line.rstrip())
                 last = [*last, line.rstrip()][-_KEPT:]
             code = process.wait()
-        done.set()
-        looking.join()
     with suppress(RegrowError):
         take_stop_requests(places.store(this.name))  # a request that arrived after the end
     return code, last
 
 
-def _look(
-    done: threading.Event, client: SyncPrefectClient, run: FlowRun, name: str, places: Places
-) -> None:
-    """Stop the experiment once its flow run is cancelled."""
-    while not done.wait(LOOK_SECONDS):
-        # Unreachable: the next poll may succeed.
-        with suppress(httpx.HTTPError, PrefectException, RegrowError):
-            state = client.read_flow_run(run.id).state
-            if (
-                state is not None
-                and state.type == StateType.CANCELLING
-                and name in places.experiments()
-            ):
-                request_stop(places.store(name))
-                return
+def _look(client: SyncPrefectClient, run: FlowRun, name: str, places: Places) -> bool:
+    """Stop the experiment once its flow run is cancelled; return whether that was done."""
+    # Unreachable: the next poll may succeed.
+    with suppress(httpx.HTTPError, PrefectException, RegrowError):
+        state = client.read_flow_run(run.id).state
+        if (
+            state is not None
+            and state.type == StateType.CANCELLING
+            and name in places.experiments()
+        ):
+            request_stop(places.store(name))
+            return True
+    return False
 
 
 @contextmanager
@@ -198,8 +195,5 @@ def _ended_with_this(process: subprocess.Popen[str]) -> Iterator[None]:
         process.send_signal(signal.SIGINT)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
+    with handling({signal.SIGTERM: end}):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

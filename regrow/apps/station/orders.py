@@ -8,11 +8,7 @@ disconnects, the driver continues.
 
 from __future__ import annotations
 
-import hmac
-import json
-import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +19,9 @@ from regrow.infra.state import station_record as record
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.ports.store import Unavailable
+from regrow.tasks.process.json_lines import JsonLines
 
-TOKEN_BYTES = 256
-"""Maximum length of the first line: no more is read before the peer has proved the token."""
 SIGNAL_BYTES = 1024
-MOST_BYTES = 64 << 20
-"""Maximum length of a line: a specification and the variables of a shell."""
 CONNECT_SECONDS = 2.0
 """How long an idle driver may take to answer."""
 
@@ -54,6 +47,12 @@ class DriverCommand(msgspec.Struct, frozen=True, kw_only=True):
     flow_run: str | None = None
     folder: str = ""
     variables: dict[str, str] = {}
+
+
+class DriverSignal(msgspec.Struct, frozen=True, kw_only=True):
+    """A signal for a driver whose user pressed Ctrl-C; only SIGINT and SIGTERM are obeyed."""
+
+    signal: int = 0
 
 
 class DriverMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,55 +107,12 @@ _ERRORS: dict[str, type[Exception]] = {
     "damaged": CorruptLog,
     "failed": RegrowError,
 }
+COMMANDS = msgspec.json.Decoder(DriverCommand)
+SIGNALS = msgspec.json.Decoder(DriverSignal)
+MESSAGES = msgspec.json.Decoder(DriverMessage)
 
 
-class JsonConnection:
-    """One side of a connection."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._file = connection.makefile("rb")
-
-    def send(self, what: DriverCommand | DriverMessage | dict[str, Any]) -> None:
-        """Send a line. Raises OSError if the peer has disconnected."""
-        self._socket.sendall(msgspec.json.encode(what) + b"\n")
-
-    def prove(self, token: str) -> None:
-        """Send the token as the first line. Raises OSError if the peer has disconnected."""
-        self._socket.sendall(token.encode() + b"\n")
-
-    def proves(self, token: str) -> bool:
-        """Return whether the first line received is the token, compared in constant time."""
-        first = next(self.lines(TOKEN_BYTES), b"")
-        return hmac.compare_digest(first.rstrip(b"\n"), token.encode())
-
-    def order(self) -> DriverCommand:
-        """Return the order that follows the token. Raises msgspec.MsgspecError for
-        anything else.
-        """
-        return msgspec.json.decode(next(self.lines(), b""), type=DriverCommand)
-
-    def words(self) -> Iterator[DriverMessage]:
-        """Yield the driver's messages until it ends."""
-        yield from (msgspec.json.decode(line, type=DriverMessage) for line in self.lines())
-
-    def lines(self, most: int = MOST_BYTES) -> Iterator[bytes]:
-        """Yield the received lines until the peer ends, disconnects, or sends one that is longer
-        than `most` bytes.
-        """
-        try:
-            while (line := self._file.readline(most)).endswith(b"\n"):
-                yield line
-        except OSError:
-            return
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._file.close()
-        self._socket.close()
-
-
-def hand_over(folder: Path, order: dict[str, Any]) -> tuple[JsonConnection, int] | None:
+def hand_over(folder: Path, order: dict[str, Any]) -> tuple[JsonLines, int] | None:
     """Give an order to an idle driver; return the connection and the driver's process id, None if
     no driver is idle.
     """
@@ -167,29 +123,12 @@ def hand_over(folder: Path, order: dict[str, Any]) -> tuple[JsonConnection, int]
             )
         except OSError:  # another client has already taken it
             continue
-        line = JsonConnection(connection)
-        try:
-            line.prove(known["token"])
-            line.send(DriverCommand(**order))
-            answer = next(line.words(), None)
-        except (OSError, msgspec.MsgspecError):
-            answer = None
+        line = JsonLines(connection)
+        line.prove(known["token"])
+        line.send(DriverCommand(**order))
+        answer = next(line.messages(MESSAGES), None)
         if answer is not None and answer.kind == "taken":
             connection.settimeout(None)
             return line, pid
         line.close()
     return None
-
-
-def encode_signal(number: int) -> dict[str, Any]:
-    """Encode a signal for a driver whose user pressed Ctrl-C."""
-    return {"signal": number}
-
-
-def decode_signal(line: bytes) -> signal.Signals | None:
-    """Return the signal that a line requests, SIGINT or SIGTERM; None for anything else."""
-    try:
-        found = signal.Signals(json.loads(line)["signal"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return found if found in (signal.SIGINT, signal.SIGTERM) else None

@@ -9,7 +9,6 @@ import argparse
 import os
 import signal
 import sys
-import threading
 import time
 
 from regrow.apps.serving.running import Listeners
@@ -22,6 +21,7 @@ from regrow.infra.state.served import Served
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.output.traces import one_line
+from regrow.tasks.process import background
 from regrow.tasks.process.addresses import redacted
 
 LOOK_SECONDS = 1.0
@@ -42,7 +42,7 @@ def main() -> None:
     order = served.read(places, options.name)
     if order is None:
         return
-    threading.Thread(target=_end_with_order, args=(places, order), daemon=True).start()
+    background.start(_end_with_order, places, order, name="settings")
     standing = ServingStatus(served.standing(places, order.name))
     last = standing.state.port
     standing.begins()

@@ -16,6 +16,7 @@ from regrow.apps.station.parts import SERVER
 from regrow.apps.station.supervisor import S3, Supervisor
 from regrow.infra.machine import addresses, locks, private_files
 from regrow.infra.machine.processes import is_running
+from regrow.infra.machine.supervised import last_line, spawn, until
 from regrow.infra.prefect.server import other_api_url
 from regrow.infra.prefect.settings import refuse_settings
 from regrow.infra.state import passwords
@@ -56,24 +57,9 @@ def start(places: Places, *, s3: Path | None = None, host: str | None = None) ->
     private_files.folder(folder)
     log = private_files.folder(folder / "logs") / "supervisor.log"
     environment = {**os.environ, **_asked(s3, where)}
-    with open(log, "ab", opener=private_files.opener) as into:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "regrow.apps.station.supervisor",
-            "--state",
-            places.root,
-        ]
-        child = subprocess.Popen(
-            command,
-            env=environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=into,
-            stderr=into,
-            start_new_session=True,
-        )
+    module = "regrow.apps.station.supervisor"
+    command = [sys.executable, "-P", "-m", module, "--state", places.root]
+    child = spawn(command, log, environment=environment)
     station = _await(places, child, log)
     took = time.monotonic() - began
     yield f"the station of {places.root} is up, after {took:.0f} s"
@@ -118,17 +104,18 @@ def end(places: Places) -> bool:
     folder = record.folder_of(places)
     if not locks.is_held(folder / "station.lock"):
         return False
+    # without a record it is starting
+    until(lambda: record.read(folder / "station.json").get("pid"), seconds=END_SECONDS, tick=_TICK)
     pid = int(record.read(folder / "station.json").get("pid", 0))
-    deadline = time.monotonic() + END_SECONDS
-    while not pid and time.monotonic() < deadline:  # it is starting
-        time.sleep(_TICK)
-        pid = int(record.read(folder / "station.json").get("pid", 0))
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    while time.monotonic() < deadline:
-        if not locks.is_held(folder / "station.lock") and not is_running(pid):
-            return True
-        time.sleep(_TICK)
+    if pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+    def ended() -> bool:
+        return not locks.is_held(folder / "station.lock") and not (pid and is_running(pid))
+
+    if until(ended, seconds=END_SECONDS, tick=_TICK):
+        return True
     raise RegrowError(
         f"the station of {places.root}, process {pid}, does not end; see {folder / 'logs'}"
     )
@@ -148,11 +135,7 @@ def _await(places: Places, child: subprocess.Popen[bytes], log: Path) -> Station
                 return found
         # If the lock is held, another `up` was faster.
         if child.poll() is not None and not locks.is_held(log.parent.parent / "station.lock"):
-            said = log.read_text(errors="replace").strip().splitlines()
-            raise RegrowError(
-                f"the station ended while it started: {said[-1] if said else 'it said nothing'}"
-                f" (see {log})"
-            )
+            raise RegrowError(f"the station ended while it started: {last_line(log)} (see {log})")
         time.sleep(_TICK)
     raise RegrowError(
         f"the station was not ready after {START_SECONDS:.0f} s; see {log.parent}, and end it with"

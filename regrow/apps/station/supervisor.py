@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -27,7 +26,7 @@ from regrow.apps.station import beyond
 from regrow.apps.station.parts import SERVER, Part, parts, ports, servers
 from regrow.infra.local import s3_server
 from regrow.infra.machine import addresses, locks, private_files
-from regrow.infra.machine.processes import is_running
+from regrow.infra.machine.supervised import Backoff, Supervised, spawn
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.state import served
 from regrow.infra.state import station_record as record
@@ -52,13 +51,15 @@ class Running:
 
     part: Part
     folder: Path
-    child: subprocess.Popen[bytes] | None = None
-    pid: int = 0
+    process: Supervised | None = None
+    """None while it waits for its start."""
     since: float = 0.0
     restarts: int = -1
     due: float = 0.0
     """Monotonic seconds before which it is not restarted."""
-    patience: float = PATIENCE_SECONDS[0]
+    backoff: Backoff = field(
+        default_factory=lambda: Backoff(*PATIENCE_SECONDS, steady=STEADY_SECONDS)
+    )
     asked: int = 0
     """When the settings of a server were last written, 0 before the first check."""
     steady: bool = field(default=False)
@@ -73,17 +74,14 @@ class Running:
         """Whether its first process runs; its descendants may still hold the lock when
         it does not.
         """
-        if self.child is not None:
-            self.child.poll()
-        return self.pid > 0 and is_running(self.pid) and locks.is_held(self.lock)
+        return self.process is not None and self.process.is_alive()
 
     def adopt(self, known: Mapping[str, object]) -> None:
         """Adopt a process that a previous supervisor started."""
         if isinstance(known.get("pid"), int):
-            self.pid, self.since = int(str(known["pid"])), float(str(known["since"]))
-            self.restarts = int(str(known["restarts"]))
-            if not self.alive:
-                self.pid = 0
+            process = Supervised(pid=int(str(known["pid"])), lock=self.lock)
+            self.since, self.restarts = float(str(known["since"])), int(str(known["restarts"]))
+            self.process = process if process.pid > 0 and process.is_alive() else None
 
     def start(self) -> None:
         """Start the process, which inherits the lock."""
@@ -94,46 +92,23 @@ class Running:
         lock = locks.take(self.lock)
         if lock is None:
             return
-        with lock, open(log, "ab", opener=private_files.opener) as into:
-            self.child = subprocess.Popen(
+        with lock:
+            child = spawn(
                 self.part.command,
-                env=dict(self.part.environment),
-                cwd="/",
-                pass_fds=(lock.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=into,
-                stderr=into,
-                start_new_session=True,
+                log,
+                environment=self.part.environment,
+                inherited=(lock.fileno(),),
             )
-        self.pid, self.since, self.steady = self.child.pid, time.time(), False
+        self.process = Supervised.of(child, self.lock)
+        self.since, self.steady = time.time(), False
         self.restarts += 1
 
-    def ended(self) -> None:
+    def ended(self, process: Supervised) -> None:
         """Kill what is left of an ended part and compute when it may be restarted."""
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # its remaining processes would block the next
-        ran = time.time() - self.since
-        self.patience = (
-            PATIENCE_SECONDS[0]
-            if ran > STEADY_SECONDS
-            else min(self.patience * 2, PATIENCE_SECONDS[1])
-        )
-        self.due, self.pid = time.monotonic() + self.patience, 0
-
-    def end(self) -> None:
-        """End it by SIGTERM and, after its grace period, by SIGKILL with all its descendants;
-        return when it is gone.
-        """
-        for number, seconds in ((signal.SIGTERM, self.part.grace), (signal.SIGKILL, 10.0)):
-            if not self.alive:
-                break
-            with suppress(ProcessLookupError, PermissionError):
-                (os.kill if number == signal.SIGTERM else os.killpg)(self.pid, number)
-            deadline = time.monotonic() + seconds
-            while self.alive and time.monotonic() < deadline:
-                time.sleep(0.05)
-        if self.child is not None:
-            self.child.poll()
+            os.killpg(process.pid, signal.SIGKILL)  # its remaining processes would block the next
+        self.due = time.monotonic() + self.backoff.after(time.time() - self.since)
+        self.process = None
 
 
 class Supervisor:
@@ -196,7 +171,8 @@ class Supervisor:
                 self._look_after()
             finally:
                 for running in reversed(self._running):
-                    running.end()
+                    if running.process is not None:
+                        running.process.end(grace=running.part.grace)
                 for name in ("station.json", "parts.json", "ray.json"):
                     (self._folder / name).unlink(missing_ok=True)
         if place := os.environ.get(S3):
@@ -229,10 +205,8 @@ class Supervisor:
                 running.lock.unlink(missing_ok=True)
             elif (written := served.written_at(self._places, name)) != running.asked:
                 # The problem may be fixed now.
-                running.due, running.patience = (
-                    0.0,
-                    PATIENCE_SECONDS[0],
-                )
+                running.due = 0.0
+                running.backoff.reset()
                 if running.asked and not running.alive:
                     served.standing(self._places, name).unlink(missing_ok=True)
                 running.asked = written
@@ -240,8 +214,8 @@ class Supervisor:
     def _see_to(self, running: Running) -> None:
         if running.alive:
             running.steady = running.steady or running.part.ready()
-        elif running.pid:
-            running.ended()
+        elif running.process is not None:
+            running.ended(running.process)
         elif time.monotonic() >= running.due and self._are_ready(running.part.after):
             running.start()
 
@@ -252,9 +226,10 @@ class Supervisor:
 
 
 def _told(running: Running) -> dict[str, object]:
-    state = "waiting" if not running.pid else "running" if running.steady else "starting"
+    process = running.process
+    state = "waiting" if process is None else "running" if running.steady else "starting"
     return {
-        "pid": running.pid,
+        "pid": 0 if process is None else process.pid,
         "since": running.since,
         "restarts": max(0, running.restarts),
         "state": state,

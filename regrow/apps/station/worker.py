@@ -47,6 +47,7 @@ from regrow.apps.station.triggers.tries import TRIES, Tries, Trouble, reason
 from regrow.flows import crash_report
 from regrow.infra.machine import private_files
 from regrow.infra.machine.processes import is_running
+from regrow.infra.machine.supervised import spawn
 from regrow.infra.prefect.deployments import FLOW, schedule_of
 from regrow.infra.prefect.pool import POOL, ensure_pool
 from regrow.infra.state import station_record as record
@@ -148,27 +149,15 @@ class Worker:
     def _start_driver(self) -> None:
         # Ray's workers search the working directory for modules first.
         nothing = private_files.folder(temporary.process_temp_dir() / "nothing")
-        with open(self._folder / "logs" / "drivers.log", "ab", opener=private_files.opener) as log:
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "regrow.apps.station.driver",
-                "--state",
-                self._places.root,
-            ]
-            self._spare = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=nothing,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(auto_restart.HEARTBEAT_SECONDS),
-                },
-            )
+        module = "regrow.apps.station.driver"
+        beat = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(auto_restart.HEARTBEAT_SECONDS)}
+        self._spare = spawn(
+            [sys.executable, "-P", "-m", module, "--state", self._places.root],
+            self._folder / "logs" / "drivers.log",
+            environment={**os.environ, **beat},
+            folder=nothing,
+            stdin=subprocess.PIPE,
+        )
         self._since = time.monotonic()
         self._children.append(self._spare)
 

@@ -20,6 +20,8 @@ from rich.file_proxy import FileProxy
 from rich.segment import ControlType, Segment
 from rich.text import Text
 
+from regrow.tasks.process import background
+
 PERIOD_SECONDS = 0.25
 IDLE_PICTURES = 4
 """After this many periods without news the picture is redrawn, since it shows elapsed times."""
@@ -38,7 +40,9 @@ class Screen(RenderHook):
         self._on_screen: list[int] = []
         """Cells of each line on the screen; the cursor is in the last one."""
         self._size = (0, 0)
-        self._news, self._done = threading.Event(), threading.Event()
+        self._news = threading.Event()
+        self._waited = 0
+        """Periods since the last picture."""
 
     def wake(self) -> None:
         """Request a new picture at the next period."""
@@ -54,13 +58,10 @@ class Screen(RenderHook):
         sys.stdout, sys.stderr = (
             cast("TextIO", FileProxy(self._console, stream)) for stream in (out, err)
         )
-        thread = threading.Thread(target=self._paint, name="regrow-screen", daemon=True)
-        thread.start()
         try:
-            yield
+            with background.every(PERIOD_SECONDS, self._paint, name="screen", wait=5.0):
+                yield
         finally:
-            self._done.set()
-            thread.join(timeout=5.0)
             sys.stdout, sys.stderr = out, err
             with self._lock:
                 self._console.pop_render_hook()
@@ -90,29 +91,27 @@ class Screen(RenderHook):
             yield _raw("\x1b[J\x1b[?2026l")
 
     def _paint(self) -> None:
-        waited = 0
-        while not self._done.wait(PERIOD_SECONDS):
-            size = (self._console.width, self._console.height)
-            waited += 1
-            if not (self._news.is_set() or size != self._size or waited >= IDLE_PICTURES):
-                continue
-            waited = 0
-            self._news.clear()
-            # One column and one row stay free: some terminals wrap a line of the full width.
-            lines = self._draw(max(1, size[0] - 1), max(1, size[1] - 1))
-            with self._lock:
-                self._lines = lines
-                before, self._size = self._size, size
-                narrower = 0 < size[0] < before[0]
-                if narrower:  # the terminal has wrapped the lines on the screen
-                    self._on_screen = [0] * sum(
-                        max(1, -(-cells // size[0])) for cells in self._on_screen
-                    )
-                with self._console:
-                    if narrower:
-                        self._console.control(_control(self._rewound() + "\x1b[J"))
-                        self._on_screen = []
-                    self._console.print(Control(), end="")
+        size = (self._console.width, self._console.height)
+        self._waited += 1
+        if not (self._news.is_set() or size != self._size or self._waited >= IDLE_PICTURES):
+            return
+        self._waited = 0
+        self._news.clear()
+        # One column and one row stay free: some terminals wrap a line of the full width.
+        lines = self._draw(max(1, size[0] - 1), max(1, size[1] - 1))
+        with self._lock:
+            self._lines = lines
+            before, self._size = self._size, size
+            narrower = 0 < size[0] < before[0]
+            if narrower:  # the terminal has wrapped the lines on the screen
+                self._on_screen = [0] * sum(
+                    max(1, -(-cells // size[0])) for cells in self._on_screen
+                )
+            with self._console:
+                if narrower:
+                    self._console.control(_control(self._rewound() + "\x1b[J"))
+                    self._on_screen = []
+                self._console.print(Control(), end="")
 
     def _rewound(self) -> str:
         """Return the codes that move to the beginning of the first line on the screen."""

@@ -14,6 +14,7 @@ from regrow.apps.station.triggers.journal import Journal
 from regrow.apps.station.triggers.schedules import Schedule
 from regrow.apps.station.triggers.tries import reason
 from regrow.apps.station.triggers.trigger import GIVEN, Trigger
+from regrow.tasks.process import background
 
 AHEAD_SECONDS = 60.0
 """A start time that is further in the future than this was set while this machine's clock was
@@ -66,10 +67,7 @@ class Watch:
             if cursor[GIVEN]["since"] > time.time() + AHEAD_SECONDS:
                 cursor[GIVEN] = {**cursor[GIVEN], "since": time.time()}
                 journal.moved(schedule.id, self._kind, {GIVEN: cursor[GIVEN]})
-            self._thread = threading.Thread(
-                target=self._look, args=(cursor,), name=f"regrow-{self._kind}", daemon=True
-            )
-            self._thread.start()
+            self._thread = background.start(self._look, cursor, name=self._kind)
 
     def _look(self, cursor: dict[str, Any]) -> None:
         try:

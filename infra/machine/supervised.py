@@ -1,0 +1,180 @@
+"""Processes that are started with a log, awaited, ended, and restarted with a growing delay.
+
+What ends processes whose owner was killed is in `processes.py` and `descendants.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from regrow.infra.machine import locks, private_files
+from regrow.infra.machine.processes import is_running
+
+KILLED_SECONDS = 10.0
+"""Seconds for a killed process to be gone."""
+TICK = 0.05
+"""Seconds between two looks at a process."""
+
+
+def spawn(
+    command: Sequence[str | Path],
+    log: Path,
+    *,
+    environment: Mapping[str, str],
+    folder: Path | str | None = "/",
+    inherited: Collection[int] = (),
+    umask: int = -1,
+    stdin: int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, which no signal of a terminal reaches. It appends
+    its output to `log`, a private file, and inherits the descriptors `inherited`. `folder`: its
+    working directory, None: this process's.
+    """
+    with open(log, "ab", opener=private_files.opener) as into:
+        return subprocess.Popen(
+            command,
+            env=dict(environment),
+            cwd=folder,
+            pass_fds=inherited,
+            umask=umask,
+            stdin=stdin,
+            stdout=into,
+            stderr=into,
+            start_new_session=True,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised:
+    """A process that `spawn` has started, here or in another process.
+
+    Attributes:
+        pid: its id, also that of its process group.
+        child: the process, if this one has started it; None for another one's.
+        lock: a file that it keeps locked, as its pid may be reused; None for none.
+
+    """
+
+    pid: int
+    child: subprocess.Popen[bytes] | None = None
+    lock: Path | None = None
+
+    @classmethod
+    def of(cls, child: subprocess.Popen[bytes], lock: Path | None = None) -> Self:
+        """Return a process that this one has started."""
+        return cls(pid=child.pid, child=child, lock=lock)
+
+    def is_alive(self) -> bool:
+        """Return whether it runs. A child that has ended is reaped."""
+        if self.child is not None:
+            return self.child.poll() is None
+        return is_running(self.pid) and (self.lock is None or locks.is_held(self.lock))
+
+    def is_gone_in(self, seconds: float, *, tick: float = TICK) -> bool:
+        """Wait for its end, and look for it every `tick` seconds; return False if that takes longer
+        than `seconds`.
+        """
+        return until(lambda: not self.is_alive(), seconds=seconds, tick=tick)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it still runs; SIGKILL to its whole process group."""
+        if self.is_alive():
+            with suppress(ProcessLookupError, PermissionError):
+                (os.killpg if number == signal.SIGKILL else os.kill)(self.pid, number)
+
+    def end(self, *, grace: float) -> bool:
+        """End it by SIGTERM, and its process group by SIGKILL if it still runs after `grace`
+        seconds. Return whether it is gone.
+        """
+        self.signal(signal.SIGTERM)
+        if self.is_gone_in(grace):
+            return True
+        self.signal(signal.SIGKILL)
+        return self.is_gone_in(KILLED_SECONDS)
+
+
+class Backoff:
+    """Delays before the restarts of a process: `first` seconds, twice as many after each quick end,
+    `most` at most. After `steady` seconds without an end, `first` again.
+    """
+
+    def __init__(self, first: float, most: float, *, steady: float) -> None:
+        self._first, self._most, self._steady = first, most, steady
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the earlier ends."""
+        self._next = self._first
+
+    def after(self, ran: float) -> float:
+        """Return the delay, in seconds, before the restart of one that ran for `ran` seconds."""
+        if ran > self._steady:
+            self.reset()
+        delay, self._next = self._next, min(2 * self._next, self._most)
+        return delay
+
+
+def until(holds: Callable[[], object], *, seconds: float, tick: float = TICK) -> bool:
+    """Wait until something holds, and look for it every `tick` seconds; return False if that takes
+    longer than `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(tick)
+    return True
+
+
+def await_ready(
+    ready: Callable[[float], bool],
+    alive: Callable[[], bool],
+    *,
+    seconds: float,
+    what: str = "answer",
+    tick: float = TICK,
+) -> str:
+    """Wait until a process is `ready`, which is called every `tick` seconds with the seconds that
+    are left. Return what happened instead, for an error: it ended, or did not `what` in time; "" if
+    it is ready.
+    """
+    deadline = time.monotonic() + seconds
+    while not ready(deadline - time.monotonic()):
+        if not alive():
+            return "ended while it started"
+        if time.monotonic() > deadline:
+            return f"did not {what} in {seconds:.0f} s"
+        time.sleep(tick)
+    return ""
+
+
+@contextmanager
+def attached(command: Sequence[str]) -> Iterator[IO[bytes]]:
+    """Run a command for the duration of the block, whose end is the end of its input. Yields its
+    output.
+    """
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+        finally:
+            process.stdin.close()
+
+
+def last_line(log: Path) -> str:
+    """Return the last line that a process has written, for an error."""
+    with suppress(OSError):
+        if lines := log.read_text(errors="replace").strip().splitlines():
+            return lines[-1]
+    return "it said nothing"
