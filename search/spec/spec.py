@@ -12,6 +12,7 @@ import re
 import warnings
 from typing import Annotated, Any, Literal, Self
 
+import msgspec
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -488,10 +489,17 @@ class Spec(Part):
 
     @classmethod
     def recorded(cls, data: dict[str, Any], *, where: str = "") -> Spec:
-        """Return a specification from a log, which may predate some of the checks in `parse`.
-        Raises SpecError.
+        """Return a specification from a log, which may predate some of the checks in `parse`. One
+        that this process knows already is the same object. Raises SpecError.
         """
-        return cls._made(data, where, recorded=True)
+        text = msgspec.json.encode(data)
+        return _known.get(text) or _remember(text, cls._made(data, where, recorded=True))
+
+    def record(self) -> dict[str, Any]:
+        """Return what a log keeps of the specification, from which `recorded` returns it."""
+        data = self.model_dump(mode="json")
+        _remember(msgspec.json.encode(data), self)
+        return data
 
     @classmethod
     def _made(cls, data: dict[str, Any], where: str, *, recorded: bool) -> Spec:
@@ -536,6 +544,20 @@ class Spec(Part):
     def recorded_as(self) -> str:
         """The name of the MLflow experiment in which it is recorded."""
         return self.mlflow.experiment or self.name
+
+
+_known: dict[bytes, Spec] = {}
+"""Specifications by what logs keep of them: a process folds the log of its experiment several
+times.
+"""
+_MOST_KNOWN = 8
+
+
+def _remember(text: bytes, spec: Spec) -> Spec:
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[text] = spec
+    return spec
 
 
 _BEFORE_AUTO = {"search": "tpe", "schedule": schedulers.DEFAULT}

@@ -189,6 +189,7 @@ def _carry_out(order: DriverCommand, line: JsonConnection, places: Places) -> in
 
 def _run(order: DriverCommand, places: Places, say: Any) -> None:
     from regrow.flows.launch import launch
+    from regrow.flows.session import Session
     from regrow.search.spec import Spec
 
     if order.flow_run is not None:
@@ -208,13 +209,15 @@ def _run(order: DriverCommand, places: Places, say: Any) -> None:
             " go on by itself"
         )
     launch(
-        order.name,
-        spec=spec,
-        places=places,
-        trials=order.trials,
-        retry_failed=order.retry_failed,
-        announce=say,
-        typed=typed,
+        Session(
+            name=order.name,
+            spec=spec,
+            places=places,
+            trials=order.trials,
+            retry_failed=order.retry_failed,
+            announce=say,
+            typed=typed,
+        )
     )
 
 

@@ -62,6 +62,7 @@ class Follow:
         """
         from regrow.experiment import store_trainable
         from regrow.flows.launch import launch, settings_read_again
+        from regrow.flows.session import Session
 
         places.writable()
         code = store_trainable(self._store, objective)
@@ -72,12 +73,14 @@ class Follow:
         thread.start()
         try:
             launch(
-                spec.name,
-                spec=spec,
-                places=places,
-                code=code,
-                announce=self._log.info,
-                given=objective,
+                Session(
+                    name=spec.name,
+                    spec=spec,
+                    places=places,
+                    code=code,
+                    announce=self._log.info,
+                    given=objective,
+                )
             )
         finally:
             settings_read_again()
