@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optuna.logging import get_logger
+from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.log.follower import Follower
@@ -26,9 +27,6 @@ from regrow.search.spec import Spec
 from regrow.show.exports.optuna_study import Frozen
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Store
-
-if TYPE_CHECKING:
-    from regrow.integrations.optuna.durable import Study
 
 Callback = Callable[[Any, FrozenTrial], None]
 _LOOK_SECONDS = 0.1
