@@ -4,7 +4,6 @@ the log is closed and recorded.
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from functools import partial
 
@@ -14,7 +13,7 @@ from prefect.context import FlowRunContext
 
 from regrow.flows.attempts import Attempts
 from regrow.flows.closing import finished
-from regrow.flows.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
+from regrow.flows.coordinator.actor import lost, start_coordinator
 from regrow.flows.coordinator.relay import relays
 from regrow.flows.interrupts import Interrupts
 from regrow.flows.loop import Loop
@@ -23,21 +22,17 @@ from regrow.flows.recording.publisher import publishing
 from regrow.flows.recording.recorder import start_recorder
 from regrow.flows.session import Session
 from regrow.flows.stopping import page_requests, stop_requests
-from regrow.infra.machine.caller_context import CallerContext
-from regrow.infra.mlflow.in_trial import RayRecords
+from regrow.flows.workers import executor
 from regrow.infra.prefect import notifications
 from regrow.infra.prefect.deployments import schedule_of
 from regrow.infra.prefect.run_logs import RunLogs
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
-from regrow.infra.ray.executor import RayExecutor, Shared
-from regrow.infra.ray.joining import code, environment
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state.presence import present
 from regrow.search.events import Status
 from regrow.search.history import History
-from regrow.tasks.ports.messages import Job
 
 
 def conduct(
@@ -53,8 +48,8 @@ def conduct(
         or not isinstance(context.task_runner, OffloadTaskRunner)
     ):
         raise RuntimeError("the flow `run` runs on an OffloadTaskRunner")
-    flow_run, prepared = context.flow_run, session.prepared
-    spec, places, store = prepared.spec, prepared.places, prepared.store
+    flow_run, places = context.flow_run, session.places
+    spec, store = session.prepared.spec, session.prepared.store
     coordinator, address = start_coordinator(
         store,
         opening(session, ray_cluster, str(flow_run.id)),
@@ -63,17 +58,6 @@ def conduct(
     experiment_id: str = cluster.get(coordinator.identity.remote())
     recorder = start_recorder(address, places, spec.name)
     nodes = Nodes()
-    shared = Shared(
-        job=Job.of(
-            spec,
-            folder=None if os.environ.get("RAY_ADDRESS") else prepared.folder,
-            code=prepared.code,
-        ),
-        coordinator=RayCoordinatorClient(coordinator),
-        store=store,
-        records=RayRecords(recorder, places.mlflow_uri, places.mlflow_artifacts),
-        typed=_taken_over(session, ray_cluster),
-    )
     with (
         get_client(sync_client=True) as client,
         session.watch(coordinator) if session.watch else nullcontext(),
@@ -85,7 +69,7 @@ def conduct(
         logs = RunLogs(client, flow_run.id)
         attempts = Attempts(
             runner=context.task_runner,
-            executor=RayExecutor(shared, nodes),
+            executor=executor(session, ray_cluster, nodes, coordinator, recorder),
             lost=partial(lost, coordinator),
             flow_run_id=flow_run.id,
             experiment_id=experiment_id,
@@ -107,15 +91,3 @@ def conduct(
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
-
-
-def _taken_over(session: Session, ray_cluster: cluster.Cluster) -> CallerContext:
-    """Return the shell's environment for the workers, empty if the cluster was started for this
-    session: its workers inherit it.
-    """
-    typed, spec = session.typed, session.prepared.spec
-    if typed is None or ray_cluster.local:
-        return CallerContext(variables={})
-    return CallerContext(
-        folder=typed.folder, variables={**typed.variables, **environment(spec), **code(spec)}
-    )

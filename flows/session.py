@@ -74,12 +74,15 @@ class Session:
         """
         return self._prepare(self.spec)
 
-    def prepare_again(self) -> None:
-        """Look at the experiment again, after the loss of a cluster: its log has the request to
-        retry failed trials already.
+    def begin(self, flow_run: UUID) -> None:
+        """Enter a flow run, or enter it again on another cluster. Prepares again if the log has
+        grown since: it then has this session's request to retry failed trials, or another process
+        has run the experiment.
         """
-        self.retry_failed = False
-        self.prepared = self._prepare(None if self.spec is None else self.prepared.asked)
+        again, self.running = self.running == flow_run, flow_run
+        if self.prepared.outdated:
+            self.retry_failed = self.retry_failed and not again
+            self.prepared = self._prepare(None if self.spec is None else self.prepared.asked)
 
     def _prepare(self, spec: Spec | None) -> Prepared:
         return prepare(
@@ -126,7 +129,5 @@ def handed_over(flow_run: UUID) -> Session | None:
     session = SESSION.get()
     if session is None or session.running not in (None, flow_run):
         return None
-    if session.running == flow_run:
-        session.prepare_again()
-    session.running = flow_run
+    session.begin(flow_run)
     return session

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from regrow.infra.log.log import Log
 from regrow.infra.log.reading import Survey, replay, survey
 from regrow.infra.state.driver_lock import already, await_wound_up
 from regrow.infra.state.places import CLUSTER, Places
@@ -72,6 +73,11 @@ class Prepared:
     def ended(self) -> Status | None:
         """How its last session ended; None for a new experiment, and if its driver was lost."""
         return self.log.last.status if isinstance(self.log.last, Closed) else None
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the log has grown since."""
+        return next(Log.read(self.store, after=self.log.segment), None) is not None
 
     @property
     def changes(self) -> list[str]:

@@ -238,14 +238,28 @@ def test_one_that_is_stopped_as_it_is_revived_is_finished_in_mlflow() -> None:
 
 def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(tmp_path: Path) -> None:
     places = Places(root=str(tmp_path))
-    session = Session(name="s", places=places, spec=Spec.parse(SPEC), retry_failed=True)
+    session = Session(name="simulated", places=places, spec=Spec.parse(SPEC), retry_failed=True)
     this, other = uuid4(), uuid4()
     token = SESSION.set(session)
     try:
         assert handed_over(this) is session
         assert session.retry_failed, "a user started it"
         assert handed_over(this) is session
+        assert session.retry_failed, "its cluster was lost before the log had the request"
+        opening = Opening(
+            id=str(this),
+            spec=session.prepared.spec.record(),
+            slots=1,
+            trials=None,
+            flow_run=str(this),
+            code=None,
+            versions={},
+            retry_failed=True,
+        )
+        claimed(places.store("simulated"), opening, "driver")
+        assert handed_over(this) is session
         assert not session.retry_failed, "its cluster was lost, and Prefect runs it again"
+        assert session.prepared.log.created is not None
         assert handed_over(other) is None
     finally:
         SESSION.reset(token)
