@@ -4,6 +4,7 @@ decisions follow from.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -74,6 +75,14 @@ OTHER: dict[str, Any] = {
 }
 UNTOLD = ("event", "serve")
 """What each run has otherwise, and what a station says itself."""
+
+
+@pytest.mark.parametrize("key", PER_SESSION)
+def test_a_log_has_what_the_driver_has(key: str) -> None:
+    asks = {"search": "define_by_run", "space": {}} if key == "enqueue" else {}
+    given = spec(**asks, **{key: OTHER[key]})
+    assert Spec.recorded(json.loads(json.dumps(given.model_dump(mode="json")))) == given
+    assert Spec.recorded(given.record()) is given
 
 
 @pytest.mark.parametrize("key", PER_SESSION)
