@@ -51,7 +51,7 @@ import sys
 
 import ray
 
-from regrow.flows import run
+from regrow.flows import conduct
 
 
 class Nobody:
@@ -73,7 +73,7 @@ def start(coordinator, places, name):
     return ray.remote(Nobody).options(num_cpus=0, max_concurrency=32).remote()
 
 
-run.start_recorder = start
+conduct.start_recorder = start
 """
 
 

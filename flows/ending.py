@@ -48,7 +48,7 @@ async def _close(prepared: Prepared, history: History, status: Status, why: str)
         return
     opening = Opening(
         id=history.id,
-        spec=prepared.spec.model_dump(mode="json"),
+        spec=prepared.spec.record(),
         slots=opened.slots,
         trials=opened.trials,
         flow_run=opened.flow_run,

@@ -40,6 +40,14 @@ class StaysPaused(Abort):
     """
 
 
+def this_flow_run() -> FlowRun:
+    """Return the flow run within which this is called. Raises RuntimeError outside."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        raise RuntimeError("this is for a flow run")
+    return context.flow_run
+
+
 def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
     """Return the experiment's flow run, ready to run again as its own retry; None if the server
     does not have it.

@@ -9,20 +9,20 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from regrow.flows.checks import check_frameworks, check_search, check_trainable, precheck
 from regrow.flows.coordinator.warming import warm_up
 from regrow.flows.interrupts import interrupts
 from regrow.flows.recording.catch_up import is_recorded, record_missing
+from regrow.flows.serving import Serving
+from regrow.flows.session import SESSION, Session
 from regrow.infra.log.reading import survey
 from regrow.infra.machine import capacity
-from regrow.infra.machine.caller_context import CallerContext
 from regrow.infra.machine.host_environment import raise_file_limit
 from regrow.infra.mlflow import database as mlflow_database
 from regrow.infra.mlflow.check import check as check_mlflow
@@ -31,201 +31,112 @@ from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.settings import own_home, settings
 from regrow.infra.ray import metadata
 from regrow.infra.ray.joining import check_room, environment, join, slots
-from regrow.infra.state import passwords, served
+from regrow.infra.state import passwords
 from regrow.infra.state.environment import begin_collecting
-from regrow.infra.state.experiments import Prepared, prepare
-from regrow.infra.state.places import CLUSTER, Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
-from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process.addresses import redacted
 from regrow.tasks.process.variables import within
 
 
-def launch(
-    name: str,
-    *,
-    spec: Spec | None,
-    places: Places,
-    trials: int | None = None,
-    code: str | None = None,
-    retry_failed: bool = False,
-    watch: Any = None,
-    prefect_port: int | None = None,
-    announce: Callable[[str], None] = lambda _: None,
-    warn: Callable[[str], None] | None = None,
-    flow_run: str | None = None,
-    typed: CallerContext | None = None,
-    given: Any = None,
-) -> None:
+def launch(session: Session) -> None:
     """Run or resume an experiment, and return when the session has ended; the log tells how it
     ended.
 
     The whole input is checked before anything is started. Leaves Prefect with regrow's settings:
     see `settings_read_again`. Raises UserError or SpecError.
-
-    Args:
-        name: name of the experiment.
-        spec: its specification; None to resume.
-        places: locations of state and services.
-        trials: total number of trials; None for the specification's.
-        code: location of a pickled trainable; None for none.
-        retry_failed: whether failed trials are tried again.
-        watch: called with the coordinator's handle; its context surrounds the experiment. None for
-            none.
-        prefect_port: port of the Prefect server; None for the last one used, or any free one.
-        announce: called with lines for the user before and during the run.
-        warn: called with lines about records that are lost or cannot be written; None for
-            `announce`.
-        flow_run: ID of this flow run if Prefect has it already; None for the experiment's own.
-        typed: directory and environment of the calling shell if a station's process runs this,
-            which was started with regrow's Prefect settings and whose pages are known; None for
-            this process.
-        given: the trainable, if it is an object rather than a name.
-
     """
-    prepared = prepare(places, name, spec, trials=trials, code=code, retry_failed=retry_failed)
-    if prepared.failed == 0:
-        announce(f"no trial of {name} has failed: there is none to be tried again")
-    # The schedule decides what is served for its runs; for a run on a cluster, it is the machine
-    # that started it.
-    says = spec is not None and flow_run is None and CLUSTER not in os.environ
-    serving = _serving(places, prepared.spec) if says else None
-    told = serving.checked(prepared.spec, places) if serving is not None else []
-    if prepared.nothing_left:
-        announce(
-            f"{name} has failed already"
-            if prepared.ended == "failed"
-            else f"{name} is finished already"
-        )
-        for change in prepared.changes:
-            announce(f"not taken over, as nothing is left to do: {change}")
-        _serve(places, prepared.spec, serving, told, announce)
-        _catch_up(places, name, announce)
+    if session.prepared.failed == 0:
+        session.announce(f"no trial of {session.name} has failed: there is none to be tried again")
+    serving = Serving(session)
+    if session.prepared.nothing_left:
+        _tell_nothing_left(session)
+        serving.begin()
+        _catch_up(session)
         return
-    precheck(prepared.spec)
-    check_search(prepared.spec)
-    looked_at = check_frameworks(prepared.spec, given)
-    if spec is not None and looked_at != prepared.spec:
-        spec = spec.model_copy(update={"resources": looked_at.resources})
-        prepared = prepare(places, name, spec, trials=trials, code=code, retry_failed=retry_failed)
-    environment(prepared.spec)
-    check_room(prepared.spec)
-    metadata.cloud(os.environ)
-    places.writable()
-    raise_file_limit()
-    begin_collecting(prepared.folder, prepared.spec.program)
-    check_mlflow(places.mlflow_uri, 5.0)
-    if (line := mlflow_database.replaced(places.mlflow_uri, places.mlflow_artifacts)) is not None:
-        (warn or announce)(line)
-    if (line := mlflow_database.of_another_version(places.mlflow_uri)) is not None:
-        (warn or announce)(line)
-    _serve(places, prepared.spec, serving, told, announce)
-    if prepared.spec.endless:
-        most = f"at most {prepared.spec.most_steps:,} steps"
-        announce(
+    _check_code(session)
+    _check_machine(session)
+    serving.begin()
+    spec = session.prepared.spec
+    if spec.endless:
+        most = f"at most {spec.most_steps:,} steps"
+        session.announce(
             "nothing ends a trial: max_steps and stop are not given, so each runs until your"
             f" function returns ({most})"
         )
     # The user's home is not used unless the user has a separate Prefect server, whose
     # settings are there.
     with interrupts(), within(settings(os.environ)):
-        home = own_home(places)
-        server = prefect_server.begin(places.prefect_home, port=prefect_port)
+        home = own_home(session.places)
+        server = prefect_server.begin(session.places.prefect_home, port=session.prefect_port)
         try:
             if server.remark is not None:
-                (warn or announce)(server.remark)
+                session.alert(server.remark)
             if not server.server.embedded:
                 server.wait()  # reports a wrong address before anything else is started
             with within({**home, **server.server.environment()}):
-                if typed is None:
+                if session.typed is None:
                     settings_read_again()
-                _run(
-                    prepared,
-                    server,
-                    name,
-                    spec,
-                    trials,
-                    code,
-                    retry_failed,
-                    watch,
-                    announce,
-                    flow_run,
-                    typed,
-                )
+                _run(session, server)
         finally:
             server.close()
 
 
-class _Serving(Protocol):
-    """The application that serves models, as the start of an experiment uses it."""
-
-    def checked(self, spec: Spec, places: Places) -> list[str]:
-        """Return lines for the user about `serve`. Raises SpecError and UserCodeError for models
-        that cannot be served.
-        """
-        ...
-
-    def of_experiment(self, places: Places, spec: Spec) -> list[str]:
-        """Register the experiment for serving as it specifies, or remove it; return lines for the
-        user.
-        """
-        ...
+def _tell_nothing_left(session: Session) -> None:
+    how = "has failed" if session.prepared.ended == "failed" else "is finished"
+    session.announce(f"{session.name} {how} already")
+    for change in session.prepared.changes:
+        session.announce(f"not taken over, as nothing is left to do: {change}")
 
 
-def _serving(places: Places, spec: Spec) -> _Serving | None:
-    """Return the application of the key `serve`, None if the experiment has no such key and was not
-    served before.
-    """
-    if spec.serve is None and served.read(places, spec.name) is None:
-        return None
-    registered = next(iter(entry_points(group="regrow.keys", name="serve")), None)
-    if registered is None:  # the package was installed before it had this entry point
-        raise UserError("no application is registered for the key serve; install regrow again")
-    found: _Serving = registered.load()
-    return found
-
-
-def _serve(
-    places: Places,
-    spec: Spec,
-    serving: _Serving | None,
-    told: list[str],
-    announce: Callable[[str], None],
-) -> None:
-    """Make a station serve the experiment from now on, or stop serving it. `serving` None: change
-    nothing.
-    """
-    if serving is not None:
-        for line in (*told, *serving.of_experiment(places, spec)):
-            announce(line)
-
-
-def _catch_up(places: Places, name: str, announce: Callable[[str], None]) -> None:
+def _catch_up(session: Session) -> None:
     """Record what MLflow lacks because it was unreachable when the experiment ended."""
+    places, name = session.places, session.name
     if is_recorded(places, name):
         return
     try:
-        if (segments := record_missing(places, name, announce=announce)) > 0:
-            announce(f"MLflow lacked {segments} segments of its log and has everything now")
+        if (segments := record_missing(places, name, announce=session.announce)) > 0:
+            session.announce(f"MLflow lacked {segments} segments of its log and has everything now")
     except (SinkRefused, SinkUnavailable) as error:
-        announce(f"MLflow does not have everything yet: {error}")
+        session.announce(f"MLflow does not have everything yet: {error}")
 
 
-def _run(
-    prepared: Prepared,
-    server: Any,
-    name: str,
-    spec: Spec | None,
-    trials: int | None,
-    code: str | None,
-    retry_failed: bool,
-    watch: Any,
-    announce: Callable[[str], None],
-    flow_run: str | None,
-    typed: CallerContext | None,
-) -> None:
+def _check_code(session: Session) -> None:
+    """Check the user's code. A library may find which resources a trial needs. Raises SpecError,
+    UserError, UserCodeError.
+    """
+    spec = session.prepared.spec
+    precheck(spec)
+    check_search(spec)
+    needed = check_frameworks(spec, session.given).resources
+    if session.spec is not None and needed != spec.resources:
+        session.prepared = session.prepared.needing(needed)
+
+
+def _check_machine(session: Session) -> None:
+    """Check this machine and its services, as far as that is possible before they are started.
+    Raises SpecError and UserError.
+    """
+    spec, places = session.prepared.spec, session.places
+    environment(spec)
+    check_room(spec)
+    metadata.cloud(os.environ)
+    places.writable()
+    raise_file_limit()
+    begin_collecting(spec.working_dir, spec.program)
+    check_mlflow(places.mlflow_uri, 5.0)
+    for line in (
+        mlflow_database.replaced(places.mlflow_uri, places.mlflow_artifacts),
+        mlflow_database.of_another_version(places.mlflow_uri),
+    ):
+        if line is not None:
+            session.alert(line)
+
+
+def _run(session: Session, server: Any) -> None:
+    """Join or start a cluster while Prefect loads, run the flow, and end the servers."""
+    spec = session.prepared.spec
     # Importing Prefect takes 1.5 s, during which Ray's processes start. Two threads must not import
     # the same module, as Python may then return a half-initialized one: common modules come first,
     # and Ray is used only afterwards.
@@ -235,89 +146,82 @@ def _run(
     with (
         _begun(leaving),
         _importing("regrow.flows.run") as flow,
-        join(prepared.spec, announce) as ray_cluster,
+        join(spec, session.announce) as ray_cluster,
     ):
         flow.join()
         if ray_cluster.local:
-            warm_up(
-                prepared.spec,
-                min(
-                    (prepared.spec.concurrency or 2) * prepared.spec.resources.widths[1],
-                    capacity.cpus(),
-                ),
-            )
-        slots(prepared.spec, ray_cluster)
-        check_trainable(prepared.spec)
-        from httpx import HTTPError
-        from prefect import get_client
-        from prefect.client.schemas.objects import State
-
-        from regrow.flows import run as flows_run
-        from regrow.flows.flow_run import StaysPaused, TakenOver, reopen
-        from regrow.infra.prefect.deployments import by_hand
-        from regrow.infra.prefect.private import run_flow
-
-        prefect_url = redacted(server.wait().ui_url)
+            trials = (spec.concurrency or 2) * spec.resources.widths[1]
+            warm_up(spec, min(trials, capacity.cpus()))
+        slots(spec, ray_cluster)
+        check_trainable(spec)
+        url = redacted(server.wait().ui_url)
         server.watch()
-        if typed is None:
-            if server.server.embedded:
-                prefect_url = passwords.make(prepared.places.services).shown("prefect", prefect_url)
-            announce(f"Prefect: {prefect_url}")
-            announce(
-                f"MLflow:  {redacted(prepared.places.mlflow_uri)} (open it with"
-                f" `{prepared.places.command('ui', name)}`)"
-            )
-        parameters = {
-            "name": name,
-            "spec": prepared.asked.to_json() if spec is not None else None,
-            "state": prepared.places.root,
-            "trials": trials,
-            "code": code,
-            "retry_failed": retry_failed,
-        }
-        created, last = prepared.log.created, prepared.log.last
-        token, told = flows_run.WATCH.set(watch), flows_run.ANNOUNCE.set(announce)
-        its_run = flow_run or (created.id if created is not None else None)
-        there = flows_run.TYPED.set(typed)
-        try:
-            with get_client(sync_client=True) as client:
-                again = reopen(client, UUID(its_run)) if its_run is not None else None
-                if again is None and server.server.embedded:
-                    again = by_hand(
-                        client, name, parameters, flows_run.run.parameters.model_dump_for_openapi()
-                    )
-            try:
-                with nullcontext() if prefect_server.is_looked_after(server) else _heartless():
-                    ended = run_flow(
-                        flows_run.run, flow_run=again, parameters=parameters, return_type="state"
-                    )
-                if isinstance(ended, State):
-                    raise_error(ended)
-            except StaysPaused:
-                pass  # how the session ended is in the log
-            except TakenOver as taken:
-                raise UserError(str(taken)) from None
-            except HTTPError as error:
-                # Prefect's engine needs its server. The log has the session's end, or the next
-                # session continues from it.
-                where = redacted(server.server.api_url)
-                if (now := survey(prepared.store).last) == last or not isinstance(now, Closed):
-                    away = (
-                        f"the Prefect server at {where} is away ({error});"
-                        f" `{prepared.places.command('resume', name)}` goes on"
-                    )
-                    raise RegrowError(away) from error
-                announce(
-                    f"The Prefect server at {where} is away and was not told how this ended; the"
-                    " experiment's log has it"
-                )
-        finally:
-            flows_run.WATCH.reset(token)
-            flows_run.ANNOUNCE.reset(told)
-            flows_run.TYPED.reset(there)
-            for handler in logging.getLogger("prefect.flow_runs").handlers:
-                handler.flush()  # an embedded server is gone when this function has returned
+        if session.typed is None:
+            _tell_pages(session, server, url)
+        _run_flow(session, server)
         leaving.start()  # the server takes as long to end as Ray's processes
+
+
+def _tell_pages(session: Session, server: Any, prefect_url: str) -> None:
+    places = session.places
+    if server.server.embedded:
+        prefect_url = passwords.make(places.services).shown("prefect", prefect_url)
+    session.announce(f"Prefect: {prefect_url}")
+    session.announce(
+        f"MLflow:  {redacted(places.mlflow_uri)} (open it with"
+        f" `{places.command('ui', session.name)}`)"
+    )
+
+
+def _run_flow(session: Session, server: Any) -> None:
+    """Run the experiment's flow run, its own or a new one, on the Prefect server."""
+    from httpx import HTTPError
+    from prefect import get_client
+    from prefect.client.schemas.objects import State
+
+    from regrow.flows.flow_run import StaysPaused, TakenOver, reopen
+    from regrow.flows.run import run
+    from regrow.infra.prefect.deployments import by_hand
+    from regrow.infra.prefect.private import run_flow
+
+    log = session.prepared.log
+    its_run = session.flow_run or (log.created.id if log.created is not None else None)
+    parameters = session.parameters
+    begun = SESSION.set(session)
+    try:
+        with get_client(sync_client=True) as client:
+            again = reopen(client, UUID(its_run)) if its_run is not None else None
+            if again is None and server.server.embedded:
+                form = run.parameters.model_dump_for_openapi()
+                again = by_hand(client, session.name, parameters, form)
+        try:
+            with nullcontext() if prefect_server.is_looked_after(server) else _heartless():
+                ended = run_flow(run, flow_run=again, parameters=parameters, return_type="state")
+            if isinstance(ended, State):
+                raise_error(ended)
+        except StaysPaused:
+            pass  # how the session ended is in the log
+        except TakenOver as taken:
+            raise UserError(str(taken)) from None
+        except HTTPError as error:
+            # Prefect's engine needs its server. The log has the session's end, or the next session
+            # continues from it.
+            where = redacted(server.server.api_url)
+            now = survey(session.prepared.store).last
+            if now == log.last or not isinstance(now, Closed):
+                away = (
+                    f"the Prefect server at {where} is away ({error});"
+                    f" `{session.places.command('resume', session.name)}` goes on"
+                )
+                raise RegrowError(away) from error
+            session.announce(
+                f"The Prefect server at {where} is away and was not told how this ended; the"
+                " experiment's log has it"
+            )
+    finally:
+        SESSION.reset(begun)
+        for handler in logging.getLogger("prefect.flow_runs").handlers:
+            handler.flush()  # an embedded server is gone when this function has returned
 
 
 @contextmanager

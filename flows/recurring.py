@@ -20,8 +20,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.context import FlowRunContext
 
+from regrow.flows.flow_run import this_flow_run
 from regrow.flows.housekeeping.removal import remove
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import replay, survey
@@ -99,13 +99,10 @@ def resolved_here(
     """See `resolved`, for the current flow run."""
     if when is None:  # most runs: no request to the server
         return _plain(name, _given(name, spec, event, trials), trials)
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        raise RuntimeError("a run of a schedule is a flow run")
     with get_client(sync_client=True) as client:
         return resolved(
             client,
-            context.flow_run.id,
+            this_flow_run().id,
             places,
             name=name,
             spec=spec,

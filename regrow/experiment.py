@@ -81,6 +81,7 @@ class Experiment:
 
         """
         from regrow.flows.launch import launch, settings_read_again
+        from regrow.flows.session import Session
         from regrow.notebook import NotebookViewer, in_notebook
         from regrow.show.live import Live
         from regrow.show.live.output import Terminal
@@ -96,15 +97,17 @@ class Experiment:
         live = Live(Terminal(), quiet=quiet, notes=lambda: notes.read(store), viewer=cell)
         try:
             launch(
-                self.spec.name,
-                spec=self.spec,
-                places=places,
-                trials=trials,
-                code=code,
-                retry_failed=retry_failed,
-                watch=live.watch,
-                announce=live.announce,
-                given=self._object,
+                Session(
+                    name=self.spec.name,
+                    spec=self.spec,
+                    places=places,
+                    trials=trials,
+                    code=code,
+                    retry_failed=retry_failed,
+                    watch=live.watch,
+                    announce=live.announce,
+                    given=self._object,
+                )
             )
         finally:
             settings_read_again()

@@ -14,6 +14,8 @@ from regrow.search.errors import SpecError
 
 T = TypeVar("T")
 
+Named = str | dict[str, dict[str, Any] | None]
+"""A sampler or a scheduler: its name, or its name with options."""
 AUTO = "auto"
 """Written instead of a sampler's or scheduler's name: the choice then depends on the rest of the
 specification (`search/spec/auto.py`).

@@ -49,7 +49,7 @@ def arrows(code: Mapping[str, str]) -> set[Arrow]:
         (_room(name, code), rooms[module])
         for name, source in code.items()
         if not name.endswith(".__main__") and name not in NAMES
-        for module in _imported(source, rooms)
+        for module in imported(source, rooms)
     }
     return {(importer, imported) for importer, imported in found if importer != imported}
 
@@ -62,7 +62,7 @@ def _room(name: str, code: Collection[str]) -> str:
     return folder
 
 
-def _imported(source: str, modules: Collection[str]) -> Iterator[str]:
+def imported(source: str, modules: Collection[str]) -> Iterator[str]:
     """Those of our modules that a source imports, or imports names from."""
     for node in ast.walk(ast.parse(source)):
         match node:

@@ -65,6 +65,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
     A driver that was superseded meanwhile does not take the log back. Raises Superseded if others
     keep coming first.
     """
+    spec = Spec.recorded(opening.spec)
     for _ in range(CLAIMS):
         ledger = Ledger(store)
         now, history = ledger.now(), ledger.history
@@ -79,19 +80,19 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             known=opening.known,
             auto=opening.auto,
             learnt=opening.learnt,
-            distinct=not Spec.recorded(opening.spec).duplicates,
+            distinct=not spec.duplicates,
         )
         opened = Opened(
             t=now,
             by="coordinator" if again else "driver",
             driver=driver,
             slots=opening.slots,
-            trials=max(opening.trials or 0, history.total or Spec.recorded(opening.spec).total),
+            trials=max(opening.trials or 0, history.total or spec.total),
             flow_run=opening.flow_run,
             code=opening.code,
             versions=opening.versions,
             widest=opening.widest,
-            settings=_changed(created.spec, opening.spec),
+            settings=_changed(Spec.recorded(created.spec), spec),
             environment={} if again else opening.environment,
             retry_failed=opening.retry_failed and not again,
         )
@@ -117,10 +118,8 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
     raise Superseded(ledger.log.last)
 
 
-def _changed(created: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+def _changed(first: Spec, now: Spec) -> dict[str, Any]:
     """Return the settings in which this session differs from the created experiment."""
-    first, now = Spec.recorded(created), Spec.recorded(current)
     renamed = {} if first.name == now.name else {"name": now.name}
-    return renamed | {
-        key: value for key, value in now.settings().items() if value != first.settings()[key]
-    }
+    before = first.settings()
+    return renamed | {key: value for key, value in now.settings().items() if value != before[key]}

@@ -5,7 +5,6 @@ imports.
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from regrow.infra.ray import cluster
 from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
@@ -21,14 +20,13 @@ def warm_up(spec: Spec, count: int) -> None:
     import ray
 
     cluster.warm_up(count, TRIAL_MODULES, runtime_env=TRIAL_ENV)
-    ray.remote(num_cpus=0, max_retries=0)(_plan_once).remote(spec.model_dump(mode="json"))
+    ray.remote(num_cpus=0, max_retries=0)(_plan_once).remote(spec)
 
 
-def _plan_once(spec: dict[str, Any]) -> None:
+def _plan_once(spec: Spec) -> None:
     """Make a proposal that is discarded: loading a sampler's library takes up to 0.8 s, which would
     delay the first trial.
     """
     importlib.import_module("regrow.flows.coordinator.coordinator")
-    parsed = Spec.recorded(spec)
-    make_importable(parsed)
-    samplers.make(parsed.search, parsed.setting).ask(0, 0)
+    make_importable(spec)
+    samplers.make(spec.search, spec.setting).ask(0, 0)

@@ -202,4 +202,4 @@ def publishing(
     done = threading.Event()
     teller = _Teller(client, flow_run_id, done)
     log = Subscription(CoordinatorLog(coordinator), LOOK_SECONDS, done)
-    return log.in_background(teller.take, "regrow-teller", patience=LAST_SECONDS)
+    return log.in_background(teller.take, "teller", patience=LAST_SECONDS)

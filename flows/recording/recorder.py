@@ -32,6 +32,7 @@ from regrow.infra.state.places import Places
 from regrow.search.events import Began, Created, Opened, decode
 from regrow.search.history import History, specification
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.process import background
 
 GATHER_SECONDS = (0.5, 0.5)
 """Pace of the writes, which merge many small updates of a trial into one larger transaction."""
@@ -86,8 +87,7 @@ class Recorder:
         """
         self._draining = False
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="regrow-recorder", daemon=True)
-        self._thread.start()
+        self._thread = background.start(self._run, name="recorder")
 
     def drained(self, number: int, timeout: float) -> str | None:
         """Wait until segment `number`, the last one, is recorded, and stop following.

@@ -30,12 +30,15 @@ class Survey:
     """The last `Opened` event whose driver reported its environment."""
     last: AnyEvent | None
     """The newest event."""
+    segment: int
+    """Number of the newest segment, 0 for none."""
 
 
 def survey(store: Store) -> Survey:
     """Read and verify a whole log once, without folding it. Raises CorruptLog."""
     created = last = None
     opened = told = None
+    number = 0
     for number, lines in Log.read(store):
         for place, line in enumerate(lines, start=1):
             if created is None or b'"opened"' in line:
@@ -50,6 +53,7 @@ def survey(store: Store) -> Survey:
         opened=opened,
         told=told,
         last=None if last is None else _decoded(store, *last),
+        segment=number,
     )
 
 

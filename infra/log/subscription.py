@@ -16,6 +16,7 @@ from typing import Protocol
 from regrow.infra.log.log import Segments
 from regrow.search.events import AnyEvent, decode
 from regrow.tasks.ports.store import Unavailable
+from regrow.tasks.process import background
 
 GROWTH = 1.5
 """Factor by which the wait grows with each poll without news."""
@@ -121,8 +122,7 @@ class Subscription:
             except Exception:
                 logging.getLogger(__name__).info("%s follows the log no more", name, exc_info=True)
 
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        thread.start()
+        thread = background.start(run, name=name)
         try:
             yield thread
         finally:

@@ -9,12 +9,13 @@ import sys
 import uuid
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from regrow.infra.log.log import Log
 from regrow.infra.log.reading import Survey, replay, survey
 from regrow.infra.state.driver_lock import already, await_wound_up
 from regrow.infra.state.places import CLUSTER, Places
@@ -28,6 +29,7 @@ from regrow.search.planning.learning import MOST_EXPERIMENTS, learnt_from
 from regrow.search.planning.warm import known_from
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.search.spec.auto import Choice
+from regrow.search.spec.parts import Resources
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports.store import Store
 
@@ -60,8 +62,8 @@ class Prepared:
     """
     failed: int | None = None
     """How many failed trials will be retried; None if no retry was asked for."""
-    changes: list[str] = field(default_factory=list)
-    """Settings that differ from the last session, one line each."""
+    stored: Spec | None = None
+    """The specification as of the last session; None for a new experiment."""
     choice: Choice | None = None
     """For a new experiment whose specification leaves its search or schedule to regrow: the choice,
     and the reasons.
@@ -71,6 +73,23 @@ class Prepared:
     def ended(self) -> Status | None:
         """How its last session ended; None for a new experiment, and if its driver was lost."""
         return self.log.last.status if isinstance(self.log.last, Closed) else None
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the log has grown since."""
+        return next(Log.read(self.store, after=self.log.segment), None) is not None
+
+    @property
+    def changes(self) -> list[str]:
+        """Settings that differ from the last session, one line each."""
+        if self.stored is None:
+            return []
+        kept = [key for key in _changed(self.stored, self.spec) if key not in _often()]
+        return [_change(key, self.stored, self.spec) for key in kept]
+
+    def needing(self, resources: Resources) -> Prepared:
+        """Return the same with other resources of a trial."""
+        return replace(self, spec=self.spec.model_copy(update={"resources": resources}))
 
     @property
     def auto(self) -> dict[str, str]:
@@ -171,93 +190,107 @@ def prepare(
     store = places.known(name) if spec is None else places.store(name)
     if not await_wound_up(places, name, lambda: isinstance(survey(store).last, Closed)):
         raise already(places, name)
-    found = survey(store)
-    if found.created is None:
+    log = survey(store)
+    if log.created is None:
         if spec is None:
             raise UserError(
                 f"the log of experiment {name!r} in {places.root} holds nothing; start it with"
                 " `regrow run FILE`"
             )
-        new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
-        known, learnt = _warm(places, new), _learnt(places, new)
-        return Prepared(
-            places=places,
-            spec=new.resolved,
-            store=store,
-            trials=None,
-            code=_pickled(code),
-            log=found,
-            known=known,
-            learnt=learnt,
-            choice=new.choice,
-        )
-    stored = specification(found.created, found.opened)
+        return _new(places, spec, store, log, trials=trials, code=code)
+    stored = specification(log.created, log.opened)
     # The experiment's folder was renamed: from this session on the log has the new name, too.
     if stored.name != name:
         stored = Spec.parse({**stored.to_json(), "name": name})
-    total = max(found.opened.trials if found.opened else 0, stored.total)
-    if spec is not None:
-        _same(stored, spec.like(stored), name)
-        trials = (
-            spec.trials
-            if trials is None and spec.trials is not None and spec.trials > total
-            else trials
-        )
-        current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SESSION})
-    else:
+    total = max(log.opened.trials if log.opened else 0, stored.total)
+    if spec is None:
         current = _moved(stored, places)
+    else:
+        _same(stored, spec.like(stored), name)
+        current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SESSION})
+        if trials is None and spec.trials is not None and spec.trials > total:
+            trials = spec.trials
     if trials is not None:
-        if trials < total:
-            raise SpecError(
-                key="trials",
-                value=trials,
-                hint=f"write {total} or more",
-                problem=f"experiment {name!r} has {total} already, and a total can only be raised",
-            )
-        if trials % stored.repeats:
-            hint = f"write {trials - trials % stored.repeats + stored.repeats}"
-            raise SpecError(
-                key="trials",
-                value=trials,
-                problem=f"is no multiple of repeats ({stored.repeats})",
-                hint=hint,
-            )
-        cells = None if stored.own_sampler else samplers.size(stored.search, stored.setting)
-        if cells is not None and trials > (cells := cells * stored.repeats):
-            raise SpecError(
-                key="trials",
-                value=trials,
-                problem=f"the grid has only {cells} cells",
-                hint=f"at most {cells}",
-            )
+        _check_total(stored, trials, total)
     if current.trainable == "pickled" and code is None:
-        code = found.opened.code if found.opened else None
-    closed = found.last.status if isinstance(found.last, Closed) else None
-    history = replay(store, name) if retry_failed or closed == "failed" else None
-    over = closed == "finished" or (
-        closed == "failed" and history is not None and history.ended >= total
-    )
-    # Trials that a lost driver left running may turn out failed when they are declared lost.
-    failed = (
-        len(history.by_state[TrialState.FAILED] | history.running)
-        if history is not None and retry_failed
-        else None
-    )
-    changed = [key for key in PER_SESSION if getattr(stored, key) != getattr(current, key)]
+        code = log.opened.code if log.opened else None
+    over, failed = _standing(store, name, log, total, retry_failed=retry_failed)
+    more = (trials is not None and trials != total) or bool(failed)
     return Prepared(
         places=places,
         spec=current,
         store=store,
         trials=trials,
         code=_pickled(code),
-        log=found,
-        nothing_left=over
-        and (trials is None or trials == total)
-        and not {"stop", "register"} & {*changed}
-        and not failed,
-        changes=[_change(key, stored, current) for key in changed if key not in _often()],
+        log=log,
+        nothing_left=over and not more and not {"stop", "register"} & {*_changed(stored, current)},
         failed=failed,
+        stored=stored,
     )
+
+
+def _new(
+    places: Places, spec: Spec, store: Store, log: Survey, *, trials: int | None, code: str | None
+) -> Prepared:
+    """Return an experiment that has no log yet. Raises SpecError."""
+    new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
+    return Prepared(
+        places=places,
+        spec=new.resolved,
+        store=store,
+        trials=None,
+        code=_pickled(code),
+        log=log,
+        known=_warm(places, new),
+        learnt=_learnt(places, new),
+        choice=new.choice,
+    )
+
+
+def _check_total(stored: Spec, trials: int, total: int) -> None:
+    """Raise SpecError if an experiment that has `total` trials cannot have `trials`."""
+    if trials < total:
+        raise SpecError(
+            key="trials",
+            value=trials,
+            hint=f"write {total} or more",
+            problem=(
+                f"experiment {stored.name!r} has {total} already, and a total can only be raised"
+            ),
+        )
+    if trials % stored.repeats:
+        hint = f"write {trials - trials % stored.repeats + stored.repeats}"
+        raise SpecError(
+            key="trials",
+            value=trials,
+            problem=f"is no multiple of repeats ({stored.repeats})",
+            hint=hint,
+        )
+    cells = None if stored.own_sampler else samplers.size(stored.search, stored.setting)
+    if cells is not None and trials > (cells := cells * stored.repeats):
+        raise SpecError(
+            key="trials",
+            value=trials,
+            problem=f"the grid has only {cells} cells",
+            hint=f"at most {cells}",
+        )
+
+
+def _standing(
+    store: Store, name: str, log: Survey, total: int, *, retry_failed: bool
+) -> tuple[bool, int | None]:
+    """Return whether all of the `total` trials are over, and how many failed ones are to be
+    retried, None if that was not asked for.
+    """
+    status = log.last.status if isinstance(log.last, Closed) else None
+    history = replay(store, name) if retry_failed or status == "failed" else None
+    over = status == "finished" or (
+        status == "failed" and history is not None and history.ended >= total
+    )
+    if history is None or not retry_failed:
+        return over, None
+    # Trials that a lost driver left running may turn out failed when they are declared lost.
+    return over, len(history.by_state[TrialState.FAILED] | history.running)
 
 
 def _moved(stored: Spec, places: Places) -> Spec:
@@ -357,6 +390,11 @@ def _often() -> tuple[str, ...]:
 def _pickled(digest: str | None) -> tuple[str, str] | None:
     """Return store key and SHA-256 of a pickled trainable."""
     return None if digest is None else (f"code/{digest}", digest)
+
+
+def _changed(stored: Spec, current: Spec) -> list[str]:
+    """Return the keys of settings that differ from the last session."""
+    return [key for key in PER_SESSION if getattr(stored, key) != getattr(current, key)]
 
 
 def _change(key: str, stored: Spec, current: Spec) -> str:

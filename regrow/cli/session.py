@@ -61,17 +61,20 @@ def run_session(
                 announce=live.announce,
             ):
                 from regrow.flows.launch import launch
+                from regrow.flows.session import Session
 
                 launch(
-                    name,
-                    spec=spec,
-                    places=places,
-                    trials=trials,
-                    retry_failed=retry_failed,
-                    watch=live.watch,
-                    prefect_port=prefect_port,
-                    announce=live.announce,
-                    warn=live.warn,
+                    Session(
+                        name=name,
+                        spec=spec,
+                        places=places,
+                        trials=trials,
+                        retry_failed=retry_failed,
+                        watch=live.watch,
+                        prefect_port=prefect_port,
+                        announce=live.announce,
+                        warn=live.warn,
+                    )
                 )
         except KeyboardInterrupt:  # or SIGTERM; Typer would exit with 130 without a message
             exit_codes.deaf()

@@ -4,8 +4,6 @@ made.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from regrow.search import samplers, schedulers
 from regrow.search.constraints import Constraint
 from regrow.search.errors import SpecError
@@ -13,26 +11,22 @@ from regrow.search.options import chosen
 from regrow.search.space import Constant
 from regrow.search.spec.auto import check as check_auto
 from regrow.search.spec.command import check as check_command
+from regrow.search.spec.keys import COMMAND, Keys
 from regrow.search.spec.parts import IMPORT_PATH, Bundled
 from regrow.search.spec.rllib import check as check_rllib
 
-if TYPE_CHECKING:
-    from regrow.search.spec.spec import Spec
-
-COMMAND = "command"
-"""The value of `trainable` if a command is given instead."""
 _RAY_OWN = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": None}
 """Names that Ray refuses as custom resources, and their keys in a specification."""
 
 
-def check(spec: Spec, *, recorded: bool) -> None:
+def check(spec: Keys, *, recorded: bool) -> None:
     """Raise SpecError for the first conflict. `recorded`: the specification comes from a log;
     checks that later versions added are skipped.
     """
     _metrics(spec)
     for place, text in enumerate(spec.constraints):
         Constraint.parse(text, f"constraints.{place}")
-    check_auto(spec)
+    check_auto(spec.search, spec.schedule)
     spec = spec.resolved
     if not spec.own_scheduler:
         schedulers.make(spec.schedule, spec.setting)
@@ -54,7 +48,7 @@ def check(spec: Spec, *, recorded: bool) -> None:
         _something_differs(spec)
 
 
-def _metrics(spec: Spec) -> None:
+def _metrics(spec: Keys) -> None:
     if isinstance(spec.metric, str):
         if spec.mode is None:
             raise SpecError(
@@ -76,7 +70,7 @@ def _metrics(spec: Spec) -> None:
         )
 
 
-def _steps(spec: Spec) -> None:
+def _steps(spec: Keys) -> None:
     """Raise SpecError for a step metric if each report must be one step."""
     if spec.step_metric is None:
         return
@@ -101,7 +95,7 @@ def _steps(spec: Spec) -> None:
         raise SpecError("step_metric", spec.step_metric.name, problem, hint)
 
 
-def _suggests(spec: Spec) -> None:
+def _suggests(spec: Keys) -> None:
     """Raise SpecError for keys that do not go with define-by-run trials, or only with these."""
     if not samplers.suggests(spec.search):
         if spec.enqueue:
@@ -132,7 +126,7 @@ def _suggests(spec: Spec) -> None:
         raise SpecError("resources.workers", spec.resources.widths[1], problem, "leave it out")
 
 
-def _halves(spec: Spec) -> None:
+def _halves(spec: Keys) -> None:
     """Raise SpecError unless a sampler that gives budgets has a scheduler that keeps them, and vice
     versa.
     """
@@ -147,7 +141,7 @@ def _halves(spec: Spec) -> None:
         raise SpecError(key="search", value=chosen(spec.search), problem=problem, hint=hint)
 
 
-def _trials(spec: Spec, cells: int | None) -> None:
+def _trials(spec: Keys, cells: int | None) -> None:
     """Raise SpecError for a number of trials that does not fit `cells`, the number that the sampler
     can propose.
     """
@@ -172,7 +166,7 @@ def _trials(spec: Spec, cells: int | None) -> None:
         )
 
 
-def _search(spec: Spec) -> int | None:
+def _search(spec: Keys) -> int | None:
     """Return the number of trials that the sampler can propose, None for any number. Raises
     SpecError.
     """
@@ -204,7 +198,7 @@ def _search(spec: Spec) -> int | None:
     return None if cells is None else cells * spec.repeats
 
 
-def _trainable(spec: Spec) -> None:
+def _trainable(spec: Keys) -> None:
     if spec.rllib is not None:
         for key, value in (
             ("trainable", spec.trainable if spec.trainable != COMMAND else ""),
@@ -248,7 +242,7 @@ def _trainable(spec: Spec) -> None:
         raise SpecError(key="report.file", value=spec.report.file, problem=problem, hint=hint)
 
 
-def _resources(spec: Spec) -> None:
+def _resources(spec: Keys) -> None:
     wanted = spec.resources
     _custom(wanted, "resources", "resources: {{{}: ...}}")
     if wanted.children is not None:
@@ -276,7 +270,7 @@ def _custom(part: Bundled, key: str, form: str) -> None:
             )
 
 
-def _group(spec: Spec) -> None:
+def _group(spec: Keys) -> None:
     """Raise SpecError for an impossible group of workers, or trial with children."""
     wanted, children = spec.resources, spec.resources.children
     if children is not None and not children.bundle:
@@ -315,7 +309,7 @@ def _group(spec: Spec) -> None:
         raise SpecError(key=f"resources.{key}", value=value, problem=problem, hint=hint)
 
 
-def _something_differs(spec: Spec) -> None:
+def _something_differs(spec: Keys) -> None:
     """Raise SpecError if all trials would be the same, unless the user asks for that."""
     domains = [p for p in spec.space.parameters if not isinstance(p.domain, Constant)]
     if (

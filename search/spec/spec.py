@@ -1,474 +1,67 @@
 """The specification of an experiment: one frozen, validated form, from YAML and from Python alike.
 
-Its keys, their defaults and their checks live here. The values below them are in
-`search/spec/parts.py`, the wording of errors in `search/spec/errors.py`; files are read in
-`infra/state/spec_file.py`. The search space is parsed by `space.py`; the names under `search` and
-`schedule` are defined in their registries.
+Its keys are in `search/spec/keys.py`, the wording of errors in `search/spec/errors.py`; files are
+read in `infra/state/spec_file.py`.
 """
 
 from __future__ import annotations
 
-import re
-import warnings
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+import msgspec
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from regrow.search import samplers, schedulers
-from regrow.search.constraints import Constraint
-from regrow.search.curve import Score
-from regrow.search.durations import Span, seconds
-from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
-from regrow.search.mode import Mode
-from regrow.search.options import AUTO, chosen, is_path
-from regrow.search.secret import holds_secret, is_secret
-from regrow.search.space import Space
+from regrow.search.options import AUTO
 from regrow.search.space.scalars import plain
-from regrow.search.space.setting import Setting
-from regrow.search.spec.auto import Choice, choose
-from regrow.search.spec.checks import COMMAND, check
-from regrow.search.spec.command import as_command
+from regrow.search.spec.checks import check
 from regrow.search.spec.errors import explain
 from regrow.search.spec.foreign import check_keys
+from regrow.search.spec.keys import Keys, RegisterField, is_recorded
 from regrow.search.spec.notify import Notify
 from regrow.search.spec.parts import (
     Checkpointing,
     Children,
-    Count,
     Market,
     Metric,
-    Number,
-    Part,
-    Point,
     Recording,
     Reports,
     Resources,
     Retries,
     StepCount,
     Stop,
-    StopTrial,
-    WarmStart,
-    as_market,
-    as_names,
-    as_point,
-    as_step_count,
-    as_warm_start,
 )
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.schema import complete
 from regrow.search.spec.serve import Serve
 from regrow.search.spec.when import When
-from regrow.search.step_metric import StepMetric
-
-__all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SESSION", "Named", "Spec"]
 
 
-def _space(value: Any, info: ValidationInfo) -> Space:
-    return Space.parse(value, recorded=_recorded(info))
-
-
-def _recorded(info: ValidationInfo) -> bool:
-    """Return whether the specification comes from a log, and so may hold whatever was accepted when
-    the log was written.
-    """
-    return bool(info.context and info.context.get("recorded"))
-
-
-SpaceField = Annotated[
-    Space,
-    BeforeValidator(_space),
-    PlainSerializer(lambda space: space.to_json()),
-    WithJsonSchema(
-        {
-            "type": "object",
-            "description": (
-                "Parameters: a constant, a domain such as {loguniform: [1.0e-4, 1.0e-1]}, or a"
-                " nested map."
-            ),
-        }
-    ),
-]
-CommandField = Annotated[
-    tuple[str, ...],
-    BeforeValidator(as_command),
-    WithJsonSchema({"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}),
-]
-MarketField = Annotated[
-    Market, BeforeValidator(as_market, json_schema_input_type=Market | Literal["spot", "on-demand"])
-]
-Named = str | dict[str, dict[str, Any] | None]
-
-
-def _is_path(choice: Named) -> bool:
-    """Return whether a sampler or scheduler is the user's, given by its import path. Reading a log
-    does not import the user's code.
-    """
-    return is_path(chosen(choice))
-
-
-warnings.filterwarnings("ignore", 'Field name "register" in "Spec"', UserWarning)
-"""Pydantic warns about a field that hides an attribute of its base; this one belongs to classes
-(ABCMeta) and is never used on a Spec.
-"""
-
-
-PER_SESSION = (
-    "concurrency",
-    "working_dir",
-    "env",
-    "stop",
-    "retries",
-    "resources",
-    "lease",
-    "stall",
-    "market",
-    "price_per_hour",
-    "mlflow",
-    "register",
-    "notify",
-    "serve",
-    "event",
-    "enqueue",
-)
-"""Keys whose values may differ in an experiment's next session. Its state root may also be moved,
-and its total raised.
-"""
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
-"""Form of an experiment's name."""
-
-
-MOST_STEPS = 1_000_000
-"""Steps of a trial without `max_steps`. A function that never returns would otherwise fill the log
-without end (60 bytes a step and more).
-"""
-
-
-class Spec(Part):
+class Spec(Keys):
     """An experiment. Raises SpecError (through `parse`) naming key, value and what to do."""
 
     model_config = ConfigDict(
+        defer_build=False,
         json_schema_extra={
             "oneOf": [{"required": [one]} for one in ("trainable", "command", "rllib")]
-        }
+        },
     )
 
-    name: Annotated[str, Field(pattern=NAME)]
-    """Letters, digits, '-', '_', '.'; also the name of its folder, its MLflow experiment and its
-    flow run.
-    """
-    trainable: str = COMMAND
-    """`file.py:function` (relative to the YAML file), `package.module:Class`, or "pickled" for an
-    object from Python; "command" if `command` or `rllib` is given instead.
-    """
-    command: CommandField = ()
-    """Instead of `trainable`: a program and its arguments, `[python, train.py, --lr, "{lr}"]`, with
-    placeholders.
-    """
-    rllib: RLlib | None = None
-    """Instead of `trainable`: an algorithm of RLlib, `{algorithm: PPO, env: CartPole-v1}`."""
-    report: Reports = Reports()
-    metric: Annotated[str, Field(min_length=1, max_length=250)] | tuple[Metric, ...]
-    """The objective, or several metrics; the first governs the search and the schedule."""
-    mode: Mode | None = None
-    """Whether less or more of the metric is better; required if `metric` is one name."""
-    step_metric: (
-        Annotated[StepCount, BeforeValidator(as_step_count, json_schema_input_type=StepCount | str)]
-        | None
-    ) = None
-    """A metric by which the schedule and `max_steps` count steps, if reports leave some out. None:
-    each report is one step.
-    """
-    score: Score = "best"
-    """The step by which a trial counts, for `best`, the sampler and the stop conditions: its `best`
-    one; its `last` one, so far; or `final`, its last one if it ran to its end (other trials do not
-    count). Schedulers compare by their own rules.
-    """
-    space: SpaceField
-    """Parameters by name: a constant, a domain such as `{loguniform: [1.0e-4, 1.0e-1]}`, or a
-    nested map of the same.
-    """
-    search: Named = AUTO
-    """The sampler, by its name or with options, `{tpe: {n_startup_trials: 20}}`; or your own,
-    `module:Class`. `auto`: chosen by the rest of the specification when the experiment is created;
-    the choice is in its log.
-    """
-    schedule: Named = AUTO
-    """The scheduler, by its name or with options, `{asha: {grace_period: 1}}`; or your own,
-    `module:Class`. Left out: with `search: auto` it is chosen, too; with a named search it is
-    `fifo`, every trial runs to its end.
-    """
-    trials: Annotated[Count, Field(ge=1)] | None = None
-    """The TOTAL number of trials, also after a resume. None: every cell of a grid, only with
-    `search: grid`.
-    """
-    max_steps: Annotated[Count, Field(ge=1)] | None = None
-    """Most steps of a trial; None: until the trainable returns, at most 1,000,000."""
-    concurrency: Annotated[Count, Field(ge=1)] | None = None
-    """Attempts at a time; None: as many as the cluster has room for."""
-    constraints: tuple[str, ...] = ()
-    """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and
-    samplers take it into account.
-    """
-    points: tuple[
-        Annotated[Point, BeforeValidator(as_point, json_schema_input_type=Point | dict[str, Any])],
-        ...,
-    ] = ()
-    """Configurations to try first, in this order; those with known metrics are not tried, the
-    sampler only learns from them.
-    """
-    enqueue: tuple[dict[str, Any], ...] = ()
-    """With `search: define_by_run`, values by parameter that trials get, in this order, one map for
-    each trial.
-    """
-    repeats: Annotated[Count, Field(ge=1)] = 1
-    """Trials of each configuration, each with its own seed; the sampler learns from their mean."""
-    duplicates: bool = False
-    """Whether the sampler may propose a configuration twice while others are untried, as in Ray
-    Tune.
-    """
-    warm_start: tuple[
-        Annotated[
-            WarmStart, BeforeValidator(as_warm_start, json_schema_input_type=WarmStart | str)
-        ],
-        ...,
-    ] = ()
-    """Earlier experiments of the same state root from whose trials the sampler learns, as they are
-    when this one begins.
-    """
-    learn_from: Annotated[tuple[str, ...] | Literal["auto"], BeforeValidator(as_names)] = ()
-    """Earlier experiments of the same state root, on other tasks, with the same parameters and
-    metric: what did well in them is tried first, and "mobster" begins with their predictions.
-    `auto`: the last eight experiments.
-    """
-    resources: Resources = Resources()
-    retries: Retries = Retries()
-    checkpoint: Checkpointing = Checkpointing()
-    lease: Annotated[Number, Field(ge=3)] = 30
-    """Seconds without a message after which an attempt counts as lost; it sends one each second."""
-    stall: (
-        Annotated[Number, BeforeValidator(seconds, json_schema_input_type=Span), Field(gt=0)] | None
-    ) = None
-    """An attempt that reports nothing for this long hangs and is retried: seconds, or "10min",
-    "90s", "2h". None: never.
-    """
-    stop: Stop = Stop()
-    seed: Annotated[Count, Field(ge=0)] = 0
-    """Determines all random numbers of the experiment."""
-    market: MarketField | None = None
-    """On which kind of machine trials run: `spot`, `on-demand`, or spot first and when to change to
-    the other kind. None: on any.
-    """
-    price_per_hour: Annotated[Number, Field(ge=0)] | None = None
-    """Price of one slot (a running attempt of usual width, or one of its workers) per hour, in any
-    currency, on nodes whose labels have no price. None: time on these nodes is not counted as cost.
-    """
-    mlflow: Recording = Recording()
-    register: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] | None = None
-    """The name under which the best trial's model is registered in MLflow, as a new version at the
-    end of a session.
-    """
-    notify: Notify | None = None
-    """Whom to notify about the experiment."""
-    when: When | None = None
-    """When the experiment starts automatically: `regrow schedule` makes a schedule of it. None: it
-    is started by hand.
-    """
-    serve: Serve | None = None
-    """What a station serves from the experiment, and keeps running. None: nothing."""
-    event: dict[str, Any] | None = None
-    """What started this run; the trainable can read it as `trial.event`. The station sets it."""
-    state: str | None = None
-    """Root of the durable state; None: $REGROW_STATE, else ./.regrow."""
-    env: dict[str, str | None] = Field(default={})
-    """Environment variables of the workers; None forwards the driver's value, which is never
-    stored.
-    """
-    working_dir: str | None = None
-    """Folder of the trainable's code, put on the workers' import path (and shipped to other
-    machines). None: the spec file's.
-    """
-
-    @field_validator("env")
-    @classmethod
-    def _no_secrets(cls, env: dict[str, str | None]) -> dict[str, str | None]:
-        for name, value in env.items():
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise SpecError(
-                    key=f"env.{name}",
-                    value="***",
-                    problem="is no name of a variable",
-                    hint="write letters, digits and '_'",
-                )
-            if value is not None and (is_secret(name) or holds_secret(value)):
-                hint = f"write `{name}: null`, which forwards it from your environment"
-                raise SpecError(
-                    key=f"env.{name}",
-                    value="***",
-                    problem="looks like a secret, which would be stored",
-                    hint=hint,
-                )
-        return env
+    register: RegisterField = None
+    # again: a class that inherits it would have for a default what ABCMeta has of that name
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> Self:
-        check(self, recorded=_recorded(info))
+        check(self, recorded=is_recorded(info))
         # the model is frozen, and this validator must return the same object
-        if not _recorded(info):
+        if not is_recorded(info):
             object.__setattr__(
                 self,
                 "points",
                 tuple(point.within(self.space, n) for n, point in enumerate(self.points)),
             )
         return self
-
-    @property
-    def choice(self) -> Choice:
-        """The search and the schedule, and for those that the specification leaves to regrow the
-        reason of the choice.
-        """
-        return choose(self)
-
-    @property
-    def resolved(self) -> Spec:
-        """The specification with the search and the schedule that a new experiment would get."""
-        if self.search != AUTO:
-            return self
-        choice = self.choice
-        return self.model_copy(update={"search": choice.search, "schedule": choice.schedule})
-
-    def like(self, stored: Spec) -> Spec:
-        """Return the specification with the choices of the existing experiment `stored` for what it
-        leaves to regrow.
-        """
-        return self.model_copy(
-            update={
-                key: getattr(stored, key)
-                for key in ("search", "schedule")
-                if getattr(self, key) == AUTO
-            }
-        )
-
-    @property
-    def objective(self) -> Metric:
-        """The metric that governs search, schedule and `best`."""
-        if isinstance(self.metric, str):
-            return Metric(name=self.metric, mode=self.mode or "min")
-        return self.metric[0]
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """All metrics to optimize, the objective first."""
-        return (self.objective,) if isinstance(self.metric, str) else self.metric
-
-    @property
-    def clock(self) -> StepMetric | None:
-        """How to read the time of a report; None: reports are counted."""
-        return (
-            None
-            if self.step_metric is None
-            else StepMetric(name=self.step_metric.name, first=self.step_metric.first)
-        )
-
-    @property
-    def limits(self) -> tuple[Constraint, ...]:
-        """The parsed constraints."""
-        return tuple(
-            Constraint.parse(text, f"constraints.{place}")
-            for place, text in enumerate(self.constraints)
-        )
-
-    @property
-    def setting(self) -> Setting:
-        """The input from which the sampler and the scheduler are made."""
-        return Setting(
-            space=self.space,
-            modes=tuple(metric.mode for metric in self.metrics),
-            max_steps=self.max_steps,
-            trials=self.trials,
-            seed=self.seed,
-            constraints=len(self.constraints),
-        )
-
-    @property
-    def total(self) -> int:
-        """The total number of trials, each repeat counted."""
-        if self.trials is not None:
-            return self.trials
-        return (samplers.size(self.resolved.search, self.setting) or 0) * self.repeats
-
-    @property
-    def most_steps(self) -> int:
-        """Most steps of a trial, with the default if `max_steps` is not given."""
-        return self.max_steps or MOST_STEPS
-
-    @property
-    def endless(self) -> bool:
-        """Whether no condition ends a trial before `most_steps`."""
-        stops = (self.stop, *self.stop.all)
-        timed = any(stop.hours is not None or stop.target is not None for stop in stops)
-        early = (
-            timed
-            or self.stop.trial != StopTrial()
-            or schedulers.kind(self.resolved.schedule).decides
-        )
-        return self.max_steps is None and not early
-
-    @property
-    def program(self) -> str:
-        """Where the code is: the trainable, the user's environment, or the first argument of the
-        command that has a file's ending.
-        """
-        if self.rllib is not None:
-            return self.rllib.env
-        return next(
-            (part for part in self.command if re.search(r"\.[A-Za-z]+$", part)), self.trainable
-        )
-
-    @property
-    def takes_first(self) -> bool:
-        """Whether the search accepts further configurations to try first. Not if it tries each
-        configuration once, or in its own order.
-        """
-        search = self.resolved.search
-        return self.own_sampler or (
-            samplers.size(search, self.setting) is None and not samplers.gives_budgets(search)
-        )
-
-    @property
-    def own_sampler(self) -> bool:
-        """Whether the sampler is the user's, given by its import path (or by that of an Optuna
-        sampler).
-        """
-        return _is_path(self.search) or chosen(self.search) == "optuna"
-
-    @property
-    def own_scheduler(self) -> bool:
-        """Whether the scheduler is the user's, given by its import path."""
-        return any(is_path(name) for name in schedulers.named(self.schedule))
-
-    @property
-    def ending(self) -> Ending:
-        """When one trial has done enough, without the user's function."""
-        stop = self.stop.trial
-        return Ending(
-            sign=self.objective.sign,
-            target=stop.target,
-            steps=None if stop.plateau is None else stop.plateau.steps,
-            tolerance=0.0 if stop.plateau is None else stop.plateau.tolerance,
-        )
 
     def check_imports(self) -> None:
         """Make the user's sampler and scheduler, to check them. Reading a log does not. Raises
@@ -488,10 +81,17 @@ class Spec(Part):
 
     @classmethod
     def recorded(cls, data: dict[str, Any], *, where: str = "") -> Spec:
-        """Return a specification from a log, which may predate some of the checks in `parse`.
-        Raises SpecError.
+        """Return a specification from a log, which may predate some of the checks in `parse`. One
+        that this process knows already is the same object. Raises SpecError.
         """
-        return cls._made(data, where, recorded=True)
+        text = msgspec.json.encode(data)
+        return _known.get(text) or _remember(text, cls._made(data, where, recorded=True))
+
+    def record(self) -> dict[str, Any]:
+        """Return what a log keeps of the specification, from which `recorded` returns it."""
+        data = self.model_dump(mode="json")
+        _remember(msgspec.json.encode(data), self)
+        return data
 
     @classmethod
     def _made(cls, data: dict[str, Any], where: str, *, recorded: bool) -> Spec:
@@ -520,22 +120,19 @@ class Spec(Part):
         """Return plain data that `parse` turns into an equal specification."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
-    def identity(self) -> dict[str, Any]:
-        """Return what identifies the experiment: all keys but those that may differ between
-        sessions.
-        """
-        return self.model_dump(
-            mode="json", exclude={"state", "trials", "when", "duplicates", *PER_SESSION}
-        )
 
-    def settings(self) -> dict[str, Any]:
-        """Return the values that may differ between sessions, as plain data."""
-        return self.model_dump(mode="json", include=set(PER_SESSION))
+_known: dict[bytes, Spec] = {}
+"""Specifications by what logs keep of them: a process folds the log of its experiment several
+times.
+"""
+_MOST_KNOWN = 8
 
-    @property
-    def recorded_as(self) -> str:
-        """The name of the MLflow experiment in which it is recorded."""
-        return self.mlflow.experiment or self.name
+
+def _remember(text: bytes, spec: Spec) -> Spec:
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[text] = spec
+    return spec
 
 
 _BEFORE_AUTO = {"search": "tpe", "schedule": schedulers.DEFAULT}

@@ -3,7 +3,7 @@ processes.
 
 Coordinator, ledger, log, `run_attempt` and checkpoints are the real ones. What Ray does (messages,
 restarts of the coordinator, sent again what was not answered) and what the flow does
-(`flows/run.py`: poll, submit, watch, sweep) is done here, one action at a time, in an order that
+(`flows/conduct.py`: poll, submit, watch, sweep) is done here, one action at a time, in an order that
 depends on a seed alone. No test lives here.
 """
 

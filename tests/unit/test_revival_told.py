@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +15,7 @@ import pytest
 
 from regrow.flows.coordinator.claim import Opening, claimed
 from regrow.flows.coordinator.ledger import Ledger
+from regrow.flows.session import SESSION, Session, handed_over
 from regrow.infra.log.reading import read_events
 from regrow.infra.mlflow.parent_run import NOTE_TAG
 from regrow.infra.mlflow.trial_runs import Runs
@@ -24,10 +25,12 @@ from regrow.infra.state.places import Places
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Ended, Opened, Revived, encode
 from regrow.search.history import History
+from regrow.search.spec import Spec
 from regrow.show.live.board import Board
 from regrow.show.live.text import ending, retry, summary
 from regrow.show.views import summaries
 from tests.unit.revived import failed_after, failing, retried, simulated, until
+from tests.unit.simulated import SPEC
 from tests.unit.test_mlflow_runs import reports
 
 BROKEN = failing(simulated(schedule="fifo", trials=3), (0, 2), (1, 2), (2, 2))
@@ -233,19 +236,31 @@ def test_one_that_is_stopped_as_it_is_revived_is_finished_in_mlflow() -> None:
     raise AssertionError("nothing was revived")
 
 
-def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from prefect.context import FlowRunContext
-
-    from regrow.flows import run as flows
-
+def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(tmp_path: Path) -> None:
+    places = Places(root=str(tmp_path))
+    session = Session(name="simulated", places=places, spec=Spec.parse(SPEC), retry_failed=True)
     this, other = uuid4(), uuid4()
-    context = SimpleNamespace(flow_run=SimpleNamespace(id=this))
-    monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: context))
-    assert not flows._goes_on(), "a user started it"
-    flows._GOES_ON.set(this)
-    assert flows._goes_on(), "its cluster was lost, and Prefect runs it again"
-    assert not flows._goes_on(), "a user resumed it"
-    flows._GOES_ON.set(other)
-    assert not flows._goes_on()
+    token = SESSION.set(session)
+    try:
+        assert handed_over(this) is session
+        assert session.retry_failed, "a user started it"
+        assert handed_over(this) is session
+        assert session.retry_failed, "its cluster was lost before the log had the request"
+        opening = Opening(
+            id=str(this),
+            spec=session.prepared.spec.record(),
+            slots=1,
+            trials=None,
+            flow_run=str(this),
+            code=None,
+            versions={},
+            retry_failed=True,
+        )
+        claimed(places.store("simulated"), opening, "driver")
+        assert handed_over(this) is session
+        assert not session.retry_failed, "its cluster was lost, and Prefect runs it again"
+        assert session.prepared.log.created is not None
+        assert handed_over(other) is None
+    finally:
+        SESSION.reset(token)
+    assert handed_over(this) is None, "a user resumed it"

@@ -4,6 +4,8 @@ docs is that of the code.
 
 from __future__ import annotations
 
+from graphlib import TopologicalSorter
+
 import pytest
 
 from docs.site import rooms
@@ -86,6 +88,13 @@ def test_the_picture_in_the_docs_is_that_of_the_code() -> None:
 
 def test_no_rooms_import_in_a_circle() -> None:
     assert "==" not in mermaid(arrows(sources())), "thick arrows are those of a circle"
+
+
+def test_no_files_import_in_a_circle() -> None:
+    code = {name.removesuffix(".__init__"): source for name, source in sources().items()}
+    TopologicalSorter(
+        {name: {*rooms.imported(source, code)} - {name} for name, source in code.items()}
+    ).prepare()
 
 
 def test_a_page_without_a_place_for_the_picture_is_refused() -> None:

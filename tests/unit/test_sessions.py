@@ -4,12 +4,15 @@ decisions follow from.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from regrow.flows.coordinator.claim import Opening, claimed
+from regrow.flows.session import Session
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.experiments import Prepared, prepare
@@ -75,6 +78,14 @@ UNTOLD = ("event", "serve")
 
 
 @pytest.mark.parametrize("key", PER_SESSION)
+def test_a_log_has_what_the_driver_has(key: str) -> None:
+    asks = {"search": "define_by_run", "space": {}} if key == "enqueue" else {}
+    given = spec(**asks, **{key: OTHER[key]})
+    assert Spec.recorded(json.loads(json.dumps(given.model_dump(mode="json")))) == given
+    assert Spec.recorded(given.record()) is given
+
+
+@pytest.mark.parametrize("key", PER_SESSION)
 def test_each_key_is_taken_over_told_kept_and_may_be_taken_back(places: Places, key: str) -> None:
     asks = {"search": "define_by_run", "space": {}} if key == "enqueue" else {}
     again(places, spec(**asks), "d1")
@@ -128,3 +139,17 @@ def test_one_that_reached_its_target_goes_on_when_that_is_raised(places: Places)
     assert (history.closed, history.spec.stop.target) == (None, 99.0)
     assert len(history.trials) > few
     assert verify(read_events(store)).difference is None
+
+
+def test_what_another_process_began_while_services_started_is_seen(places: Places) -> None:
+    ours = Session(name=NAME, places=places, spec=spec(seed=1), retry_failed=True)
+    assert ours.prepared.log.created is None
+    again(places, spec(seed=1), "d1")
+    ours.begin(uuid4())
+    assert ours.prepared.log.created is not None
+    assert ours.retry_failed
+    theirs = Session(name="other", places=places, spec=spec(name="other", seed=1))
+    assert theirs.prepared.log.created is None
+    sit(prepare(places, "other", spec(name="other", seed=2), trials=None, code=None), "d1")
+    with pytest.raises(SpecError, match="differs from the experiment 'other'"):
+        theirs.begin(uuid4())

@@ -26,6 +26,7 @@ from regrow.infra.state.station_record import Station
 from regrow.search.spec import Spec
 from regrow.show.live.viewer import Viewer
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.process import background
 from regrow.tasks.process.forking import handling
 from regrow.tasks.process.json_lines import JsonLines
 
@@ -131,7 +132,7 @@ class _Said:
         self.last: DriverMessage | None = None
         self.over = threading.Event()
         self._line, self._announce = line, announce
-        threading.Thread(target=self._listen, name="regrow-driver-said", daemon=True).start()
+        background.start(self._listen, name="driver-said")
 
     def _listen(self) -> None:
         for word in self._line.messages(MESSAGES):

@@ -188,6 +188,7 @@ def _carry_out(order: DriverCommand, line: JsonLines, places: Places) -> int:
 
 def _run(order: DriverCommand, places: Places, say: Any) -> None:
     from regrow.flows.launch import launch
+    from regrow.flows.session import Session
     from regrow.search.spec import Spec
 
     if order.flow_run is not None:
@@ -207,13 +208,15 @@ def _run(order: DriverCommand, places: Places, say: Any) -> None:
             " go on by itself"
         )
     launch(
-        order.name,
-        spec=spec,
-        places=places,
-        trials=order.trials,
-        retry_failed=order.retry_failed,
-        announce=say,
-        typed=typed,
+        Session(
+            name=order.name,
+            spec=spec,
+            places=places,
+            trials=order.trials,
+            retry_failed=order.retry_failed,
+            announce=say,
+            typed=typed,
+        )
     )
 
 

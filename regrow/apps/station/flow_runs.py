@@ -22,6 +22,7 @@ from regrow.apps.station.on_cluster import run_on_cluster
 from regrow.apps.station.triggers.tries import reason
 from regrow.flows.launch import launch
 from regrow.flows.recurring import resolved
+from regrow.flows.session import Session
 from regrow.infra.log.reading import survey
 from regrow.infra.machine.caller_context import CallerContext
 from regrow.infra.state import unhealed
@@ -95,16 +96,18 @@ def _run(
         spec = None  # the log has its specification, which a resume may have changed since
     try:
         launch(
-            name,
-            spec=spec,
-            places=places,
-            trials=this.trials,
-            code=parameters.get("code"),
-            announce=say,
-            retry_failed=bool(parameters.get("retry_failed"))
-            or (again and _has_failed(places, name)),
-            flow_run=str(run.id),
-            typed=typed,
+            Session(
+                name=name,
+                spec=spec,
+                places=places,
+                trials=this.trials,
+                code=parameters.get("code"),
+                announce=say,
+                retry_failed=bool(parameters.get("retry_failed"))
+                or (again and _has_failed(places, name)),
+                flow_run=str(run.id),
+                typed=typed,
+            )
         )
     except (RegrowError, SpecError) as error:
         if again and _has_log(places, name):  # without a log there is no experiment to recover

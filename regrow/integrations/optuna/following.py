@@ -59,6 +59,7 @@ class Follow:
         """
         from regrow.experiment import store_trainable
         from regrow.flows.launch import launch, settings_read_again
+        from regrow.flows.session import Session
 
         places.writable()
         code = store_trainable(self._store, objective)
@@ -67,14 +68,16 @@ class Follow:
             fold(self._store, self._history.apply, segments)
         log = Subscription(follower, _LOOK_SECONDS)
         try:
-            with log.in_background(partial(self._take, mirror), "regrow-optuna"):
+            with log.in_background(partial(self._take, mirror), "optuna"):
                 launch(
-                    spec.name,
-                    spec=spec,
-                    places=places,
-                    code=code,
-                    announce=self._log.info,
-                    given=objective,
+                    Session(
+                        name=spec.name,
+                        spec=spec,
+                        places=places,
+                        code=code,
+                        announce=self._log.info,
+                        given=objective,
+                    )
                 )
         finally:
             settings_read_again()

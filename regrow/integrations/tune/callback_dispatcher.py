@@ -48,7 +48,7 @@ def feeding(
         return
     try:
         log = Subscription(Follower(store), LOOK_SECONDS)
-        with log.in_background(feed.take, "regrow-tune-callbacks"):
+        with log.in_background(feed.take, "tune-callbacks"):
             yield feed
     finally:
         feed.call("on_experiment_end")

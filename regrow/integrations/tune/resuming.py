@@ -9,6 +9,7 @@ from regrow.result import Result
 def resume(result: Result, *, retry: bool) -> Result:
     """Run what is left of it; `retry`: also retry failed trials."""
     from regrow.flows.launch import launch, settings_read_again
+    from regrow.flows.session import Session
     from regrow.show.live import Live
     from regrow.show.live.output import Terminal
 
@@ -16,12 +17,13 @@ def resume(result: Result, *, retry: bool) -> Result:
     live = Live(Terminal())
     try:
         launch(
-            result.name,
-            spec=None,
-            places=places,
-            retry_failed=retry,
-            watch=live.watch,
-            announce=live.announce,
+            Session(
+                name=result.name,
+                places=places,
+                retry_failed=retry,
+                watch=live.watch,
+                announce=live.announce,
+            )
         )
     finally:
         settings_read_again()

@@ -78,7 +78,7 @@ class Live:
         self.viewer.restart()
         self._log = CoordinatorLog(coordinator)
         following = Subscription(self._log, REFRESH_SECONDS).in_background(
-            partial(self._take, coordinator), "regrow-live", patience=LAST_SECONDS
+            partial(self._take, coordinator), "live", patience=LAST_SECONDS
         )
         with self.viewer.showing(), following as self._thread:
             yield

@@ -1,0 +1,85 @@
+"""What a run does once: each of its processes validates the specification, and its driver prepares
+the experiment and surveys its log.
+
+Counted in the real processes: a `sitecustomize` writes down each call of the functions that do it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from tests.system.conftest import Desk
+
+COUNTED = {
+    "regrow.search.spec.checks": "check",  # the last step of validation, whoever asks for it
+    "regrow.infra.state.experiments": "prepare",
+    "regrow.infra.log.reading": "survey",
+}
+HOOK = f"""
+import functools, importlib.util, os, sys
+
+
+class Counting:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name not in {COUNTED}:
+            return None
+        sys.meta_path.remove(cls)
+        spec = importlib.util.find_spec(name)
+        sys.meta_path.insert(0, cls)
+        spec.loader.exec_module = functools.partial(executed, spec.loader.exec_module)
+        return spec
+
+
+def executed(load, module):
+    load(module)
+    name = {COUNTED}[module.__name__]
+    setattr(module, name, counted(getattr(module, name)))
+
+
+def counted(function):
+    def call(*given, **options):
+        with open("/proc/self/cmdline") as told, open(
+            os.path.join(os.environ["COUNTS"], str(os.getpid())), "a"
+        ) as counts:
+            print(function.__name__, told.read().replace("\\0", " "), file=counts)
+        return function(*given, **options)
+
+    return call
+
+
+sys.meta_path.insert(0, Counting)
+"""
+
+
+def counts(desk: Desk, *command: object) -> dict[str, list[Counter[str]]]:
+    """Runs a command; returns the calls of each of its processes, by what the process is."""
+    hook = desk.folder / "hook"
+    hook.mkdir(exist_ok=True)
+    (hook / "sitecustomize.py").write_text(HOOK)
+    folder = desk.folder / f"counts-{command[0]}"
+    folder.mkdir()
+    desk.run(*command, PYTHONPATH=str(hook), COUNTS=str(folder))
+    found: dict[str, list[Counter[str]]] = {}
+    for file in folder.iterdir():
+        lines = [line.split(maxsplit=1) for line in file.read_text().splitlines()]
+        found.setdefault(kind(lines[-1][1]), []).append(Counter(name for name, _ in lines))
+    return found
+
+
+def kind(process: str) -> str:
+    """What a process is, by its command line: Ray names those of actors and tasks."""
+    for word in ("coordinator", "Recorder", "_last_word"):
+        if process.startswith(f"ray::{word}") or f"ray::regrow-{word}" in process:
+            return word
+    return "driver" if "-m regrow" in process else Path(process.split(maxsplit=1)[0]).name
+
+
+def test_a_run_and_a_resumption_parse_the_specification_prepare_and_survey_once(desk: Desk) -> None:
+    once = Counter(check=1, prepare=1, survey=1)
+    parsed = [Counter(check=1)]
+    expected = {"driver": [once], "coordinator": parsed, "Recorder": parsed, "_last_word": parsed}
+    file = desk.write("once", seconds=0.0, max_steps=1)
+    assert counts(desk, "run", file) == expected
+    assert counts(desk, "resume", "once", "--trials", 5) == expected
