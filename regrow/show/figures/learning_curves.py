@@ -85,7 +85,7 @@ def figure(told: Rows) -> Figure | None:
             **_joined([best], 2000),
             mode="lines",
             legendgroup="best",
-            name=f"best: trial {best.number}",
+            name=f"best: trial {best.number}, {value:.5g}",
             hovertemplate=hover,
             line={"color": BEST, "width": 3},
         )

@@ -159,7 +159,10 @@ def objective_axis(history: History, values: Sequence[float]) -> tuple[dict[str,
     if limits is None:
         return axis, ""
     far = "1 value lies" if beyond == 1 else f"{beyond:,} values lie"
-    return {**axis, "range": list(limits)}, f"{far} far beyond the axis; pan or zoom out to see."
+    return {
+        **axis,
+        "range": list(limits),
+    }, f"{far} far beyond the axis; zoom the interactive figure out to see."
 
 
 def logarithmic(values: Sequence[float]) -> dict[str, Any]:

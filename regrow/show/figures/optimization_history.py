@@ -66,7 +66,7 @@ def figure(told: Rows) -> Figure | None:
         y=[leader.best[0]],
         customdata=[leader.number],
         mode="markers",
-        name=f"best: trial {leader.number}",
+        name=f"best: trial {leader.number}, {leader.best[0]:.5g}",
         marker={"color": BEST, "symbol": "star", "size": 15},
         hovertemplate=f"trial %{{x}}, the best<br>{metric} %{{y:.6g}}<extra></extra>",
     )
