@@ -1,5 +1,5 @@
 "use strict";
-// Draws the page's figures one at a time: those near the window first, and with `all` the others when the page has nothing better to do.
+// Draws the page's figures one at a time: those that come near the window, and with `all` the others after those that are near.
 //   load: brings Plotly's script, and the looks for light and dark      find(name): a figure, or why there is `nothing`
 //   choose(number): a trial was clicked                                 name: begins the names of saved pictures
 // Returns a function that repaints what is drawn, light or dark.
@@ -92,7 +92,7 @@ const drawFigures = ({ load, find, choose, name, all = false }) => {
     }, { timeout: 400 });
   };
   const look = new IntersectionObserver((seen) => {
-    for (const one of seen) if (one.isIntersecting) near.add(one.target); else near.delete(one.target);
+    for (const one of seen) if (one.isIntersecting) near.add(one.target); else if (all) near.delete(one.target);
     next();
   }, { rootMargin: "300px" });
   for (const place of waiting) look.observe(place);
