@@ -10,7 +10,6 @@ import importlib
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Any
 
 from regrow.infra.log.log import Segments
@@ -20,6 +19,7 @@ from regrow.show.live.board import Board
 from regrow.show.live.terminal import PlainConsole
 from regrow.show.live.viewer import Viewer, standing
 from regrow.show.views import summaries
+from regrow.show.web import templates
 
 PERIOD_SECONDS = 0.5
 """Minimum time between two updates: each is a message to the browser."""
@@ -42,6 +42,10 @@ def table(history: History, shown: Sequence[TrialRecord]) -> str:
     """Return an HTML table of these trials with their best values and configurations;
     "" for none.
     """
+    return _html(**_cells(history, shown))
+
+
+def _cells(history: History, shown: Sequence[TrialRecord]) -> dict[str, Any]:
     from regrow.show.figures.series import short
 
     names = [parameter.name for parameter in history.spec.space.parameters]
@@ -51,11 +55,13 @@ def table(history: History, shown: Sequence[TrialRecord]) -> str:
         + [short(t.config.get(name, "")) for name in names]
         for t in shown
     ]
-    head = "".join(f"<th>{escape(str(cell))}</th>" for cell in heads)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
+    return {"heads": heads, "rows": rows}
+
+
+def _html(**parts: Any) -> str:
+    """Return what a cell shows, of those parts that there are."""
+    known = {"name": "", "line": "", "rows": (), "more": 0, "said": ()}
+    return templates().get_template("notebook.html.j2").render(known | parts)
 
 
 class NotebookViewer(Viewer):
@@ -115,21 +121,17 @@ class NotebookViewer(Viewer):
 
     def _html(self, board: Board, *, over: bool) -> str:
         history = board.history
-        parts: list[str] = []
         if history.opened is None:
-            parts.append("<div>starting ...</div>")
-        else:
-            status = summaries.status(history, alive=not over)
-            head = standing(board, time.time()).removeprefix(f"{history.spec.name}: ")
-            parts.append(
-                f"<div><b>{escape(history.spec.name)}</b> is {escape(status)}: {escape(head)}</div>"
-            )
-            running = [history.trials[number] for number in sorted(history.running)]
-            best = [trial for trial in text.ranked(history) if trial.number not in history.running]
-            shown = [*running, *best][:ROWS]
-            parts.append(table(history, shown))
-            if more := len(history.trials) - len(shown):
-                parts.append(f"<div>and {more} more</div>")
-        if self._said:
-            parts.append(f"<pre>{escape(chr(10).join(self._said))}</pre>")
-        return "".join(parts)
+            return _html(line="starting ...", said=self._said)
+        status = summaries.status(history, alive=not over)
+        head = standing(board, time.time()).removeprefix(f"{history.spec.name}: ")
+        running = [history.trials[number] for number in sorted(history.running)]
+        best = [trial for trial in text.ranked(history) if trial.number not in history.running]
+        shown = [*running, *best][:ROWS]
+        return _html(
+            name=history.spec.name,
+            line=f"is {status}: {head}",
+            **_cells(history, shown),
+            more=len(history.trials) - len(shown),
+            said=self._said,
+        )

@@ -4,7 +4,8 @@ their terms lives here.
 W&B's `{min: 0.0, max: 0.1}`, Ray Tune's `tune.loguniform(1e-4, 1e-1)` and similar are plain YAML:
 without this they would be taken for constants, and nothing would be searched. A translation is
 shown in an error and never used silently, because the same terms differ between tools (a range's
-upper end may be included or not).
+upper end may be included or not). An integration, which knows whose terms they are, takes the
+domain itself from `ranged`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
+
+from regrow.search.errors import SpecError
+from regrow.search.space.domains import Choice, Domain, Float, Int
 
 _KINDS: Mapping[str, str] = {
     word: kind
@@ -128,6 +133,45 @@ def meant_by_text(text: str) -> dict[str, Any] | None:
     except (SyntaxError, ValueError):
         return None
     return _of_call(call) if isinstance(call, ast.Call) else None
+
+
+def ranged(
+    low: float, high: float, *, whole: bool = False, log: bool = False, step: float | None = None
+) -> Domain:
+    """Return the domain of a closed range; with `step`, from its first multiple in the range to the
+    last, without steps if it is logarithmic. A choice of one if there is one value.
+
+    Raises SpecError if there is none.
+    """
+    if step is not None:
+        within = multiples(low, high, step)
+        if not within:
+            hint = "give it wider bounds, or a smaller q"
+            raise SpecError("bounds", [low, high], f"holds no multiple of {step:g}", hint)
+        low, high = multiple(within[0], step), multiple(within[-1], step)
+    if low == high:
+        return Choice(values=(low,))
+    if whole:
+        return Int(low=int(low), high=int(high), log=log, step=int((not log and step) or 1))
+    return Float(low=low, high=high, log=log, step=None if log else step)
+
+
+def multiples(low: float, high: float, step: float) -> range:
+    """Return which multiples of `step` lie in a closed range. A bound that differs from one by
+    rounding counts as it.
+    """
+    first, last = (
+        round(bound / step)
+        if math.isclose(bound / step, round(bound / step))
+        else rounded(bound / step)
+        for bound, rounded in ((low, math.ceil), (high, math.floor))
+    )
+    return range(first, last + 1)
+
+
+def multiple(index: int, step: float) -> int | float:
+    """Return `index` times `step` in decimal arithmetic: 3 * 0.1 is 0.3."""
+    return type(step)(index * Decimal(str(step)))
 
 
 def flow(form: Any) -> str:

@@ -53,7 +53,7 @@ ROOMS = {
         "local",
         "clusters",
     ),
-    "show": ("", "views", "exports", "figures", "live", "report"),
+    "show": ("", "web", "views", "exports", "figures", "live", "report"),
     "apps": ("", "serving", "station", "page"),
 }
 """The rooms of a folder, from below: each may import from those before it. The first is the folder

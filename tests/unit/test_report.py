@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -320,14 +319,3 @@ def test_what_population_based_training_changed_is_said() -> None:
     assert said.startswith(
         f"after step 3: the weights of trial {changed.changes[0].source} at its step "
     )
-
-
-def test_every_file_of_the_page_is_part_of_the_package() -> None:
-    import regrow.show.report
-
-    folder = Path(regrow.show.report.__path__[0]) / "page"
-    assert {file.name for file in folder.iterdir() if not file.name.startswith("__")} == {
-        "page.html.j2",
-        "style.css",
-        "page.js",
-    }

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.resources import files
+from importlib.metadata import version
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.responses import (
     HTMLResponse,
@@ -39,8 +39,10 @@ from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.passwords import USER, Passwords, used_links
 from regrow.infra.state.places import Places
 from regrow.search.lifecycle import TrialState
-from regrow.show.figures import KINDS
+from regrow.show.figures import KINDS, listed
 from regrow.show.report import report
+from regrow.show.web import asset as shared_asset
+from regrow.show.web import moment, templates
 from regrow.tasks.errors import RegrowError
 
 HOOKS = "/hooks/"
@@ -91,20 +93,16 @@ class Pages:
     def __init__(self, places: Places, links: Links) -> None:
         self.places, self.links = places, links
         self.folds, self.figures, self.schedules = StateCache(places), Figures(), Schedules(links)
-        self._templates = Environment(
-            loader=PackageLoader("regrow.apps.page"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
         versions = {
             f"{name.replace('.', '_')}_v": hashlib.sha256(asset(name)).hexdigest()[:12]
             for name in _ASSETS
         }
-        self._templates.globals.update(
-            links=links, root=places.root, plotly_v=figures.plotly_version(), **versions
-        )
+        self._everywhere = {
+            "links": links,
+            "root": places.root,
+            "plotly_v": version("plotly"),
+            **versions,
+        }
 
     def serve(self, made: FastAPI) -> None:
         """Register the routes."""
@@ -188,7 +186,7 @@ class Pages:
                 poll=POLL_SECONDS[not live],
                 table=trials.table(fold.history, asked),
                 e=views.experiment(fold, summary, noted, self.links, time.time()),
-                figures=figures.kinds(),
+                figures=listed(),
                 query=lambda **changes: _query(given, changes),
             )
         answer.headers["Content-Security-Policy"] = WITH_FIGURES
@@ -278,17 +276,15 @@ class Pages:
 
     def plotly(self, request: Request) -> Response:
         """Return Plotly's script, from the installed package."""
-        packed = figures.plotly_script()
+        from regrow.show.figures.embedded import packed_plotly
+
+        packed = packed_plotly()
         headers = {**FOREVER, "Vary": "Accept-Encoding"}
         if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(
-                packed,
-                media_type="text/javascript",
-                headers={**headers, "Content-Encoding": "gzip"},
-            )
-        import gzip
-
-        return Response(gzip.decompress(packed), media_type="text/javascript", headers=headers)
+            headers["Content-Encoding"] = "gzip"
+        else:
+            packed = gzip.decompress(packed)
+        return Response(packed, media_type="text/javascript", headers=headers)
 
     def look(self) -> Response:
         """Return the templates of figures."""
@@ -341,22 +337,23 @@ class Pages:
         return watched
 
     def _page(self, template: str, *, poll: int, status_code: int = 200, **given: Any) -> Response:
-        given |= {"poll": poll, "now": views.moment(time.time())}
-        return HTMLResponse(self._templates.get_template(template).render(**given), status_code)
+        given |= {**self._everywhere, "poll": poll, "now": moment(time.time())}
+        page = templates("regrow.apps.page").get_template(template)
+        return HTMLResponse(page.render(**given), status_code)
 
 
-_ASSETS = ("style.css", "page.js", "figures.js")
+_ASSETS = {
+    "style.css": ("style.css",),
+    "page.js": ("times.js", "page.js"),
+    "figures.js": ("figures.js",),
+}
+"""Files that we serve, and which shared files and files of `static` they are made of."""
 
 
 @cache
 def asset(name: str) -> bytes:
-    """Return one of our files; the style sheet is the report's, followed by the page's."""
-    own = files("regrow.apps.page").joinpath("static", name).read_bytes()
-    return (
-        files("regrow.show.report").joinpath("page", "style.css").read_bytes() + own
-        if name == "style.css"
-        else own
-    )
+    """Return one of our files."""
+    return "".join(shared_asset(part, "regrow.apps.page") for part in _ASSETS[name]).encode()
 
 
 def _query(given: dict[str, Any], changes: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from regrow.search.events import AnyEvent
 from regrow.search.history import History, cost
 from regrow.search.lifecycle import TrialState
+from regrow.show.figures import series
 from regrow.show.live.board import Board
 from regrow.show.views import summaries
 from regrow.show.views.comparison import BestSoFarCurve
@@ -112,10 +113,7 @@ class ExperimentState:
             for at, value in zip(climb.steps, climb.value, strict=True)
             if value is not None
         ]
-        count = len(reached)
-        if count > POINTS:
-            reached = [reached[round(n * (count - 1) / (POINTS - 1))] for n in range(POINTS)]
-        return tuple(reached)
+        return tuple(series.sample(reached, POINTS))
 
 
 def status(history: History, *, alive: bool) -> str:

@@ -4,19 +4,14 @@ has grown.
 
 from __future__ import annotations
 
-import gzip
 import json
 import threading
 from collections import OrderedDict
-from functools import cache
-from importlib.metadata import version
-from typing import Any
 
 from regrow.apps.page.experiment_state import ExperimentState
 from regrow.infra.log.rows import Rows
-from regrow.show.figures import KINDS
+from regrow.show.figures import described
 from regrow.show.figures.look import template
-from regrow.show.report.report import WHOLE
 from regrow.tasks.ports.store import Store
 
 KEPT = 48
@@ -31,8 +26,7 @@ class Figures:
         self._lock = threading.Lock()
 
     def drawn(self, name: str, kind: str, fold: ExperimentState, store: Store) -> bytes:
-        """Return a figure of the experiment `name` as {"figure", "note", "height", "min_width"}, or
-        {"nothing": the reason}.
+        """Return a figure of the experiment `name`, see `described`.
 
         The caller holds the fold's lock.
         """
@@ -44,18 +38,7 @@ class Figures:
             return known[1]
         rows = Rows.logged(history, store)
         rows.recall()
-        made = KINDS[kind].figure(rows)
-        found: dict[str, Any] = {"nothing": KINDS[kind].NOTHING}
-        if made is not None:
-            meta, height = made.layout.meta, made.layout.height
-            made.layout.template = None
-            found = {
-                "figure": json.loads(made.to_json()),
-                "note": meta["note"],
-                "min_width": meta["min_width"],
-                "height": height,
-            }
-        data = json.dumps(found, separators=(",", ":"), allow_nan=False).encode()
+        data = json.dumps(described(rows, kind), separators=(",", ":"), allow_nan=False).encode()
         with self._lock:
             self._made[name, kind] = stand, data
             self._made.move_to_end((name, kind))
@@ -64,29 +47,8 @@ class Figures:
         return data
 
 
-def kinds() -> list[dict[str, Any]]:
-    """Return all figures, as the page lists them."""
-    return [
-        {"name": name, "title": kind.TITLE, "reading": kind.READING, "whole": name in WHOLE}
-        for name, kind in KINDS.items()
-    ]
-
-
 def looks() -> bytes:
     """Return the templates for light and dark."""
     return json.dumps(
         {"light": template(), "dark": template(dark=True)}, separators=(",", ":")
     ).encode()
-
-
-@cache
-def plotly_script() -> bytes:
-    """Return Plotly's script from the installed package, compressed from 4.8 MB to 1.5 MB."""
-    from plotly.offline import get_plotlyjs
-
-    return gzip.compress(get_plotlyjs().encode(), 5, mtime=0)
-
-
-def plotly_version() -> str:
-    """Return the version of the package with the script."""
-    return version("plotly")

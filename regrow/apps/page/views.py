@@ -1,16 +1,12 @@
-"""The templates' data: plain texts and numbers from folds and summaries. No requests, and no markup
-but pictures.
-"""
+"""The templates' data: plain texts and numbers from folds and summaries. No requests, no markup."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 import yaml
-from markupsafe import Markup
 
 from regrow.apps.page import pictures
 from regrow.apps.page.experiment_state import ExperimentState, Summary, differing_keys, status
@@ -24,6 +20,7 @@ from regrow.show.live.incidents import Absence, Loss
 from regrow.show.report.report import duration, tiles
 from regrow.show.views import summaries
 from regrow.show.views.comparison import best_configuration, compare, differing, leading
+from regrow.show.web import moment
 from regrow.tasks.output.traces import one_line
 
 PER_PAGE = 100
@@ -32,17 +29,6 @@ SAID = 40
 """Maximum lines of recent incidents."""
 RUNGS = 60
 MOST_COMPARED = 8
-
-
-def moment(t: float) -> dict[str, str]:
-    """Return a time for machines, and as text for browsers without the script."""
-    at = datetime.fromtimestamp(t, UTC)
-    return {"iso": at.isoformat(timespec="seconds"), "told": at.strftime("%Y-%m-%d %H:%M UTC")}
-
-
-def drawn(svg: str) -> Markup:
-    """Mark one of our pictures as safe; users' texts in it are escaped."""
-    return Markup(svg)  # noqa: S704 - pictures.py escapes users' texts
 
 
 def row(one: Summary, links: Links, now: float) -> dict[str, Any]:
@@ -66,7 +52,7 @@ def row(one: Summary, links: Links, now: float) -> dict[str, Any]:
         "share": round(100 * one.share),
         "value": "" if one.value is None else f"{one.value:.5g}",
         "trial": one.best,
-        "spark": drawn(pictures.spark(one.spark, one.spent_steps)),
+        "spark": pictures.spark(one.spark, one.spent_steps),
         "survived": one.survived,
         "failed": one.failed,
         "cost": f"{one.cost:,.2f}" if one.cost is not None else "",
@@ -121,7 +107,6 @@ def experiment(
         "tiles": list(tiles(history, alive=alive, now=now)),
         "counts": counts,
         "unproposed": left,
-        "bar": drawn(pictures.bar([*counts, *([("left", left)] if left else [])])),
         "sessions": history.sessions,
         "why": history.closing.why.rstrip(".") if history.closing is not None else "",
         "code": summaries.code_line(history),
@@ -270,8 +255,8 @@ def comparison(
             )
             for c, (xs, end) in zip(courses, lines, strict=True)
         ]
-        svg = pictures.chart(curves, across, f"best {view['metric']} so far")
-        found["charts"].append({"title": f"By {across.partition(',')[0]}", "svg": drawn(svg)})
+        drawn = pictures.chart(curves, across, f"best {view['metric']} so far")
+        found["charts"].append({"title": f"By {across.partition(',')[0]}", "drawn": drawn})
     return {**found, "outcomes": _outcomes(view), "settings": _settings(courses)}
 
 

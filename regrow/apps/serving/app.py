@@ -273,7 +273,7 @@ class Answers:
         """Answer the same as a page for people."""
         return HTMLResponse(
             documented.page(self.kind, self.experiment),
-            headers={"Content-Security-Policy": documented.POLICY},
+            headers={"Content-Security-Policy": documented.policy()},
         )
 
 

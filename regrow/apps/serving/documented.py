@@ -4,51 +4,31 @@ FastAPI's page loads its script from the internet, which an isolated machine can
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-from html import escape
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
 from regrow.apps.serving.served import Served
+from regrow.show import web
 
+_OWN = "regrow.apps.serving"
 _REFS = "#/components/schemas/{model}"
-_SCRIPT = """
-document.querySelector("button").onclick = async () => {
-  const shown = document.querySelector("output"), began = performance.now();
-  try {
-    const body = document.querySelector("textarea").value;
-    const headers = {"Content-Type": "application/json"};
-    const answer = await fetch("predict", {method: "POST", body, headers});
-    const trial = answer.headers.get("Regrow-Trial");
-    const took = `${answer.status}, ${Math.round(performance.now() - began)} ms`;
-    shown.textContent = took + (trial ? `, trial ${trial}` : "") + `\\n${await answer.text()}`;
-  } catch (error) { shown.textContent = String(error); }
-};
-"""
-_STYLE = """
-:root { color-scheme: light dark }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem }
-textarea { width: 100%; min-height: 10rem; font: 14px monospace; box-sizing: border-box }
-output { white-space: pre-wrap; display: block }
-pre, output { font: 14px monospace; overflow-x: auto }
-td { padding-right: 1.5rem; vertical-align: top }
-"""
 
 
-def _hash(text: str) -> str:
-    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+@cache
+def policy() -> str:
+    """Return the content security policy: the page's own script and style, and requests to its
+    origin; nothing else.
+    """
+    script, style = (web.digest(web.asset(name, _OWN)) for name in ("docs.js", "style.css"))
+    return (
+        f"default-src 'none'; script-src {script}; style-src {style}; img-src data:; connect-src"
+        " 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
-POLICY = (
-    f"default-src 'none'; script-src {_hash(_SCRIPT)}; style-src {_hash(_STYLE)}; connect-src"
-    " 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""Content security policy: the page's own script and style, and requests to its origin; nothing
-else.
-"""
 _OTHERS = {
     "/healthz": "The process lives.",
     "/readyz": "200 once a model is loaded, 503 before.",
@@ -124,26 +104,12 @@ def page(kind: type[Served], experiment: str) -> str:
         if kind.example is None
         else json.dumps(model.model_validate(kind.example).model_dump(mode="json"))
     )
-    rows = "".join(
-        f'<tr><td><a href="{path[1:]}">{path}</a></td><td>{escape(said)}</td></tr>'
-        for path, said in _OTHERS.items()
-    )
-    schema = escape(
-        json.dumps(
-            {name: value for name, value in described["components"]["schemas"].items() if value},
-            indent=2,
-        )
-    )
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport"'
-        f' content="width=device-width">'
-        f"<title>{escape(experiment)}</title><style>{_STYLE}</style><h1>{escape(experiment)}</h1>"
-        f"<p>{escape(described['info']['description'])}</p>"
-        "<h2>POST /predict</h2><p>One input, or a list of inputs, as JSON. The answer has the same"
-        " form; its header "
-        "<code>Regrow-Trial</code> names the trial that answered.</p>"
-        f'<textarea aria-label="Input" spellcheck="false">{escape(example)}</textarea>'
-        "<p><button>Ask</button></p><output></output>"
-        f"<h2>Schema</h2><pre>{schema}</pre><h2>Other"
-        f" addresses</h2><table>{rows}</table><script>{_SCRIPT}</script></html>"
+    schemas = described["components"]["schemas"]
+    page = web.templates(_OWN).get_template("docs.html.j2")
+    return page.render(
+        experiment=experiment,
+        described=described["info"]["description"],
+        example=example,
+        schema=json.dumps({name: value for name, value in schemas.items() if value}, indent=2),
+        others=_OTHERS,
     )

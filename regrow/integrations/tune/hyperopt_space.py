@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from regrow.integrations.tune.templates import ConditionalTemplate, ParameterRef, multiple
+from regrow.integrations.tune.templates import ConditionalTemplate, ParameterRef
 from regrow.search.errors import SpecError
 from regrow.search.space import Choice, Domain, Float, Int, Normal
+from regrow.search.space.foreign import multiple, ranged
 
 
 def is_hyperopts(space: Any) -> bool:
@@ -47,11 +48,11 @@ def _node(node: Any, found: dict[str, Any], when: Mapping[str, Any] | None) -> A
         if (
             name == "int"
             and isinstance(hole, ParameterRef)
-            and isinstance(ranged := found[hole.path[0]], Float)
-            and ranged.step
+            and isinstance(real := found[hole.path[0]], Float)
+            and real.step
         ):
             found[hole.path[0]] = Int(
-                low=int(ranged.low), high=int(ranged.high), step=int(ranged.step), when=ranged.when
+                low=int(real.low), high=int(real.high), step=int(real.step), when=real.when
             )
         return hole
     if name == "switch":
@@ -95,20 +96,15 @@ def _domain(label: str, node: Any) -> Domain:
     ]
     match node.name, numbers:
         case "uniform", [low, high]:
-            return Float(low=low, high=high)
+            return ranged(low, high)
         case "loguniform", [low, high]:
-            return Float(low=math.exp(low), high=math.exp(high), log=True)
+            return ranged(math.exp(low), math.exp(high), log=True)
         case "quniform", [low, high, step]:
-            return Float(
-                low=multiple(round(low / step), step),
-                high=multiple(round(high / step), step),
-                step=step,
-            )
+            low, high = (multiple(round(bound / step), step) for bound in (low, high))
+            return ranged(low, high, step=step)
         case "normal", [mean, sd]:
             return Normal(mean=mean, sd=sd)
-        case "randint", [upper]:
-            return Int(low=0, high=int(upper) - 1)
-        case "randint", [low, upper]:
-            return Int(low=int(low), high=int(upper) - 1)
+        case "randint", [*low, upper]:
+            return ranged(int(low[0]) if low else 0, int(upper) - 1, whole=True)
     hint = "write the space in Tune's words, as param_space"
     raise SpecError("search_alg", f"{label}: hyperopt's {node.name}", "has no counterpart", hint)

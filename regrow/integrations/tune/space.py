@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regrow.integrations.tune.templates import ParameterRef, SampleFrom, multiple
+from regrow.integrations.tune.templates import ParameterRef, SampleFrom
 from regrow.search.errors import SpecError
 from regrow.search.space import Choice, Constant, Domain, Float, Grid, Int, Normal
+from regrow.search.space.foreign import ranged
 
 NOTHING = "trial"
 """Name of the parameter that is added to an empty space; the number of samples sets the number of
@@ -67,20 +68,20 @@ def domain_of(given: Any, path: str) -> Domain | None:
     if not isinstance(given, sample.Domain):
         return None
     try:
-        of_type: Any = given
-        sampler, step = of_type.get_sampler(), None
-        if isinstance(sampler, sample.Quantized):
-            inner: Any = sampler
-            sampler, step = inner.get_sampler(), sampler.q
+        sampler, step = _sampling(given)
         if isinstance(given, sample.Categorical):
             return Choice(values=tuple(_plain(v) for v in given.categories))
         if isinstance(sampler, sample.Normal):
             return Normal(mean=sampler.mean, sd=sampler.sd)
         log = isinstance(sampler, sample.LogUniform)
         if isinstance(given, sample.Integer):
-            return _whole(given.lower, given.upper, None if step is None else int(step), log=log)
+            step = None if step in (None, 1) else int(step)
+            # Tune excludes the upper bound, except for a range with steps.
+            high = given.upper - (step is None)
+            return ranged(given.lower, high, whole=True, log=log, step=step)
         if isinstance(given, sample.Float):
-            return _real(given.lower, given.upper, None if step is None else float(step), log=log)
+            step = None if step is None else float(step)
+            return ranged(given.lower, given.upper, log=log, step=step)
     except SpecError as error:
         raise error.within(f"param_space.{path}") from None
     problem = "is a domain that regrow does not know"
@@ -95,51 +96,24 @@ def rounding_of(given: Any) -> float | None:
     """
     from ray.tune.search import sample
 
-    domain: Any = given
-    whole = isinstance(given, sample.Integer)
-    sampler: Any = domain.get_sampler() if whole or isinstance(given, sample.Float) else None
-    if not isinstance(sampler, sample.Quantized):
+    if not isinstance(given, sample.Integer | sample.Float):
         return None
-    quantised: Any = sampler
-    stepless = isinstance(quantised.get_sampler(), sample.Normal | sample.LogUniform)
-    return (int if whole else float)(quantised.q) if stepless else None
+    sampler, step = _sampling(given)
+    if step is None or not isinstance(sampler, sample.Normal | sample.LogUniform):
+        return None
+    return (int if isinstance(given, sample.Integer) else float)(step)
 
 
-def _whole(lower: int, upper: int, step: int | None, *, log: bool) -> Domain:
-    """Translate an integer range. Tune excludes the upper bound, except for a range with steps,
-    whose values are multiples of the step.
-    """
-    low, high = (lower, upper - 1) if step in (None, 1) else _multiples(lower, upper, step)
-    if low == high:
-        return Choice(values=(low,))
-    return Int(low=int(low), high=int(high), log=log, step=1 if log or step is None else step)
+def _sampling(given: Any) -> tuple[Any, Any]:
+    """Return the sampler of a Tune domain, and the multiple to which it rounds, None for none."""
+    from ray.tune.search import sample
 
-
-def _real(lower: float, upper: float, step: float | None, *, log: bool) -> Domain:
-    low, high = (lower, upper) if step is None else _multiples(lower, upper, step)
-    if low == high:
-        return Choice(values=(low,))
-    return Float(low=low, high=high, log=log, step=None if log else step)
-
-
-def _multiples(lower: float, upper: float, step: float) -> tuple[float, float]:
-    """Return the first and the last multiple of `step` between two bounds. Raises SpecError if
-    there is none, as Tune does.
-    """
-    first, last = (
-        round(bound / step)
-        if math.isclose(bound / step, round(bound / step))
-        else rounded(bound / step)
-        for bound, rounded in ((lower, math.ceil), (upper, math.floor))
+    sampler: Any = given.get_sampler()
+    return (
+        (sampler.get_sampler(), sampler.q)
+        if isinstance(sampler, sample.Quantized)
+        else (sampler, None)
     )
-    if first > last:
-        raise SpecError(
-            "bounds",
-            [lower, upper],
-            f"holds no multiple of {step:g}",
-            "give it wider bounds, or a smaller q",
-        )
-    return multiple(first, step), multiple(last, step)
 
 
 def _group(

@@ -10,8 +10,9 @@ import inspect
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
+
+from regrow.search.space.foreign import multiple
 
 MOST_PASSES = 20
 """Maximum passes over functions that need each other's values: Tune gives up after as many."""
@@ -125,11 +126,6 @@ def _filled(node: Any, proposed: Mapping[str, Any]) -> Any:
     if isinstance(node, list):
         return [_filled(value, proposed) for value in node]
     return node
-
-
-def multiple(index: int, step: float) -> int | float:
-    """Return `index` times `step` in decimal arithmetic: 3 * 0.1 is 0.3."""
-    return type(step)(index * Decimal(str(step)))
 
 
 def _at(proposed: Mapping[str, Any], path: tuple[str, ...]) -> Any:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, TypeAlias
 
 from regrow.search.errors import SpecError
+from regrow.search.space.foreign import multiple, multiples
 
 Notes: TypeAlias = list[tuple[str, str]]
 """(key, what is translated inexactly)."""
@@ -186,57 +186,46 @@ def _counted(kind: str, given: Mapping[str, Any], key: str) -> list[Any]:
     if kind == "int_uniform":
         return list(range(given["min"], given["max"] + 1))
     if kind == "q_uniform":
-        low, high, q = _snapped(given, key)
-        return [_plain(low + place * q) for place in range(int((high - low) / q) + 1)]
+        within, q = _multiples(given, key)
+        return [multiple(index, q) for index in within]
     raise SpecError(
         key, dict(given), "has no end of values, and the method is grid", "write values: [...]"
     )
 
 
-def _snapped(given: Mapping[str, Any], key: str) -> tuple[Fraction, Fraction, Fraction]:
-    """Return the least and the greatest multiple of q within a range, and q; exact, by the numbers'
-    decimal text.
-    """
-    low, high, q = (
-        Fraction(str(number)) for number in (given["min"], given["max"], given.get("q", 1))
-    )
-    low, high = math.ceil(low / q) * q, math.floor(high / q) * q
-    if low >= high:
-        hint = "make max - min a few times q"
-        raise SpecError(
-            f"{key}.q",
-            given.get("q", 1),
-            "leaves fewer than two multiples between min and max",
-            hint,
-        )
-    return low, high, q
-
-
-def _plain(number: Fraction) -> int | float:
-    return int(number) if number.denominator == 1 else float(number)
+def _multiples(given: Mapping[str, Any], key: str) -> tuple[range, int | float]:
+    """Return which multiples of q lie within a range, and q."""
+    q = given.get("q", 1)
+    q = int(q) if q == int(q) else q
+    within = multiples(given["min"], given["max"], q)
+    if len(within) < 2:
+        problem = "leaves fewer than two multiples between min and max"
+        raise SpecError(f"{key}.q", given.get("q", 1), problem, "make max - min a few times q")
+    return within, q
 
 
 def _stepped(kind: str, given: Mapping[str, Any], key: str, notes: Notes) -> dict[str, Any]:
     """Return a range in multiples of q."""
     if kind == "q_log_uniform":  # its ends are exponents
         given = {**given, "min": math.exp(given["min"]), "max": math.exp(given["max"])}
-    low, high, q = _snapped(given, key)
+    within, q = _multiples(given, key)
+    first, last = within[0], within[-1]
     if kind == "q_uniform":
-        if (low, high) != (Fraction(str(given["min"])), Fraction(str(given["max"]))):
-            notes.append((key, f"its multiples of {_plain(q)} are {_plain(low)} to {_plain(high)}"))
-        if low.denominator == q.denominator == 1:
-            return {"int": [int(low), int(high)], "step": int(q)}
-        return {"quniform": [_plain(low), _plain(high), _plain(q)]}
-    if low <= 0:
-        low = q
-    ratio = float(high / low) ** (1 / (_MOST_CHOICES - 1))
-    near = {round(float(low) * ratio**place / float(q)) * q for place in range(_MOST_CHOICES)}
-    values = [_plain(value) for value in sorted(near | {low, high})]
+        low, high = multiple(first, q), multiple(last, q)
+        if (low, high) != (given["min"], given["max"]):
+            notes.append((key, f"its multiples of {q} are {low} to {high}"))
+        return (
+            {"int": [low, high], "step": q} if isinstance(q, int) else {"quniform": [low, high, q]}
+        )
+    first = first if first > 0 else 1
+    ratio = (last / first) ** (1 / (_MOST_CHOICES - 1))
+    near = {round(first * ratio**place) for place in range(_MOST_CHOICES)}
+    values = [multiple(index, q) for index in sorted(near | {first, last})]
     notes.append(
         (
             key,
             (
-                f"{kind} is a choice of {len(values)} multiples of {_plain(q)}, evenly by their"
+                f"{kind} is a choice of {len(values)} multiples of {q}, evenly by their"
                 f" logarithm: {values}"
             ),
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import json
+from typing import TYPE_CHECKING, Any, Protocol
 
 from regrow.infra.log.rows import Rows
 from regrow.show.figures import (
@@ -53,6 +54,8 @@ KINDS: dict[str, Kind] = {
     "wasted_work": wasted_work,
 }
 """All figures by name, in the order of the report."""
+WHOLE = {"learning_curves", "parallel_coordinates", "slices", "lineage", "timeline", "scaling"}
+"""Figures that take the whole width of a page."""
 
 
 def figure(told: Rows, name: str) -> Figure | None:
@@ -60,3 +63,22 @@ def figure(told: Rows, name: str) -> Figure | None:
     name.
     """
     return KINDS[name].figure(told)
+
+
+def listed() -> list[dict[str, Any]]:
+    """Return all figures as pages list them."""
+    return [
+        {"name": name, "title": kind.TITLE, "reading": kind.READING, "whole": name in WHOLE}
+        for name, kind in KINDS.items()
+    ]
+
+
+def described(told: Rows, name: str) -> dict[str, Any]:
+    """Return a figure for Plotly's script as {"figure", "note", "height", "min_width"}, without the
+    template, which all figures share; {"nothing": the reason} if it would show nothing.
+    """
+    made = figure(told, name)
+    if made is None:
+        return {"nothing": KINDS[name].NOTHING}
+    made.layout.template = None
+    return {"figure": json.loads(made.to_json()), "height": made.layout.height, **made.layout.meta}

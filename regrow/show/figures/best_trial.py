@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from regrow.infra.log.rows import Rows
 from regrow.search.history import TrialRecord
 from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, GREY, finished, safe
+from regrow.show.figures.look import BEST, COLOURS, GREY, finished, marker, safe
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -61,7 +61,7 @@ def figure(told: Rows) -> Figure | None:
                 x=[step],
                 y=[value],
                 mode="markers",
-                marker={"color": colour, "symbol": "star", "size": 14},
+                marker=marker("best", 14) | {"color": colour},
                 showlegend=False,
                 row=place,
                 col=1,
@@ -76,12 +76,12 @@ def figure(told: Rows) -> Figure | None:
     for number in series.sample(changes, 30):
         made.add_vline(x=number, line={"color": GREY, "width": 1, "dash": "dot"})
     made.update_xaxes(title={"text": "step"}, row=len(names), col=1)
-    notes = []
-    if count > MOST:
-        notes.append(f"{MOST} of its {count} metrics are drawn.")
-    if trial.step > POINTS:
-        notes.append(f"Of each line {POINTS:,} points are drawn.")
-    return finished(made, height=max(300, 90 + 150 * len(names)), note=" ".join(notes))
+    return finished(
+        made,
+        f"{MOST} of its {count} metrics are drawn." if count > MOST else "",
+        f"Of each line {POINTS:,} points are drawn." if trial.step > POINTS else "",
+        height=max(300, 90 + 150 * len(names)),
+    )
 
 
 def _lines(

@@ -93,14 +93,14 @@ def figure(told: Rows) -> Figure | None:
         yaxis={"type": "category", "showgrid": False},
         bargap=0.35,
     )
-    notes = []
-    if any(trial.changes for trial in history.trials):
-        notes.append(
-            "Judged by the configurations that were proposed; the schedule changed them later."
-        )
+    changed = any(trial.changes for trial in history.trials)
     with_values = sum(trial.best is not None for trial in history.trials)
-    if with_values < 50:
-        notes.append(f"From {with_values} trials only: take it as a hint.")
-    if len(found) > MOST:
-        notes.append(f"The first {MOST} of {len(found)} are drawn.")
-    return finished(made, height=max(240, 110 + 34 * len(shown)), note=" ".join(notes))
+    return finished(
+        made,
+        "Judged by the configurations that were proposed; the schedule changed them later."
+        if changed
+        else "",
+        f"From {with_values} trials only: take it as a hint." if with_values < 50 else "",
+        f"The first {MOST} of {len(found)} are drawn." if len(found) > MOST else "",
+        height=max(240, 110 + 34 * len(shown)),
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from regrow.infra.log.rows import Rows
 from regrow.search.history import TrialRecord
 from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, SYMBOLS, finished, objective_axis, safe
+from regrow.show.figures.look import BEST, COLOURS, finished, marker, objective_axis, safe
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -72,11 +72,7 @@ def figure(told: Rows) -> Figure | None:
                 showlegend=False,
                 hovertemplate=hover,
                 opacity=min(1.0, faint + 0.2),
-                marker={
-                    "color": COLOURS[outcome],
-                    "symbol": SYMBOLS[outcome],
-                    "size": 6 if len(lines) < 200 else 4,
-                },
+                marker=marker(outcome, 6 if len(lines) < 200 else 4),
             )
     if best is not None and best.best is not None:
         value, step = best.best
@@ -85,7 +81,7 @@ def figure(told: Rows) -> Figure | None:
             **_joined([best], 2000),
             mode="lines",
             legendgroup="best",
-            name=f"best: trial {best.number}",
+            name=f"best: trial {best.number}, {value:.5g}",
             hovertemplate=hover,
             line={"color": BEST, "width": 3},
         )
@@ -96,20 +92,24 @@ def figure(told: Rows) -> Figure | None:
             mode="markers",
             legendgroup="best",
             showlegend=False,
-            marker={"color": BEST, "symbol": "star", "size": 15},
+            marker=marker("best", 15),
             hovertemplate=hover,
         )
     axis, note = objective_axis(
         history, [v for t in shown for v in (t.values if len(t.values) <= most else t.values[::3])]
     )
     made.update_layout(xaxis={"title": {"text": "step"}, "rangemode": "tozero"}, yaxis=axis)
-    if len(shown) < len(drawn):
-        note = f"{len(shown):,} of {len(drawn):,} trials are drawn, evenly spread. {note}"
-    if thin:
-        note = (
-            f"Of each line {most} points are drawn, its lowest and highest ones among them. {note}"
-        )
-    return finished(made, note=note.strip(), height=460)
+    return finished(
+        made,
+        f"Of each line {most} points are drawn, its lowest and highest ones among them."
+        if thin
+        else "",
+        f"{len(shown):,} of {len(drawn):,} trials are drawn, evenly spread."
+        if len(shown) < len(drawn)
+        else "",
+        note,
+        height=460,
+    )
 
 
 def _joined(trials: Sequence[TrialRecord], most: int) -> dict[str, Any]:

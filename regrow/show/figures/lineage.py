@@ -123,17 +123,16 @@ def figure(told: Rows) -> Figure | None:
             "ticktext": [str(t.number) for t in rows][:: 1 if few else len(rows) // 20],
         },
     )
-    notes = []
-    if len(rows) < len(population):
-        notes.append(
-            f"{len(rows)} of {len(population):,} trials are drawn: those the best comes from, and"
-            " others evenly spread."
-        )
-    if every > 1:
-        notes.append(f"Every {every}th step is drawn.")
-    if len(drawn) < len(clones):
-        notes.append(f"{len(drawn):,} of {len(clones):,} clones are drawn.")
-    return finished(made, height=min(900, max(320, 150 + 16 * len(rows))), note=" ".join(notes))
+    return finished(
+        made,
+        f"{len(rows)} of {len(population):,} trials are drawn: those the best comes from, and"
+        " others evenly spread."
+        if len(rows) < len(population)
+        else "",
+        f"Every {every}th step is drawn." if every > 1 else "",
+        f"{len(drawn):,} of {len(clones):,} clones are drawn." if len(drawn) < len(clones) else "",
+        height=min(900, max(320, 150 + 16 * len(rows))),
+    )
 
 
 def _ranks(costs: Any) -> Any:

@@ -27,12 +27,13 @@ COLOURS = {
     "preempted": "#b5763a",
     "running": "#1f9e77",
     "pending": "#9aa3ad",
+    "best": "#d81b8c",
 }
 """Colours by outcome of a trial or an attempt. After Okabe and Ito: blue, orange, red-violet and
 green of different lightness, which people with red-green colour blindness can tell apart, and which
 contrast with white and near-black.
 """
-BEST = "#d81b8c"
+BEST = COLOURS["best"]
 SCALE: list[tuple[float, str]] = [
     (0.0, "#f2c14e"),
     (0.35, "#7bc47f"),
@@ -50,6 +51,7 @@ SYMBOLS = {
     "lost": "x-open",
     "running": "triangle-up",
     "pending": "circle-dot",
+    "best": "star",
 }
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 
@@ -122,15 +124,19 @@ GREY = "#6b7785"
 """Colour of lines that must be visible on light and dark."""
 
 
-def finished(figure: Figure, *, height: int = 420, note: str = "", min_width: int = 0) -> Figure:
+def marker(outcome: str, size: int) -> dict[str, Any]:
+    """Return the look of a trial's point by its outcome; "best" for the best trial."""
+    return {"color": COLOURS[outcome], "symbol": SYMBOLS[outcome], "size": size}
+
+
+def finished(figure: Figure, *notes: str, height: int = 420, min_width: int = 0) -> Figure:
     """Apply our look to the figure; `height` in pixels.
 
-    `note` says what was left out; below `min_width` pixels the figure is scrolled rather than
-    squeezed. Both are kept in the figure's `layout.meta`.
+    `notes` say what was left out, "" for nothing; below `min_width` pixels the figure is scrolled
+    rather than squeezed. Both are kept in the figure's `layout.meta`.
     """
-    figure.update_layout(
-        template=_over_plotlys(), height=height, meta={"note": note, "min_width": min_width}
-    )
+    meta = {"note": " ".join(filter(None, notes)), "min_width": min_width}
+    figure.update_layout(template=_over_plotlys(), height=height, meta=meta)
     return figure
 
 
@@ -159,7 +165,10 @@ def objective_axis(history: History, values: Sequence[float]) -> tuple[dict[str,
     if limits is None:
         return axis, ""
     far = "1 value lies" if beyond == 1 else f"{beyond:,} values lie"
-    return {**axis, "range": list(limits)}, f"{far} far beyond the axis; pan or zoom out to see."
+    return {
+        **axis,
+        "range": list(limits),
+    }, f"{far} far beyond the axis; zoom the interactive figure out to see."
 
 
 def logarithmic(values: Sequence[float]) -> dict[str, Any]:

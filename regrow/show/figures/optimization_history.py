@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from regrow.infra.log.rows import Rows
 from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, GREY, SYMBOLS, finished, objective_axis, safe
+from regrow.show.figures.look import GREY, finished, marker, objective_axis, safe
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -45,11 +45,7 @@ def figure(told: Rows) -> Figure | None:
                 customdata=[t.number for t in shown],
                 mode="markers",
                 name=f"{outcome} ({len(group)})",
-                marker={
-                    "color": COLOURS[outcome],
-                    "symbol": SYMBOLS[outcome],
-                    "size": 8 if len(values) < 400 else 6,
-                },
+                marker=marker(outcome, 8 if len(values) < 400 else 6),
                 hovertemplate=f"trial %{{x}}, {outcome}<br>{metric} %{{y:.5g}}<extra></extra>",
             )
     end = len(history.trials) - 1
@@ -66,16 +62,17 @@ def figure(told: Rows) -> Figure | None:
         y=[leader.best[0]],
         customdata=[leader.number],
         mode="markers",
-        name=f"best: trial {leader.number}",
-        marker={"color": BEST, "symbol": "star", "size": 15},
+        name=f"best: trial {leader.number}, {leader.best[0]:.5g}",
+        marker=marker("best", 15),
         hovertemplate=f"trial %{{x}}, the best<br>{metric} %{{y:.6g}}<extra></extra>",
     )
     axis, note = objective_axis(history, values)
     edge = max(0.5, 0.02 * end)
     made.update_layout(xaxis={"title": {"text": "trial"}, "range": [-edge, end + edge]}, yaxis=axis)
-    if len(values) > MOST:
-        note = (
-            f"{MOST:,} of {len(values):,} trials are drawn, evenly spread, and each that was the"
-            f" best so far. {note}".strip()
-        )
-    return finished(made, note=note)
+    left_out = (
+        f"{MOST:,} of {len(values):,} trials are drawn, evenly spread, and each that was the best"
+        " so far."
+        if len(values) > MOST
+        else ""
+    )
+    return finished(made, left_out, note)

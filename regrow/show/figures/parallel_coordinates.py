@@ -7,7 +7,6 @@ which a strict page policy forbids.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -104,17 +103,17 @@ def figure(told: Rows) -> Figure | None:
         selectdirection="v",
         margin={"l": 20, "r": 30, "t": 50, "b": 16},
     )
-    notes = []
-    if len(shown) < len(trials):
-        notes.append(
-            f"{len(shown):,} of {len(trials):,} trials are drawn: the best hundred, and others"
-            " evenly spread."
-        )
-    if len(found) > AXES:
-        notes.append(f"The first {AXES} of {len(found)} parameters are drawn.")
-    if beyond:
-        notes.append(f"{beyond:,} far worse values are drawn at the end of the last axis.")
-    return finished(made, height=460, note=" ".join(notes), min_width=105 * len(columns))
+    return finished(
+        made,
+        f"{len(shown):,} of {len(trials):,} trials are drawn: the best hundred, and others evenly"
+        " spread."
+        if len(shown) < len(trials)
+        else "",
+        f"The first {AXES} of {len(found)} parameters are drawn." if len(found) > AXES else "",
+        f"{beyond:,} far worse values are drawn at the end of the last axis." if beyond else "",
+        height=460,
+        min_width=105 * len(columns),
+    )
 
 
 def _lines(
@@ -199,7 +198,7 @@ def _column(history: History, axis: parameters.Axis, trials: list[TrialRecord]) 
     spread = 0.6 / max(6, len(labels)) if axis.categories is not None else 0.0
     heights = [
         (OFF if place is None else (place - low) / width)
-        + (_spread(trial) * (0.06 if place is None else spread))
+        + series.spread(trial.number, 0.06 if place is None else spread)
         for place, trial in zip(places, trials, strict=True)
     ]
     if len(there) < len(places):
@@ -213,10 +212,3 @@ def _column(history: History, axis: parameters.Axis, trials: list[TrialRecord]) 
 
 def _short(text: str) -> str:
     return safe(text if len(text) <= 20 else text[:19] + "…")
-
-
-def _spread(trial: TrialRecord) -> float:
-    """Return a small offset by the trial's number, so that lines through one category do not hide
-    each other.
-    """
-    return hashlib.blake2s(str(trial.number).encode(), digest_size=2).digest()[0] / 255 - 0.5

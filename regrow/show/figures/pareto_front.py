@@ -81,15 +81,18 @@ def figure(told: Rows) -> Figure | None:
                 )
         made.update_xaxes(title={"text": f"{safe(first.name)} ({first.mode})"}, **cell)
         made.update_yaxes(title={"text": f"{safe(second.name)} ({second.mode})"}, **cell)
-    notes = []
-    if len(list(combinations(metrics, 2))) > PANELS:
-        notes.append(f"The first {PANELS} pairs of metrics are drawn.")
-    if len(complete) - len(best) > POINTS:
-        notes.append(
-            f"{POINTS:,} of {len(complete) - len(best):,} trials that are not of the front are"
-            " drawn, evenly spread."
-        )
-    return finished(made, height=90 + 360 * rows, note=" ".join(notes), min_width=320 * columns)
+    return finished(
+        made,
+        f"The first {PANELS} pairs of metrics are drawn."
+        if math.comb(len(metrics), 2) > PANELS
+        else "",
+        f"{POINTS:,} of {len(complete) - len(best):,} trials that are not of the front are drawn,"
+        " evenly spread."
+        if len(complete) - len(best) > POINTS
+        else "",
+        height=90 + 360 * rows,
+        min_width=320 * columns,
+    )
 
 
 def _stairs(

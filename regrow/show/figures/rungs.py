@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from regrow.infra.log.rows import Rows
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, SYMBOLS, finished, objective_axis, safe
+from regrow.show.figures.look import BEST, finished, marker, objective_axis, safe
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -23,6 +22,7 @@ READING = (
 NOTHING = "The schedule has stopped or paused no trial."
 MOST = 2500
 COLUMNS = 16
+SPREAD = 0.56
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def figure(told: Rows) -> Figure | None:
             drawn = series.sample(trials, share)
             left_out |= len(drawn) < len(trials)
             x, y, numbers = groups.setdefault(name, ([], [], []))
-            x += [place + _spread(t.number) for t in drawn]
+            x += [place + series.spread(t.number, SPREAD) for t in drawn]
             y += [t.curve.until(rung.step)[-1] for t in drawn]
             numbers += [t.number for t in drawn]
             values += [t.curve.until(rung.step)[-1] for t in trials]
@@ -109,11 +109,7 @@ def figure(told: Rows) -> Figure | None:
                 mode="markers",
                 name=name,
                 opacity=0.85,
-                marker={
-                    "color": COLOURS[looks[name]],
-                    "symbol": SYMBOLS[looks[name]],
-                    "size": 7 if len(values) < 600 else 5,
-                },
+                marker=marker(looks[name], 7 if len(values) < 600 else 5),
                 hovertemplate=(
                     f"trial %{{customdata}}, {name}<br>{metric} %{{y:.5g}}<extra></extra>"
                 ),
@@ -137,15 +133,17 @@ def figure(told: Rows) -> Figure | None:
         },
         yaxis=axis,
     )
-    notes = [note]
-    if len(shown) < len(found):
-        notes.append(f"{len(shown)} of the {len(found)} steps at which trials ended are drawn.")
-    if left_out:
-        notes.append(
-            f"At most {share:,} trials of a kind are drawn at a rung; the numbers below count all."
-        )
     return finished(
-        made, note=" ".join(filter(None, notes)), min_width=64 * len(shown) + 120, height=440
+        made,
+        note,
+        f"{len(shown)} of the {len(found)} steps at which trials ended are drawn."
+        if len(shown) < len(found)
+        else "",
+        f"At most {share:,} trials of a kind are drawn at a rung; the numbers below count all."
+        if left_out
+        else "",
+        min_width=64 * len(shown) + 120,
+        height=440,
     )
 
 
@@ -161,7 +159,7 @@ def _mark_best(made: Figure, history: History, shown: list[Rung]) -> None:
     ]
     if way:
         made.add_scatter(
-            x=[x + _spread(best.number) for x, _ in way],
+            x=[x + series.spread(best.number, SPREAD) for x, _ in way],
             y=[y for _, y in way],
             mode="lines+markers",
             name=f"best: trial {best.number}",
@@ -170,10 +168,3 @@ def _mark_best(made: Figure, history: History, shown: list[Rung]) -> None:
             customdata=[best.number] * len(way),
             hovertemplate=f"trial {best.number}, the best<br>%{{y:.5g}}<extra></extra>",
         )
-
-
-def _spread(number: int) -> float:
-    """Return a small horizontal offset by the trial's number, so that points do not hide each
-    other.
-    """
-    return (hashlib.blake2s(str(number).encode(), digest_size=2).digest()[0] / 255 - 0.5) * 0.56

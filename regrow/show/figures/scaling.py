@@ -138,11 +138,13 @@ def figure(told: Rows) -> Figure | None:
         showgrid=False,
         title={"text": "workers"},
     )
-    notes = [_note(sizes, shares, sampled=bool(sampled))]
-    if any(sum(pace.workers == size for pace in found) > MOST for size in sizes):
-        notes.append(f"At most {MOST} attempts of a size are drawn; the medians are of all.")
+    left_out = any(sum(pace.workers == size for pace in found) > MOST for size in sizes)
     return finished(
-        made, note=" ".join(filter(None, notes)), min_width=120 + 240 * columns, height=360
+        made,
+        _note(sizes, shares, sampled=bool(sampled)),
+        f"At most {MOST} attempts of a size are drawn; the medians are of all." if left_out else "",
+        min_width=120 + 240 * columns,
+        height=360,
     )
 
 

@@ -4,6 +4,7 @@ does not spoil.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
@@ -143,6 +144,13 @@ def counted(history: History) -> dict[str, list[TrialRecord]]:
     """
     found = {name: [t for t in history.trials if t.state is TrialState(name)] for name in OUTCOMES}
     return {name: trials for name, trials in found.items() if trials}
+
+
+def spread(number: int, width: float = 1.0) -> float:
+    """Return a small offset by a trial's number, from -width / 2 to width / 2, so that what lies at
+    one place does not hide each other.
+    """
+    return (hashlib.blake2s(str(number).encode(), digest_size=2).digest()[0] / 255 - 0.5) * width
 
 
 def short(value: object) -> str:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import TYPE_CHECKING, Any
 
 from regrow.infra.log.rows import Rows
 from regrow.search.history import History, TrialRecord
 from regrow.show.figures import parameters, series
-from regrow.show.figures.look import (
-    BEST,
-    COLOURS,
-    SYMBOLS,
-    finished,
-    logarithmic,
-    objective_axis,
-    safe,
-)
+from regrow.show.figures.look import finished, logarithmic, marker, objective_axis, safe
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -81,14 +72,17 @@ def figure(told: Rows) -> Figure | None:
         made.update_yaxes(**value_axis, row=row, col=column)
         if column == 1:
             made.update_yaxes(title=title, row=row, col=column)
-    if len(shown) < len(trials):
-        note = (
-            f"{len(shown):,} of {len(trials):,} trials are drawn: the best fifty, and others evenly"
-            f" spread. {note}"
-        )
-    if len(found) > AXES:
-        note = f"The first {AXES} of {len(found)} parameters are drawn. {note}"
-    return finished(made, height=90 + 260 * rows, note=note.strip(), min_width=200 * columns)
+    return finished(
+        made,
+        f"The first {AXES} of {len(found)} parameters are drawn." if len(found) > AXES else "",
+        f"{len(shown):,} of {len(trials):,} trials are drawn: the best fifty, and others evenly"
+        " spread."
+        if len(shown) < len(trials)
+        else "",
+        note,
+        height=90 + 260 * rows,
+        min_width=200 * columns,
+    )
 
 
 def _add(
@@ -105,30 +99,25 @@ def _add(
         config = series.settings(history, trial)
         place = axis.place(config)
         if place is not None and trial.best is not None:
-            spread = _spread(trial.number) if axis.categories is not None else 0.0
+            spread = series.spread(trial.number, 0.5) if axis.categories is not None else 0.0
             points.append(
                 (
                     10.0**place if axis.log else place + spread,
                     trial.best[0],
                     trial.number,
-                    _said(config[axis.name]),
+                    safe(series.short(config[axis.name])),
                 )
             )
     if not points:
         return
     x, y, numbers, texts = (list(column) for column in zip(*points, strict=True))
-    marker: dict[str, Any] = (
-        {"color": COLOURS[outcome], "symbol": SYMBOLS[outcome], "size": 6}
-        if outcome != "best"
-        else {"color": BEST, "symbol": "star", "size": 13}
-    )
     made.add_scatter(
         x=x,
         y=y,
         customdata=numbers,
         text=texts,
         mode="markers",
-        marker=marker,
+        marker=marker(outcome, 13 if outcome == "best" else 6),
         opacity=0.8 if outcome != "best" else 1.0,
         name=outcome,
         legendgroup=outcome,
@@ -139,17 +128,6 @@ def _add(
         **cell,
     )
     named.add(outcome)
-
-
-def _said(value: Any) -> str:
-    return safe(series.short(value))
-
-
-def _spread(number: int) -> float:
-    """Return a small horizontal offset by the trial's number, so that points of one category do not
-    hide each other.
-    """
-    return (hashlib.blake2s(str(number).encode(), digest_size=1).digest()[0] / 255 - 0.5) * 0.5
 
 
 def _scale(axis: parameters.Axis, values: list[Any]) -> dict[str, Any]:

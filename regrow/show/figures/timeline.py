@@ -141,28 +141,23 @@ def figure(told: Rows) -> Figure | None:
             "title": {"text": "node"},
         },
     )
-    notes = (
-        []
-        if drawn is bars
-        else [
-            (
-                f"{len(bars):,} attempts: short ones that follow each other and ended alike are one"
-                " bar."
-            )
-        ]
-    )
     never = sum(
         a.t_began is None and a.outcome is not None
         for trial in history.trials
         for a in trial.attempts
     )
-    if never:
-        notes.append(
-            f"Not drawn: {never:,} attempt{'' if never == 1 else 's'} that ended before beginning"
-            " on a node."
-        )
     return finished(
-        made, height=min(900, max(260, 140 + 24 * top)), note=" ".join(notes), min_width=480
+        made,
+        ""
+        if drawn is bars
+        else f"{len(bars):,} attempts: short ones that follow each other and ended alike are one"
+        " bar.",
+        f"Not drawn: {never:,} attempt{'' if never == 1 else 's'} that ended before beginning on a"
+        " node."
+        if never
+        else "",
+        height=min(900, max(260, 140 + 24 * top)),
+        min_width=480,
     )
 
 

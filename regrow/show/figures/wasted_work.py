@@ -90,8 +90,12 @@ def figure(told: Rows) -> Figure | None:
         if spent
         else ""
     )
-    if len(lost) > MOST:
-        note += f" {len(lost)} trials lost something; the {MOST} that lost most are drawn."
     return finished(
-        made, height=max(260, 120 + 24 * max(len(worst), len(totals))), note=note, min_width=520
+        made,
+        note,
+        f"{len(lost)} trials lost something; the {MOST} that lost most are drawn."
+        if len(lost) > MOST
+        else "",
+        height=max(260, 120 + 24 * max(len(worst), len(totals))),
+        min_width=520,
     )

@@ -8,14 +8,9 @@ network requests.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from functools import cache
 from importlib.metadata import version
-from importlib.resources import files
 from typing import Any
 
 import yaml
@@ -25,14 +20,14 @@ from regrow.infra.state.notes import NONE, Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
 from regrow.search.history import History, cost, waste
-from regrow.show.figures import KINDS
+from regrow.show import web
+from regrow.show.figures import described, listed
 from regrow.show.figures.look import template
 from regrow.show.figures.series import short
 from regrow.show.report import table
 from regrow.show.views import summaries
 
-WHOLE = {"learning_curves", "parallel_coordinates", "slices", "lineage", "timeline", "scaling"}
-"""Figures that take the whole width of the page."""
+SCRIPTS = ("times.js", "figures.js", "report.js")
 FRONT = 20
 """Maximum trials of the Pareto front that are listed."""
 
@@ -43,117 +38,63 @@ def html(found: Rows, places: Places, *, alive: bool, now: float, notes: Notes =
 
     Raises LookupError for an empty log.
     """
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    from regrow.show.figures.embedded import packed_plotly  # imports Plotly
+    from regrow.show.figures.embedded import plotly_as_text  # imports Plotly
 
     history = found.history
-    figures, drawn = _figures(found)
-    rows = table.rows(history)
+    drawn, missing = _figures(found)
     data = {
         "name": history.spec.name,
-        "figures": drawn,
+        "figures": {one["name"]: one.pop("figure") for one in drawn},
         "light": template(),
         "dark": template(dark=True),
-        **rows,
+        **table.rows(history),
     }
-    script, style = _asset("page.js"), _asset("style.css")
-    page = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    counts = history.counts
-    return page.from_string(_asset("page.html.j2")).render(
-        policy=Markup(_policy(script)),  # noqa: S704 - our policy, made of a digest
-        style=Markup(style),  # noqa: S704 - our file
-        script=Markup(script),  # noqa: S704 - our file
-        plotly=Markup(packed_plotly()),  # noqa: S704 - base64 has no markup
-        data=Markup(_embedded(data)),  # noqa: S704 - _embedded escapes it
+    states = [(state.value, count) for state, count in history.counts.items() if count]
+    page = web.templates("regrow.show.report").get_template("report.html.j2")
+    return page.render(
+        policy=_policy(),
+        scripts=SCRIPTS,
+        plotly=plotly_as_text(),
+        data=data,
         head=_head(history, alive=alive, now=now),
         tags=notes.tags,
-        notes=[
-            {"at": _moment(note.t)[0], "told": _moment(note.t)[1], "text": note.text}
-            for note in notes.texts
-        ],
-        tiles=list(tiles(history, alive=alive, now=now)),
-        states=[{"state": state.value, "count": count} for state, count in counts.items() if count],
+        notes=[{"at": web.moment(note.t), "text": note.text} for note in notes.texts],
+        numbers=list(tiles(history, alive=alive, now=now)),
+        counts=states,
         left=max(0, history.total - len(history.trials)),
         best=_best(history, places),
         front=_front(history, places),
         nothing_best=_nothing(history),
-        figures=[one for one in figures if one["drawn"]],
-        missing=[one for one in figures if not one["drawn"]],
+        drawn=drawn,
+        missing=missing,
         specification=published_spec(history.spec.to_json()).decode().rstrip("\n"),
         environment=list(_environment(history)),
         commands=list(_commands(history, places, alive=alive)),
     )
 
 
-def _figures(rows: Rows) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return each figure's texts for the page, and the figures in Plotly's JSON, without the shared
-    template.
-    """
-    said, drawn = [], {}
-    for name, kind in KINDS.items():
-        made = kind.figure(rows)
-        one: dict[str, Any] = {
-            "name": name,
-            "title": kind.TITLE,
-            "reading": kind.READING,
-            "nothing": kind.NOTHING,
-            "whole": name in WHOLE,
-            "drawn": made is not None,
-            "note": "",
-            "height": 0,
-            "min_width": 0,
-        }
-        if made is not None:
-            meta = made.layout.meta
-            one |= {
-                "note": meta["note"],
-                "min_width": meta["min_width"],
-                "height": made.layout.height,
-            }
-            made.layout.template = None
-            drawn[name] = json.loads(made.to_json())
-        said.append(one)
-    halves = [one for one in said if one["drawn"] and not one["whole"]]
+def _figures(rows: Rows) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the figures that are drawn, and those with nothing to show."""
+    figures = [{**one, **described(rows, one["name"])} for one in listed()]
+    drawn = [one for one in figures if "figure" in one]
+    halves = [one for one in drawn if not one["whole"]]
     if len(halves) % 2:
         halves[-1]["whole"] = True  # no other figure is left to share the row
-    return said, drawn
+    return drawn, [one for one in figures if "nothing" in one]
 
 
-def _embedded(data: dict[str, Any]) -> str:
-    """Return JSON that is safe inside a script element."""
-    written = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("regrow.show.report").joinpath("page", name).read_text()
-
-
-def _policy(script: str) -> str:
-    """Return the page's policy: nothing from the network; only the script with this text, and what
+def _policy() -> str:
+    """Return the page's policy: nothing from the network; only the page's own script, and what
     it unpacks (blob:).
     """
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    script = web.inline("regrow.show.report", *SCRIPTS)
     return (
-        f"default-src 'none'; script-src 'sha256-{digest}' blob:; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {web.digest(script)} blob:; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _moment(t: float) -> tuple[str, str]:
-    """Return ISO 8601 for machines, and a text for browsers without the script."""
-    at = datetime.fromtimestamp(t, UTC)
-    return at.isoformat(timespec="seconds"), at.strftime("%Y-%m-%d %H:%M UTC")
-
-
 def _head(history: History, *, alive: bool, now: float) -> dict[str, Any]:
-    began_iso, began = _moment(history.t_created)
-    now_iso, until = _moment(now)
     why = history.closing.why if history.closing is not None else ""
     metrics = ", ".join(f"{metric.mode} {metric.name}" for metric in history.spec.metrics)
     return {
@@ -161,10 +102,8 @@ def _head(history: History, *, alive: bool, now: float) -> dict[str, Any]:
         "status": summaries.status(history, alive=alive),
         "goal": metrics,
         "version": version("regrow"),
-        "began_iso": began_iso,
-        "began": began,
-        "now_iso": now_iso,
-        "now": until,
+        "began": web.moment(history.t_created),
+        "now": web.moment(now),
         "sessions": history.sessions,
         "ran": duration(history.elapsed(now if alive else None)),
         "why": why.rstrip("."),

@@ -1,16 +1,7 @@
-"use strict";
 (() => {
-  const local = (root) => {
-    for (const element of root.querySelectorAll("time")) {
-      const when = new Date(element.dateTime);
-      if (Number.isNaN(when.getTime())) continue;
-      element.textContent = when.toLocaleString([], { dateStyle: "medium", timeStyle: "exact" in element.dataset ? "medium" : "short" });
-      element.title = element.dateTime;
-    }
-  };
   // What is marked data-live is replaced where it has changed; what was ticked, focused, opened or scrolled stays so.
   const replace = (old, fresh) => {
-    local(fresh);
+    localTimes(fresh);
     if (old.innerHTML === fresh.innerHTML) return;
     const ticked = new Set(Array.from(old.querySelectorAll("input:checked"), (box) => box.value));
     const focused = old.contains(document.activeElement) ? document.activeElement : null;
@@ -40,6 +31,5 @@
     }
     if (again) setTimeout(look, again * 1000);
   };
-  local(document);
   if (Number(document.body.dataset.poll)) setTimeout(look, Number(document.body.dataset.poll) * 1000);
 })();

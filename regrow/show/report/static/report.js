@@ -1,4 +1,3 @@
-"use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (tag, text, attributes = {}) => {
@@ -21,12 +20,6 @@
     const minutes = Math.floor(whole / 60);
     return minutes < 60 ? `${minutes}:${two(whole % 60)}` : `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${two(whole % 60)}`;
   };
-
-  // Times as the reader's clock has them.
-  for (const element of document.querySelectorAll("time")) {
-    const when = new Date(element.dateTime);
-    if (!Number.isNaN(when.getTime())) element.textContent = when.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
-  }
 
   // Copying, also from file:// and where the clipboard is not granted.
   document.addEventListener("click", async (event) => {
@@ -183,90 +176,20 @@
   arrange();
 
   // ---- the figures -------------------------------------------------------------------------------------------------
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const waitingFor = new Set(document.querySelectorAll(".plot")), near = new Set(), drawn = new Set();
-  const config = (name) => ({
-    responsive: true, displaylogo: false, doubleClick: "reset+autosize",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
-    toImageButtonOptions: { format: "png", scale: 2, filename: `${data.name}-${name}` },
+  const repaint = drawFigures({
+    load: async () => {
+      const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
+      const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+      const address = URL.createObjectURL(new Blob([await new Response(stream).blob()], { type: "text/javascript" }));
+      await runScript(address);
+      URL.revokeObjectURL(address);
+      return data;
+    },
+    find: (name) => ({ figure: data.figures[name] }),
+    choose: reveal,
+    name: data.name,
+    all: true,
   });
-  const layoutOf = (figure, light) => ({ ...figure.layout, template: light ? data.light : data.dark, autosize: true });
-  let plotly = null;
-  const load = () => plotly ??= (async () => {
-    const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const address = URL.createObjectURL(new Blob([await new Response(stream).blob()], { type: "text/javascript" }));
-    await new Promise((resolve, reject) => {
-      const script = $("script", undefined, { src: address });
-      script.onload = resolve;
-      script.onerror = () => reject(new Error("Plotly could not be loaded"));
-      document.head.append(script);
-    });
-    URL.revokeObjectURL(address);
-  })();
-  const draw = async (place) => {
-    const figure = data.figures[place.dataset.figure];
-    await window.Plotly.newPlot(place, figure.data, layoutOf(figure, !dark.matches), config(place.dataset.figure));
-    drawn.add(place);
-    if (place.dataset.figure === "parallel_coordinates") brush(place);
-    place.dataset.drawn = "yes";
-    place.on("plotly_click", (event) => {
-      const said = event.points[0] && event.points[0].customdata, number = ArrayBuffer.isView(said) || Array.isArray(said) ? said[0] : said;
-      if (Number.isInteger(number)) reveal(number);
-    });
-  };
-  // Arrays as Plotly.py packs them: the bytes of a typed array, in base64.
-  const TYPES = {
-    f4: Float32Array, f8: Float64Array, i1: Int8Array, i2: Int16Array, i4: Int32Array, u1: Uint8Array, u2: Uint16Array, u4: Uint32Array,
-  };
-  const unpacked = (array) => Array.isArray(array) ? array
-    : Array.from(new TYPES[array.dtype](Uint8Array.from(atob(array.bdata), (c) => c.charCodeAt(0)).buffer));
-  // Parallel coordinates: a selection keeps the lines through it, a double click brings all back.
-  const brush = (place) => {
-    const whole = data.figures[place.dataset.figure].data;
-    const numbers = whole.map((trace) => unpacked(trace.customdata)), heights = whole.map((trace) => unpacked(trace.y));
-    const across = whole.map((trace) => unpacked(trace.x));
-    const keep = (kept) => {
-      const y = heights.map((all, t) => all.map((height, n) => (kept === null || kept.has(numbers[t][n]) ? height : null)));
-      return window.Plotly.restyle(place, { y });
-    };
-    place.on("plotly_selected", (event) => {
-      if (!event || !event.range) return;
-      const [low, high] = [...event.range.y].sort((a, b) => a - b), [left, right] = [...event.range.x].sort((a, b) => a - b);
-      let kept = null;
-      for (let axis = Math.ceil(left); axis <= right; axis += 1) {
-        const here = new Set();
-        across.forEach((xs, t) => xs.forEach((x, n) => {
-          if (x === axis && heights[t][n] >= low && heights[t][n] <= high) here.add(numbers[t][n]);
-        }));
-        kept = kept === null ? here : new Set([...kept].filter((number) => here.has(number)));
-      }
-      if (kept !== null) keep(kept);
-    });
-    for (const name of ["plotly_doubleclick", "plotly_deselect"]) place.on(name, () => keep(null));
-  };
-  const idle = window.requestIdleCallback ?? ((act) => setTimeout(act, 30));
-  // One at a time, those in view first, when the page has nothing better to do.
-  const next = () => idle(async () => {
-    const place = [...near].find((one) => waitingFor.has(one)) ?? [...waitingFor][0];
-    if (place === undefined) return;
-    waitingFor.delete(place);
-    try {
-      await load();
-      await draw(place);
-    } catch (error) {
-      place.replaceChildren($("p", `This figure could not be drawn: ${error.message}`, { class: "empty" }));
-      console.error(error);
-    }
-    next();
-  }, { timeout: 400 });
-  const look = new IntersectionObserver((seen) => {
-    for (const one of seen) if (one.isIntersecting) near.add(one.target); else near.delete(one.target);
-  }, { rootMargin: "300px" });
-  for (const place of waitingFor) look.observe(place);
-  next();
-  const paint = (light) => { for (const place of drawn) window.Plotly.react(place, data.figures[place.dataset.figure].data, layoutOf(data.figures[place.dataset.figure], light), config(place.dataset.figure)); };
-  dark.addEventListener("change", () => paint(!dark.matches));
-  window.addEventListener("beforeprint", () => { paint(true); more(1000); });
-  window.addEventListener("afterprint", () => paint(!dark.matches));
+  window.addEventListener("beforeprint", () => { repaint(true); more(1000); });
+  window.addEventListener("afterprint", () => repaint(!window.matchMedia("(prefers-color-scheme: dark)").matches));
 })();
