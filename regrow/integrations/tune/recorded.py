@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from types import ModuleType
@@ -73,8 +73,6 @@ class RecordingModule(ModuleType):
     record their arguments.
     """
 
-    __path__: MutableSequence[str] = []  # an import of a submodule finds it in sys.modules
-
     def __getattr__(self, name: str) -> Any:
         """Return a submodule of this kind, a recording class or function, else Ray's object."""
         if (inner := sys.modules.get(f"{self.__name__}.{name}")) is not None:
@@ -88,7 +86,8 @@ def install() -> None:
     places = {place.partition(":")[0] for place in (*SEARCHERS, *SCHEDULERS)}
     for theirs in places | {place.rpartition(".")[0] for place in places}:
         name = theirs.replace("ray.", "regrow.", 1)
-        sys.modules[name] = RecordingModule(name)
+        sys.modules[name] = module = RecordingModule(name)
+        module.__path__ = []  # a package, whose submodules are imported from sys.modules
 
 
 def recorded(thing: Any) -> Any:
