@@ -205,14 +205,12 @@ def _connected(
                 "include_dashboard": False,
             }
             options |= {
-                "_memory": here.get("memory"),
                 "object_store_memory": here.get("object_store_memory"),
-            }
-            options |= {
-                "_node_ip_address": _LOOPBACK,
-                "_temp_dir": str(folder),
                 "runtime_env": dict(runtime_env) if runtime_env else None,
             }
+            options |= private.node_options(
+                memory=here.get("memory"), address=_LOOPBACK, folder=folder
+            )
             guard = Guard(f"{_MARK}={mark}")
         with as_we_want(local=not target, plain=plain) as begun:
             ray.init(**options)

@@ -78,6 +78,13 @@ def ask_head(address: str) -> str | None:
     )
 
 
+def node_options(*, memory: float | None, address: str, folder: Path | None) -> dict[str, Any]:
+    """Return the options of `ray.init` that Ray calls unstable: `memory` in bytes (None: Ray's
+    choice) and the address of a node, and the folder of its sockets.
+    """
+    return {"_memory": memory, "_node_ip_address": address, "_temp_dir": str(folder)}
+
+
 def reread_authentication() -> None:
     """Make Ray read the authentication variables again, in case it was imported before they were
     set.
@@ -125,6 +132,14 @@ def drain(node_id: str, why: str, seconds: float) -> None:
 
     gcs = _module("ray._raylet").GcsClient(address=ray.get_runtime_context().gcs_address)
     gcs.drain_node(node_id, PREEMPTION, why, int((time.time() + seconds) * 1000))
+
+
+def at_version(deployment: Any, version: str, options: Mapping[str, Any]) -> Any:
+    """Return a deployment of Ray Serve with `options`, that counts as the same code as others of
+    `version`: Serve then gives a new user_config to the replicas that run, and otherwise replaces
+    them. Ray takes a version only with the last option (2.60).
+    """
+    return deployment.options(**options, version=version, _internal=True)
 
 
 @contextmanager
