@@ -1,8 +1,10 @@
 """Writing many runs in one transaction, directly into the tables of MLflow's SQL store (sqlite,
 PostgreSQL).
 
-Through the public API a short trial costs three or more transactions (19 ms of CPU); here it costs
-some rows of one (0.3 ms, 50 to a write). The rows are exactly those that MlflowClient would have
+Through the public API a short trial costs three or more transactions; here it costs some rows of
+one. 1,000 trials of 10 steps with 3 metrics, 50 trials to a write, into sqlite: 0.5 s of CPU and
+2.7 s here, 15.8 s of CPU and 133 s through the public client (MLflow 3.17.2; medians of three, on
+two cores with a load of 12). The rows are exactly those that MlflowClient would have
 written (a test compares every table), and they are written through MLflow's engine, session and
 models. `knows_this_mlflow` is checked first; if it is False, `public.py` is used. Imports mlflow at
 the top: import it lazily, as `sink.py` does.

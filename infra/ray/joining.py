@@ -31,8 +31,9 @@ def join(spec: Spec, say: Callable[[str], None]) -> Iterator[cluster.Cluster]:
     """Join the Ray cluster within the block, with what the workers of `spec` need. A cluster that
     this process joined before stays connected.
 
-    If the machine is too busy to start one, it tries a second time, and announces that by `say`.
-    Raises TooBusy after that.
+    If the machine is too busy to start one, it tries a second time, and announces that by `say`;
+    then with Ray's own programs only, as another Ray may wait for something from them. Raises
+    TooBusy after that.
     """
     import ray
 
@@ -52,7 +53,7 @@ def join(spec: Spec, say: Callable[[str], None]) -> Iterator[cluster.Cluster]:
             joined = cluster.connect(env=variables, runtime_env=shipped, say=say)
         except cluster.TooBusy as busy:
             say(f"{busy}; once more")
-            joined = cluster.connect(env=variables, runtime_env=shipped)
+            joined = cluster.connect(env=variables, runtime_env=shipped, plain=True)
         yield joined
     finally:
         if not before:

@@ -24,11 +24,12 @@ _LEVEL = "RAY_BACKEND_LOG_LEVEL"
 
 
 @contextmanager
-def as_we_want(*, local: bool) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
+def as_we_want(*, local: bool, plain: bool) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
     """Call ray.init within the block. Yields the processes that it started, by the names of their
     programs.
 
-    `local`: a local cluster is started. Raises RegrowError outside the main thread.
+    `local`: a local cluster is started. `plain`: by Ray's own programs only. Raises RegrowError
+    outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RegrowError(
@@ -46,7 +47,7 @@ def as_we_want(*, local: bool) -> Iterator[Mapping[str, subprocess.Popen[bytes]]
         if local:
             # Workers do not use Prefect, so they get neither its address nor its key.
             own = {*quiet, *(name for name in os.environ if name.startswith("PREFECT_"))}
-            with private.lean(), private.in_own_session(own) as begun:
+            with private.lean(), private.in_own_session(own, plain=plain) as begun:
                 yield begun
         else:
             yield {}

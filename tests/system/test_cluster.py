@@ -70,6 +70,46 @@ assert not ray.is_initialized()
     assert out.split("\n")[:2] == ["yes", "[True, True]"]
 
 
+STARTED = """
+import psutil
+from regrow.infra.ray.joining import join
+from regrow.search.spec import Spec
+
+def raylet():
+    return next(
+        " ".join(one.cmdline())
+        for one in psutil.Process().children(recursive=True)
+        if one.name() == "raylet"
+    )
+"""
+
+
+def test_a_raylet_starts_no_agent_and_our_script_for_workers() -> None:
+    """With the installed Ray; on another one it starts Ray's own, `tests/unit/test_ray_scripts.py`."""
+    out = succeeds(
+        STARTED
+        + """
+connect(cpus=1, env={})
+print("dashboard/agent.py" in raylet(), "infra/ray/setup_worker.py" in raylet())
+"""
+    )
+    assert out == "False True\n"
+
+
+def test_a_raylet_that_waits_for_what_is_not_known_here_is_started_again_as_ray_does() -> None:
+    out = succeeds(
+        STARTED
+        + """
+import ray._raylet
+ray._raylet.persist_port = lambda *_: None  # as if another Ray named the ports otherwise
+spec = Spec.parse({"name": "a", "trainable": "a:b", "metric": "m", "mode": "max", "space": {"x": 1}, "trials": 1})
+with join(spec, print):
+    print("dashboard/agent.py" in raylet(), "infra/ray/setup_worker.py" in raylet(), ray.get(ray.remote(lambda: 7).remote()))
+"""
+    )
+    assert re.fullmatch(r"Ray did not start within its 30 s: .*; once more\nTrue False 7\n", out)
+
+
 def test_a_local_cluster_is_quiet_on_loopback_reports_nothing_and_wants_its_token() -> None:
     run = python("""
 cluster = connect(cpus=1, env={})

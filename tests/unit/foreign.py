@@ -1,5 +1,5 @@
-"""Which names of Ray, Prefect, MLflow and Optuna a module uses that their documentation does not
-promise; read from its source.
+"""Which names of Ray, Prefect, MLflow, Optuna and Python a module uses that their documentation does
+not promise; read from its source.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 LIBRARIES = ("mlflow", "optuna", "prefect", "ray")
+STANDARD = ("multiprocessing", "sys", "threading")
+"""Modules of Python itself: their private names change without notice as well."""
 INTERNAL = (
     "mlflow.server.fastapi_app",
     "mlflow.store",
@@ -42,6 +44,11 @@ PRIVATE = {
     "regrow.search.samplers.optuna_private",
     "regrow.integrations.optuna.private",
     "regrow.integrations.tune.private",
+    # of Python's own
+    "regrow.infra.machine.descendants",
+    "regrow.tasks.attempt.stall_watchdog",
+    "regrow.tasks.output.capture",
+    "regrow.tasks.process.forking",
 }
 """The modules that may use them."""
 
@@ -63,9 +70,10 @@ def hidden(name: str) -> bool:
 
 def used(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     """Each use of such a name: `module:name` or `module` for one that is imported, `.name` for an
-    attribute.
+    attribute or an option.
     """
     objects, modules = _objects(tree), _modules(tree)
+    yield from _options(tree, objects)
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -100,6 +108,22 @@ def used(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
                             yield one, f".{first}"
 
 
+def _options(tree: ast.AST, objects: set[str]) -> Iterator[tuple[ast.AST, str]]:
+    """Each option of a call of a library: a keyword, or a key of a map that a call may be given.
+    Variables of the environment are keys in capitals.
+    """
+    for node in ast.walk(tree):
+        names: list[object] = []
+        match node:
+            case ast.Call(func=func, keywords=keywords) if _root(func) in objects:
+                names = [keyword.arg for keyword in keywords]
+            case ast.Dict(keys=keys) if objects:
+                names = [key.value for key in keys if isinstance(key, ast.Constant)]
+        for name in names:
+            if isinstance(name, str) and hidden(name) and not name.isupper():
+                yield node, f".{name}"
+
+
 def _program(text: str) -> ast.AST:
     try:
         return ast.parse(text)
@@ -127,9 +151,10 @@ def _objects(tree: ast.AST) -> set[str]:
         before = len(found)
         for node in ast.walk(tree):
             match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) if _root(
-                    value
-                ) in found or _loads(value):
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.NamedExpr(target=ast.Name(id=name), value=value)
+                ) if _root(value) in found or _loads(value):
                     found.add(name)
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if _root(
                     value
@@ -161,7 +186,7 @@ def _modules(tree: ast.AST) -> dict[str, str]:
 
 
 def _foreign(module: str) -> bool:
-    return module.partition(".")[0] in LIBRARIES
+    return module.partition(".")[0] in (*LIBRARIES, *STANDARD)
 
 
 def _loads(node: ast.AST) -> bool:
@@ -200,7 +225,7 @@ def _first(node: ast.Attribute) -> str:
     return node.attr
 
 
-def _is_of_self(target: ast.expr) -> TypeGuard[ast.Attribute]:
+def _is_of_self(target: ast.AST) -> TypeGuard[ast.Attribute]:
     return (
         isinstance(target, ast.Attribute)
         and isinstance(target.value, ast.Name)
@@ -216,7 +241,8 @@ def _own(node: ast.ClassDef) -> set[str]:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 found.add(name)
             case ast.Assign(targets=targets):
-                found |= {target.attr for target in targets if _is_of_self(target)}
+                every = (part for target in targets for part in ast.walk(target))
+                found |= {part.attr for part in every if _is_of_self(part)}
             case ast.AnnAssign(target=ast.Attribute(attr=name) as target) if _is_of_self(target):
                 found.add(name)
     return found

@@ -577,6 +577,23 @@ def test_workers_load_nothing_of_prefect() -> None:
                     "._x",
                 ),
                 (
+                    "regrow.infra.ray.cluster",
+                    "import ray\nray.init(**{'_node_ip_address': 'a'})",
+                    "._node_ip_address",
+                ),
+                ("regrow.infra.ray.cluster", "import ray\nray.init(_temp_dir='a')", "._temp_dir"),
+                (
+                    "regrow.tasks.process.running",
+                    "import threading\nthreading._threading_atexits.clear()",
+                    "._threading_atexits",
+                ),
+                (
+                    "regrow.infra.machine.processes",
+                    "import sys\nif (u := sys.modules.get('multiprocessing.util')):\n    u._run_finalizers()",
+                    "._run_finalizers",
+                ),
+                ("regrow.tasks.output.traces", "import sys\nf = sys._getframe(1)", "._getframe"),
+                (
                     "regrow.flows.run",
                     "from prefect.task_engine import run_task_async",
                     "prefect.task_engine:run_task_async",

@@ -7,24 +7,19 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from ray import tune
-from ray.tune.schedulers import (
-    ASHAScheduler,
-    HyperBandScheduler,
-    MedianStoppingRule,
-    PopulationBasedTraining,
-)
-from ray.tune.schedulers.pb2 import PB2
-from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
-from ray.tune.search.hyperopt import HyperOptSearch
-from ray.tune.search.optuna import OptunaSearch
+from ray.tune import schedulers as rays_schedulers
+from ray.tune.search import ConcurrencyLimiter, Repeater
+from ray.tune.search import optuna as rays_optuna
 from ray.tune.stopper import CombinedStopper, MaximumIterationStopper, TimeoutStopper
 
+from regrow.integrations.tune.recorded import given, recording
 from regrow.integrations.tune.templates import render
 from regrow.integrations.tune.translation import Translation, TuneArguments, translated
 from regrow.integrations.tune.tuner import with_parameters
@@ -33,6 +28,16 @@ from regrow.search.errors import SpecError
 from regrow.search.samplers import make
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
+
+durable: Any = import_module("regrow.tune")
+ASHAScheduler = durable.schedulers.ASHAScheduler
+HyperBandScheduler = durable.schedulers.HyperBandScheduler
+MedianStoppingRule = durable.schedulers.MedianStoppingRule
+PopulationBasedTraining = durable.schedulers.PopulationBasedTraining
+PB2 = durable.schedulers.pb2.PB2
+BasicVariantGenerator = durable.search.BasicVariantGenerator
+HyperOptSearch = durable.search.hyperopt.HyperOptSearch
+OptunaSearch = import_module("regrow.tune.search.optuna").OptunaSearch
 
 
 def train(config: dict[str, Any]) -> None:
@@ -232,6 +237,44 @@ def test_searchers_are_ours_and_that_is_said() -> None:
     assert (spec.search, spec.concurrency, translation.said) == ("random", 2, [])
 
 
+def test_ray_tunes_own_searcher_works_beside_regrow_tune() -> None:
+    searcher: Any = rays_optuna.OptunaSearch(
+        {"a": tune.uniform(0, 1)}, metric="m", mode="max", seed=1
+    )
+    config = searcher.suggest("one")
+    assert 0 <= config["a"] <= 1
+    searcher.on_trial_complete("one", {"m": 1.0})
+    assert searcher.suggest("two") != config
+
+
+def test_rays_classes_record_only_while_a_script_runs() -> None:
+    own = (rays_optuna.OptunaSearch, rays_schedulers.ASHAScheduler)
+    before = [vars(cls)["__init__"] for cls in own]
+    with recording():
+        made = [rays_optuna.OptunaSearch(seed=5), rays_schedulers.ASHAScheduler(max_t=7)]
+    assert [vars(cls)["__init__"] for cls in own] == before
+    assert (given(made[0])["seed"], given(made[1])["max_t"]) == (5, 7)
+
+
+def test_names_of_regrow_tune_are_rays_and_record() -> None:
+    scheduler = durable.create_scheduler("async_hyperband", max_t=7)
+    assert isinstance(ASHAScheduler(max_t=7), type(scheduler))
+    assert given(scheduler) == given(ASHAScheduler(max_t=7))
+    assert given(durable.create_searcher("hyperopt", metric="m", mode="max"))["metric"] == "m"
+    assert durable.schedulers.FIFOScheduler is rays_schedulers.FIFOScheduler
+    assert durable.search.ConcurrencyLimiter is ConcurrencyLimiter
+
+
+def test_a_scheduler_of_rays_own_is_refused_with_what_to_import() -> None:
+    with pytest.raises(UserError, match=r"import it from regrow\.tune"):
+        found(
+            {"a": tune.uniform(0, 1)},
+            metric="m",
+            mode="max",
+            scheduler=rays_schedulers.ASHAScheduler(),
+        )
+
+
 def test_points_to_evaluate_come_first_and_may_leave_parameters_out() -> None:
     space = {"a": tune.uniform(0, 1), "b": tune.uniform(0, 1)}
     _, spec = found(
@@ -320,7 +363,7 @@ def test_each_scheduler_has_its_counterpart(
     assert (spec.step_metric.name if spec.step_metric else None) == clock
 
 
-def population(mutations: dict[str, Any]) -> PopulationBasedTraining:
+def population(mutations: dict[str, Any]) -> Any:
     return PopulationBasedTraining(
         "training_iteration", perturbation_interval=2, hyperparam_mutations=mutations
     )

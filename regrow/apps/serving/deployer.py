@@ -45,6 +45,7 @@ from regrow.infra.machine.addresses import non_loopback
 from regrow.infra.machine.confidential import confidential, excludes, told
 from regrow.infra.machine.guard import digest
 from regrow.infra.ray import cluster
+from regrow.infra.ray.private import at_version
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.output.traces import in_a_line
 from regrow.tasks.process import background
@@ -129,7 +130,6 @@ class Deployment:
         batch = self._kind.max_batch
         options: dict[str, Any] = {
             "name": "model",
-            "version": self._ray.version,
             "ray_actor_options": self._actor,
             "max_ongoing_requests": 4 * batch,
             "user_config": [msgspec.to_builtins(one) for one in self._chosen.values()],
@@ -143,7 +143,7 @@ class Deployment:
                 "target_ongoing_requests": batch,
             }
         made: Any = serve.deployment(serve.ingress()(Answering))
-        made = made.options(**options, _internal=True)
+        made = at_version(made, self._ray.version, options)
         serve.run(made.bind(*self._bound), name=self._name, route_prefix="/")
 
 

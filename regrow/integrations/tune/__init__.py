@@ -1,19 +1,19 @@
 """`import regrow.tune as tune`: Ray Tune's names, with a durable Tuner and `run`; all others are
 Ray's.
 
-It also has the replacements of Ray's names while `regrow tune script.py` runs a script. Tune's
-controller never runs: a Tuner is translated (`translation.py`), its trainable wrapped
-(`trainables.py`), and the results are views of the log.
+Searchers and schedulers from `regrow.tune.search` and `regrow.tune.schedulers` record their
+arguments (`recorded.py`). Ray's own names are replaced only while `regrow tune script.py` runs a
+script. Tune's controller never runs: a Tuner is translated (`translation.py`), its trainable
+wrapped (`trainables.py`), and the results are views of the log.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
-import ray
-
-from regrow.integrations.tune.recorded import begin
+from regrow.integrations.tune.recorded import install, recorded
 
 _OURS = {
     "Tuner": "tuner",
@@ -32,9 +32,9 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"regrow.integrations.tune.{_OURS[name]}"), name)
     if name.startswith("_"):
         raise AttributeError(name)
-    return getattr(import_module("ray.tune"), name)
+    if (recording := sys.modules.get(f"regrow.tune.{name}")) is not None:
+        return recording
+    return recorded(getattr(import_module("ray.tune"), name))
 
 
-# Only in a script; a trial, which runs in a Ray process, does not need it, nor its imports.
-if not ray.is_initialized():
-    begin()
+install()

@@ -1,5 +1,6 @@
 """Records the constructor arguments of Ray Tune's searchers and schedulers as a script creates
-them: documented arguments, no private names.
+them: documented arguments, no private names. Ray's classes are changed within `recording` only;
+`RecordingModule` has subclasses of them.
 
 A searcher's constructor itself is not called: it may need a library that is not needed here.
 """
@@ -8,7 +9,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from functools import wraps
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, wraps
+from types import ModuleType
 from typing import Any
 
 from regrow.tasks.errors import UserError
@@ -26,14 +31,15 @@ SEARCHERS = {
 }
 """Tune's searchers, and our sampler for each."""
 SCHEDULERS = (
-    "async_hyperband:AsyncHyperBandScheduler",
-    "hyperband:HyperBandScheduler",
-    "median_stopping_rule:MedianStoppingRule",
-    "pbt:PopulationBasedTraining",
-    "pb2:PB2",
-    "resource_changing_scheduler:ResourceChangingScheduler",
+    "ray.tune.schedulers.async_hyperband:AsyncHyperBandScheduler",
+    "ray.tune.schedulers.hyperband:HyperBandScheduler",
+    "ray.tune.schedulers.median_stopping_rule:MedianStoppingRule",
+    "ray.tune.schedulers.pbt:PopulationBasedTraining",
+    "ray.tune.schedulers.pb2:PB2",
+    "ray.tune.schedulers.resource_changing_scheduler:ResourceChangingScheduler",
 )
 GIVEN = "_regrow_given"
+_KNOWN = {place.partition(":")[2] for place in (*SEARCHERS, *SCHEDULERS)}
 
 
 def given(thing: object) -> dict[str, Any]:
@@ -43,32 +49,73 @@ def given(thing: object) -> dict[str, Any]:
     found: dict[str, Any] | None = getattr(thing, GIVEN, None)
     if found is None:
         raise UserError(
-            f"the {type(thing).__name__} was made before regrow.tune was imported; import that"
-            " first"
+            f"the {type(thing).__name__} is Ray Tune's own and does not keep its arguments; import"
+            " it from regrow.tune instead of ray.tune, or run the script with `regrow tune`"
         )
     return found
 
 
-def begin() -> None:
-    """Record arguments from now on; a second call changes nothing."""
-    for place in SEARCHERS:
-        _note(_class(place), calls=place.endswith(":BasicVariantGenerator"))
-    for place in SCHEDULERS:
-        if (cls := _class(f"ray.tune.schedulers.{place}")) is not None:
-            _note(cls, calls=True)
-
-
-def _class(place: str) -> Any:
-    module, _, name = place.partition(":")
+@contextmanager
+def recording() -> Iterator[None]:
+    """Record the arguments of Ray's own classes within the block."""
+    before = [(cls, cls.__init__) for cls in _classes()]
+    for cls, _ in before:
+        cls.__init__ = _noting(cls)
     try:
-        return getattr(importlib.import_module(module), name, None)
-    except ImportError:  # it needs a library for its import
-        return None
+        yield
+    finally:
+        for cls, init in before:
+            cls.__init__ = init
 
 
-def _note(cls: Any, *, calls: bool) -> None:
-    if cls is None or hasattr(cls.__init__, GIVEN):
-        return
+class RecordingModule(ModuleType):
+    """A module `regrow.tune.x` with the names of `ray.tune.x`, whose searchers and schedulers
+    record their arguments.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a submodule of this kind, a recording class or function, else Ray's object."""
+        if (inner := sys.modules.get(f"{self.__name__}.{name}")) is not None:
+            return inner
+        theirs = importlib.import_module(self.__name__.replace("regrow.", "ray.", 1))
+        return recorded(getattr(theirs, name))
+
+
+def install() -> None:
+    """Make `regrow.tune.schedulers`, `regrow.tune.search` and their submodules importable."""
+    places = {place.partition(":")[0] for place in (*SEARCHERS, *SCHEDULERS)}
+    for theirs in places | {place.rpartition(".")[0] for place in places}:
+        name = theirs.replace("ray.", "regrow.", 1)
+        sys.modules[name] = module = RecordingModule(name)
+        module.__path__ = []  # a package, whose submodules are imported from sys.modules
+
+
+def recorded(thing: Any) -> Any:
+    """Return a recording subclass of a searcher or scheduler, a recording version of a function
+    that creates one by name, and anything else unchanged.
+    """
+    if isinstance(thing, type):
+        return _subclass(thing) if _KNOWN & {base.__name__ for base in thing.__mro__} else thing
+    if getattr(thing, "__name__", None) in ("create_scheduler", "create_searcher"):
+        return recording()(thing)
+    return thing
+
+
+@cache
+def _subclass(cls: Any) -> Any:
+    return type(cls)(cls.__name__, (cls,), {"__init__": _noting(cls), "__doc__": cls.__doc__})
+
+
+def _classes() -> Iterator[Any]:
+    for place in (*SEARCHERS, *SCHEDULERS):
+        module, _, name = place.partition(":")
+        with suppress(ImportError, AttributeError):  # it needs a library for its import
+            yield getattr(importlib.import_module(module), name)
+
+
+def _noting(cls: Any) -> Callable[..., None]:
+    from ray.tune.search import Searcher
+
     original = cls.__init__
     signature = inspect.signature(original)
 
@@ -84,12 +131,9 @@ def _note(cls: Any, *, calls: bool) -> None:
         arguments |= arguments.pop(more, {}) if more else {}
         if not hasattr(self, GIVEN):  # else a known subclass has recorded its arguments
             setattr(self, GIVEN, arguments)
-        if calls:
-            original(self, *args, **kwargs)
-        else:
-            from ray.tune.search import Searcher
-
+        if issubclass(cls, Searcher):
             Searcher.__init__(self, metric=arguments.get("metric"), mode=arguments.get("mode"))
+        else:
+            original(self, *args, **kwargs)
 
-    setattr(noting, GIVEN, True)
-    cls.__init__ = noting
+    return noting

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from regrow.integrations.tune.recorded import begin
 from regrow.integrations.tune.results import ResultGrid
 from regrow.integrations.tune.tuner import Tuner, register_trainable, run, with_parameters
 
@@ -34,7 +33,6 @@ class Replaced:
         self._ours: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> None:
-        begin()
         for name, (modules, thing) in _PLACES.items():
             for module in modules:
                 self._put(importlib.import_module(module), name, thing)

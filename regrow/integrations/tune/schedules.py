@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.integrations.tune.recorded import given as given_to
+from regrow.integrations.tune.recorded import recorded
 from regrow.search.errors import SpecError
 
 ITERATION = "training_iteration"
@@ -42,7 +43,7 @@ def scheduling(scheduler: Any, say: Callable[[str], None]) -> Scheduling:
     if isinstance(scheduler, str):
         from ray.tune import create_scheduler
 
-        scheduler = create_scheduler(scheduler)
+        scheduler = recorded(create_scheduler)(scheduler)
     name = type(scheduler).__name__
     if name == "FIFOScheduler":
         return Scheduling()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.integrations.tune.private import check_version
+from regrow.integrations.tune.recorded import recording
 from regrow.integrations.tune.replaced import Replaced
 from regrow.integrations.tune.tuner import Session, Tuner, say
 from regrow.integrations.tune.unsupported import refused
@@ -36,7 +37,7 @@ def run_script(
     Tuner.session = Session(name=name, state=state, quiet=quiet, apart=replaced.apart)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
-    with replaced:
+    with replaced, recording():
         try:
             runpy.run_path(str(script), run_name="__main__")
         except (SpecError, UserError) as error:
