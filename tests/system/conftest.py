@@ -4,6 +4,7 @@ developer's.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from typing import Any
 import httpx
 import pytest
 
+from regrow.cli.app import app
 from regrow.infra.prefect.home import read_record
+from regrow.infra.prefect.server import begin
 from regrow.infra.state import passwords
 from regrow.infra.state.passwords import USER, Passwords
 from regrow.infra.state.places import Places
@@ -126,15 +129,22 @@ class Desk:
 
     def show(self, name: str) -> dict[str, Any]:
         """What `regrow show NAME --json` prints."""
-        view: dict[str, Any] = json.loads(self.run("show", name, "--json").stdout)
+        view: dict[str, Any] = json.loads(self._printed("show", name, "--json"))
         return view
 
     def points(self, name: str) -> list[dict[str, Any]]:
         """What `regrow trials NAME --history --json` prints."""
-        return [
-            json.loads(line)
-            for line in self.run("trials", name, "--history", "--json").stdout.splitlines()
-        ]
+        lines = self._printed("trials", name, "--history", "--json").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def _printed(self, *arguments: str) -> str:
+        """What a command that only reads prints, run in this process: another one would take a
+        second to start.
+        """
+        root = self.environment.get("REGROW_STATE", str(self.folder / ".regrow"))
+        with redirect_stdout(io.StringIO()) as printed:
+            app([*arguments, "--state", root], standalone_mode=False)
+        return printed.getvalue()
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log as it is on disk."""
@@ -208,6 +218,24 @@ def await_no_process(folder: Path, seconds: float = 20.0) -> list[str]:
 def desk(tmp_path: Path) -> Iterator[Desk]:
     with desk_in(tmp_path) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def prefect_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables of a Prefect server for all tests that do not look at Prefect: one of its own
+    costs a session of `regrow` 3 s of CPU, a quarter of all that it needs.
+    """
+    handle = begin(tmp_path_factory.mktemp("prefect"), adopt=False)
+    try:
+        yield handle.wait().environment()
+    finally:
+        handle.close()
+
+
+@pytest.fixture
+def shared_prefect(desk: Desk, prefect_of_session: dict[str, str]) -> None:
+    """Has what is started at the desk use that server."""
+    desk.environment |= prefect_of_session
 
 
 @contextmanager

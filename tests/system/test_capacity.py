@@ -13,6 +13,8 @@ from tests.system.conftest import TRAIN, Desk
 from tests.system.hosts import RayCluster
 from tests.system.test_main_job import check_whole
 
+pytestmark = pytest.mark.usefixtures("shared_prefect")
+
 SLOW = TRAIN.replace(
     "time.sleep(SECONDS)",
     "time.sleep(0 if Path('FOLDER/hurry').exists() else 1.0); Path('work.py').read_text()",

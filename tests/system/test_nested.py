@@ -21,6 +21,8 @@ import yaml
 from tests.system.conftest import Desk, await_no_process
 from tests.system.test_main_job import check_whole
 
+pytestmark = pytest.mark.usefixtures("shared_prefect")
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SYNCHRONOUS = {"mode": "synchronous", "hidden": 64, "lr": 0.1, "momentum": 0.8, "gradients": 400}
 ASYNCHRONOUS = {**SYNCHRONOUS, "mode": "asynchronous"}

@@ -194,6 +194,7 @@ def test_a_drained_node_is_left_by_its_trials(desk: Desk, two_nodes: TwoNodes) -
     assert node_of(desk, "drain", 0, 2) != doomed
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_node_that_the_cloud_takes_back_is_left_and_gets_nothing_more(
     desk: Desk, two_nodes: TwoNodes
 ) -> None:
@@ -227,6 +228,7 @@ def step_by_step(
     return grouped.wait(process, ended, "the end of an attempt that was told to leave")[0]
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_what_one_rank_hears_of_its_end_all_obey_and_they_go_on_with_as_many_as_there_is_room_for(
     desk: Desk, two_nodes: TwoNodes
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from tests.system.conftest import Desk, await_no_process
 from tests.system.hosts import RayCluster
 
+pytestmark = pytest.mark.usefixtures("shared_prefect")
+
 BESIDE = """
 import os
 

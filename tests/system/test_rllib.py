@@ -34,6 +34,7 @@ pytest.importorskip("gymnasium", reason="regrow[rl] is not installed")
 pytest.importorskip("torch")
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_ppo_with_an_env_runner_that_is_killed_goes_on_exactly(desk: Desk) -> None:
     own = {
         "algorithm": "PPO",

@@ -9,9 +9,13 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.system.conftest import Desk, await_no_process
 from tests.system.test_losses import kill
 from tests.system.test_main_job import check_whole
+
+pytestmark = pytest.mark.usefixtures("shared_prefect")
 
 SCRIPT = """
 import argparse, json, os, subprocess, time

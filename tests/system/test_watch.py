@@ -21,7 +21,10 @@ import pytest
 
 from tests.system.conftest import TRAIN, Desk, await_no_process
 
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
+    pytest.mark.usefixtures("shared_prefect"),
+]
 
 
 @dataclass(frozen=True, slots=True)
