@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,25 +180,19 @@ class Desk:
         return [sys.executable, "-m", "regrow", *map(str, arguments)]
 
 
-def processes_of(folder: Path) -> list[str]:
-    """Command lines of the processes whose environment carries this folder's mark."""
-    mark = f"REGROW_TEST_MARK={folder}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if (
-                    mark in (entry / "environ").read_bytes().split(b"\0")
-                    and (entry / "cmdline").read_bytes()
-                ):
-                    found.append(
-                        (entry / "cmdline")
-                        .read_bytes()
-                        .replace(b"\0", b" ")
-                        .decode(errors="replace")
-                    )
-            except OSError:
+def running(folder: Path, title: str = "", *marks: str) -> dict[int, list[str]]:
+    """Command lines of the processes that were started from a desk's folder, by process: those
+    whose command line begins so, and whose environment carries these marks as well.
+    """
+    wanted = {mark.encode() for mark in (f"REGROW_TEST_MARK={folder}", *marks)}
+    found: dict[int, list[str]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            line = (entry / "cmdline").read_bytes().rstrip(b"\0 ").decode(errors="replace")
+            if not line.startswith(title) or not line or entry.name == str(os.getpid()):
                 continue
+            if wanted <= {*(entry / "environ").read_bytes().split(b"\0")}:
+                found[int(entry.name)] = line.split("\0")
     return found
 
 
@@ -207,11 +201,16 @@ def await_no_process(folder: Path, seconds: float = 20.0) -> list[str]:
     does.
     """
     deadline = time.monotonic() + seconds
-    while left := processes_of(folder):
-        if time.monotonic() > deadline:
-            break
+    while (left := running(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return left
+    return [" ".join(words) for words in left.values()]
+
+
+def kill_all(folder: Path) -> None:
+    """SIGKILL for everything that was started from this folder."""
+    for process in running(folder):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -261,12 +260,4 @@ def desk_in(folder: Path) -> Iterator[Desk]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-    for line in Path("/proc").iterdir():
-        if line.name.isdigit():
-            try:
-                if f"REGROW_TEST_MARK={work}".encode() in (line / "environ").read_bytes().split(
-                    b"\0"
-                ):
-                    os.kill(int(line.name), signal.SIGKILL)
-            except OSError:
-                continue
+    kill_all(work)

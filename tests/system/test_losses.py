@@ -7,28 +7,23 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import Desk, await_no_process
+from tests.system.conftest import Desk, await_no_process, running
 from tests.system.test_main_job import check_whole, mlflow, prefect
 
 
 def kill(folder: Path, title: str) -> None:
     """SIGKILL for the process of this experiment whose title begins so, as soon as there is one."""
-    mark, deadline = f"REGROW_TEST_MARK={folder}".encode(), time.monotonic() + 20.0
+    deadline = time.monotonic() + 20.0
     while time.monotonic() < deadline:
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if (entry / "cmdline").read_bytes().startswith(title.encode()) and mark in (
-                        entry / "environ"
-                    ).read_bytes():
-                        os.kill(int(entry.name), signal.SIGKILL)
-                        return
-                except OSError:
-                    continue
+        for process in running(folder, title):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+                return
         time.sleep(0.1)
     raise AssertionError(f"no process {title!r} runs")
 
