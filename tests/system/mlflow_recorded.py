@@ -1,5 +1,7 @@
 """A real MLflow server, updates to record, and what MLflow shows of them. No test lives here."""
 
+from __future__ import annotations
+
 import math
 import os
 import signal
