@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import UUID
 
@@ -157,9 +158,9 @@ class Attempts:
         if self._bug is not None:
             raise self._bug
 
-    def close(self) -> set[UUID]:
-        """Wait, within bounds, for the end of all task runs, and return their IDs. Nothing can be
-        submitted afterwards.
+    def close(self) -> dict[UUID, datetime]:
+        """Wait, within bounds, for the end of all task runs, and return the times of their last
+        states by ID. Nothing can be submitted afterwards.
         """
         self._runner.call(self._close)
         done = threading.Event()
@@ -171,7 +172,12 @@ class Attempts:
         if hanging:  # for example on nodes that are cut off: the log has the attempts' ends
             self._runner.call(self._give_up)
             wait(hanging, timeout=END_SECONDS)
-        return {run.id for run in list(self._runs.values())}
+        return {
+            run.id: run.task_run.state.timestamp
+            if run.task_run is not None and run.task_run.state is not None
+            else datetime.min.replace(tzinfo=UTC)
+            for run in list(self._runs.values())
+        }
 
     # ---- in the runner's loop
 

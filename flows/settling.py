@@ -26,8 +26,7 @@ def settled(
     """Wait, within bounds, until Prefect has seen the end of every task run, and report the ends
     that it missed.
     """
-    ours = attempts.close()
-    left = settle(client, flow_run_id, ours)
+    left = settle(client, flow_run_id, attempts.close())
     trials = {task_run_id(history.id, trial.number): trial for trial in history.trials}
     had = {
         run_id

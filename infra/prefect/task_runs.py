@@ -7,7 +7,8 @@ Only those in transit when the server, or the process that had to send them, was
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -28,18 +29,24 @@ _ENDED = frozenset({StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, St
 def settle(
     client: SyncPrefectClient,
     flow_run_id: UUID,
-    expected_ids: Iterable[UUID],
+    expected: Mapping[UUID, datetime],
     seconds: float = SETTLE_SECONDS,
 ) -> set[UUID]:
-    """Wait until the server shows the expected task runs as ended. Returns those that it does not
-    show in time.
+    """Wait until the server shows the expected task runs as ended, in a state of that time or a
+    later one: in a former session they may have ended, too. Returns those that it does not show in
+    time.
     """
-    left = set(expected_ids)
+    left = set(expected)
     deadline = time.monotonic() + seconds
     while left:
         found = next(_read(client, sorted(left)[:_BATCH]))
         ended = {
-            run.id for run in found if run.state_type in _ENDED and run.flow_run_id == flow_run_id
+            run.id
+            for run in found
+            if run.flow_run_id == flow_run_id
+            and run.state is not None
+            and run.state.type in _ENDED
+            and run.state.timestamp >= expected[run.id]
         }
         left -= ended
         if not ended:

@@ -64,16 +64,3 @@ def experiment(desk: Desk, name: str, **changes: Any) -> Path:
         **changes,
     }
     return desk.write(name, train=AGENTS, trainable=None, **given)
-
-
-def workers(desk: Desk, title: str) -> list[int]:
-    """Processes of a test's cluster by their title."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            mark = f"REGROW_TEST_MARK={desk.folder}".encode() in (entry / "environ").read_bytes()
-            if mark and (entry / "cmdline").read_bytes().startswith(title.encode()):
-                found.append(int(entry.name))
-        except (OSError, ValueError):
-            continue
-    return found

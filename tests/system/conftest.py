@@ -4,6 +4,7 @@ developer's.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from typing import Any
 import httpx
 import pytest
 
+from regrow.cli.app import app
 from regrow.infra.prefect.home import read_record
+from regrow.infra.prefect.server import begin
 from regrow.infra.state import passwords
 from regrow.infra.state.passwords import USER, Passwords
 from regrow.infra.state.places import Places
@@ -126,15 +129,22 @@ class Desk:
 
     def show(self, name: str) -> dict[str, Any]:
         """What `regrow show NAME --json` prints."""
-        view: dict[str, Any] = json.loads(self.run("show", name, "--json").stdout)
+        view: dict[str, Any] = json.loads(self._printed("show", name, "--json"))
         return view
 
     def points(self, name: str) -> list[dict[str, Any]]:
         """What `regrow trials NAME --history --json` prints."""
-        return [
-            json.loads(line)
-            for line in self.run("trials", name, "--history", "--json").stdout.splitlines()
-        ]
+        lines = self._printed("trials", name, "--history", "--json").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def _printed(self, *arguments: str) -> str:
+        """What a command that only reads prints, run in this process: another one would take a
+        second to start.
+        """
+        root = self.environment.get("REGROW_STATE", str(self.folder / ".regrow"))
+        with redirect_stdout(io.StringIO()) as printed:
+            app([*arguments, "--state", root], standalone_mode=False)
+        return printed.getvalue()
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log as it is on disk."""
@@ -170,25 +180,19 @@ class Desk:
         return [sys.executable, "-m", "regrow", *map(str, arguments)]
 
 
-def processes_of(folder: Path) -> list[str]:
-    """Command lines of the processes whose environment carries this folder's mark."""
-    mark = f"REGROW_TEST_MARK={folder}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if (
-                    mark in (entry / "environ").read_bytes().split(b"\0")
-                    and (entry / "cmdline").read_bytes()
-                ):
-                    found.append(
-                        (entry / "cmdline")
-                        .read_bytes()
-                        .replace(b"\0", b" ")
-                        .decode(errors="replace")
-                    )
-            except OSError:
+def running(folder: Path, title: str = "", *marks: str) -> dict[int, list[str]]:
+    """Command lines of the processes that were started from a desk's folder, by process: those
+    whose command line begins so, and whose environment carries these marks as well.
+    """
+    wanted = {mark.encode() for mark in (f"REGROW_TEST_MARK={folder}", *marks)}
+    found: dict[int, list[str]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            line = (entry / "cmdline").read_bytes().rstrip(b"\0 ").decode(errors="replace")
+            if not line.startswith(title) or not line or entry.name == str(os.getpid()):
                 continue
+            if wanted <= {*(entry / "environ").read_bytes().split(b"\0")}:
+                found[int(entry.name)] = line.split("\0")
     return found
 
 
@@ -197,17 +201,40 @@ def await_no_process(folder: Path, seconds: float = 20.0) -> list[str]:
     does.
     """
     deadline = time.monotonic() + seconds
-    while left := processes_of(folder):
-        if time.monotonic() > deadline:
-            break
+    while (left := running(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return left
+    return [" ".join(words) for words in left.values()]
+
+
+def kill_all(folder: Path) -> None:
+    """SIGKILL for everything that was started from this folder."""
+    for process in running(folder):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     with desk_in(tmp_path) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def prefect_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables of a Prefect server for all tests that do not look at Prefect: one of its own
+    costs a session of `regrow` 3 s of CPU, a quarter of all that it needs.
+    """
+    handle = begin(tmp_path_factory.mktemp("prefect"), adopt=False)
+    try:
+        yield handle.wait().environment()
+    finally:
+        handle.close()
+
+
+@pytest.fixture
+def shared_prefect(desk: Desk, prefect_of_session: dict[str, str]) -> None:
+    """Has what is started at the desk use that server."""
+    desk.environment |= prefect_of_session
 
 
 @contextmanager
@@ -233,12 +260,4 @@ def desk_in(folder: Path) -> Iterator[Desk]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-    for line in Path("/proc").iterdir():
-        if line.name.isdigit():
-            try:
-                if f"REGROW_TEST_MARK={work}".encode() in (line / "environ").read_bytes().split(
-                    b"\0"
-                ):
-                    os.kill(int(line.name), signal.SIGKILL)
-            except OSError:
-                continue
+    kill_all(work)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.system import shares
-from tests.system.conftest import Desk
+from tests.system.conftest import Desk, running
 
 T = TypeVar("T")
 PAIR = {"cpu": 1, "workers": 2, "reduce": "mean"}
@@ -78,17 +78,12 @@ def wait(
 
 def ranks(desk: Desk, trial: int = 0) -> dict[int, int]:
     """The processes of a trial's ranks, by rank."""
-    mark, found = f"REGROW_TEST_MARK={desk.folder}".encode(), dict[int, int]()
     titles = {
         f"ray::trial-{trial:04d}": 0,
         **{f"ray::trial-{trial:04d}-rank-{rank}": rank for rank in (1, 2)},
     }
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            title = (entry / "cmdline").read_bytes().rstrip(b"\0 ").decode(errors="replace")
-            if title in titles and mark in (entry / "environ").read_bytes():
-                found[titles[title]] = int(entry.name)
-    return found
+    found = running(desk.folder, f"ray::trial-{trial:04d}")
+    return {titles[words[0]]: process for process, words in found.items() if words[0] in titles}
 
 
 def alive(pid: int) -> bool:

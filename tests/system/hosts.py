@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -279,6 +280,18 @@ def await_(what: Callable[[], T | None], name: str, seconds: float = 90.0) -> T:
         assert waited < seconds, f"not within {seconds:.0f} s: {name}"
         time.sleep(min(0.05 + waited / 50, 0.5))
     return found
+
+
+@contextmanager
+def ray_cluster(environment: Mapping[str, str]) -> Iterator[RayCluster]:
+    """An empty cluster, which is killed at the end of the block."""
+    # Ray's sockets need a short path
+    with tempfile.TemporaryDirectory(prefix="rg", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        made = RayCluster.at(Path(folder), environment)
+        try:
+            yield made
+        finally:
+            made.kill()
 
 
 def _node_id(temporary: Path) -> str | None:

@@ -1,5 +1,7 @@
 """A real MLflow server, updates to record, and what MLflow shows of them. No test lives here."""
 
+from __future__ import annotations
+
 import math
 import os
 import signal
@@ -11,13 +13,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
+from regrow.infra.mlflow import bulk
+from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.updates import RunUpdate
 
 START = 1_700_000_000_000
@@ -123,6 +129,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def name() -> str:
     return f"digits-{uuid.uuid4().hex}"
+
+
+def record(end: Connection[Any, Any], uri: str, name: str, in_bulk: bool) -> None:
+    """Records 30 trials as a recorder that begins again three updates before its cursor, and sends
+    a word after each write.
+    """
+    bulk.knows_this_mlflow = lambda: in_bulk
+    sink = MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id=f"id-{name}")
+    for n in range(max((sink.load().cursor or 0) - 3, 0), 30):
+        begun = replace(FIRST, key=f"trial-{n}", name=f"trial-{n}")
+        ended = replace(
+            FIRST,
+            key=f"trial-{n - 1}",
+            status="FINISHED",
+            end_ms=START + 9,
+            metrics=[("accuracy", 0.875, 3, START)],
+        )
+        sink.write([PARENT, begun, ended] if n else [PARENT, begun], n + 1)
+        end.send(n)
 
 
 def everything(uri: str, name: str) -> dict[str, object]:

@@ -39,6 +39,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.system.conftest import kill_all
+
 ROOT = Path(__file__).resolve().parents[2]
 _TOKEN = re.compile(
     r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>\w*)(?P<head>[^\n]*)\n(?P<body>.*?)^(?P=indent)(?P=fence) *$"
@@ -332,14 +334,7 @@ class Reader:
 
     def leave(self) -> None:
         """Ends whatever the pages started, and nothing else."""
-        mark = f"REGROW_TEST_MARK={self.folder / 'work'}".encode()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        os.kill(int(entry.name), signal.SIGKILL)
-                except OSError:
-                    continue
+        kill_all(self.folder / "work")
         if self.second is not None:
             self.second.wait()
 

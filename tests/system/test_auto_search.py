@@ -4,7 +4,11 @@ the rule would choose otherwise.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.system.conftest import Desk, await_no_process
+
+pytestmark = pytest.mark.usefixtures("shared_prefect")
 
 
 def test_what_was_chosen_outlives_the_driver_and_a_raised_total(desk: Desk) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.system.conftest import TRAIN, Desk
-from tests.system.hosts import RayCluster
+from tests.system.hosts import RayCluster, ray_cluster
 from tests.system.test_main_job import check_whole
+
+pytestmark = pytest.mark.usefixtures("shared_prefect")
 
 SLOW = TRAIN.replace(
     "time.sleep(SECONDS)",
@@ -23,13 +22,8 @@ SLOW = TRAIN.replace(
 @pytest.fixture
 def cluster(desk: Desk) -> Iterator[RayCluster]:
     """An empty cluster, which the experiments of `desk` run on once it has a head."""
-    temporary = Path(tempfile.mkdtemp(prefix="rg", dir="/tmp"))  # Ray's sockets need a short path
-    made = RayCluster.at(temporary, desk.environment)
-    try:
+    with ray_cluster(desk.environment) as made:
         yield made
-    finally:
-        made.kill()
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def slots(desk: Desk, name: str) -> list[int]:

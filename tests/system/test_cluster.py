@@ -4,6 +4,7 @@ answer.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,23 +53,67 @@ def succeeds(code: str, **env: str) -> str:
     return run.stdout
 
 
-def test_a_local_cluster_counts_slots_passes_variables_and_warms_workers_up() -> None:
-    out = succeeds("""
+LOOK = """
+import json, ray, signal, subprocess
+import psutil
+
+handler, before = signal.getsignal(signal.SIGTERM), set(os.environ)
 cluster = connect(cpus=4, env={"FROM_DRIVER": "yes"})
-assert "PYTHONBREAKPOINT" not in os.environ, "breakpoint() is the user's"
-assert cluster.local and cluster.address
-assert fits(cluster) == 4
-import ray
-assert "FROM_DRIVER" not in os.environ
-print(ray.get(ray.remote(lambda: os.environ["FROM_DRIVER"]).remote()))
-seconds = ray.get(warm_up(2, ["fractions", "regrow.tasks.errors"]))
-assert len(seconds) == 2
+seen = {"slots": fits(cluster), "local": cluster.local, "handler": signal.getsignal(signal.SIGTERM) == handler}
+seen["here"] = sorted({"FROM_DRIVER", "PYTHONBREAKPOINT"} & set(os.environ))
+seen["worker"] = ray.get(ray.remote(lambda: dict(os.environ)).remote())
+seen["warmed"] = len(ray.get(warm_up(2, ["fractions", "regrow.tasks.errors"])))
 known = ray.remote(lambda: "fractions" in sys.modules)
-print(ray.get([known.remote() for _ in range(2)]))
+seen["known"] = ray.get([known.remote() for _ in range(2)])
+kin = [psutil.Process(), *psutil.Process().children(recursive=True)]
+seen["heard"] = sorted({(one.name(), each.laddr.ip) for one in kin for each in one.net_connections() if each.laddr and not each.raddr})
+stranger = dict(os.environ, RAY_AUTH_TOKEN="0" * 64)
+code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+seen["stranger"] = subprocess.run([sys.executable, "-c", code, cluster.address], env=stranger, capture_output=True, text=True).stderr
 disconnect()
-assert not ray.is_initialized()
-""")
-    assert out.split("\n")[:2] == ["yes", "[True, True]"]
+seen["left"] = [ray.is_initialized(), sorted(set(os.environ) - before)]
+connect(cpus=1, env={})
+seen["second"] = ray.get(ray.remote(lambda: os.environ["RAY_AUTH_MODE"]).remote())
+disconnect()
+print(json.dumps(seen))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    """What a process sees that connects to a cluster of its own, and then to another one."""
+    run = python(LOOK)
+    assert (run.returncode, run.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def test_a_local_cluster_counts_slots_passes_variables_and_warms_workers_up(
+    seen: dict[str, Any],
+) -> None:
+    assert (seen["local"], seen["slots"]) == (True, 4)
+    assert seen["worker"]["FROM_DRIVER"] == "yes"
+    assert seen["here"] == [], "variables of workers are theirs; breakpoint() is the user's"
+    assert (seen["warmed"], seen["known"]) == (2, [True, True])
+
+
+def test_a_local_cluster_is_on_loopback_reports_nothing_and_wants_its_token(
+    seen: dict[str, Any],
+) -> None:
+    assert {"gcs_server", "raylet"} <= {name for name, _ in seen["heard"]}
+    assert {ip.removeprefix("::ffff:") for _, ip in seen["heard"]} == {"127.0.0.1"}
+    worker = seen["worker"]
+    assert worker["RAY_USAGE_STATS_ENABLED"] == worker["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    assert (worker["RAY_AUTH_MODE"], len(worker["RAY_AUTH_TOKEN"])) == ("token", 64)
+    assert "InvalidAuthToken" in seen["stranger"]
+
+
+def test_nothing_of_it_stays_in_the_callers_process_and_a_second_one_has_a_token_too(
+    seen: dict[str, Any],
+) -> None:
+    assert seen["handler"], "the caller's handler of SIGTERM"
+    assert seen["left"] == [False, []]
+    assert seen["second"] == "token"
 
 
 STARTED = """
@@ -110,29 +156,6 @@ with join(spec, print):
     assert re.fullmatch(r"Ray did not start within its 30 s: .*; once more\nTrue False 7\n", out)
 
 
-def test_a_local_cluster_is_quiet_on_loopback_reports_nothing_and_wants_its_token() -> None:
-    run = python("""
-cluster = connect(cpus=1, env={})
-import psutil, ray, subprocess
-kin = [psutil.Process(), *psutil.Process().children(recursive=True)]
-heard = {(one.name(), each.laddr.ip) for one in kin for each in one.net_connections() if each.laddr and not each.raddr}
-assert {"gcs_server", "raylet"} <= {name for name, _ in heard}
-assert {ip.removeprefix("::ffff:") for _, ip in heard} == {"127.0.0.1"}, heard
-worker = ray.get(ray.remote(lambda: dict(os.environ)).remote())
-assert worker["RAY_USAGE_STATS_ENABLED"] == worker["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
-assert len(worker["RAY_AUTH_TOKEN"]) == 64
-stranger = dict(os.environ, RAY_AUTH_TOKEN="0" * 64)
-code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
-refused = subprocess.run([sys.executable, "-c", code, cluster.address], env=stranger, capture_output=True, text=True)
-assert "InvalidAuthToken" in refused.stderr, refused.stderr
-disconnect()
-assert not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "REGROW_CLUSTER"} & set(os.environ)
-""")
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == ""
-    assert run.stderr == ""
-
-
 def test_a_worker_that_dies_is_no_matter_of_rays_own_words() -> None:
     run = python("""
 connect(cpus=1, env={})
@@ -147,26 +170,6 @@ disconnect()
 assert "RAY_IGNORE_UNHANDLED_ERRORS" not in os.environ
 """)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-
-
-def test_a_token_is_used_even_if_ray_was_imported_before_and_a_second_cluster_works() -> None:
-    succeeds("""
-import ray
-for _ in range(2):
-    connect(cpus=1, env={})
-    assert ray.get(ray.remote(lambda: os.environ["RAY_AUTH_MODE"]).remote()) == "token"
-    disconnect()
-""")
-
-
-def test_the_callers_handler_of_sigterm_stays() -> None:
-    succeeds("""
-import signal
-before = signal.getsignal(signal.SIGTERM)
-connect(cpus=1, env={})
-assert signal.getsignal(signal.SIGTERM) == before
-disconnect()
-""")
 
 
 def test_a_cluster_of_the_callers_own_is_used_and_left_running() -> None:

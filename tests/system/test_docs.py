@@ -34,8 +34,9 @@ class Readers:
     it.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, prefect: dict[str, str]) -> None:
         self._root = root
+        self._prefect = prefect
         self._readers: dict[str, Reader] = {}
         self._pages = {page.name: page for page in pages()}
         self.followed: set[str] = set()
@@ -53,7 +54,11 @@ class Readers:
             reader = Reader.at(folder)
         self._readers[page.name] = reader
         self.followed.add(page.name)
+        own = reader.environment
+        if page.name not in AT_NIGHT and "Prefect" not in page.path.read_text():
+            reader.environment = {**own, **self._prefect}
         reader.follow(page)
+        reader.environment = own
 
     def leave(self) -> None:
         """Ends what is left of all of them."""
@@ -62,8 +67,10 @@ class Readers:
 
 
 @pytest.fixture(scope="module")
-def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
-    found = Readers(tmp_path_factory.mktemp("docs"))
+def readers(
+    tmp_path_factory: pytest.TempPathFactory, prefect_of_session: dict[str, str]
+) -> Iterator[Readers]:
+    found = Readers(tmp_path_factory.mktemp("docs"), prefect_of_session)
     yield found
     found.leave()
 

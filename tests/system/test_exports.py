@@ -65,8 +65,11 @@ class Exported:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exported]:
+def exported(
+    tmp_path_factory: pytest.TempPathFactory, prefect_of_session: dict[str, str]
+) -> Iterator[Exported]:
     with desk_in(tmp_path_factory.mktemp("exports")) as desk:
+        desk.environment |= prefect_of_session
         waits = TRAIN.replace(
             "time.sleep(SECONDS)", "while step == 3 and not Path('go').exists(): time.sleep(0.05)"
         )

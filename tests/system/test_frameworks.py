@@ -81,6 +81,7 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
         assert await_no_process(desk.folder) == []
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_an_estimator_of_scikit_learn_goes_on_as_if_it_had_not_been_killed(desk: Desk) -> None:
     check(pairs(desk, "estimator", ("sklearn",))["sklearn"])
 
@@ -157,6 +158,7 @@ def started(desk: Desk, script: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_search_that_is_killed_and_fitted_again_finds_what_scikit_learn_finds(desk: Desk) -> None:
     (desk.folder / "search.py").write_text(SEARCH)
     process = started(desk, "search.py")

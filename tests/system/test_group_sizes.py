@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import os
 
+import pytest
+
 from tests.system import shares
 from tests.system.conftest import Desk, await_no_process
 from tests.system.grouped import END, event, until, write
 from tests.system.test_main_job import check_whole
+
+pytestmark = pytest.mark.usefixtures("shared_prefect")
 
 
 def test_a_population_exchanges_weights_between_trials_of_one_and_of_two_workers(

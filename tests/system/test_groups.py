@@ -29,6 +29,8 @@ from tests.system.grouped import END, alive, event, events, ranks, scores, until
 from tests.system.test_main_job import check_whole
 from tests.system.test_s3 import Cloud, cloud
 
+pytestmark = pytest.mark.usefixtures("shared_prefect")
+
 X, STEPS, LEASE = 3.0, 40, 8.0
 
 

@@ -7,28 +7,23 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import Desk, await_no_process
+from tests.system.conftest import Desk, await_no_process, running
 from tests.system.test_main_job import check_whole, mlflow, prefect
 
 
 def kill(folder: Path, title: str) -> None:
     """SIGKILL for the process of this experiment whose title begins so, as soon as there is one."""
-    mark, deadline = f"REGROW_TEST_MARK={folder}".encode(), time.monotonic() + 20.0
+    deadline = time.monotonic() + 20.0
     while time.monotonic() < deadline:
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if (entry / "cmdline").read_bytes().startswith(title.encode()) and mark in (
-                        entry / "environ"
-                    ).read_bytes():
-                        os.kill(int(entry.name), signal.SIGKILL)
-                        return
-                except OSError:
-                    continue
+        for process in running(folder, title):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+                return
         time.sleep(0.1)
     raise AssertionError(f"no process {title!r} runs")
 
@@ -68,19 +63,20 @@ def test_a_killed_worker_costs_one_attempt_and_at_most_the_steps_since_the_check
     assert mlflow(desk, doubled) == []
 
 
-@pytest.mark.parametrize("part", ["ray::Coordinator", "ray::Recorder"])
-def test_a_killed_actor_comes_back_by_replay(desk: Desk, part: str) -> None:
+@pytest.mark.usefixtures("shared_prefect")
+def test_killed_actors_come_back_by_replay(desk: Desk) -> None:
     file = desk.write("actor", trials=3, seconds=0.2, max_steps=20)
     process = desk.start("run", file)
-    desk.await_events("actor", "saved", 6, process)
-    kill(desk.folder, part)
+    for saved, part in ((6, "ray::Recorder"), (16, "ray::Coordinator")):
+        desk.await_events("actor", "saved", saved, process)
+        kill(desk.folder, part)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     view = check_whole(desk, "actor", 3)
     assert view["wasted_steps"] == 0
     assert [len(t["attempts"]) for t in view["trials"]] == [1, 1, 1]
     writers = [e["by"] for e in desk.events("actor") if e["event"] == "opened"]
-    assert writers == (["driver", "coordinator"] if part == "ray::Coordinator" else ["driver"])
+    assert writers == ["driver", "coordinator"], "the recorder is no writer of the log"
     recorded = mlflow(desk, "select count(*) from metrics where key = 'score'")
     assert recorded == [(60,)]
     assert await_no_process(desk.folder) == []

@@ -125,13 +125,13 @@ MOMENTS = [
     ("ended", 16),
 ]
 """Events, and the how many of their kind: then the driver is killed. In one process tests/faults
-kills it at each.
+kills it at each; other files of this folder at a proposal's, a decision's and a checkpoint's.
 """
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "moments", [MOMENTS[::3], pytest.param(MOMENTS, marks=pytest.mark.nightly)], ids=["four", "ten"]
+    "moments", [MOMENTS[::7], pytest.param(MOMENTS, marks=pytest.mark.nightly)], ids=["two", "ten"]
 )
 def test_a_driver_killed_at_any_moment_loses_nothing(
     desk: Desk, moments: list[tuple[str, int]]
@@ -172,6 +172,7 @@ def test_a_driver_killed_at_any_moment_loses_nothing(
     assert await_no_process(desk.folder, 90.0) == []
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_the_total_may_be_raised_and_finished_trials_are_left_alone(desk: Desk) -> None:
     file = desk.write("more", trials=2, seconds=0.01)
     desk.run("run", file)
@@ -182,6 +183,7 @@ def test_the_total_may_be_raised_and_finished_trials_are_left_alone(desk: Desk) 
     assert [p for p in desk.points("more") if p["trial"] < 2] == before
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_stop_ends_a_running_experiment_from_another_terminal(desk: Desk) -> None:
     file = desk.write("halt", seconds=0.3, max_steps=100)
     process = desk.start("run", file)

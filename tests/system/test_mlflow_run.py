@@ -106,8 +106,11 @@ class Ended:
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+def ended(
+    tmp_path_factory: pytest.TempPathFactory, prefect_of_session: dict[str, str]
+) -> Iterator[Ended]:
     with desk_in(tmp_path_factory.mktemp("mlflow-run")) as desk:
+        desk.environment |= prefect_of_session
         file = desk.write(
             "auto",
             train=AUTOLOG,
@@ -212,9 +215,10 @@ def test_the_best_model_is_registered_once_with_its_signature(ended: Ended) -> N
 
 
 def test_each_worker_of_a_trial_has_runs_of_its_own_and_its_machines_load_in_the_trials_run(
-    tmp_path: Path,
+    tmp_path: Path, prefect_of_session: dict[str, str]
 ) -> None:
     with desk_in(tmp_path) as desk:
+        desk.environment |= prefect_of_session
         file = desk.write(
             "group",
             train=GROUP,
@@ -360,6 +364,7 @@ def train(trial):
 """
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_server_with_passwords_has_everything_and_the_password_is_nowhere(
     guarded: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,13 +2,14 @@
 repeated.
 """
 
-import os
+import multiprocessing
+import multiprocessing.forkserver
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
@@ -223,42 +224,33 @@ def test_a_write_that_does_not_know_its_parent_is_refused(open_sink: Open) -> No
         open_sink().write([FIRST], cursor=1)
 
 
-RECORDER = """
-import sys
-from dataclasses import replace
-from regrow.infra.mlflow import bulk
-from regrow.infra.mlflow.sink import MlflowSink
-from updates_to_record import FIRST, PARENT, START
-uri, name, last, knows = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "True"
-bulk.knows_this_mlflow = lambda: knows
-sink = MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id="id-" + name)
-cursor = sink.load().cursor or 0
-for n in range(max(cursor - 3, 0), last):
-    begun = replace(FIRST, key=f"trial-{n}", name=f"trial-{n}")
-    last_point = [("accuracy", 0.875, 3, START)]
-    ended = replace(FIRST, key=f"trial-{n - 1}", status="FINISHED", end_ms=START + 9, metrics=last_point)
-    sink.write([PARENT, begun, ended] if n else [PARENT, begun], n + 1)
-    print(n, flush=True)
-"""
+@pytest.fixture(scope="module")
+def recorders() -> Iterator[BaseContext]:
+    """Makes processes of one that has imported MLflow: each would take 2 s of CPU for that."""
+    multiprocessing.set_forkserver_preload(
+        [mlflow_recorded.__name__, "mlflow.store.tracking.sqlalchemy_store"]
+    )
+    yield multiprocessing.get_context("forkserver")
+    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined] # it would stay as long as pytest
 
 
 def test_a_recorder_killed_at_any_moment_leaves_each_run_and_point_once(
-    uri: str, name: str, tmp_path: Path
+    uri: str, name: str, recorders: BaseContext
 ) -> None:
-    (tmp_path / "updates_to_record.py").symlink_to(mlflow_recorded.__file__)
-    command = [sys.executable, "-c", RECORDER, uri, name, "30", str(bulk.knows_this_mlflow())]
     for writes in (4, 9, None):
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(tmp_path)}
-        ) as recorder:
-            assert recorder.stdout is not None
+        end, other = recorders.Pipe(duplex=False)
+        recorder = recorders.Process(  # type: ignore[attr-defined] # of each context
+            target=mlflow_recorded.record, args=(other, uri, name, bulk.knows_this_mlflow())
+        )
+        recorder.start()
+        other.close()
+        with suppress(EOFError):  # it has written all
             for _ in range(writes or 60):
-                if not recorder.stdout.readline():
-                    break
-            if writes:
-                recorder.kill()
-        if not writes:
-            assert recorder.returncode == 0
+                end.recv()
+        if writes:
+            recorder.kill()
+        recorder.join()
+        assert writes or recorder.exitcode == 0
     runs = {run.info.run_name: run for run in runs_of(uri, name)}
     assert set(runs) == {"digits", *(f"trial-{n}" for n in range(30))}
     assert len(runs_of(uri, name)) == 31

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.system.conftest import Desk, await_no_process
+from tests.system.conftest import Desk, await_no_process, running
 from tests.system.test_main_job import check_whole
+
+pytestmark = pytest.mark.usefixtures("shared_prefect")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SYNCHRONOUS = {"mode": "synchronous", "hidden": 64, "lr": 0.1, "momentum": 0.8, "gradients": 400}
@@ -99,20 +101,7 @@ def small(desk: Desk, name: str, points: list[dict[str, Any]]) -> Path:
 
 def processes(desk: Desk, *titles: str) -> set[int]:
     """The processes of this desk whose titles begin so."""
-    mark, begins, found = (
-        f"REGROW_TEST_MARK={desk.folder}".encode(),
-        tuple(title.encode() for title in titles),
-        set(),
-    )
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if (entry / "cmdline").read_bytes().startswith(begins) and mark in (
-                entry / "environ"
-            ).read_bytes():
-                found.add(int(entry.name))
-        except OSError:
-            continue
-    return found
+    return {process for title in titles for process in running(desk.folder, title)}
 
 
 Rows = dict[int, dict[str, float]]

@@ -5,22 +5,19 @@ loses not one step.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.system import grouped
-from tests.system.conftest import Desk, await_no_process
-from tests.system.hosts import RayCluster
+from tests.system.conftest import Desk, await_no_process, running
+from tests.system.hosts import RayCluster, ray_cluster
 from tests.system.test_main_job import check_whole, prefect
 from tests.unit.metadata_service import ACTION, INSTANCE_ACTION, Service, serving
 
@@ -55,37 +52,20 @@ class TwoNodes:
 @pytest.fixture
 def two_nodes(desk: Desk) -> Iterator[TwoNodes]:
     """Experiments of `desk` run on the two nodes; their driver is on a third one without slots."""
-    temporary = Path(tempfile.mkdtemp(prefix="rg", dir="/tmp"))  # Ray's sockets need a short path
-    ray_cluster, clouds = RayCluster.at(temporary, desk.environment), {}
+    clouds = {}
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        stack.callback(ray_cluster.kill)
-        ray_cluster.start("head", address="127.0.0.1", cpus=0)
+        cluster = stack.enter_context(ray_cluster(desk.environment))
+        cluster.start("head", address="127.0.0.1", cpus=0)
         for name in ("b", "c"):
             stack.enter_context(serving(cloud := Service()))
             its_own = {
                 "REGROW_CLOUD": "aws",
                 "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{cloud.address}",
             }
-            ray_cluster.start(name, address="127.0.0.1", cpus=1, environment=its_own)
-            clouds[ray_cluster.nodes[name]] = cloud
-        desk.environment |= ray_cluster.environment
-        yield TwoNodes(cluster=ray_cluster, clouds=clouds)
-
-
-def process_of(desk: Desk, title: str) -> int:
-    """The process of this experiment whose title begins so."""
-    mark = f"REGROW_TEST_MARK={desk.folder}".encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "cmdline").read_bytes().startswith(title.encode()) and mark in (
-                    entry / "environ"
-                ).read_bytes():
-                    return int(entry.name)
-            except OSError:
-                continue
-    raise AssertionError(f"no process {title!r} runs")
+            cluster.start(name, address="127.0.0.1", cpus=1, environment=its_own)
+            clouds[cluster.nodes[name]] = cloud
+        desk.environment |= cluster.environment
+        yield TwoNodes(cluster=cluster, clouds=clouds)
 
 
 def begin(
@@ -153,7 +133,8 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_at_the_next_st
     desk: Desk,
 ) -> None:
     process = begin(desk, "term", 2, infrastructure=1, REGROW_CLOUD="none")
-    os.kill(process_of(desk, "ray::trial-0000"), signal.SIGTERM)
+    (worker,) = running(desk.folder, "ray::trial-0000")
+    os.kill(worker, signal.SIGTERM)
     release(desk, "term", process)
     view = check_left_in_time(desk, "term", 2, [0], "infrastructure")  # its node stays
     assert "SIGTERM" in view["trials"][0]["attempts"][0]["reason"]
@@ -194,6 +175,7 @@ def test_a_drained_node_is_left_by_its_trials(desk: Desk, two_nodes: TwoNodes) -
     assert node_of(desk, "drain", 0, 2) != doomed
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_node_that_the_cloud_takes_back_is_left_and_gets_nothing_more(
     desk: Desk, two_nodes: TwoNodes
 ) -> None:
@@ -227,6 +209,7 @@ def step_by_step(
     return grouped.wait(process, ended, "the end of an attempt that was told to leave")[0]
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_what_one_rank_hears_of_its_end_all_obey_and_they_go_on_with_as_many_as_there_is_room_for(
     desk: Desk, two_nodes: TwoNodes
 ) -> None:

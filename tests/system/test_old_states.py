@@ -17,6 +17,8 @@ from tests.data import STATES, unpack
 from tests.system.conftest import Desk, await_no_process
 from tests.system.test_main_job import check_whole, mlflow
 
+pytestmark = pytest.mark.usefixtures("shared_prefect")
+
 
 @pytest.fixture(params=sorted(STATES))
 def old(request: pytest.FixtureRequest, desk: Desk) -> Desk:

@@ -20,6 +20,8 @@ from regrow.infra.state.places import Places
 from regrow.search.events import Suggested
 from tests.system.conftest import Desk
 
+pytestmark = pytest.mark.usefixtures("shared_prefect")
+
 SCRIPT = """
 import sys, time
 

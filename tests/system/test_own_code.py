@@ -4,15 +4,14 @@ cluster is.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.system.conftest import Desk, await_no_process
-from tests.system.hosts import RayCluster
+from tests.system.hosts import RayCluster, ray_cluster
+
+pytestmark = pytest.mark.usefixtures("shared_prefect")
 
 BESIDE = """
 import os
@@ -55,14 +54,9 @@ def train(trial):
 @pytest.fixture
 def cluster(desk: Desk) -> Iterator[RayCluster]:
     """A cluster of the user's own, with a head of two CPUs."""
-    temporary = Path(tempfile.mkdtemp(prefix="rg", dir="/tmp"))  # Ray's sockets need a short path
-    made = RayCluster.at(temporary, desk.environment)
-    try:
+    with ray_cluster(desk.environment) as made:
         made.start("head", address="127.0.0.1", cpus=2)
         yield made
-    finally:
-        made.kill()
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def run_it(desk: Desk, **environment: str) -> float:

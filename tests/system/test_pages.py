@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -21,7 +18,7 @@ from playwright.sync_api import Page, expect
 from regrow.show.figures import KINDS
 from tests.system.browser import SCREENSHOTS, empty_page
 from tests.system.conftest import Desk, desk_in
-from tests.system.hosts import RayCluster, await_
+from tests.system.hosts import await_, ray_cluster
 from tests.system.test_report_page import Reader
 
 PLOTS = """
@@ -77,12 +74,9 @@ def saved_on(desk: Desk, node_id: str) -> bool:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    temporary = Path(tempfile.mkdtemp(prefix="rg", dir="/tmp"))  # Ray's sockets need a short path
     with ExitStack() as stack:
         desk = stack.enter_context(desk_in(tmp_path_factory.mktemp("pages")))
-        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        cluster = RayCluster.at(temporary, desk.environment)
-        stack.callback(cluster.kill)
+        cluster = stack.enter_context(ray_cluster(desk.environment))
         cluster.start("head", address="127.0.0.1", cpus=0)
         for name in ("b", "c"):
             cluster.start(name, address="127.0.0.1", cpus=1)

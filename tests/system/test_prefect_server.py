@@ -103,23 +103,24 @@ def schema(database: Path) -> list[tuple[str, ...]]:
         return [*rows, *connection.execute("select * from alembic_version").fetchall()]
 
 
-def test_an_embedded_server_answers_on_loopback_and_is_gone_after_use(tmp_path: Path) -> None:
-    with prefect_server(tmp_path / "home") as server:
-        assert server.embedded
-        assert server.api_url.startswith("http://127.0.0.1:")
-        assert answers(server.api_url)
-        with asked(server, "/") as page:
+def test_an_embedded_server_is_on_loopback_and_quiet_gone_after_use_and_the_same_again(
+    tmp_path: Path,
+) -> None:
+    with prefect_server(tmp_path / "home") as first:
+        assert first.embedded
+        assert first.api_url.startswith("http://127.0.0.1:")
+        assert answers(first.api_url)
+        with asked(first, "/") as page:
             assert b"<title>Prefect" in page.read()
         pid = server_pid(tmp_path / "home")
+        environment = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        assert {"DO_NOT_TRACK=1", "PREFECT_SERVER_ANALYTICS_ENABLED=false"} <= set(environment)
+        assert first.environment()["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] == "false"
+        asked(first, "/api/flows/", name="kept").close()
         started = time.monotonic()
     assert time.monotonic() - started < 2.0
     assert not Path(f"/proc/{pid}").exists()
-
-
-def test_what_was_recorded_is_there_again_on_the_same_port(tmp_path: Path) -> None:
-    with prefect_server(tmp_path) as first:
-        asked(first, "/api/flows/", name="kept").close()
-    with prefect_server(tmp_path) as second, asked(second, "/api/flows/name/kept"):
+    with prefect_server(tmp_path / "home") as second, asked(second, "/api/flows/name/kept"):
         assert second.api_url == first.api_url
 
 
@@ -169,14 +170,17 @@ def test_processes_of_one_folder_share_a_server_that_outlives_the_one_that_start
         wait_until_gone(pid, 2.0)
 
 
-def test_leaving_does_not_wait_for_or_end_a_server_that_others_use(tmp_path: Path) -> None:
-    with user(tmp_path) as (_, url):
+def test_leaving_does_not_wait_for_a_server_that_others_use_and_it_ends_when_the_last_is_killed(
+    tmp_path: Path,
+) -> None:
+    with user(tmp_path) as (last, url):
         with prefect_server(tmp_path):
             started = time.monotonic()
         assert time.monotonic() - started < 1.0
         assert answers(url)
         pid = server_pid(tmp_path)
-    wait_until_gone(pid)
+        last.send_signal(signal.SIGKILL)
+        wait_until_gone(pid)
 
 
 def test_many_processes_that_start_at_once_share_one_server(tmp_path: Path) -> None:
@@ -192,13 +196,6 @@ def test_many_processes_that_start_at_once_share_one_server(tmp_path: Path) -> N
     assert len(urls) == 1
     assert all(process.returncode == 0 for process in users)
     wait_until_gone(pid)
-
-
-def test_nothing_stays_behind_after_the_driver_was_killed(tmp_path: Path) -> None:
-    with user(tmp_path) as (process, _):
-        pid = server_pid(tmp_path)
-        process.send_signal(signal.SIGKILL)
-        wait_until_gone(pid)
 
 
 def test_nothing_stays_behind_after_the_driver_was_killed_while_the_server_started(
@@ -255,13 +252,6 @@ def test_a_given_port_is_used_and_a_taken_one_is_refused(tmp_path: Path) -> None
         assert f":{port}/" in server.api_url
         with pytest.raises(UserError, match=f"already runs on port {port}, not {port + 1}"):
             begin(tmp_path, port=port + 1)
-
-
-def test_the_servers_processes_do_not_phone_home(tmp_path: Path) -> None:
-    with prefect_server(tmp_path) as server:
-        environment = Path(f"/proc/{server_pid(tmp_path)}/environ").read_text().split("\0")
-        assert {"DO_NOT_TRACK=1", "PREFECT_SERVER_ANALYTICS_ENABLED=false"} <= set(environment)
-        assert server.environment()["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] == "false"
 
 
 class Answering(BaseHTTPRequestHandler):

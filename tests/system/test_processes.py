@@ -6,7 +6,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.system.conftest import Desk, await_no_process
+
+pytestmark = pytest.mark.usefixtures("shared_prefect")
 
 EVERY_WAY = """
 import logging, multiprocessing as mp, os, signal, subprocess, sys, threading, time

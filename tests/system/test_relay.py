@@ -7,9 +7,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.system.conftest import Desk
 from tests.system.test_losses import kill
 from tests.system.test_main_job import check_whole
+
+pytestmark = pytest.mark.usefixtures("shared_prefect")
 
 SLOW = """
 import time

@@ -22,8 +22,11 @@ FAILED = "3 of 3 trials failed: NameError: name 'factr' is not defined; after me
 
 def test_after_a_mended_mistake_failed_trials_go_on_as_further_attempts(desk: Desk) -> None:
     file = desk.write("typo", train=TYPO, trials=3, max_steps=4, checkpoint={"every_steps": 1})
-    said = desk.run("run", file, expect=1).stdout.splitlines()
-    assert said[-1] == FAILED
+    printed = desk.run("run", file, expect=1).stdout
+    assert "\nNameError: name 'factr' is not defined\n3 trials failed the same way: " in printed
+    assert "typo failed: 3 of 3 trials (3 failed)" in printed
+    assert printed.splitlines()[-1] == FAILED
+    assert desk.show("typo")["status"] == "failed"
     assert desk.run("show", "typo").stdout.count(FAILED) == 1
 
     (desk.folder / "work.py").write_text(TYPO.replace("factr", "1.0"))

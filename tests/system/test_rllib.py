@@ -27,13 +27,14 @@ from regrow.search.events import Row
 from regrow.search.spec import RLlib, Spec
 from regrow.search.spec.parts import Children
 from regrow.tasks.checkpoint import saving
-from tests.system.agents import MIDDLING, RUNNER, SMALL, experiment, workers
-from tests.system.conftest import Desk, await_no_process, processes_of
+from tests.system.agents import MIDDLING, RUNNER, SMALL, experiment
+from tests.system.conftest import Desk, await_no_process, running
 
 pytest.importorskip("gymnasium", reason="regrow[rl] is not installed")
 pytest.importorskip("torch")
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_ppo_with_an_env_runner_that_is_killed_goes_on_exactly(desk: Desk) -> None:
     own = {
         "algorithm": "PPO",
@@ -45,7 +46,7 @@ def test_a_ppo_with_an_env_runner_that_is_killed_goes_on_exactly(desk: Desk) -> 
     file = experiment(desk, "ppo", rllib=own, space=space, max_steps=8)
     process = desk.start("run", file)
     desk.await_events("ppo", "saved", 2, process)
-    (runner,), (trial,) = workers(desk, RUNNER), workers(desk, "ray::trial-0000")
+    (runner,), (trial,) = running(desk.folder, RUNNER), running(desk.folder, "ray::trial-0000")
     os.kill(trial, signal.SIGKILL)
     out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
@@ -90,7 +91,7 @@ def test_a_configuration_of_ones_own_is_tried(desk: Desk) -> None:
     again = out.partition("once more")[2]
     assert "env_steps 200" in again
     assert "iterations 2" in again
-    assert processes_of(desk.folder) == []
+    assert running(desk.folder) == {}
 
 
 @pytest.fixture(scope="module")
@@ -371,10 +372,10 @@ def test_a_lost_env_runner_costs_no_step(desk: Desk) -> None:
         max_steps=8,
     )
     process = desk.start("run", file)
-    killed = []
+    killed: list[int] = []
     for after in (2, 5):
         desk.await_events("runner", "saved", after, process)
-        killed += workers(desk, RUNNER)
+        killed += running(desk.folder, RUNNER)
         os.kill(killed[-1], signal.SIGKILL)
     out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
@@ -399,7 +400,7 @@ def test_what_learns_from_records_goes_on_exactly_after_a_kill(desk: Desk) -> No
     )
     process = desk.start("run", file)
     desk.await_events("bc", "saved", 2, process)
-    (trial,) = workers(desk, "ray::trial-0000")
+    (trial,) = running(desk.folder, "ray::trial-0000")
     os.kill(trial, signal.SIGKILL)
     out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
@@ -483,7 +484,7 @@ def test_ppo_learns_to_hold_the_pole_though_it_is_killed(desk: Desk) -> None:
     )
     process = desk.start("run", file)
     desk.await_events("pole", "saved", 5, process)
-    (trial,) = workers(desk, "ray::trial-0000")
+    (trial,) = running(desk.folder, "ray::trial-0000")
     os.kill(trial, signal.SIGKILL)
     out, _ = process.communicate(timeout=600)
     assert process.returncode == 0, out

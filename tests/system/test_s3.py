@@ -133,6 +133,7 @@ def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_
     assert not (there.folder / ".regrow").exists()
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_the_specification_and_python_name_the_bucket_as_well(sky: Cloud) -> None:
     state = sky.environment.pop("REGROW_STATE")
     sky.run("run", sky.write("named", trials=1, max_steps=1, state=f"{state}/sub"))
@@ -156,6 +157,7 @@ def test_the_specification_and_python_name_the_bucket_as_well(sky: Cloud) -> Non
     assert "1 of 1" in sky.run("show", "api", "--state", state).stdout
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_stop_ends_an_experiment_in_the_bucket(sky: Cloud) -> None:
     process = sky.start("run", sky.write("halt", seconds=0.3, max_steps=100))
     sky.await_events("halt", "reported", 2, process)

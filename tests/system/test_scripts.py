@@ -9,9 +9,13 @@ import signal
 import time
 from pathlib import Path
 
-from tests.system.conftest import Desk, await_no_process
+import pytest
+
+from tests.system.conftest import Desk, await_no_process, running
 from tests.system.test_losses import kill
 from tests.system.test_main_job import check_whole
+
+pytestmark = pytest.mark.usefixtures("shared_prefect")
 
 SCRIPT = """
 import argparse, json, os, subprocess, time
@@ -39,19 +43,11 @@ while state["epoch"] < args.epochs:
 
 def script_of(desk: Desk, trial: int) -> int:
     """The process of a trial's script, once it runs."""
-    marks = {f"REGROW_TEST_MARK={desk.folder}".encode(), f"REGROW_TRIAL={trial}".encode()}
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and marks <= {
-                    *(entry / "environ").read_bytes().split(b"\0")
-                }:
-                    words = (entry / "cmdline").read_bytes().split(b"\0")
-                    if words[1:2] == [b"train.py"]:
-                        return int(entry.name)
-            except OSError:
-                continue
+        for process, words in running(desk.folder, "", f"REGROW_TRIAL={trial}").items():
+            if words[1:2] == ["train.py"]:
+                return process
         time.sleep(0.05)
     raise AssertionError(f"no script of trial {trial} runs")
 

@@ -21,6 +21,8 @@ from regrow.tasks.checkpoint import saving
 from regrow.testing import decisions
 from tests.system.conftest import Desk, await_no_process
 
+pytestmark = pytest.mark.usefixtures("shared_prefect")
+
 TRAIN = """
 import json, math, time
 

@@ -25,7 +25,7 @@ from tests.system.answered import CLIENTS, MODELS, Load, Server
 from tests.system.conftest import Desk, await_no_process, desk_in
 from tests.unit.kept import Kept
 
-REQUESTS = 10_000
+REQUESTS = 3_000
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def server(desk: Desk, kept: Kept) -> Server:
 
 @pytest.fixture(scope="module")
 def loaded(server: Server, kept: Kept) -> Load:
-    """What became of 10,000 requests and more, while the model was switched twice and two broken
+    """What became of 3,000 requests and more, while the model was switched twice and two broken
     ones came.
     """
     load = Load(server)

@@ -23,7 +23,7 @@ from regrow.infra.mlflow.updates import RunUpdate
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.home import read_record
 from regrow.infra.state import passwords
-from tests.system.conftest import TRAIN, Desk, await_no_process
+from tests.system.conftest import TRAIN, Desk, await_no_process, running
 from tests.system.test_losses import kill
 from tests.system.test_main_job import check_whole, mlflow, prefect
 
@@ -50,19 +50,19 @@ def making(folder: Path) -> int:
         return -1
 
 
-@pytest.mark.parametrize("size", [0, 150_000, 500_000])
-def test_a_kill_while_mlflow_creates_its_file_leaves_nothing_that_the_next_start_trips_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+def test_kills_while_mlflow_creates_its_file_leave_nothing_that_the_next_start_trips_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "services"
     folder.mkdir()
     uri = f"sqlite:///{folder / 'mlflow.db'}"
-    victim = subprocess.Popen([sys.executable, "-c", SINK, uri], stderr=subprocess.DEVNULL)
-    await_that(lambda: making(folder) >= size or victim.poll() is not None)
-    assert victim.poll() is None
-    victim.send_signal(signal.SIGKILL)
-    victim.wait()
+    for size in (0, 150_000, 500_000):  # each start after the kill of the one before
+        victim = subprocess.Popen([sys.executable, "-c", SINK, uri], stderr=subprocess.DEVNULL)
+        await_that(lambda: making(folder) >= size or victim.poll() is not None)  # noqa: B023
+        assert victim.poll() is None
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
     sink = MlflowSink(
         tracking_uri=uri,
         experiment_name="cut",
@@ -86,24 +86,14 @@ def test_a_kill_while_mlflow_creates_its_file_leaves_nothing_that_the_next_start
 
 def find(desk: Desk, *parts: str) -> list[int]:
     """Processes of this test whose command line contains one of the parts."""
-    mark = f"REGROW_TEST_MARK={desk.folder}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (
-                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                )
-                if any(part in line for part in parts) and mark in (
-                    entry / "environ"
-                ).read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+    return [
+        process
+        for process, words in running(desk.folder).items()
+        if any(part in " ".join(words) for part in parts)
+    ]
 
 
-def kill_all(desk: Desk, *parts: str) -> None:
+def kill_each(desk: Desk, *parts: str) -> None:
     pids = find(desk, *parts)
     assert pids, parts
     for pid in pids:
@@ -118,7 +108,7 @@ def test_an_embedded_prefect_server_that_is_killed_comes_back_and_misses_nothing
     for ended in (1, 3):
         desk.await_events("away", "ended", ended, process)
         await_that(lambda: bool(find(desk, "regrow.infra.prefect.process")))
-        kill_all(desk, "regrow.infra.prefect.process")
+        kill_each(desk, "regrow.infra.prefect.process")
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     view = check_whole(desk, "away", 6)
@@ -234,7 +224,7 @@ def test_a_lost_local_cluster_is_brought_back_by_a_retry_of_the_flow_run(
     process = desk.start("run", file)
     desk.await_events("grow", "ended", 1, process)
     before = [e["trial"] for e in desk.events("grow") if e["event"] == "ended"]
-    kill_all(desk, *parts)
+    kill_each(desk, *parts)
     desk.await_events("grow", "opened", 2, process)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
@@ -407,7 +397,7 @@ def test_a_users_own_cluster_that_was_lost_is_waited_for(desk: Desk) -> None:
     start_head(desk, port)
     process = desk.start("run", file, RAY_ADDRESS=f"127.0.0.1:{port}")
     desk.await_events("head", "ended", 1, process)
-    kill_all(desk, *CLUSTER)
+    kill_each(desk, *CLUSTER)
     assert process.stdout is not None
     said = ""
     while "waiting up to" not in said:

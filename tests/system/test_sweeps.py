@@ -16,6 +16,8 @@ from tests.system.reader import ROOT, read
 from tests.system.test_losses import kill
 from tests.system.test_scripts import script_of
 
+pytestmark = pytest.mark.usefixtures("shared_prefect")
+
 SWEEP = """
 program: train.py
 method: grid

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -36,6 +37,7 @@ from regrow.infra.ray.cluster import connect, disconnect
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers can't import a test module
 
 plain = task(persist_result=False, cache_policy=NO_CACHE)
+EVER = datetime.min.replace(tzinfo=UTC)
 on_ray: Any = OffloadTaskRunner  # Prefect's overloads want a runner of futures of any kind
 
 
@@ -70,7 +72,7 @@ def ended(client: SyncPrefectClient, *ids: UUID) -> list[TaskRun]:
     """The task runs of one flow run once the server shows them as ended."""
     flow_run_id = known(client, ids[0]).flow_run_id
     assert flow_run_id is not None
-    assert settle(client, flow_run_id, ids) == set()
+    assert settle(client, flow_run_id, dict.fromkeys(ids, EVER)) == set()
     return [client.read_task_run(task_run_id) for task_run_id in ids]
 
 
@@ -283,7 +285,24 @@ def test_runs_that_the_flow_does_not_wait_for_are_told_as_crashed(
 
 def test_settle_returns_in_time_what_the_server_does_not_know(client: SyncPrefectClient) -> None:
     missing = uuid4()
-    assert settle(client, uuid4(), [missing], seconds=0.3) == {missing}
+    assert settle(client, uuid4(), {missing: EVER}, seconds=0.3) == {missing}
+
+
+def test_settle_waits_for_the_end_of_this_session_where_a_former_one_had_ended_too(
+    client: SyncPrefectClient,
+) -> None:
+    @flow(task_runner=on_ray())
+    def once() -> UUID:
+        future = fails.submit()
+        future.wait()
+        return future.task_run_id
+
+    (run,) = ended(client, once())
+    assert run.flow_run_id is not None
+    again: State[Any] = Completed(message="tried again")
+    assert settle(client, run.flow_run_id, {run.id: again.timestamp}, seconds=0.3) == {run.id}
+    client.set_task_run_state(run.id, again, force=True)
+    assert settle(client, run.flow_run_id, {run.id: again.timestamp}) == set()
 
 
 def test_the_server_is_told_of_the_ends_that_it_missed_and_of_runs_that_it_never_heard_of(

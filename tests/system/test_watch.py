@@ -19,9 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import TRAIN, Desk, await_no_process
+from tests.system.conftest import TRAIN, Desk, await_no_process, running
 
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
+    pytest.mark.usefixtures("shared_prefect"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +84,11 @@ def terminals(desk: Desk, tmp_path: Path) -> Iterator[Terminals]:
 
 def driver(folder: Path) -> int:
     """The process that runs the experiment from this folder."""
-    mark = f"REGROW_TEST_MARK={folder}".encode()
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if words[1:3] == [b"-m", b"regrow"] and words[3] in (b"run", b"resume"):
-                    return int(entry.name)
-        except OSError:
-            continue
-    raise AssertionError("nobody runs the experiment")
+    return next(
+        process
+        for process, words in running(folder).items()
+        if words[1:3] == ["-m", "regrow"] and words[3] in ("run", "resume")
+    )
 
 
 def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(

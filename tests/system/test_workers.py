@@ -5,10 +5,17 @@ it.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.system.conftest import Desk
+import pytest
+
+from tests.system.conftest import Desk, desk_in
 from tests.system.test_main_job import prefect
 
 TRAIN = """
@@ -46,41 +53,68 @@ def ray_processes(mark: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_no_worker_has_anything_of_prefect(desk: Desk) -> None:
-    file = desk.write(
-        "apart", train=TRAIN.replace("FOLDER", str(desk.folder)), trials=2, max_steps=2
-    )
-    process = desk.start("run", file, PREFECT_API_KEY="pnu_secret")
-    seen = [desk.folder / f"seen-{number}.json" for number in range(2)]
-    while not all(path.exists() and path.read_text() for path in seen):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    processes = ray_processes(desk.folder)
-    assert any(" ray::trial-0000" in name for name in processes), list(processes)
-    assert any(" ray::Coordinator" in name for name in processes), list(processes)
-    for name, environment in processes.items():
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """What was seen of an experiment of two trials, of which both ran at once."""
+
+    processes: dict[str, dict[str, str]]
+    """See `ray_processes`."""
+    imported: set[str]
+    """Modules that the driver has imported."""
+    workers: list[dict[str, Any]]
+    """What the trials have seen of their workers."""
+
+
+@pytest.fixture(scope="module")
+def looked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looked]:
+    with desk_in(tmp_path_factory.mktemp("workers")) as desk:
+        train = TRAIN.replace("FOLDER", str(desk.folder))
+        file = desk.write("apart", train=train, trials=2, max_steps=2)
+        given = {"PREFECT_API_KEY": "pnu_secret", "PYTHONPROFILEIMPORTTIME": "1"}
+        with (desk.folder / "stderr").open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "regrow", "run", file],
+                cwd=desk.folder,
+                env={**desk.environment, **given},
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                process_group=0,
+            )
+        desk.started.append(process)
+        seen = [desk.folder / f"seen-{number}.json" for number in range(2)]
+        while not all(path.exists() and path.read_text() for path in seen):
+            assert process.poll() is None, (desk.folder / "stderr").read_text()
+            time.sleep(0.05)
+        processes = ray_processes(desk.folder)
+        (desk.folder / "go").touch()
+        assert process.wait(timeout=120) == 0
+        lines = (desk.folder / "stderr").read_text().splitlines()
+        yield Looked(
+            processes=processes,
+            imported={
+                line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")
+            },
+            workers=[json.loads(path.read_text()) for path in seen],
+        )
+
+
+def test_no_worker_has_anything_of_prefect(looked: Looked) -> None:
+    assert any(" ray::trial-0000" in name for name in looked.processes), list(looked.processes)
+    assert any(" ray::Coordinator" in name for name in looked.processes), list(looked.processes)
+    for name, environment in looked.processes.items():
         assert [variable for variable in environment if variable.startswith("PREFECT_")] == [], name
-    (desk.folder / "go").touch()
-    process.communicate(timeout=120)
-    assert process.returncode == 0
-    for path in seen:
-        found = json.loads(path.read_text())
+    for found in looked.workers:
         assert (found["prefect"], found["names"]) == (False, [])
 
 
-def test_a_plain_run_imports_no_application_and_no_integration(desk: Desk) -> None:
-    file = desk.write(
-        "plain", train=TRAIN.replace("FOLDER", str(desk.folder)), trials=1, max_steps=1
-    )
-    (desk.folder / "go").touch()
-    done = desk.run("run", file, PYTHONPROFILEIMPORTTIME="1")
-    said = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
-    driver = {line.rpartition("|")[2].strip() for line in said}
-    worker = set(json.loads((desk.folder / "seen-0.json").read_text())["loaded"])
-    assert "regrow.flows.launch" in driver
-    assert "regrow.tasks.attempt.attempt" in worker
+def test_a_plain_run_imports_no_application_and_no_integration(looked: Looked) -> None:
+    imported = looked.imported.union(*(found["loaded"] for found in looked.workers))
+    assert "regrow.flows.launch" in looked.imported
+    assert all("regrow.tasks.attempt.attempt" in found["loaded"] for found in looked.workers)
     extra = ("regrow.apps.", "regrow.integrations.", "ray.rllib", "ray.tune", "wandb", "torch")
-    assert sorted(name for name in driver | worker if name.startswith(extra)) == []
+    assert sorted(name for name in imported if name.startswith(extra)) == []
 
 
 def test_hundreds_of_short_trials_are_all_there(desk: Desk) -> None:

@@ -1,0 +1,77 @@
+"""Faults of the user's module that are found before a trial starts: the user's own frame, and one
+line that names the key.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regrow.flows.checks import check_trainable, precheck
+from regrow.search.errors import SpecError
+from regrow.search.spec import Spec
+from regrow.tasks.errors import UserCodeError
+
+
+@pytest.fixture(autouse=True)
+def _imports_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("refused", None)
+
+
+def specified(folder: Path, code: str) -> Spec:
+    (folder / "refused.py").write_text(code)
+    return Spec.parse(
+        {
+            "name": "x",
+            "trainable": "refused.py:train",
+            "working_dir": str(folder),
+            "space": {"x": {"uniform": [0, 1]}},
+            "metric": "score",
+            "mode": "max",
+            "trials": 1,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "trace", "said"),
+    [
+        (
+            "import nosuch\ndef train(trial): pass\n",
+            "ModuleNotFoundError: No module named 'nosuch'",
+            "cannot be imported: ModuleNotFoundError: No module named 'nosuch'",
+        ),
+        (
+            "import sys\nsys.exit()\ntrain = 1",
+            "SystemExit",
+            'cannot be imported: SystemExit; put what is to run only as a script below `if __name__ == "__main__":`',
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_refused_with_the_users_own_frame(
+    tmp_path: Path, code: str, trace: str, said: str
+) -> None:
+    with pytest.raises(UserCodeError) as told:
+        check_trainable(specified(tmp_path, code))
+    assert str(told.value) == f'trainable: "refused.py:train": {said}'
+    *before, last = told.value.trace.splitlines()
+    assert last == trace
+    assert sum(line.startswith("  File ") for line in before) == 1
+    assert not any("regrow" in line.replace(str(tmp_path), "") for line in before)
+
+
+def test_what_is_no_function_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        SpecError, match=r"is an int, not a function or a class; name one of these$"
+    ):
+        check_trainable(specified(tmp_path, "train = 1\n"))
+
+
+def test_an_error_of_syntax_is_found_without_an_import(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match=r"SyntaxError: invalid syntax \(refused.py, line 1\)$"):
+        precheck(specified(tmp_path, "def train(:\n"))
