@@ -43,7 +43,6 @@ what it serves.
 class Prepared:
     """An experiment that can be run."""
 
-    places: Places
     spec: Spec
     store: Store
     trials: int | None
@@ -217,7 +216,6 @@ def prepare(
     over, failed = _standing(store, name, log, total, retry_failed=retry_failed)
     more = (trials is not None and trials != total) or bool(failed)
     return Prepared(
-        places=places,
         spec=current,
         store=store,
         trials=trials,
@@ -235,7 +233,6 @@ def _new(
     """Return an experiment that has no log yet. Raises SpecError."""
     new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
     return Prepared(
-        places=places,
         spec=new.resolved,
         store=store,
         trials=None,
