@@ -370,6 +370,7 @@ class _Program:
             while (end := buffer.find(b"\n")) >= 0:
                 line = bytes(buffer[:end])
                 del buffer[: end + 1]
+                # Not by msgspec, which refuses a metric that is NaN.
                 self._report(json.loads(line), saved=True)
                 with suppress(OSError):
                     connection.sendall(b"ok\n")
