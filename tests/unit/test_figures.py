@@ -17,6 +17,7 @@ from PIL import Image
 
 from regrow.search.history import History
 from regrow.show.figures import KINDS, figure, learning_curves
+from regrow.show.figures.look import SYMBOLS
 from regrow.show.report import pictures
 from tests.unit.figured import KINDS_OF_HISTORIES, made_by, run, score
 from tests.unit.told import rows_of
@@ -121,6 +122,10 @@ def test_pictures_are_there_exactly_where_the_figures_are(
         image = Image.open(io.BytesIO(picture))
         assert image.size == (1600, 900)
         assert len(image.getcolors(2**24) or []) > 20, "an empty picture"
+
+
+def test_each_mark_of_a_figure_is_one_of_a_picture() -> None:
+    assert {symbol.removesuffix("-open") for symbol in SYMBOLS.values()} == pictures.MARKERS.keys()
 
 
 def test_pictures_can_be_made_by_several_threads(histories: dict[str, History]) -> None:

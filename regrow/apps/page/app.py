@@ -41,8 +41,8 @@ from regrow.infra.state.places import Places
 from regrow.search.lifecycle import TrialState
 from regrow.show.figures import KINDS, listed
 from regrow.show.report import report
+from regrow.show.web import as_yaml, moment, templates
 from regrow.show.web import asset as shared_asset
-from regrow.show.web import moment, templates
 from regrow.tasks.errors import RegrowError
 
 HOOKS = "/hooks/"
@@ -203,7 +203,7 @@ class Pages:
                 poll=POLL_SECONDS[summary.status != "running"],
                 name=name,
                 trial=found,
-                config=views.written(found["config"]),
+                config=as_yaml(found["config"]),
                 metric=fold.history.objective.name,
                 ranked=fold.history.spec.resources.ranked,
             )

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-import yaml
-
 from regrow.apps.page import pictures
 from regrow.apps.page.experiment_state import ExperimentState, Summary, differing_keys, status
 from regrow.apps.page.links import Links, Scheduled
@@ -20,7 +18,7 @@ from regrow.show.live.incidents import Absence, Loss
 from regrow.show.report.report import duration, tiles
 from regrow.show.views import summaries
 from regrow.show.views.comparison import best_configuration, compare, differing, leading
-from regrow.show.web import moment
+from regrow.show.web import as_yaml, moment
 from regrow.tasks.output.traces import one_line
 
 PER_PAGE = 100
@@ -116,15 +114,10 @@ def experiment(
         "said": said(fold),
         "decisions": decisions(fold),
         "schedule": schedulers.kind(history.spec.schedule).layout,
-        "config": None if view is None else written(view["config"]),
+        "config": None if view is None else as_yaml(view["config"]),
         "best_trial": view,
         "specification": published_spec(history.spec.to_json()).decode().rstrip("\n"),
     }
-
-
-def written(config: dict[str, Any]) -> str:
-    """Return a configuration as YAML to paste."""
-    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100).rstrip("\n")
 
 
 def said(fold: ExperimentState) -> list[dict[str, Any]]:

@@ -121,7 +121,7 @@ def curves(history: History, found: Sorted) -> Iterator[Table]:
                 else trial.attempts[attempt - 1].t_began
             )
             seconds.append(max(0.0, row.t - (row.t if began is None else began)))
-            configs.append(_config(trial, row.step))
+            configs.append(config_at(trial, row.step))
             last = number, attempt, row.t
         extra = [Column(name="seconds", kind="number", cells=seconds)]
         for parameter in parameters:
@@ -203,7 +203,7 @@ def _metrics(names: Iterable[str], part: Sequence[Step]) -> Table:
     return [_metric(name, [row.metrics for _, _, row in part]) for name in names]
 
 
-def _config(trial: TrialRecord, step: int) -> Mapping[str, Json]:
+def config_at(trial: TrialRecord, step: int) -> Mapping[str, Json]:
     """Return the configuration with which a step was done."""
     return next(
         (change.config for change in reversed(trial.changes) if change.step < step), trial.proposed

@@ -20,6 +20,7 @@ from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.space import Parameter
 from regrow.search.space.domains import Choice, Constant, Float, Int, Json
+from regrow.show.exports.frames import config_at
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.names import task_name
 
@@ -151,7 +152,7 @@ def _changing(trial: TrialRecord, step: int) -> list[tuple[str, float]]:
     """
     if not trial.changes:
         return []
-    now = next((c.config for c in reversed(trial.changes) if c.step < step), trial.proposed)
+    now = config_at(trial, step)
     varied = {
         name
         for c in trial.changes

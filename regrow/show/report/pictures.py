@@ -108,7 +108,7 @@ def _trace(axes: Any, trace: Any) -> None:
         linestyle="-" if "lines" in trace.mode else "none",
         linewidth=PIXEL * (trace.line.width or 0.0),
         drawstyle="steps-post" if trace.line.shape == "hv" else "default",
-        marker=MARKERS.get(symbol.removesuffix("-open"), ""),
+        marker=MARKERS[symbol.removesuffix("-open")] if symbol else "",
         markersize=PIXEL * (trace.marker.size or 0.0),
         markerfacecolor="none" if symbol.endswith("-open") else None,
     )

@@ -24,6 +24,7 @@ from regrow.show import web
 from regrow.show.figures import described, listed
 from regrow.show.figures.look import template
 from regrow.show.figures.series import short
+from regrow.show.live import text
 from regrow.show.report import table
 from regrow.show.views import summaries
 
@@ -166,11 +167,7 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
 
 def duration(seconds: float) -> str:
     """Format as 4.2 s, 2:03, 1:02:03."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{seconds:.1f} s" if seconds < 60 else text.duration(seconds)
 
 
 def _best(history: History, places: Places) -> dict[str, Any] | None:
@@ -191,11 +188,7 @@ def _best(history: History, places: Places) -> dict[str, Any] | None:
             f" attempt{'' if attempts == 1 else 's'})"
         ),
         "metrics": [(n, short(v)) for n, v in metrics.items()] if len(metrics) > 1 else [],
-        "config": (
-            yaml.safe_dump(view["config"], sort_keys=False, allow_unicode=True, width=100).rstrip(
-                "\n"
-            )
-        ),
+        "config": web.as_yaml(view["config"]),
         "checkpoint": places.address(name, kept.manifest) if kept is not None else None,
         "checkpoint_step": kept.step if kept is not None else 0,
         "save": places.command("best", name, "--save FOLDER"),

@@ -7,12 +7,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import yaml
-
 from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.space.domains import Constant
 from regrow.show.figures import series
+from regrow.show.web import as_yaml
 
 PARAMETERS = 12
 METRICS = 6
@@ -101,11 +100,7 @@ def _trial(
             *(_cell(config.get(name)) for name in parameters),
         ],
         "best": trial.number == history.best,
-        "config": (
-            yaml.safe_dump(
-                history.spec.space.nest(config), sort_keys=False, allow_unicode=True, width=100
-            ).rstrip("\n")
-        ),
+        "config": as_yaml(history.spec.space.nest(config)),
         "changes": [_change(trial, place) for place in range(len(trial.changes))],
         "attempts": [_attempt(history, trial, a, traces) for a in trial.attempts],
     }

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -62,3 +65,8 @@ def moment(t: float) -> dict[str, str]:
     """Return a time for machines, and as text for browsers without the script."""
     at = datetime.fromtimestamp(t, UTC)
     return {"iso": at.isoformat(timespec="seconds"), "told": at.strftime("%Y-%m-%d %H:%M UTC")}
+
+
+def as_yaml(config: Mapping[str, Any]) -> str:
+    """Return a configuration to paste into a specification."""
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100).rstrip("\n")
