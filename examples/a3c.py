@@ -5,7 +5,7 @@ Mnih et al.: Asynchronous methods for deep reinforcement learning, 2016.
 
 A step is so many gradients, and nothing is under way at its end: weights, what the optimizer
 remembers, and each runner's carts and generator are all that there is to save, so a trial that was
-lost goes on from a whole state. Not on the very curve that it would have had: the order in which
+lost continues from a whole state. Not on the very curve that it would have had: the order in which
 gradients come is for the machine to say, in a trial that is never lost as well.
 """
 
@@ -95,7 +95,7 @@ class Runner:
             actions = (carts.rng.random(CARTS) < chances[:, 1]).astype(int)
             lost, late = carts.step(actions)
             # What an episode is worth that only its time ends is what the critic says, as if it
-            # went on.
+            # continued.
             rewards = 1 + np.where(late, self.gamma * forward(weights, carts.state)[2], 0)
             carts.renew(ended := lost | late)
             seen.append((states, hidden, chances, worth, actions, rewards, ended))

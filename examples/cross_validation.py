@@ -3,7 +3,7 @@ tasks that the trial starts.
 
 A step is one more pass of each fold's network over its training images, so that poor settings can
 be stopped early. A network goes to its task and comes back with all that its next pass depends on:
-a trial that goes on from a checkpoint goes on with the very curve that it would have had.
+a trial that continues from a checkpoint has the very curve that it would have had.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A step is one pass over the training images and a copy of each that is moved and blurred a little.
 What is random in a step follows from the trial's seed and the step's number alone, so a trial that
-goes on from a checkpoint goes on with the very curve that it would have had.
+continues from a checkpoint has the very curve that it would have had.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 driven step by step.
 
 `save` and `load` take everything along that the next step depends on (weights, optimizer, the
-generator that shuffles), so a trial that goes on from a checkpoint goes on with the very curve that
-it would have had.
+generator that shuffles), so a trial that continues from a checkpoint has the
+very curve that it would have had.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Salimans, Ho, Chen, Sidor, Sutskever: Evolution strategies as a scalable alterna
 reinforcement learning, 2017. As there, members are sent as the numbers that their noise is made of,
 in pairs of opposite signs, and their ranks count, not their returns.
 
-What is random follows from the trial's seed and the step's number: a trial that goes on from a
-checkpoint goes on with the very curve that it would have had.
+What is random follows from the trial's seed and the step's number: a trial that continues from a
+checkpoint has the very curve that it would have had.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 gradients on their parts of the data.
 
 Synchronous: all gradients are waited for, their mean is applied, all get the new weights.
-Asynchronous: each is applied as soon as it comes, and its worker goes on at once. A parameter of
+Asynchronous: each is applied as soon as it comes, and its worker continues at once. A parameter of
 the space says which, so a search can tell which of them learns better.
 
 A step is so many gradients, and nothing is under way at its end, so the server's state is all that
 there is to save: which images a gradient is of follows from its number. A synchronous trial that
-goes on from a checkpoint goes on with the very curve that it would have had; in an asynchronous one
+continues from a checkpoint has the very curve that it would have had; in an asynchronous one
 the order in which gradients come is for the machine to say, lost or not.
 """
 

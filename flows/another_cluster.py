@@ -29,10 +29,10 @@ def await_another_cluster(session: Session, error: Exception, asked: Interrupts)
             and asked.begun is None
         ):
             raise UserError(
-                "no Ray cluster came back at RAY_ADDRESS; start one, then `regrow resume` goes on"
+                "no Ray cluster came back at RAY_ADDRESS; start one, then `regrow resume` continues"
             ) from error
     if asked.begun is None:
-        session.say(f"{error}; the experiment goes on from its log")
+        session.say(f"{error}; the experiment continues from its log")
     if session.running is None:
         return
     with get_client(sync_client=True) as client:

@@ -281,7 +281,7 @@ class Attempts:
         run = self._runs[trial]
         order = await self._until(self._next(run))
         if order is None:
-            return Cancelled(name="Paused", message="goes on with the experiment")
+            return Cancelled(name="Paused", message="continues with the experiment")
         lease, name = (trial, order.assignment.attempt), str(run.id)
         assert run.task_run is not None
         run.task_run.tags = Labels(_tags(run.task_run.tags, task_tags(*lease)))

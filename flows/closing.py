@@ -128,5 +128,5 @@ def state_of(status: Status, history: History) -> State[None]:
         return Failed(message=history.closing.why if history.closing else summary)
     return Cancelled(
         name=status.capitalize(),
-        message=f"{summary}; go on with `regrow resume {history.spec.name}`",
+        message=f"{summary}; continue with `regrow resume {history.spec.name}`",
     )

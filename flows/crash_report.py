@@ -191,7 +191,7 @@ def _mark_crashed(flow_run_id: str, name: str, died: float) -> None:
         state = flow_run.state
         if state is None or not state.is_running() or state.timestamp.timestamp() > died:
             return
-        told = f"its driver was lost; `regrow resume {name}` goes on"
+        told = f"its driver was lost; `regrow resume {name}` continues"
         client.set_flow_run_state(flow_run.id, Crashed(message=told), force=True)
         left = client.read_task_runs(
             flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id])),

@@ -67,7 +67,7 @@ def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
         client.set_task_run_state(task_run.id, Crashed(message="its driver was lost"), force=True)
     if flow_run.state is None or not flow_run.state.is_pending():
         client.set_flow_run_state(
-            flow_run_id, AwaitingRetry(message="goes on from its log"), force=True
+            flow_run_id, AwaitingRetry(message="continues from its log"), force=True
         )
     return client.read_flow_run(flow_run_id)
 

@@ -211,7 +211,7 @@ def _run_flow(session: Session, server: Any) -> None:
             if now == log.last or not isinstance(now, Closed):
                 away = (
                     f"the Prefect server at {where} is away ({error});"
-                    f" `{session.places.command('resume', session.name)}` goes on"
+                    f" `{session.places.command('resume', session.name)}` continues"
                 )
                 raise RegrowError(away) from error
             session.announce(

@@ -83,7 +83,7 @@ class Loop:
         # announce it once, even if its text changes
         if (instructions.trouble is None) != (self._trouble is None):
             away = (
-                "Not everything can be saved at present, training goes on meanwhile:"
+                "Not everything can be saved at present, training continues meanwhile:"
                 f" {instructions.trouble}"
             )
             self._announce(

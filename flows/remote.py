@@ -267,7 +267,7 @@ class ClusterRun:
                 if away is None:
                     away = time.monotonic()
                     self.say(
-                        "the connection to the cluster is lost, the experiment goes on there;"
+                        "the connection to the cluster is lost, the experiment continues there;"
                         " trying again"
                     )
                 elif (
@@ -338,8 +338,8 @@ class ClusterRun:
                 for machine in self.provider.status()
             ):
                 self.say(
-                    "the cluster's head is lost: it is brought up again, and the experiment goes on"
-                    " from its log"
+                    "the cluster's head is lost: it is started again, and the experiment"
+                    " continues from its log"
                 )
                 with Folder(self.cluster.name).alone(self.say):
                     self.provider.up(self.say)

@@ -312,7 +312,7 @@ def _to_the_end(
         also = (
             ""
             if again is None
-            else f"; a query changed something: replayed and asked twice, it goes on with {again}"
+            else f"; a query changed something: replayed and asked twice, it continues with {again}"
         )
         raise AssertionError(f"with {workers} workers, at {run.now:g} s: {error}{also}") from error
     assert run.history.closed is not None, (

@@ -5,7 +5,7 @@ resumed: `make compat`.
 
 Each runs in a folder of its own. When its log holds a first report the victim is killed by SIGKILL:
 `driver`, the process that runs the script, with all that it started, whereupon the same command is
-typed again; or `worker`, the process of a trial, whereupon the experiment goes on by itself.
+typed again; or `worker`, the process of a trial, whereupon the experiment continues by itself.
 `regrow verify` then recomputes every decision. A table is printed; what was said goes to
 `build/compat`.
 """

@@ -12,7 +12,7 @@ from regrow.integrations.lightgbm import Report, restored
 def train(trial: rg.Trial) -> None:
     """Reports the loss on the validation images after each round."""
     train_x, valid_x, train_y, valid_y = digits()
-    data = lightgbm.Dataset(train_x, train_y, free_raw_data=False)  # needed where a model goes on
+    data = lightgbm.Dataset(train_x, train_y, free_raw_data=False)  # needed where a model continues
     valid = lightgbm.Dataset(valid_x, valid_y, reference=data, free_raw_data=False)
     parameters = {
         "objective": "multiclass",

@@ -51,10 +51,10 @@ def story(trial: TrialRecord, attempt: int) -> str:
     how = "withdrawn" if before.withdrawn else before.outcome
     told = f"attempt {before.number} was {how}{where}{why}"
     if trial.attempts[attempt - 1].clones and trial.changes:
-        return f"{told}; goes on with the weights of trial {trial.changes[-1].source}"
+        return f"{told}; continues with the weights of trial {trial.changes[-1].source}"
     step = max(trial.checkpoints, default=0)
     start = (
-        f"goes on after step {step}, from its checkpoint"
+        f"continues after step {step}, from its checkpoint"
         if step
         else "starts from the beginning, as it has no checkpoint"
     )

@@ -200,7 +200,7 @@ def _losses(history: History) -> list[str]:
                 )
     if not rows:
         return []
-    columns = ("trial", "attempt", "how", "node", "at step", "why", "went on")
+    columns = ("trial", "attempt", "how", "node", "at step", "why", "continued")
     return ["## Lost and recovered", "", *_table(columns, rows[:MOST_TRIALS]), ""]
 
 

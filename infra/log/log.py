@@ -92,7 +92,7 @@ class Contradiction(CorruptLog):
 
     def __str__(self) -> str:
         return (
-            f"{super().__str__()}; what is before can be read, but the experiment cannot go on:"
+            f"{super().__str__()}; what is before can be read, but the experiment cannot continue:"
             " start it under another name"
         )
 

@@ -152,7 +152,7 @@ class PrefectEvents:
         told = (
             f"{history.total} trials, up to {event.slots}{what} at a time"
             if first
-            else f"goes on: {self.standing}"
+            else f"continues: {self.standing}"
         )
         payload = {"trials": history.total, "slots": event.slots, "session": history.sessions}
         name = "regrow.experiment.started" if first else "regrow.experiment.resumed"
@@ -178,7 +178,7 @@ class PrefectEvents:
         seconds = round(max(0.0, event.t - since), 3)
         where = self.history.trials[event.trial].attempts[-1].where
         told = (
-            f"trial {event.trial} goes on as attempt {event.attempt} on {where}, {start}"
+            f"trial {event.trial} continues as attempt {event.attempt} on {where}, {start}"
             f" ({seconds:.1f} s later)"
         )
         payload = {

@@ -413,7 +413,7 @@ def _same(stored: Spec, given: Spec, name: str) -> None:
                 problem=(
                     f"differs from the experiment {name!r} that is there already, which has {old}"
                 ),
-                hint=f"give this one another name, or go on with that one: regrow resume {name}",
+                hint=f"give this one another name, or continue with that one: regrow resume {name}",
             )
 
 

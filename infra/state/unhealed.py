@@ -50,8 +50,8 @@ def told(places: Places) -> dict[str, Unhealed]:
 def line(places: Places, name: str, one: Unhealed) -> str:
     """Return the record as a line for people."""
     return (
-        f"the station could not go on with {name} by itself: {one.why};"
-        f" `{places.command('resume', name)}` goes on"
+        f"the station could not continue with {name} by itself: {one.why};"
+        f" `{places.command('resume', name)}` continues"
     )
 
 

@@ -145,7 +145,7 @@ def main() -> None:
             fail(ExitCode.WRONG_INPUT, hidden)
         errors.print(
             "regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume`"
-            " goes on",
+            " continues",
             markup=False,
         )
         sys.exit(ExitCode.FAILED)

@@ -161,7 +161,7 @@ def attach(
     try:
         job, _ = run.jobs.follow(jobs[-1].id, show, 0)
     except KeyboardInterrupt:
-        say(f"{experiment} goes on there")
+        say(f"{experiment} continues there")
         sys.exit(0)
     sys.exit(job.exit_code or 0)
 
@@ -205,7 +205,7 @@ def down(file: ClusterFile, yes: YesOption = False) -> None:
                 [
                     (
                         f"{', '.join(there)} runs there, and is interrupted;"
-                        " the next `regrow run --on` goes on with it"
+                        " the next `regrow run --on` continues with it"
                     )
                 ],
                 yes=yes,

@@ -36,7 +36,8 @@ def logs(
         int | None, typer.Option(min=1, help="Only this attempt [default: all]", show_default=False)
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as more comes, until the trial has ended")
+        bool,
+        typer.Option("--follow", "-f", help="Continue as more comes, until the trial has ended"),
     ] = False,
     station: Annotated[
         bool,

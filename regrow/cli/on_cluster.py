@@ -121,14 +121,14 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
         job = run.submit(what)
     say_served(what)
     say(
-        f"{what.spec.name} runs on {run.cluster.name}; with Ctrl-C it goes on there without this"
+        f"{what.spec.name} runs on {run.cluster.name}; with Ctrl-C it continues there without this"
         " terminal"
     )
     try:
         code = run.follow(what, job)
     except KeyboardInterrupt:
         say(
-            f"{what.spec.name} goes on there; `regrow cluster attach {cluster_file}"
+            f"{what.spec.name} continues there; `regrow cluster attach {cluster_file}"
             f" {what.spec.name}` follows it again"
         )
         say(f"the cluster stays up: {run.ending}")

@@ -299,7 +299,7 @@ def _runs(when: When, spec: Spec) -> str:
     if when.each == "continue":
         from regrow.show.live.text import ends
 
-        return f"goes on with {spec.name}, {spec.trials} trial{ends(spec.trials or 0)} more"
+        return f"continues with {spec.name}, {spec.trials} trial{ends(spec.trials or 0)} more"
     kept = "" if when.keep is None else f"; {when.keep} are kept"
     return f"an experiment of its own, {spec.name}-DATE, that learns from the one before{kept}"
 

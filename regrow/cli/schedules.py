@@ -31,7 +31,7 @@ def schedules(
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", metavar="NAME", help="Go on with it", show_default=False),
+        typer.Option("--resume", metavar="NAME", help="Continue with it", show_default=False),
     ] = None,
     delete: Annotated[
         str | None,

@@ -38,7 +38,7 @@ def stop(
             )
         time.sleep(0.2 if runs_here(places, name) else 2.0)  # on another machine it costs a request
     withdraw_stop(store, request)  # its driver may have ended, or died, before it read the request
-    tell(f"{name} is stopped; `{places.command('resume', name)}` goes on")
+    tell(f"{name} is stopped; `{places.command('resume', name)}` continues")
 
 
 def _driver(store: Store) -> str:
@@ -49,5 +49,5 @@ def _driver(store: Store) -> str:
     host, process, _ = opened.driver.rsplit(":", 2)
     return (
         f"its driver is process {process} on {host}, which `kill -9 {process}` ends there in any"
-        " case: what is in its log is safe, and `regrow resume` goes on"
+        " case: what is in its log is safe, and `regrow resume` continues"
     )

@@ -51,7 +51,8 @@ def try_(
         int, typer.Option(min=0, help="Another draw: that of this trial's number")
     ] = 0,
     restore: Annotated[
-        bool, typer.Option(help="Afterwards, go on from a checkpoint as after a loss, and compare")
+        bool,
+        typer.Option(help="Afterwards, continue from a checkpoint as after a loss, and compare"),
     ] = True,
     keep: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Leave the last checkpoint's files here")

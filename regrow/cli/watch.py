@@ -66,7 +66,7 @@ def watch(
         except KeyboardInterrupt:
             if not quiet:
                 console.print(
-                    f"{name} is watched no longer, and goes on as it was",
+                    f"{name} is watched no longer, and continues as it was",
                     markup=False,
                     soft_wrap=True,
                 )
@@ -177,7 +177,7 @@ def _follow(
 
 
 def _away(error: Unavailable) -> str:
-    return f"the state store is out of reach, the experiment may go on meanwhile ({error.why})"
+    return f"the state store is out of reach, the experiment may continue meanwhile ({error.why})"
 
 
 def _take(viewer: Viewer, segments: Segments, store: Store) -> None:
@@ -192,5 +192,5 @@ def _take(viewer: Viewer, segments: Segments, store: Store) -> None:
 def _tell(viewer: Viewer, banner: str) -> None:
     """Show a problem: on the live screen, or as a line when it begins and when it ends."""
     if viewer.banner.partition("(")[0] != banner.partition("(")[0]:
-        viewer.line(banner or "it goes on")
+        viewer.line(banner or "it continues")
     viewer.banner = banner

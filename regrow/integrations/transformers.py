@@ -62,7 +62,7 @@ class Report(TrainerCallback):
                 )
         if args.save_only_model:
             raise UserError(
-                f"{where}(save_only_model=True) saves too little to go on from; leave it out"
+                f"{where}(save_only_model=True) saves too little to continue from; leave it out"
             )
 
     def on_evaluate(

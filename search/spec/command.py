@@ -24,7 +24,7 @@ OURS = {
     "max_steps": "as specified",
     "step": "steps done so far, 0 at first",
     "checkpoint": "the folder to save into",
-    "restored": "the folder to go on from; empty at first",
+    "restored": "the folder to continue from; empty at first",
     "scratch": "a folder of the attempt's own, gone afterwards",
     "report": "the file of `report: {file: ...}`",
 }

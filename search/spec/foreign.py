@@ -290,7 +290,10 @@ _KEYS: Mapping[str, tuple[str, str | Callable[[Any], str]]] = {
     "timeout": (_OPTUNA, _hours),
     "storage": (_OPTUNA, "`state:`, a folder or a bucket"),
     "study_name": (_OPTUNA, _renamed("name")),
-    "load_if_exists": (_OPTUNA, "nothing: a run always goes on with the experiment that is there"),
+    "load_if_exists": (
+        _OPTUNA,
+        "nothing: a run always continues with the experiment that is there",
+    ),
     "n_startup_trials": (
         _OPTUNA,
         lambda value: f"`search: {{tpe: {{n_startup_trials: {_short(value)}}}}}`",

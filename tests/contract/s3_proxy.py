@@ -46,7 +46,7 @@ class Fault:
 
 class Hold:
     """Requests of a method whose paths end with `path`: each that comes is held there until all of
-    them go on, or are dropped.
+    them continue, or are dropped.
     """
 
     def __init__(self, method: str, path: str, where: Where) -> None:
@@ -66,12 +66,12 @@ class Hold:
         )
 
     def wait(self) -> bool:
-        """Holds one; whether it is to go on."""
+        """Holds one; whether it is to continue."""
         self.came.set()
         return self._over.wait(300.0) and not self._dropped
 
     def release(self) -> None:
-        """All of them go on, also where the one who asked is no more."""
+        """All of them continue, also where the one who asked is no more."""
         self._over.set()
 
     def drop(self) -> None:

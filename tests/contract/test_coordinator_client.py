@@ -129,7 +129,7 @@ def test_news_are_durable_when_it_returns(line: Line) -> None:
     (reported,) = line.events(Reported)
     assert isinstance(reported, Reported)
     assert reported.rows == list(NEWS.rows)
-    assert (reply.reason, reply.until) == ("", 3), "it goes on, until a decision is due"
+    assert (reply.reason, reply.until) == ("", 3), "it continues, until a decision is due"
 
 
 def test_the_same_news_once_more_change_nothing(line: Line) -> None:

@@ -104,7 +104,7 @@ def asha(desk: Desk, name: str) -> None:
 
 
 def pbt(desk: Desk, name: str) -> None:
-    """Trials that went on as clones of others."""
+    """Trials that continued as clones of others."""
     schedule = {"pbt": {"perturbation_interval": 2, "quantile_fraction": 0.5}}
     desk.run("run", spec(desk, name, schedule=schedule, max_steps=8, trials=5, concurrency=1))
     assert any(
@@ -227,7 +227,7 @@ def main() -> None:
             for file, (word, *options) in SAID.items():
                 (said / file).write_text(desk.run(word, name, *options).stdout)
             print(f"{name}: {len(desk.events(name))} events")
-        (desk.folder / "go").touch()  # nothing waits any more when it goes on
+        (desk.folder / "go").touch()  # nothing waits any more when it continues
         (desk.folder / "work.py").unlink()  # the desk's own, which none of them runs
         pack(desk, archive)
     print(f"{archive}: {archive.stat().st_size} bytes")

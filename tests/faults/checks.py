@@ -18,7 +18,7 @@ again: of equal `row`, `saved`, `dropped` and `closed` entries only the first co
 differs (another value for the same step) is an entry of its own, so that it shows. A `proposed`,
 `decided`, `retired`, `revived` or `final` entry is never done again: each counts. Checkpoints of a
 trial after a decision that ends an attempt of it are left out: one that is lost then need not have
-made them, and if the trial goes on at all they are made later.
+made them, and if the trial continues at all they are made later.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Curve:
     failed: bool = False
     checkpoints: dict[str, int] = field(default_factory=dict)
     clones: list[str] = field(default_factory=list)
-    """Another trial's checkpoints, with which it is to go on."""
+    """Another trial's checkpoints, with which it is to continue."""
     repeated: int = 0
 
 
@@ -250,7 +250,7 @@ def _take(curve: Curve, event: AnyEvent, saved: dict[str, str]) -> None:
     match event:
         case Began():
             must("an attempt begins once", not curve.began, event)
-            must("goes on from what was done", event.restored <= len(curve.values), event)
+            must("continues from what was done", event.restored <= len(curve.values), event)
             curve.began = True
             curve.repeated += len(curve.values) - event.restored
             del (

@@ -101,7 +101,7 @@ def another_rank_dies(name: str, at: Transition) -> bool:
 
 
 def worker_is_cut_off(name: str, at: Transition) -> None:
-    """The worker whose transition it is counts as lost, while it goes on and its messages still
+    """The worker whose transition it is counts as lost, while it continues and its messages still
     arrive.
     """
     with told(f"a worker was cut off at {at}"), _begun(name) as session:
@@ -121,7 +121,7 @@ def worker_is_cut_off(name: str, at: Transition) -> None:
 
 
 def overtaken(name: str, at: Transition) -> bool:
-    """Another driver takes over, while the first with all that it has goes on. False if that had no
+    """Another driver takes over, while the first with all that it has continues. False if that had no
     occasion to.
     """
     with told(f"a driver was overtaken at {at}"), _begun(name) as old:

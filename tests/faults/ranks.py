@@ -199,7 +199,7 @@ class Together:
             if rank.failure is not None:
                 raise rank.failure
             alone = self._turn.killed and not rank.process.killed
-            assert not alone, f"{rank.process.name} went on to its end, although rank 0 was gone"
+            assert not alone, f"{rank.process.name} continued to its end, although rank 0 was gone"
 
     def lost(self, broken: GroupBroken) -> tuple[Cause, str]:
         """What the driver makes of what rank 0 says at its end, and of what Ray says of the

@@ -1,4 +1,4 @@
-"""The experiments that are cut: small, so that they can be cut everywhere. And how they go on. No
+"""The experiments that are cut: small, so that they can be cut everywhere. And how they continue. No
 test lives here.
 """
 
@@ -199,7 +199,7 @@ _outcomes: dict[tuple[str, frozenset[tuple[str, bytes]]], World | AssertionError
 
 
 def grown_back(name: str, state: State, seed: int) -> World:
-    """A new driver goes on from a durable state, to the end, and what must hold holds; once for
+    """A new driver continues from a durable state, to the end, and what must hold holds; once for
     equal states.
     """
     key = name, frozenset(state.items())

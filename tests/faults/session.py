@@ -41,7 +41,7 @@ class Plan:
     `late`: checkpoints take until the next one is asked for. `broken`: the trainable of a session
     before, in which each trial raised; they are tried again. `trials`: the total from then on,
     None: as specified. `rooms`: how many attempts the cluster has room for, one after the other;
-    each for three messages, or until nothing goes on any more. Empty: for `slots`, all the time.
+    each for three messages, or until nothing continues any more. Empty: for `slots`, all the time.
     `spot`: whether there is a spot machine, at once, for each of the attempts that ask for one, in
     turn; where there is none one may come later. Of groups of several widths: whether there is room
     for each that has more ranks than it must.
@@ -66,7 +66,7 @@ class Plan:
     def repeats(self) -> bool:
         """Whether it becomes the same experiment, wherever it is cut.
 
-        In a population a trial goes on from the newest checkpoint that another one has: which that
+        In a population a trial continues from the newest checkpoint that another one has: which that
         is depends on what was lost.
         """
         return self.single and "pbt" not in self.spec["schedule"]
@@ -102,9 +102,9 @@ class Session:
     on_submit: Callable[[Session, Assignment], None] | None = None
     on_answer: Callable[[Session, Progress, Reply], None] | None = None
     status: str | None = None
-    """How it ended; None while it goes on."""
+    """How it ended; None while it continues."""
     clock: float = 0.0
-    """The coordinator's, in seconds: it goes on while an attempt waits for a machine."""
+    """The coordinator's, in seconds: it continues while an attempt waits for a machine."""
     workers: list[Worker] = field(default_factory=list)
     pending: list[Assignment] = field(default_factory=list)
     """Handed to the cluster, which has no machine for them yet."""
@@ -153,7 +153,7 @@ class Session:
         return self
 
     def run(self, until: Callable[[], bool] = lambda: False) -> Session:
-        """Goes on to the end, or until `until()`."""
+        """Continues to the end, or until `until()`."""
         while self.status is None and not until():
             self.step()
         return self
@@ -171,7 +171,9 @@ class Session:
         while not actions and self._messages < MESSAGES * len(self.plan.rooms):
             self._messages, self._news = self._messages + 1, True
             actions = self._actions()
-        assert actions, f"nothing goes on: {self.driver}, {[w.process.name for w in self.workers]}"
+        assert actions, (
+            f"nothing continues: {self.driver}, {[w.process.name for w in self.workers]}"
+        )
         action = actions[0] if self.plan.single else self._chance.choice(actions)
         try:
             action()
@@ -337,7 +339,7 @@ class Session:
         self._news = True
 
     def cut_off(self, worker: Worker) -> None:
-        """A partition: the driver takes the worker for lost, while it goes on and its messages
+        """A partition: the driver takes the worker for lost, while it continues and its messages
         still arrive.
         """
         worker.cut_off = True

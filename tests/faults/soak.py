@@ -169,7 +169,7 @@ class Soak:
             )
 
     def tend(self) -> None:
-        """Raises the total when the experiment is through, and goes on when its driver has ended
+        """Raises the total when the experiment is through, and continues when its driver has ended
         otherwise.
         """
         assert self.driver is not None

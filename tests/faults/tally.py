@@ -18,7 +18,7 @@ def cut(what: str, scenario: str, number: int, kind: str) -> None:
 
 
 def resumes(scenario: str) -> None:
-    """A run went on from a durable state."""
+    """A run continued from a durable state."""
     resumed[scenario] += 1
 
 

@@ -1,5 +1,5 @@
 """The same with real processes and real files: a process dies by SIGKILL in the middle, another one
-goes on.
+continues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What was taken for dead and goes on: nothing that it does counts.
+"""What was taken for dead and continues: nothing that it does counts.
 
 A *zombie* is a driver with its coordinator and workers while another driver has taken the log over,
-or a worker whose attempt was declared lost. Both go on in turn with those that replaced them, in an
+or a worker whose attempt was declared lost. Both continue in turn with those that replaced them, in an
 order that depends on a seed.
 """
 

@@ -75,7 +75,7 @@ def train(trial: Trial, until: int | None = None) -> None:
     """Reports one row a step, and has its news sent at once, as if a reporter's beat had passed.
     After step `until` it raises.
 
-    Each of its ranks saves a piece of the state; to go on takes all of them, whatever the width
+    Each of its ranks saves a piece of the state; to continue takes all of them, whatever the width
     then.
     """
     state = whole(trial.restored) if trial.restored else START

@@ -1,4 +1,4 @@
-"""A worker of a session that is cut: real attempts in a thread, which goes on only when it is its
+"""A worker of a session that is cut: real attempts in a thread, which continues only when it is its
 turn. No test lives here.
 
 Where a trial has several ranks this is the first of them, with the others beside it (`ranks.py`).
@@ -37,7 +37,7 @@ class Worker:
         self.asked: Progress | None = None
         self.task: asyncio.Task[Reply] | None = None
         self.cut_off = False
-        """Nobody counts on it any more, but it goes on."""
+        """Nobody counts on it any more, but it continues."""
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=self.process.name, daemon=True)
         self._thread.start()
@@ -56,7 +56,7 @@ class Worker:
         ]
 
     def step(self) -> None:
-        """Lets it go on to its next transition."""
+        """Lets it continue to its next transition."""
         self.process.run()
         if self._done:
             self._thread.join()

@@ -6,7 +6,7 @@ How a page is written, so that it can be followed:
 * a fenced block with `title="FILE"` is a file, written when it is met; `text` blocks after commands
   are what they print;
 * `sh` blocks are typed, `python` blocks without a title are scripts, `pycon` is not used; the shell
-  keeps folder and variables, to the end of the page and for pages that go on from it;
+  keeps folder and variables, to the end of the page and for pages that continue from it;
 * `yaml` blocks without a title are parts of a specification, not files
   (tests/unit/test_docs_pages.py reads these).
 
@@ -16,7 +16,7 @@ does not see, each on a line before its block:
 
 * `<!-- test: skip: WHY -->`: not done here, and why
 * `<!-- test: exit 3 -->`: the exit code that the block ends with, 0 if not given
-* `<!-- test: background until reported 5 of NAME -->`: goes on in the other terminal; this many
+* `<!-- test: background until reported 5 of NAME -->`: continues in the other terminal; this many
   such events are awaited
 * `<!-- test: ctrl-c at reported 5 of NAME -->`: Ctrl-C is pressed once there are so many
 * `<!-- test: ctrl-c at printed TEXT -->`: Ctrl-C is pressed once this is printed
@@ -24,7 +24,7 @@ does not see, each on a line before its block:
 * `<!-- test: instead TEXT => TEXT -->`: less of it, or another address: said so in the page where
   it matters
 * `<!-- test: copy PATH -->`: a file of the repository that the reader has already
-* `<!-- test: after PAGE -->`: the page goes on in the folder of that one
+* `<!-- test: after PAGE -->`: the page continues in the folder of that one
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A page of the documentation, as blocks; `after` names the page in whose folder it goes on."""
+    """A page of the documentation, as blocks; `after` names the page in whose folder it continues."""
 
     path: Path
     blocks: tuple[Block, ...]
@@ -125,7 +125,7 @@ def read(path: Path) -> Page:
 
 
 def pages() -> list[Page]:
-    """README and the site's pages, each behind the one that it goes on from."""
+    """README and the site's pages, each behind the one that it continues from."""
     folder = ROOT / "docs"
     found = {
         p.name: p

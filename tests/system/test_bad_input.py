@@ -360,7 +360,7 @@ def test_another_experiment_of_the_same_name_is_refused_and_the_key_that_differs
     )
     assert one_line(desk.run("run", file, expect=2)) == (
         f"{file}:1: space.x.uniform: [0.1, 2.0]: differs from the experiment 'x' that is there already, which has [0.1, 1.0]; "
-        "give this one another name, or go on with that one: regrow resume x"
+        "give this one another name, or continue with that one: regrow resume x"
     )
     file = desk.write("x", trials=2)
     lower = (

@@ -30,7 +30,7 @@ machine from the others.
 
 
 class Readers:
-    """One reader a folder; pages that go on from another one are followed in its folder, after
+    """One reader a folder; pages that continue from another one are followed in its folder, after
     it.
     """
 
@@ -42,7 +42,7 @@ class Readers:
         self.followed: set[str] = set()
 
     def follow(self, page: Page) -> None:
-        """Follows it, and before it what it goes on from, once."""
+        """Follows it, and before it what it continues from, once."""
         if page.name in self.followed:
             return
         if page.after is not None:
@@ -102,7 +102,7 @@ AT_NIGHT = {
     )
 }
 """Pages of whose commands another file of this folder has more (test_mlflow_run.py and so on), and
-two that go on from such a page.
+two that continue from such a page.
 """
 
 

@@ -1,4 +1,4 @@
-"""The examples' own promise: a trial that goes on from a checkpoint goes on with the curve that it
+"""The examples' own promise: a trial that continues from a checkpoint continues with the curve that it
 would have had.
 """
 

@@ -45,7 +45,7 @@ def pairs(
 
 
 def check(pair: dict[str, Any]) -> None:
-    """Both did all steps, the killed one lost its first attempt and went on, and nobody could tell
+    """Both did all steps, the killed one lost its first attempt and continued, and nobody could tell
     by the losses.
     """
     first, second = pair["attempts"]

@@ -1,5 +1,5 @@
 """The pods' own commands, run as a kubelet would: a pod that is to end is drained, a lost head is a
-new cluster that goes on.
+new cluster that continues.
 
 A pod is a host of the lab with processes, /tmp and /dev/shm of its own, whose first process is the
 command that KubeRay makes of the manifest. There is no Kubernetes here: that it reads the manifests

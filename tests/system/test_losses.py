@@ -1,4 +1,4 @@
-"""A part is killed while an experiment runs; the experiment goes on by itself and nothing is lost
+"""A part is killed while an experiment runs; the experiment continues by itself and nothing is lost
 or doubled.
 """
 

@@ -100,7 +100,7 @@ def test_an_interrupted_cell_saves_says_how_to_go_on_and_is_run_again(
     assert len(first["updates"]) > 3
     last = first["updates"][-1]["text/html"]
     assert "<b>long</b> is interrupted" in last
-    assert "go on with: regrow resume long\nor run this cell again</pre>" in last
+    assert "continue with: regrow resume long\nor run this cell again</pre>" in last
     assert (
         kernel.run("print(6 * 7, result.status, all(t.checkpoints for t in result.trials))")["text"]
         == "42 interrupted True\n"

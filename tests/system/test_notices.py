@@ -95,7 +95,7 @@ def release(desk: Desk, name: str, process: subprocess.Popen[str]) -> None:
 def check_left_in_time(
     desk: Desk, name: str, trials: int, left: list[int], cause: str = "preempted"
 ) -> dict[str, Any]:
-    """Everything is there, and the trials `left` were preempted once and went on at the next step,
+    """Everything is there, and the trials `left` were preempted once and continued at the next step,
     at no cost.
     """
     view = check_whole(desk, name, trials)

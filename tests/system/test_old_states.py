@@ -49,7 +49,7 @@ def test_an_old_experiment_goes_on_where_it_was(old: Desk, name: str) -> None:
             assert now == then, "what had ended is not run again"
         elif trial["state"] == "running":
             assert [now[0][:2], now[1]] == [("lost", 0), ("done", 2, 4)], (
-                "goes on after its checkpoint"
+                "continues after its checkpoint"
             )
         else:
             assert now[: len(then)] == then

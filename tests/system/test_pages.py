@@ -214,7 +214,7 @@ def test_prefect_shows_the_retry_and_its_reason(seen: Seen, browser_page: Page) 
     page.goto(f"{server}/runs/task-run/{task_run['id']}")
     expect(
         page.get_by_text(
-            re.compile(f"attempt 1 was lost.*goes on after step {second['from_step']}")
+            re.compile(f"attempt 1 was lost.*continues after step {second['from_step']}")
         ).first
     ).to_be_visible()
     expect(page.get_by_text("Run Count").locator("..")).to_contain_text("2")

@@ -233,7 +233,7 @@ def test_a_trial_goes_on_elsewhere_and_the_zombie_is_fenced(
         e["step"] for e in site.events("cut", "saved") if e["attempt"] == 1
     )
 
-    # Behind the cut the zombie goes on computing and saving, into the same store.
+    # Behind the cut the zombie continues computing and saving, into the same store.
     zombie, step = site.written(1)
     assert zombie in cut.processes()
     await_(lambda: site.written(1)[1] >= max(step, lost["step"]) + 11, "the zombie's further steps")

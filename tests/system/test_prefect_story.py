@@ -138,7 +138,7 @@ def test_the_task_run_tells_why_it_was_retried_and_from_where(told: Told) -> Non
     assert states[0][1].startswith("x=0.")
     assert (
         states[3][1]
-        == f"attempt 1 was lost on {first['node']} (the worker process died); goes on after step {step}, from its checkpoint"
+        == f"attempt 1 was lost on {first['node']} (the worker process died); continues after step {step}, from its checkpoint"
     )
     assert (
         states[4][1]
@@ -174,7 +174,7 @@ def test_the_flow_runs_log_has_what_a_person_wants_to_read(told: Told) -> None:
     assert lost["level"] == 30
     assert any(
         line.startswith(
-            f"trial 0 goes on as attempt 2 on {node}, after step {step}, from its checkpoint"
+            f"trial 0 continues as attempt 2 on {node}, after step {step}, from its checkpoint"
         )
         for line in lines
     )

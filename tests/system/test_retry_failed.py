@@ -1,4 +1,4 @@
-"""A typo fails every trial; it is mended, and they go on from their checkpoints: in the log, in
+"""A typo fails every trial; it is mended, and they continue from their checkpoints: in the log, in
 Prefect, in MLflow.
 """
 

@@ -248,7 +248,7 @@ def test_training_goes_on_while_the_bucket_is_away_and_nothing_is_lost(
     assert process.returncode == 0, said
     steps = [float(line) for line in (desk.folder / "steps.txt").read_text().splitlines()]
     assert len(steps) == 120, "each step was done once"
-    assert sum(gone + 1.0 < t < back for t in steps) >= 10, "training went on meanwhile"
+    assert sum(gone + 1.0 < t < back for t in steps) >= 10, "training continued meanwhile"
     view = check_whole(place, "away", 2)
     assert view["wasted_steps"] == 0
     assert [len(t["attempts"]) for t in view["trials"]] == [1, 1]

@@ -48,7 +48,7 @@ def test_a_schedule_brings_a_cluster_up_runs_there_and_ends_it(field: Field) -> 
         await_(known.experiments, "the first run's experiment", seconds=240)
         field.regrow("schedules", "--pause", "night", "--state", field.state)
         (name,) = known.experiments()
-        # The station is lost with the run: what runs on the cluster goes on, and the next station
+        # The station is lost with the run: what runs on the cluster continues, and the next station
         # follows it.
         field.regrow("down", "--state", field.state)
         field.regrow("up", "--state", field.state)

@@ -75,7 +75,7 @@ def test_scripts_go_on_from_their_own_checkpoints_and_end_with_their_trials(desk
     deadline = time.monotonic() + 10
     while Path(f"/proc/{orphan}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not Path(f"/proc/{orphan}").exists(), "the script of a killed worker goes on"
+    assert not Path(f"/proc/{orphan}").exists(), "the script of a killed worker continues"
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
 
@@ -84,7 +84,7 @@ def test_scripts_go_on_from_their_own_checkpoints_and_end_with_their_trials(desk
     killed = view["trials"][1]["attempts"][0]
     assert (killed["outcome"], killed["cause"]) == ("failed", "infrastructure")
     for trial in view["trials"][:2]:
-        assert trial["attempts"][1]["from_step"] >= 1, "it went on from its checkpoint"
+        assert trial["attempts"][1]["from_step"] >= 1, "it continued from its checkpoint"
     assert [t["state"] for t in view["trials"]].count("stopped") >= 1
     for point in desk.points("scripts"):  # an uncut run would have reported the same
         assert point["epoch"] == point["step"]

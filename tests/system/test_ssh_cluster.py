@@ -275,7 +275,7 @@ def test_a_head_that_is_lost_is_brought_up_again_and_the_experiment_goes_on(fiel
     )
     field.hosts.boot(field.cluster[0])
     assert run.wait(400) == 0, said.read_text()
-    assert "the cluster's head is lost: it is brought up again" in said.read_text()
+    assert "the cluster's head is lost: it is started again" in said.read_text()
     assert field.left() == []
     field.whole("survivor", 4, 40)
 

@@ -237,7 +237,7 @@ def test_ctrl_c_ends_the_session_and_resume_goes_on(desk: Desk) -> None:
     os.kill(running.pid, signal.SIGINT)
     said, _ = running.communicate(timeout=60)
     assert running.returncode == 3, said
-    assert "go on with: regrow resume stopped" in said
+    assert "continue with: regrow resume stopped" in said
     # The driver may still be telling Prefect when the prompt is there.
     wait_for(
         lambda: flow_run(desk, "stopped")["state"]["name"] == "Interrupted", "Prefect was not told"
@@ -283,12 +283,14 @@ def test_a_run_that_the_station_cannot_go_on_with_is_told_of_wherever_people_loo
     said, _ = running.communicate(timeout=180)
     assert running.returncode == 1, said
     assert "the station itself lacks ONLY_HERE" in said, "before it is too late"
-    why = "the station could not go on with lacking by itself: env.ONLY_HERE"
+    why = "the station could not continue with lacking by itself: env.ONLY_HERE"
     assert why in said
     assert why in desk.run("show", "lacking").stdout
     assert why in desk.run("status").stdout
     desk.run("resume", "lacking", ONLY_HERE="1")
-    assert "could not go on" not in desk.run("show", "lacking").stdout + desk.run("status").stdout
+    assert (
+        "could not continue" not in desk.run("show", "lacking").stdout + desk.run("status").stdout
+    )
 
 
 def test_a_driver_that_is_lost_before_its_session_began_is_replaced(desk: Desk) -> None:

@@ -104,13 +104,13 @@ def await_state(desk: Desk, name: str, state: str) -> dict[str, Any]:
 
 
 def gone_on(desk: Desk, name: str, before: dict[str, Any], *, runs: int = 2) -> None:
-    """Checks that the same flow run went on from the log, and that nothing was done twice."""
+    """Checks that the same flow run continued from the log, and that nothing was done twice."""
     after = await_state(desk, name, "Completed")
     assert (after["id"], after["run_count"]) == (before["id"], runs)
     points = [(point["trial"], point["step"]) for point in desk.points(name)]
     assert len(points) == len(set(points)) == SLOW["trials"] * SLOW["max_steps"]
     assert {point["attempt"] for point in desk.points(name)} == {1, 2}, (
-        "it went on from its checkpoints"
+        "it continued from its checkpoints"
     )
     assert desk.run("verify", name).returncode == 0
 
@@ -149,7 +149,7 @@ def test_retry_of_a_terminals_run_whose_driver_was_killed(desk: Desk, browser_pa
     running = desk.start("run", desk.write("killed", **SLOW))
     desk.await_events("killed", "saved", 2, running)
     before = flow_run(desk, "killed")
-    running.kill()  # its terminal would have it go on by itself
+    running.kill()  # its terminal would have it continue by itself
     running.communicate()
     os.kill(driver_of(desk, "killed"), signal.SIGKILL)
     ask(

@@ -1,4 +1,4 @@
-"""`rg.torch` on real groups of processes: a training that was saved goes on with the same losses on
+"""`rg.torch` on real groups of processes: a training that was saved continues with the same losses on
 any number of workers.
 """
 

@@ -211,7 +211,9 @@ def test_events_are_all_that_is_on_standard_output_and_ctrl_c_ends_only_the_watc
     assert re.match(r"\[\d+/12\] trial \d+ done at step 4, score ", watching.stdout.readline())
     watching.send_signal(signal.SIGINT)
     assert watching.wait(timeout=30) == 0
-    assert watching.stdout.read().endswith("goes-on is watched no longer, and goes on as it was\n")
+    assert watching.stdout.read().endswith(
+        "goes-on is watched no longer, and continues as it was\n"
+    )
     (desk.folder / "hurry").touch()
     printed += list(running.stdout)
     assert running.wait(timeout=120) == 0

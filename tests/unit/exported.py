@@ -121,7 +121,7 @@ def unfinished() -> Simulation:
 
 
 def keep(root: Path, events: Sequence[AnyEvent], *, at: int = 0) -> Places:
-    """Writes the log below a state root, some segments; `at`: a later writer goes on after so many
+    """Writes the log below a state root, some segments; `at`: a later writer continues after so many
     events.
     """
     places = Places.at(str(root))

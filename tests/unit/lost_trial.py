@@ -1,4 +1,4 @@
-"""The log of a small experiment: trial 0 is lost once and goes on, trial 1 fails. No test lives
+"""The log of a small experiment: trial 0 is lost once and continues, trial 1 fails. No test lives
 here.
 """
 

@@ -52,7 +52,7 @@ def stranger(root: Path) -> Reader:
 
 
 def logged(root: Path, name: str, events: Sequence[AnyEvent]) -> Log:
-    """Writes an experiment's log; what is returned goes on with it."""
+    """Writes an experiment's log; what is returned continues with it."""
     log = Log.open(LocalStore(root / name))
     lines = [encode(event) for event in events]
     log.claim(lines[:2])

@@ -24,7 +24,7 @@ from tests.unit.simulated import SPEC
 
 
 class Scripted(Scheduler):
-    """Does what the specification says: `script` has a verdict by "trial:step". Paused trials go on
+    """Does what the specification says: `script` has a verdict by "trial:step". Paused trials continue
     lowest first.
 
     `last`: only once no new trial comes. `widths`: by trial.

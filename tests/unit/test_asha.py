@@ -24,7 +24,7 @@ def asha_of(mode: Mode, max_steps: int, reduction_factor: int = 3, grace_period:
 
 
 def run(asha: Asha, *arrivals: tuple[int, float]) -> list[bool]:
-    """Takes (step, value) in that order; whether each went on."""
+    """Takes (step, value) in that order; whether each continued."""
     verdicts = []
     for trial, (step, value) in enumerate(arrivals):
         values = [0.0] * (step - 1) + [value]
@@ -38,7 +38,7 @@ def test_the_best_third_goes_on_when_more_is_better() -> None:
     # place of each among those before it and itself:  1/1   2/2   1/3   2/4    1/5   1/6    3/7
     # 2/8    5/9
     values = (0.5, 0.4, 0.6, 0.55, 0.7, 0.9, 0.65, 0.8, 0.62)
-    # of n, max(1, n // 3) go on:                       1     1     1     1      1     2      2
+    # of n, max(1, n // 3) continue:                       1     1     1     1      1     2      2
     # 2      3
     expected = [True, False, True, False, True, True, False, True, False]
     assert run(asha_of("max", 27), *((1, v) for v in values)) == expected

@@ -92,7 +92,7 @@ class Chaos(Scheduler):
 
 
 def check_promises(events: Sequence[AnyEvent], slots: int) -> None:
-    """Slots are never exceeded; no checkpoint that a trial may still go on from is dropped;
+    """Slots are never exceeded; no checkpoint that a trial may still continue from is dropped;
     decisions are taken once.
     """
     history = History()

@@ -1,4 +1,4 @@
-"""The thread that makes checkpoints durable while training goes on."""
+"""The thread that makes checkpoints durable while training continues."""
 
 from __future__ import annotations
 

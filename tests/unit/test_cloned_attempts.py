@@ -1,4 +1,4 @@
-"""Trials that go on from another one's weights, with real attempts and checkpoints."""
+"""Trials that continue from another one's weights, with real attempts and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials that go on from another one's weights: what the planner decides, and which checkpoints it
+"""Trials that continue from another one's weights: what the planner decides, and which checkpoints it
 keeps for them.
 """
 
@@ -13,7 +13,7 @@ from tests.unit.scripted import PAUSE, Desk, Scripted, clone, started
 
 
 def cloning(slots: int = 2, script: dict[str, Any] | None = None, **changes: Any) -> Desk:
-    """Trial 0 has checkpoints of steps 1 to 3, trial 1 is at step 2, where it is to go on from
+    """Trial 0 has checkpoints of steps 1 to 3, trial 1 is at step 2, where it is to continue from
     trial 0.
     """
     desk = Desk(script or {"1:2": clone(0, 0.25)}, slots=slots, trials=2, **changes)

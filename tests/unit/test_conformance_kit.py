@@ -175,7 +175,7 @@ def test_a_sampler_that_does_not_is_named_with_the_trial_and_the_fault(
 
 
 class Every(Scheduler):
-    """Decides at every second step; a trial goes on."""
+    """Decides at every second step; a trial continues."""
 
     def first(self, trial: int, after: int) -> int | None:
         step = (after // 2 + 1) * 2
@@ -186,7 +186,7 @@ class Every(Scheduler):
 
 
 class PausesOnce(Every):
-    """Pauses each trial at its second step, and lets the one that waited longest go on."""
+    """Pauses each trial at its second step, and lets the one that waited longest continue."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)

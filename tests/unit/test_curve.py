@@ -58,7 +58,7 @@ METRICS = st.fixed_dictionaries(
 )
 REPORTS = st.lists(st.lists(METRICS, max_size=4), max_size=4)
 ATTEMPTS = st.lists(st.tuples(st.floats(0.0, 1.0), REPORTS), min_size=1, max_size=6)
-"""Of each attempt: from which share of the steps so far it goes on, and what it reports."""
+"""Of each attempt: from which share of the steps so far it continues, and what it reports."""
 
 
 @settings(max_examples=300, deadline=None)

@@ -93,7 +93,7 @@ def test_the_live_view_tells_a_way_to_fail_once() -> None:
 
 
 def test_an_interruption_says_how_many_trials_ended() -> None:
-    events = failed(3)[:-1]  # the last one goes on
+    events = failed(3)[:-1]  # the last one continues
     events += [
         Closing(t=3.0, status="interrupted", why="by the user", by="user"),
         Ended(t=3.0, trial=2, attempt=1, outcome="paused", step=0),
@@ -219,6 +219,6 @@ def test_a_reader_that_goes_away_ends_nothing() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "one\n"
         process.stdout.close()
-        process.stdin.write("go on\n")
+        process.stdin.write("continue\n")
         process.stdin.flush()
         assert process.wait(30) == 3

@@ -120,7 +120,7 @@ def test_the_timeline_leads_from_a_loss_to_where_the_trial_went_on(
     after = history.trials[number].attempts[attempt.number]
     assert attempt.message in text
     assert f"on {after.node}, from step {after.from_step + 1}" in text
-    (way,) = traces(made, name="went on")
+    (way,) = traces(made, name="continued")
     assert list(way.y).count(None) == len(lost)
 
 

@@ -142,7 +142,7 @@ def test_all_save_once_more_where_that_is_heard_only_after_the_orders_of_a_step(
 
 
 def noticed(group: Grouping, rank: int, at: int, *, node: bool) -> Callable[[Trial, int], object]:
-    """A rank's machine says before step `at` that it goes away; the training goes on when rank 0
+    """A rank's machine says before step `at` that it goes away; the training continues when rank 0
     knows.
     """
 

@@ -125,7 +125,9 @@ def test_a_jobs_command_runs_in_the_project(
     said = capfd.readouterr()
     assert said.out.strip() == f"{tmp_path} a=b"
     assert said.err.startswith(
-        f"regrow: ended with exit code {code}" if code == 2 else "regrow: ended with 3; it goes on"
+        f"regrow: ended with exit code {code}"
+        if code == 2
+        else "regrow: ended with 3; it continues"
     )
 
 

@@ -43,7 +43,7 @@ def test_where_there_is_no_terminal_lines_are_printed_once() -> None:
         re.match(r"trial \d+ lost on worker-\d after step \d+: the node was lost$", line)
         for line in printed
     )
-    assert any(re.match(r"trial \d+ goes on ", line) for line in printed)
+    assert any(re.match(r"trial \d+ continues ", line) for line in printed)
     assert "\x1b" not in out.getvalue()
 
 

@@ -209,13 +209,13 @@ def test_losses_and_recoveries_are_told_with_node_reason_step_and_seconds() -> N
     )
     later = words.seconds(back.t - first.t)
     assert (
-        f"trial {first.trial} goes on after step {back.restored} on {back.node}, {later} later"
+        f"trial {first.trial} continues after step {back.restored} on {back.node}, {later} later"
         in told
     )
     found = picture(board)
     assert f"losses {len(losses)}" in found
     assert "the node was lost" in found
-    assert "goes on after step" in found
+    assert "continues after step" in found
 
 
 def test_a_trial_that_is_not_back_yet_is_seen_as_such() -> None:

@@ -85,7 +85,7 @@ def test_at_the_last_step_it_expects_what_was_seen_there_and_is_sure() -> None:
 
 
 def test_what_got_far_is_not_taken_for_average() -> None:
-    """Of twenty the best five went on, where all get better by 1: one that was cut off and average
+    """Of twenty the best five continued, where all get better by 1: one that was cut off and average
     is expected to end average.
     """
     xs = np.linspace(0, 1, 20)

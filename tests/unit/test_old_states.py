@@ -2,7 +2,7 @@
 
 Each archive was made by the version in its name, with real runs (`tests/data/make_states.py` says
 of what, and how); 0.1.0 by its last revision in which Prefect's task engine ran in the workers.
-That this version also goes on with them is in `tests/system/test_old_states.py`.
+That this version also continues with them is in `tests/system/test_old_states.py`.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def test_one_experiment_has_its_numbers_its_trials_its_losses_and_decisions(
         "1 to 50 of 60",
         "page 1 of 2",
         "preempted: 6 attempts",
-        "; it went on",
+        "; it continued",
         "step decided on stopped waiting best there 1 60",
     ):
         assert words in page.text, words

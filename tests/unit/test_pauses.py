@@ -166,7 +166,7 @@ def test_with_a_raised_total_what_was_the_last_is_not_any_more() -> None:
     assert desk.end(1) == [Closed(t=desk.t, status="interrupted")]
     before = len(desk.events)
     assert started(desk.open(trials=2)) == [(0, 2)], (
-        "no new one comes: the first of the paused goes on"
+        "no new one comes: the first of the paused continues"
     )
     desk.cut(len(desk.events) - before)
     assert started(desk.open(trials=3)) == [(2, 1)], "a new one comes first"

@@ -123,7 +123,9 @@ def test_points_are_tried_first_in_their_order_then_the_sampler_is_asked() -> No
         "epochs": 3,
     }
     assert configs[1] == {"lr": 0.1, "model.layers": 1, "model.kind": "cnn", "epochs": 3}
-    assert [number for number, _ in Listens.last.asked] == [2, 3], "numbers go on behind the points"
+    assert [number for number, _ in Listens.last.asked] == [2, 3], (
+        "numbers continue behind the points"
+    )
     assert [event.state for event in done.events if isinstance(event, Proposed)][:3] == [
         {},
         {},

@@ -40,7 +40,7 @@ def test_a_loss_a_recovery_a_failure_and_each_best_are_told_as_events_and_as_lin
         "2 trials, up to 2 at a time",
         "new best: trial 0, score 0.5 at step 1",
         "trial 0, attempt 1 on east: lost at step 1: it was killed",
-        "trial 0 goes on as attempt 2 on west, after step 1, from its checkpoint (2.5 s later)",
+        "trial 0 continues as attempt 2 on west, after step 1, from its checkpoint (2.5 s later)",
         "[1/2] trial 1 failed at step 0: ValueError: bad | luck",
         "new best: trial 0, score 0.75 at step 2",
         "[2/2] trial 0 done at step 3, score 0.75",
@@ -111,7 +111,7 @@ def test_a_further_session_is_told_as_one_and_its_orphans_as_lost() -> None:
     ]
     assert (
         found[0].line
-        == "goes on: 0 of 2 trials ended (2 running); best: trial 0, score 0.5 at step 1"
+        == "continues: 0 of 2 trials ended (2 running); best: trial 0, score 0.5 at step 1"
     )
     assert "from the beginning" in found[2].line
     assert found[3].line == "ending: stopped by the user"

@@ -29,7 +29,7 @@ RAY = {
     "ray._private.state:state.actor_table(actor_id, job_id, actor_state_name)": "children that find no room are not told of",
     "ray._private.worker:global_worker": "the same",
     "ray.core.generated.common_pb2:Address": "the same",
-    "ray._raylet:InnerGcsClient.drain_node": "a node with a notice is not drained: Ray goes on placing tasks on it",
+    "ray._raylet:InnerGcsClient.drain_node": "a node with a notice is not drained: Ray continues placing tasks on it",
     "ray._private.worker:listen_error_messages(worker, threads_stopped)": "Ray prints into the live view and into JSON that a worker was lost",
     "ray._private.utils:set_sigterm_handler(sigterm_handler)": "SIGTERM while Ray starts ends the driver anywhere",
     "ray._raylet:__file__": "the same",
@@ -50,20 +50,20 @@ RAY = {
     "ray._private.services:ConsolePopen": "Ctrl-C ends the cluster before the last checkpoints, workers have Prefect's key, a dead raylet is not noticed",
 }
 RLLIB = {
-    "ray.rllib.core.learner.learner:Learner._optimizer_lr_schedules": "a trial of RLlib's that goes on from a checkpoint does not: it fails",
+    "ray.rllib.core.learner.learner:Learner._optimizer_lr_schedules": "a trial of RLlib's that continues from a checkpoint does not: it fails",
     "ray.rllib.core.learner.learner:Learner._set_optimizer_lr(optimizer, lr)": "the same",
     "ray.tune.trainable.trainable:DEFAULT_STORAGE_PATH": "no trial of RLlib's begins",
 }
 TUNE = {
     "ray.train._internal.session:_session": "a script of Ray Tune's finds no session: each trial ends at its first tune.report",
-    "ray.train._internal.session:_TrainingResult(checkpoint, metrics)": "no class trainable of Ray Tune's goes on from a checkpoint",
+    "ray.train._internal.session:_TrainingResult(checkpoint, metrics)": "no class trainable of Ray Tune's continues from a checkpoint",
     "ray.tune.stopper:CombinedStopper._stoppers": "combined Stoppers of Ray Tune's end trials, but not the experiment",
     "ray.tune.stopper:TimeoutStopper._timeout_seconds": "a TimeoutStopper of Ray Tune's is refused with a traceback",
 }
 PREFECT = {
     "prefect.task_engine:run_task_async(task, task_run_id, task_run, parameters, wait_for, return_type, dependencies)": "no task run is carried out",
-    "prefect.flow_engine:run_flow(flow, flow_run, parameters, return_type)": "no experiment starts or goes on",
-    "prefect.utilities.engine:emit_task_run_state_change_event(task_run, initial_state, validated_state)": "the server hears of no task run's beginning, nor why one goes on",
+    "prefect.flow_engine:run_flow(flow, flow_run, parameters, return_type)": "no experiment starts or continues",
+    "prefect.utilities.engine:emit_task_run_state_change_event(task_run, initial_state, validated_state)": "the server hears of no task run's beginning, nor why one continues",
     "prefect.events.worker:EventsWorker.set_client_override(client_type)": "each event that a server which is away cannot take holds up all others for 8 s, and the end of the process",
     "prefect.events.worker:emit_events_to_cloud()": "events for Prefect Cloud would be sent by the client for servers of one's own",
     "prefect.events.clients:PrefectEventsClient(reconnection_attempts, checkpoint_interval)": "the same, and a server that is back hears of it after half a minute",
@@ -157,7 +157,7 @@ OPTUNA = {
 }
 PYTHON = {
     "threading:_threading_atexits": "a process that a trial forks ends with exit code 1, which is an error for a data loader",
-    "multiprocessing.util:_run_finalizers(minpriority)": "pools of a trial go on after its end and start their workers again",
+    "multiprocessing.util:_run_finalizers(minpriority)": "pools of a trial continue after its end and start their workers again",
     "sys:_getframe": "what a trial logs is in its output twice",
     "sys:_current_frames": "a trial that hangs is reported without its stacks",
 }

@@ -1,4 +1,4 @@
-"""The recorder as an object, without its actor: what it says when it can't go on."""
+"""The recorder as an object, without its actor: what it says when it can't continue."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_under_every_schedule_what_had_failed_comes_to_an_end(schedule: Any, wor
 
 
 def test_a_revived_member_of_a_bracket_is_compared_with_all_that_reached_the_rung() -> None:
-    """Of nine, three go on: the best one, which failed on its way to the rung, is one more."""
+    """Of nine, three continue: the best one, which failed on its way to the rung, is one more."""
     best = max(
         range(9),
         key=lambda n: float(

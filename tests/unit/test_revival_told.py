@@ -194,7 +194,7 @@ def test_the_live_view_and_prefect_hear_of_it() -> None:
     again = [f"trial {number}, which had failed, is tried again" for number in range(3)]
     assert [line for line in shown if "tried again" in line] == again
     assert [line for line in told if "tried again" in line] == again
-    assert any(line.startswith("trial 0 goes on after step 2") for line in shown)
+    assert any(line.startswith("trial 0 continues after step 2") for line in shown)
     assert board.incidents.usual_wait is None, "how long the user took is no wait of the cluster's"
 
 

@@ -64,7 +64,7 @@ def test_a_rung_with_failed_trials_is_complete_and_they_count_as_the_worst() -> 
     assert halving.promote(complete=False) == 0
     halving.started(0)
     halving.ended(8, "failed")
-    # rung 3 has two trials, one goes on; the other never arrives
+    # rung 3 has two trials, one continues; the other never arrives
     assert arrive(halving, (0, 3, 1.0)) == ["pause"]
     halving.ended(1, "failed")
     assert halving.promote(complete=False) == 0

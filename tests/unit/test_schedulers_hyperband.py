@@ -97,7 +97,7 @@ def test_a_whole_hyperband_of_81_steps_runs_as_in_the_paper(slots: int, mode: Mo
         assert [n for n, _ in brackets(81, 3)[b]] == expected[b]
         start += size
     assert Counter(run.outcome.values()) == {"done": 1 + 1 + 1 + 2 + 5, "stopped": 143 - 10}
-    # all brackets: sum of (n_i - n_(i+1)) * r_i steps, the promoted ones go on from where they are
+    # all brackets: sum of (n_i - n_(i+1)) * r_i steps, the promoted ones continue from where they are
     steps = sum(
         (n - (bracket[i + 1][0] if i + 1 < len(bracket) else 0)) * r
         for bracket in brackets(81, 3)

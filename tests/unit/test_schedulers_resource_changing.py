@@ -106,7 +106,7 @@ def test_a_schedule_that_pauses_is_told_its_own_verdicts() -> None:
         verdict = made.decide(trial, [value])
         assert verdict.action == "pause"
         made.tell(trial, [value], verdict)
-    # it goes on; nothing else can: the floor of 1/3 of three is itself
+    # it continues; nothing else can: the floor of 1/3 of three is itself
     verdict = made.decide(2, [0.9])
     assert verdict.action == "continue", (
         "one of the others would be promoted, now that no more come"

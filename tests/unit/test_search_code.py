@@ -1,5 +1,5 @@
 """A scheduler of the user's own that raises in the middle: nothing after it is written, and once
-mended it goes on.
+mended it continues.
 """
 
 from __future__ import annotations

@@ -87,7 +87,9 @@ def test_it_says_what_a_station_serves_and_how(tmp_path: Path) -> None:
     assert Spec.parse(found.to_json()) == found
     assert found.to_json()["serve"] == WHOLE
     assert spec(tmp_path, {}).serve is not None, "all of it may be left out"
-    assert found.identity() == spec(tmp_path).identity(), "an experiment may go on with another one"
+    assert found.identity() == spec(tmp_path).identity(), (
+        "an experiment may continue with another one"
+    )
 
 
 @pytest.mark.parametrize(
@@ -276,7 +278,7 @@ def test_what_a_schedule_serves_is_not_changed_by_a_run_that_somebody_types(
     assert (there.serve, there.series) == (WHOLE, True)
     of_schedule(places, spec(tmp_path, WHOLE, when={"every": "6h", "each": "continue"}), "kept")
     assert (one := served.read(places, "kept")) is not None
-    assert not one.series, "one experiment, which goes on"
+    assert not one.series, "one experiment, which continues"
     served.forget(places, "kept", schedule=True)
     assert served.names(places) == []
 

@@ -98,7 +98,7 @@ def test_each_key_is_taken_over_told_kept_and_may_be_taken_back(places: Places, 
     assert getattr(replay(changed.store).spec, key) == expected
     kept = again(places, None, "d3")
     assert (getattr(kept.spec, key), kept.changes) == (expected, []), (
-        "resume without a file goes on as it was"
+        "resume without a file continues as it was"
     )
     back = again(places, spec(**asks), "d4")
     assert len(back.changes) == (key not in UNTOLD)

@@ -262,7 +262,7 @@ def test_attempts_are_told_in_order_with_how_they_began_and_ended(store: Store) 
         (1, "attempt 1 on east, from the beginning"),
         (1, "first"),
         (1, "attempt 1 lost at step 1: it was killed"),
-        (2, "attempt 2 on west, goes on after step 1"),
+        (2, "attempt 2 on west, continues after step 1"),
         *[(2, f"part {part}") for part in range(1, 12)],
         (2, "attempt 2 done at step 3"),
     ]
@@ -294,7 +294,7 @@ def test_following_tells_each_line_once_and_waits_for_last_words(store: Store) -
     assert shown(logs, 8.0) == [
         (1, "last words"),
         (1, "attempt 1 lost at step 1: it was killed"),
-        (2, "attempt 2 on west, goes on after step 1"),
+        (2, "attempt 2 on west, continues after step 1"),
     ]
     assert not logs.over
     log.append([event_bytes(event) for event in ending()])

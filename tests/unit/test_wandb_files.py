@@ -1,4 +1,4 @@
-"""What a program written for W&B keeps, and goes on from: real programs with `import wandb`, run by
+"""What a program written for W&B keeps, and continues from: real programs with `import wandb`, run by
 an attempt.
 """
 

@@ -145,7 +145,7 @@ def test_what_is_only_alike_is_said() -> None:
     )
     assert [key for key, _ in notes] == ["entity", "method", "name", "early_terminate"]
     assert dict(notes)["early_terminate"] == (
-        "hyperband is our `asha`: at 3, 9, 27, ... logs of the metric the best 1/3 so far go on, and a trial ends after 27 logs of "
+        "hyperband is our `asha`: at 3, 9, 27, ... logs of the metric the best 1/3 so far continue, and a trial ends after 27 logs of "
         "the metric (max_iter)"
     )
     assert (made["search"], made["max_steps"], made["schedule"]["asha"]) == (

@@ -68,7 +68,7 @@ def test_a_range_gets_all_that_is_free_and_no_less_than_it_must_have() -> None:
 def test_the_next_attempt_has_what_the_cluster_has_by_then() -> None:
     at = desk([2, 4], slots=8)
     assert widths(at.events) == [(0, 4), (1, 4)]
-    assert grow(at, 3) == [], "what runs goes on as it is"
+    assert grow(at, 3) == [], "what runs continues as it is"
     assert widths(at.end(0, "lost", "preempted")) == []
     assert widths(at.end(1, "lost", "preempted")) == [(0, 3)]
     assert grow(at, 12) == [(1, 4), (2, 4)], "one slot is left over, which is no group"

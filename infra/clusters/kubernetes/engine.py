@@ -224,7 +224,7 @@ class KubernetesEngine:
             self._kubectl.run(
                 "patch", "rayclusters.ray.io", self.cluster.name, "--type=merge", f"--patch={patch}"
             )
-            say(f"RayCluster {self.cluster.name} was suspended, and goes on")
+            say(f"RayCluster {self.cluster.name} was suspended, and continues")
 
     def _wait_for_head(self, say: Callable[[str], None]) -> None:
         deadline, told = time.monotonic() + _UP_SECONDS, ""

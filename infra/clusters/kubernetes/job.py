@@ -39,11 +39,11 @@ def passed_on(code: int, leaving: bool) -> tuple[int, str]:
             f"ended with exit code {code}: {_FINAL[code]}; another cluster would not change that",
         )
     if code == _INTERRUPTED and not leaving:
-        return 0, "was stopped; `regrow run` or `regrow resume` go on with it"
+        return 0, "was stopped; `regrow run` or `regrow resume` continue with it"
     if code:
         return (
             code if code > 0 else 128 - code
-        ), f"ended with {code}; it goes on with another cluster"
+        ), f"ended with {code}; it continues with another cluster"
     return 0, ""
 
 

@@ -135,8 +135,8 @@ def said(fold: ExperimentState) -> list[dict[str, Any]]:
 def _went_on(loss: Loss) -> str:
     also = f"; {loss.also} more failed the same way" if loss.also else ""
     if loss.back_s is not None:
-        return f"; it went on {words.back(loss)}{also}"
-    return f"{' for good' if loss.final else '; it has not gone on yet'}{also}"
+        return f"; it continued {words.back(loss)}{also}"
+    return f"{' for good' if loss.final else '; it has not continued yet'}{also}"
 
 
 def _absence(absence: Absence) -> str:

@@ -60,7 +60,7 @@ def automations() -> list[AutomationCore]:
         AutomationCore(
             name="regrow: a run whose driver was lost goes on",
             description=(
-                "A crashed run of an experiment is scheduled again; the station's worker goes on"
+                "A crashed run of an experiment is scheduled again; the station's worker continues"
                 " from the log."
             ),
             trigger=EventTrigger(
@@ -177,7 +177,7 @@ def given_up(client: SyncPrefectClient, run: FlowRun, places: Places) -> bool:
         return False
     why = f"its driver was lost {count} times in 24 hours"
     client.set_flow_run_state(
-        run.id, Failed(message=f"{why}; `regrow resume` or Retry goes on"), force=True
+        run.id, Failed(message=f"{why}; `regrow resume` or Retry continues"), force=True
     )
     if flow_run_of(places, name := str(run.parameters.get("name"))) == str(run.id):
         unhealed.say(places, name, why)
@@ -201,7 +201,7 @@ def take_up(client: SyncPrefectClient, run_id: UUID) -> None:
     state = client.read_flow_run(run_id).state
     if state is not None and state.name == "Interrupted":
         client.set_flow_run_state(
-            run_id, AwaitingRetry(message="goes on, as the station is up again"), force=True
+            run_id, AwaitingRetry(message="continues, as the station is up again"), force=True
         )
 
 

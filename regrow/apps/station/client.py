@@ -87,8 +87,8 @@ def run_there(
                 return True
         if viewer.board.history.opened is not before:
             announce(
-                "the driver on the station was lost; the station goes on by itself, and Ctrl-C ends"
-                " only this view"
+                "the driver on the station was lost; the station continues by itself, and Ctrl-C"
+                " ends only this view"
             )
             _watch_on(follower, viewer, places, name)
             return True
@@ -187,7 +187,7 @@ def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> 
                 ):
                     raise RegrowError(unhealed.line(places, name, stuck))
                 if record.find(places) is None and not runs_here(places, name):
-                    alone = f"`{places.command('resume', name)}` goes on without it"
+                    alone = f"`{places.command('resume', name)}` continues without it"
                     raise RegrowError(f"the station of {places.root} is gone; {alone}")
                 looked = time.monotonic()
 

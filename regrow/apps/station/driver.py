@@ -205,7 +205,7 @@ def _run(order: DriverCommand, places: Places, say: Any) -> None:
     ):
         say(
             f"the station itself lacks {', '.join(lacking)}: should this driver be lost, it cannot"
-            " go on by itself"
+            " continue by itself"
         )
     launch(
         Session(

@@ -78,6 +78,6 @@ def plan(due: Sequence[Due], running: Collection[tuple[str, str | None]]) -> Ite
                 busy[one.schedule] = one.run
             yield Start(one.run)
         elif one.by_the_clock and one.overlap == "skip":
-            yield Skip(one.run, "the run of this schedule before it still goes on")
+            yield Skip(one.run, "the run of this schedule before it still continues")
         elif one.overlap == "replace" and busy[one.schedule] in going:
             yield End(busy[one.schedule])

@@ -76,7 +76,7 @@ def run_on_cluster(
     except KeyboardInterrupt:
         state = Cancelled(
             name="Interrupted",
-            message="the station was ended; what runs on the cluster goes on there",
+            message="the station was ended; what runs on the cluster continues there",
         )
         with suppress(httpx.HTTPError, PrefectException):  # its server may be gone
             client.set_flow_run_state(run.id, state, force=True)
@@ -102,7 +102,7 @@ def _state(last: Event | None, code: int, said: list[str]) -> State[Any]:
         )
     if last.status == "failed":
         return Failed(message=words)
-    return Cancelled(name=last.status.capitalize(), message="Retry goes on with it")
+    return Cancelled(name=last.status.capitalize(), message="Retry continues with it")
 
 
 @contextmanager

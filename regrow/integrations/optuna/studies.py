@@ -49,7 +49,7 @@ def create_study(
     history = _history(places, name)
     if history is not None and not load_if_exists:
         raise DuplicatedStudyError(
-            f"there is a study {name!r} in {places.root}; load_if_exists=True goes on with it"
+            f"there is a study {name!r} in {places.root}; load_if_exists=True continues with it"
         )
     found = plain.directions if history is None else _directions(history)
     if (direction or directions) and plain.directions != found:

@@ -157,7 +157,7 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
             raise UserError(f"{counts}; the first: {failed[0].attempts[-1].reason}")
         if result.status != "finished":
             raise UserError(
-                f"the search {self.name!r} has {result.status}; fit again, and it goes on"
+                f"the search {self.name!r} has {result.status}; fit again, and it continues"
             )
         return result
 

@@ -175,7 +175,7 @@ class Sharded:
         if state["samples"] != self._count:
             raise UserError(
                 f"rg.torch.shard: the data has {self._count} samples, and had {state['samples']}"
-                " when it was saved; a trial can only go on inside of an epoch of the same data"
+                " when it was saved; a trial can only continue inside of an epoch of the same data"
             )
         self.epoch, self.position, self.seed = state["epoch"], state["position"], state["seed"]
 

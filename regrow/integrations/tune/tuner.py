@@ -68,7 +68,7 @@ class Session:
                 result = experiment.run(quiet=self._quiet)
         over = result.stopped_by == "planner" or feed.stopped
         if result.status == "interrupted" or (result.status == "stopped" and not over):
-            say("the script ends here; the same command goes on")
+            say("the script ends here; the same command continues")
             sys.exit(INTERRUPTED)
         _raise_if_named_wrongly(result)
         return ResultGrid(result, found), found

@@ -317,7 +317,7 @@ def _early(early: Any, notes: Notes) -> dict[str, Any]:
     )
     brackets = (
         f"at {least}, {least * eta}, {least * eta**2}, ... logs of the metric the best 1/{eta} so"
-        " far go on"
+        " far continue"
     )
     notes.append(("early_terminate", f"hyperband is our `asha`: {brackets}{ends}"))
     return {

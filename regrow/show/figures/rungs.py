@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TITLE = "Rungs"
 READING = (
     "The trials at each step where the schedule compared them: their values there, and which of"
-    " them went on."
+    " them continued."
 )
 NOTHING = "The schedule has stopped or paused no trial."
 MOST = 2500
@@ -87,7 +87,7 @@ def figure(told: Rows) -> Figure | None:
     for place, rung in enumerate(shown):
         gone = {t.number for t in (*rung.stopped, *rung.waiting)}
         parts = {
-            "went on": [t for t in rung.reached if t.number not in gone],
+            "continued": [t for t in rung.reached if t.number not in gone],
             "stopped here": rung.stopped,
             "waits here": rung.waiting,
         }
@@ -99,7 +99,7 @@ def figure(told: Rows) -> Figure | None:
             y += [t.curve.until(rung.step)[-1] for t in drawn]
             numbers += [t.number for t in drawn]
             values += [t.curve.until(rung.step)[-1] for t in trials]
-    looks = {"went on": "done", "stopped here": "stopped", "waits here": "paused"}
+    looks = {"continued": "done", "stopped here": "stopped", "waits here": "paused"}
     for name, (x, y, numbers) in groups.items():
         if x:
             made.add_scatter(
@@ -129,7 +129,7 @@ def figure(told: Rows) -> Figure | None:
             "ticktext": labels,
             "range": [-0.6, len(shown) - 0.4],
             "showgrid": False,
-            "title": {"text": "rung, and how many went on from it"},
+            "title": {"text": "rung, and how many continued from it"},
         },
         yaxis=axis,
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TITLE = "Timeline"
 READING = (
     "A bar for each attempt on its node. A cross is a loss or a failure, and a dotted line leads"
-    " from it to where the trial went on. Empty places are slots that nothing used."
+    " from it to where the trial continued. Empty places are slots that nothing used."
 )
 NOTHING = "No attempt has begun yet."
 BARS = 1500
@@ -278,7 +278,7 @@ def _losses(
                 text += f"<br>{safe(attempt.message)}"
             if after is not None and after.t_began is not None:
                 text += (
-                    f"<br>went on after {_said(after.t_began - end)} on {safe(after.where)}, from"
+                    f"<br>continued after {_said(after.t_began - end)} on {safe(after.where)}, from"
                     f" step {after.from_step + 1}"
                 )
                 ways += [
@@ -292,7 +292,7 @@ def _losses(
             x=[x for x, _ in ways],
             y=[y for _, y in ways],
             mode="lines",
-            name="went on",
+            name="continued",
             hoverinfo="skip",
             line={"color": GREY, "width": 1.2, "dash": "dot"},
         )

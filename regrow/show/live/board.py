@@ -197,7 +197,7 @@ class Board:
         if self.history.sessions == 1:
             return []
         if not self.history.orphans:
-            return ["goes on"]
+            return ["continues"]
         absence: Absence = self.incidents.reopened(event, max(0.0, silent))
         return [words.driver_back(absence, len(self.history.orphans))]
 

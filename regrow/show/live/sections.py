@@ -233,7 +233,9 @@ def _story(one: Loss | Absence) -> str:
         more = f", as did {one.also} more," if one.also else ","
         return f"for good{more} {words.lost(one)}"
     where = words.lost(one)
-    return f"not back yet, {where}" if one.back_s is None else f"goes on {words.back(one)}; {where}"
+    return (
+        f"not back yet, {where}" if one.back_s is None else f"continues {words.back(one)}; {where}"
+    )
 
 
 def _mood(one: Loss | Absence) -> str:

@@ -121,7 +121,7 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
     if status != "running":
         yield from retry(history, places)
     if status in ("interrupted", "stopped"):
-        yield f"go on with: {places.command('resume', spec.name)}"
+        yield f"continue with: {places.command('resume', spec.name)}"
 
 
 def spent(history: History, now: float) -> str:
@@ -253,7 +253,7 @@ def ending(history: History, places: Places) -> Iterator[str]:
     if status in ("interrupted", "stopped"):
         yield f"look at it: {places.command('show', name)}, {places.command('ui', name)}"
         yield from retry(history, places)
-        yield f"go on with: {places.command('resume', name)}"  # the last line
+        yield f"continue with: {places.command('resume', name)}"  # the last line
     else:
         yield (
             "look at it:"

@@ -69,7 +69,7 @@ def lost(one: Loss) -> str:
 
 def recovery(one: Loss) -> str:
     """Describe the recovery of a lost trial."""
-    return f"trial {one.trial} goes on {back(one)}"
+    return f"trial {one.trial} continues {back(one)}"
 
 
 def back(one: Loss) -> str:
@@ -82,7 +82,7 @@ def back(one: Loss) -> str:
 def driver_back(absence: Absence, trials: int) -> str:
     """Describe another driver that continues after one was lost."""
     return (
-        f"the driver was lost; after {seconds(absence.seconds)} another one goes on with its"
+        f"the driver was lost; after {seconds(absence.seconds)} another one continues with its"
         f" {trials} trial{ends(trials)}"
     )
 

@@ -279,7 +279,7 @@ def _commands(history: History, places: Places, *, alive: bool) -> Iterator[tupl
         yield "How it stands now", places.command("show", name)
         yield "Stop it", places.command("stop", name)
     elif status in ("interrupted", "stopped", "failed"):
-        yield "Go on with it", places.command("resume", name)
+        yield "Continue with it", places.command("resume", name)
     else:
         yield (
             "More trials",

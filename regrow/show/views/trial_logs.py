@@ -131,7 +131,9 @@ class TrialLogs:
 
 def _began(attempt: Attempt) -> OutputLine:
     where = f" on {attempt.where}" if attempt.where else ""
-    start = f"goes on after step {attempt.from_step}" if attempt.from_step else "from the beginning"
+    start = (
+        f"continues after step {attempt.from_step}" if attempt.from_step else "from the beginning"
+    )
     told = (
         f"attempt {attempt.number}{where}, {start}"
         if attempt.t_began is not None

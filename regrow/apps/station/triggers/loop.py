@@ -89,7 +89,7 @@ class Loop:
             except Exception as error:  # noqa: BLE001 - whatever it is, journaled events are safe, and the next round may succeed
                 trouble = reason(error)
             if trouble != self._trouble:
-                _log.warning("%s", f"cannot go on: {trouble}" if trouble else "goes on again")
+                _log.warning("%s", f"cannot continue: {trouble}" if trouble else "continues again")
             self._trouble = trouble
             self._tell()
             self._stop.wait(POLL_SECONDS)
@@ -287,7 +287,7 @@ class Loop:
             if watch.trouble
         ]
         own = (
-            [Trouble(schedule="", what="triggers cannot go on", reason=self._trouble)]
+            [Trouble(schedule="", what="triggers cannot continue", reason=self._trouble)]
             if self._trouble
             else []
         )
