@@ -93,7 +93,7 @@ def test_the_last_events_are_told_with_the_move_that_is_refused() -> None:
     with pytest.raises(IllegalMove) as caught:
         history.apply(Decided(t=15.0, trial=0, attempt=1, step=2, verdict="continue"))
     assert str(caught.value) == (
-        "attempt 1 of trial 0, in state 'leaving', cannot continue; its last events: it was proposed; attempt 1 was submitted at 1.0 s; "
+        "attempt 1 of trial 0, in state 'leaving', cannot go on; its last events: it was proposed; attempt 1 was submitted at 1.0 s; "
         "attempt 1 began on node-a, after step 0 at 2.0 s; attempt 1 reported step 2 at 3.0 s; attempt 1 saved step 2 at 3.5 s; "
         "attempt 1 was to pause (place 3 of 4)"
     )
