@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import importlib
 import logging
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import ray
@@ -50,20 +48,17 @@ def spares(nodes: Nodes, ranks: int = 1) -> Iterator[None]:
     """Within the block, keep a spare for each of an attempt's `ranks`, on every node on which an
     attempt runs or ran lately.
     """
-    with background.during(partial(_keep, nodes, ranks), name="spares", wait=0.0):
-        yield
-
-
-def _keep(nodes: Nodes, ranks: int, done: threading.Event) -> None:
     waiting: dict[str, list[Any]] = {}
-    pause = FIRST_SECONDS
-    while not done.wait(pause):
-        pause = PERIOD_SECONDS
+
+    def keep() -> None:
         try:
             if cluster.head_answers():
                 _touch(nodes.in_use()[:MOST_NODES], ranks, waiting)
         except Exception as error:  # noqa: BLE001 - Ray raises many types; without a spare a loss only takes longer
             logging.getLogger(__name__).info("no spare process could be kept: %s", error)
+
+    with background.every(PERIOD_SECONDS, keep, name="spares", first=FIRST_SECONDS, wait=0.0):
+        yield
 
 
 def _touch(node_ids: Sequence[str], ranks: int, waiting: dict[str, list[Any]]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,7 +35,8 @@ def present(store: Store) -> Iterator[None]:
     """
     signs: list[str] = []
     try:
-        with background.during(partial(_give, store, signs), name="presence", wait=0.0):
+        give = partial(_give, store, signs)
+        with background.every(PERIOD_SECONDS, give, name="presence", first=0.0, wait=0.0):
             yield
     finally:
         with suppress(RegrowError):
@@ -55,18 +55,16 @@ def elsewhere(store: Store) -> bool:
     )
 
 
-def _give(store: Store, signs: list[str], done: threading.Event) -> None:
-    with suppress(RegrowError):
-        # Includes signs of drivers that were killed.
-        signs += [key for key in store.list(PREFIX) if key.endswith(f"-{_host()}")]
-    while not done.is_set():
+def _give(store: Store, signs: list[str]) -> None:
+    if not signs:  # those of drivers that were killed
         with suppress(RegrowError):
-            before = list(signs)
-            signs.append(f"{PREFIX}{int(time.time())}-{_host()}")
-            store.create(signs[-1], b"")
-            store.delete(before)
-            del signs[: len(before)]
-        done.wait(PERIOD_SECONDS)
+            signs += [key for key in store.list(PREFIX) if key.endswith(f"-{_host()}")]
+    with suppress(RegrowError):
+        before = list(signs)
+        signs.append(f"{PREFIX}{int(time.time())}-{_host()}")
+        store.create(signs[-1], b"")
+        store.delete(before)
+        del signs[: len(before)]
 
 
 def _host() -> str:

@@ -1,12 +1,10 @@
-"""Daemon threads: one that runs a function, one that lasts as long as a block, one that calls a
-function periodically.
-"""
+"""Daemon threads: one that runs a function, and one that calls it periodically during a block."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 
 def start(do: Callable[..., object], *args: object, name: str) -> threading.Thread:
@@ -19,30 +17,36 @@ def start(do: Callable[..., object], *args: object, name: str) -> threading.Thre
 
 
 @contextmanager
-def during(
-    run: Callable[[threading.Event], object], *, name: str, wait: float | None = None
+def every(
+    seconds: float,
+    do: Callable[[], object],
+    *,
+    name: str,
+    first: float | None = None,
+    wait: float | None = None,
 ) -> Iterator[threading.Thread]:
-    """Call `run(done)` in a thread within the block, and yield the thread. The block's end sets
-    `done`, then waits `wait` seconds at most for the thread; None: as long as it takes.
+    """Call `do` every `seconds` within the block, in a thread, until it returns True; yield the
+    thread. An exception ends it.
+
+    Args:
+        seconds: pause between two calls.
+        do: what is called.
+        name: the thread's name, see `start`.
+        first: seconds before the first call; None: as many as between two.
+        wait: seconds that the end of the block waits for a call under way; None: until it has
+            ended.
+
     """
     done = threading.Event()
-    thread = start(run, done, name=name)
+
+    def run() -> None:
+        pause = seconds if first is None else first
+        while not done.wait(pause) and do() is not True:
+            pause = seconds
+
+    thread = start(run, name=name)
     try:
         yield thread
     finally:
         done.set()
         thread.join(wait)
-
-
-def every(
-    seconds: float, do: Callable[[], object], *, name: str, wait: float | None = None
-) -> AbstractContextManager[threading.Thread]:
-    """Call `do` every `seconds` within the block, in a thread, until it returns True; the first
-    call comes after `seconds`. An exception ends the thread. `wait`: see `during`.
-    """
-
-    def run(done: threading.Event) -> None:
-        while not done.wait(seconds) and do() is not True:
-            pass
-
-    return during(run, name=name, wait=wait)

@@ -7,18 +7,24 @@ import threading
 from regrow.tasks.process import background
 
 
-def test_a_block_ends_its_thread() -> None:
-    with background.during(threading.Event.wait, name="test") as thread:
-        assert thread.is_alive()
-        assert thread.daemon
-        assert thread.name == "regrow-test"
-    assert not thread.is_alive()
+def test_a_thread_is_known_by_its_name_and_does_not_hold_the_process() -> None:
+    called = list[int]()
+    thread = background.start(called.append, 3, name="test")
+    thread.join()
+    assert called == [3]
+    assert thread.daemon
+    assert thread.name == "regrow-test"
 
 
 def test_a_block_waits_no_longer_than_it_may() -> None:
-    free = threading.Event()
-    with background.during(lambda _: free.wait(), name="test", wait=0.0) as thread:
-        pass
+    called, free = threading.Event(), threading.Event()
+
+    def call() -> None:
+        called.set()
+        free.wait()
+
+    with background.every(1e6, call, name="test", first=0.0, wait=0.0) as thread:
+        assert called.wait(30)
     assert thread.is_alive()
     free.set()
     thread.join()
