@@ -40,6 +40,8 @@ MOST_ALIKE = 4
 """A server that does not follow gives up after the class has refused this many trials' checkpoints
 with the same traceback.
 """
+PROBLEMS = (RegrowError, SpecError, LookupError, OSError)
+"""What a log, a checkpoint or the place for its files may raise."""
 
 
 class ModelSource(Protocol):
@@ -355,7 +357,7 @@ def polls(
         before, trouble = trouble, ""
         try:
             look(stop)
-        except (RegrowError, SpecError, LookupError, OSError) as error:
+        except PROBLEMS as error:
             trouble = str(error)
         if trouble != before:
             warn(name, trouble, serves=serves())

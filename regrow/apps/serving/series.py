@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regrow.apps.serving.following import (
+    PROBLEMS,
     Checkpoints,
     Following,
     ModelSource,
@@ -25,14 +26,12 @@ from regrow.apps.serving.following import (
     warn,
 )
 from regrow.apps.serving.status import ServingStatus
-from regrow.infra.log.follower import Vanished
 from regrow.infra.state.places import Places
-from regrow.search.errors import SpecError
 from regrow.search.history import History
 from regrow.search.recurrence import experiments_of
 from regrow.search.rollout import Gate
-from regrow.tasks.errors import RegrowError, UserError
-from regrow.tasks.ports.store import Store, Unavailable
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports.store import Store
 
 _LOG = logging.getLogger("regrow.apps.serving")
 
@@ -83,7 +82,7 @@ class Series:
             if reader is self.current or self.gate is not None or _ended(reader.history):
                 reader.settle(stop)
             trouble = reader.wrong_gate() if reader is not self.current else ""
-        except (Vanished, Unavailable, OSError, RegrowError, SpecError, LookupError) as error:
+        except PROBLEMS as error:
             trouble = str(error)
             if not reader.serving:
                 del self._readers[name]  # read it from the beginning next time
