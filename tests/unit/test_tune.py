@@ -263,6 +263,8 @@ def test_names_of_regrow_tune_are_rays_and_record() -> None:
     assert given(durable.create_searcher("hyperopt", metric="m", mode="max"))["metric"] == "m"
     assert durable.schedulers.FIFOScheduler is rays_schedulers.FIFOScheduler
     assert durable.search.ConcurrencyLimiter is ConcurrencyLimiter
+    assert "ASHAScheduler" in durable.schedulers.__all__
+    assert not hasattr(durable.search.hebo, "__file__"), "looking for a file imports no library"
 
 
 def test_a_scheduler_of_rays_own_is_refused_with_what_to_import() -> None:

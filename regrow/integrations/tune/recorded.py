@@ -75,6 +75,8 @@ class RecordingModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         """Return a submodule of this kind, a recording class or function, else Ray's object."""
+        if name.startswith("__") and name != "__all__":  # asked of each module by `inspect`
+            raise AttributeError(name)
         if (inner := sys.modules.get(f"{self.__name__}.{name}")) is not None:
             return inner
         theirs = importlib.import_module(self.__name__.replace("regrow.", "ray.", 1))
