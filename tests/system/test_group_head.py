@@ -7,7 +7,7 @@ import pytest
 from tests.system.conftest import Desk, await_no_process
 from tests.system.grouped import END, alive, event, events, ranks, scores, until, wait, write
 from tests.system.test_main_job import check_whole
-from tests.system.test_services_lost import kill_all
+from tests.system.test_services_lost import kill_each
 
 STEPS, SAVED = 12, 4
 
@@ -22,7 +22,7 @@ def test_a_group_whose_head_is_lost_goes_on_at_its_next_step_and_no_old_rank_liv
     event(desk, process, "headless", "saved", attempt=1, step=SAVED)
     old = ranks(desk)
     assert old.keys() == {0, 1}
-    kill_all(desk, "gcs/gcs_server")
+    kill_each(desk, "gcs/gcs_server")
     wait(process, lambda: not any(map(alive, old.values())), "the end of both ranks")
     until(desk, END)
     said, _ = process.communicate(timeout=200)
