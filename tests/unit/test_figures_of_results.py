@@ -47,7 +47,8 @@ def test_the_optimization_history_has_every_trial_at_its_best_and_the_best_so_fa
     drawn = dict(zip(line.x, line.y, strict=True))
     assert [drawn[n] for n in drawn] == [so_far[n] for n in drawn]
     assert {so_far.index(value) for value in so_far} <= drawn.keys()
-    (star,) = (trace for trace in made.data if trace.name == f"best: trial {history.best}")
+    name = f"best: trial {history.best}, {max(so_far):.5g}"
+    (star,) = (trace for trace in made.data if trace.name == name)
     assert (star.x[0], star.y[0]) == (history.best, max(so_far))
 
 
