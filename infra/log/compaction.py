@@ -201,7 +201,7 @@ def _level(span: int, fanout: int) -> int:
 
 def read_objects(store: Store, chain: Sequence[Extent]) -> Iterator[tuple[Extent, bytes | None]]:
     """Yield each object with its bytes, in order; None for one that is gone. Reads several at a
-    time.
+    time. While it is suspended no threads run: a reader may leave it to the garbage collector.
     """
 
     def read(extent: Extent) -> bytes | None:
@@ -213,9 +213,10 @@ def read_objects(store: Store, chain: Sequence[Extent]) -> Iterator[tuple[Extent
     if len(chain) < 4:  # too few for threads
         yield from ((extent, read(extent)) for extent in chain)
         return
-    with ThreadPoolExecutor(READERS) as pool:
-        for batch in _batches(chain):
-            yield from zip(batch, pool.map(read, batch), strict=True)
+    for batch in _batches(chain):
+        with ThreadPoolExecutor(READERS) as pool:
+            found = list(pool.map(read, batch))
+        yield from zip(batch, found, strict=True)
 
 
 def _batches(chain: Sequence[Extent]) -> Iterator[list[Extent]]:
