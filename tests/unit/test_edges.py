@@ -30,6 +30,7 @@ from regrow.show.live import text
 from regrow.show.live.board import Board
 from regrow.show.live.output import Terminal
 from regrow.tasks.errors import UserError
+from tests.unit.exported import simulation
 from tests.unit.office import Office
 from tests.unit.simulated import SPEC, created, opened
 
@@ -101,6 +102,19 @@ def test_an_interruption_says_how_many_trials_ended() -> None:
     ]
     told = list(text.ending(folded(events), Places.at("/nowhere")))
     assert told[2].startswith("simulated interrupted: 2 of 3 trials ended (1 paused) in ")
+
+
+def test_more_trials_are_offered_only_where_no_condition_ended_it() -> None:
+    for changes, offered in (({}, True), ({"stop": {"target": 0.0}}, False)):
+        history = simulation(**changes).run().history
+        assert history.closed is not None
+        assert (
+            any(
+                line.startswith("more trials: ")
+                for line in text.ending(history, Places.at("/nowhere"))
+            )
+            == offered
+        ), changes
 
 
 def test_letters_are_printed_as_themselves_and_control_characters_are_not() -> None:

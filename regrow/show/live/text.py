@@ -118,6 +118,7 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
         yield one_line(f"it ended because {history.closing.why}")
     if (line := summaries.code_line(history)) is not None:
         yield line
+    yield from hollow(history, places)
     if status != "running":
         yield from retry(history, places)
     if status in ("interrupted", "stopped"):
@@ -249,6 +250,7 @@ def ending(history: History, places: Places) -> Iterator[str]:
     if history.closing is not None and history.closing.why:
         yield one_line(f"because {history.closing.why}")
     yield spent(history, history.t_last)
+    yield from hollow(history, places)
     yield from best(history, places)
     if status in ("interrupted", "stopped"):
         yield f"look at it: {places.command('show', name)}, {places.command('ui', name)}"
@@ -259,9 +261,24 @@ def ending(history: History, places: Places) -> Iterator[str]:
             "look at it:"
             f" {', '.join(places.command(verb, name) for verb in ('show', 'report', 'ui'))}"
         )
-        if status != "failed":
+        if status != "failed" and not (history.closing is not None and history.closing.why):
             yield f"more trials: {places.command('resume', name, f'--trials {history.total + 10}')}"
         yield from retry(history, places)
+
+
+def hollow(history: History, places: Places) -> Iterator[str]:
+    """Yield how many trials keep a checkpoint that holds no data; nothing if none does."""
+    found = [
+        trial.number
+        for trial in history.trials
+        if any(kept.size == 0 for kept in trial.checkpoints.values())
+    ]
+    if found:
+        whose = f"trial {found[0]}" if len(found) == 1 else f"trials {spans(found)}"
+        yield (
+            f"the checkpoints of {whose} hold no data (0 bytes); see"
+            f" {places.command('logs', history.spec.name, str(found[0]))}"
+        )
 
 
 def retry(history: History, places: Places) -> Iterator[str]:
