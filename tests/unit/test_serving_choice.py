@@ -367,13 +367,15 @@ def test_a_store_that_is_away_is_told_once_and_asked_again(
     kept.best(0.5)
     store, taking, stop = Away(kept.store), Taking(), threading.Event()
     found = following(kept, tmp_path, taking, store=store)
-    thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"remote": False})
+    thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"metered": False})
     with caplog.at_level("WARNING", logger="regrow.apps.serving"):
         thread.start()
         while store.asked < 5:
+            assert thread.is_alive()
             time.sleep(0.005)
         store.away = False
         while not found.serving:
+            assert thread.is_alive()
             time.sleep(0.005)
         stop.set()
         thread.join(10)
@@ -389,7 +391,7 @@ def test_it_waits_for_the_first_checkpoint_in_silence(
     taking, stop = Taking(), threading.Event()
     found = following(kept, tmp_path, taking)
     kept.best(0.5, said=False)
-    thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"remote": False})
+    thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"metered": False})
     with caplog.at_level("WARNING", logger="regrow.apps.serving"):
         thread.start()
         taken = threading.Event()
@@ -412,7 +414,7 @@ def test_an_experiment_that_was_removed_is_served_on_and_another_of_its_name_is_
     kept.best(0.9)
     kept.report(0, 0.1)
     found = following(kept, tmp_path, taking)
-    thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"remote": False})
+    thread = threading.Thread(target=found.follow, args=(stop,), kwargs={"metered": False})
     with caplog.at_level("WARNING", logger="regrow.apps.serving"):
         thread.start()
         while not found.serving:
