@@ -16,7 +16,6 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import httpx
 import pytest
@@ -139,12 +138,11 @@ class Desk:
         return [json.loads(line) for line in lines]
 
     def _printed(self, *arguments: str) -> str:
-        """What a command that only reads prints, run in this process with the desk's variables:
-        another one would take a second to start.
+        """What a command that only reads prints, run in this process: another one would take a
+        second to start.
         """
         root = self.environment.get("REGROW_STATE", str(self.folder / ".regrow"))
-        variables = patch.dict(os.environ, self.environment, clear=True)
-        with variables, redirect_stdout(io.StringIO()) as printed:
+        with redirect_stdout(io.StringIO()) as printed:
             app([*arguments, "--state", root], standalone_mode=False)
         return printed.getvalue()
 

@@ -49,6 +49,10 @@ class Cloud(Desk):
             # a look takes several requests, from a server that the experiment needs, too
             time.sleep(0.1)
 
+    def _printed(self, *arguments: str) -> str:
+        """See Desk. In a process of its own: whether it runs is read from files in this user's home."""
+        return self.run(*arguments).stdout
+
     def another_machine(self) -> Cloud:
         """The same folder of code, and nothing else of what this machine keeps."""
         home = Path(self.environment["HOME"]).with_name("another")

@@ -105,16 +105,11 @@ def test_an_interruption_says_how_many_trials_ended() -> None:
 
 
 def test_more_trials_are_offered_only_where_no_condition_ended_it() -> None:
-    for changes, offered in (({}, True), ({"stop": {"target": 0.0}}, False)):
-        history = simulation(**changes).run().history
+    for made, offered in ((simulation(), True), (simulation(stop={"target": 0.0}), False)):
+        history = made.run().history
         assert history.closed is not None
-        assert (
-            any(
-                line.startswith("more trials: ")
-                for line in text.ending(history, Places.at("/nowhere"))
-            )
-            == offered
-        ), changes
+        lines = text.ending(history, Places.at("/nowhere"))
+        assert any(line.startswith("more trials: ") for line in lines) == offered
 
 
 def test_letters_are_printed_as_themselves_and_control_characters_are_not() -> None:

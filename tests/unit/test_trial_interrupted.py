@@ -45,7 +45,7 @@ def test_where_all_are_told_to_end_it_is_no_fault_of_the_trials_own(
         for step in trial.steps():
             attempt.bench.notice("told to end", False)
             trial.report({"score": step}, checkpoint=save)
-            office.interrupt()
+        office.interrupt()  # after the trial knows why it leaves
 
     assert outcome(attempt(office, train)) == ("preempted", "infrastructure", "told to end")
     assert office.history.trials[0].attempts[-1].cause == "preempted"
