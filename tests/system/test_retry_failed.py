@@ -8,12 +8,13 @@ from tests.system.conftest import Desk
 from tests.system.test_main_job import check_whole, mlflow, prefect
 
 TYPO = """
-import json
+import json, time
 
 
 def train(trial):
     total = json.loads((trial.restored / "total").read_text()) if trial.restored else 0.0
     for step in trial.steps():
+        time.sleep(0.04)  # a task run that was shorter than 0.05 s takes the next trial along
         total += trial.config["x"] if step <= 2 else trial.config["x"] * factr
         trial.report({"score": total}, checkpoint=lambda folder: (folder / "total").write_text(json.dumps(total)))
 """
