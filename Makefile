@@ -6,10 +6,12 @@
 #   make nightly  everything, and for it the frameworks of regrow.integrations (1 GB), Hydra and W&B (120 MB): also long scenarios of which `make test` has the main path in another test; ARGS="-m nightly" for those alone
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make docs     the site, into site/; `make pictures` takes its pictures anew, of a real run
+#   make mutants  changes one operator of the core at a time and sees whether a test fails; ARGS="--each 40 --only log,planner"
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
 #   make compat   canary, demo and nearest tests with the minor releases of Ray, Prefect and MLflow next to ours; ARGS="--only ray";
 #                 and `make compat-tune`, Ray Tune's own examples, each killed once and resumed; ARGS="--only pbt"
 #   make lock     writes requirements.lock anew from pyproject.toml, and sbom.cdx.json of it; UPGRADE=1 for newer versions
+#   make dumps    writes the databases that Prefect and MLflow begin with, by their migrations: after a change of their versions
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,7 +33,7 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test nightly soak bench compat compat-releases compat-tune optuna-examples docs pictures lock sbom install clean
+.PHONY: demo check lint types units test nightly soak mutants bench compat compat-releases compat-tune optuna-examples docs pictures lock dumps sbom install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -60,6 +62,9 @@ nightly: $(VENV)/.installed $(VENV)/.torch $(VENV)/.frameworks $(VENV)/.apart
 
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.faults.soak $(ARGS)
+
+mutants: $(VENV)/.installed
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
@@ -91,6 +96,9 @@ lock: $(VENV)/.installed
 		--generate-hashes --no-emit-index-url --custom-compile-command 'make lock' --quiet \
 		$(if $(UPGRADE),--upgrade) --output-file requirements.lock
 	@$(MAKE) --no-print-directory sbom
+
+dumps: $(VENV)/.installed
+	$(BIN)/python -m tests.dumps
 
 # The tool is not in the lock: it looks at the environment from outside, and would bring thirty packages for one file.
 sbom: $(VENV)/.installed

@@ -30,7 +30,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from regrow.search.samplers import Result, Sampler, TrialStatus, make
+from regrow.search.samplers import make
+from regrow.search.samplers.base import Result, Sampler, TrialStatus
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 

@@ -26,8 +26,8 @@ import optuna
 from regrow.search import samplers, schedulers
 from regrow.search.chance import uniform_draw
 from regrow.search.planning.simulator import FunctionObjective, simulate
-from regrow.search.samplers import Result
-from regrow.search.schedulers import Candidate, Decision, Verdict
+from regrow.search.samplers.base import Result
+from regrow.search.schedulers.base import Candidate, Decision, Verdict
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.updates import RunUpdate
+from regrow.infra.mlflow.updates import RunUpdate, Target
 
 PARENT = RunUpdate(key="experiment", name="digits", start_ms=1_700_000_000_000, parent=True)
 
@@ -41,7 +41,7 @@ def timed(what: str, trials: int, work: Callable[[], object]) -> None:
 
 def main(tracking_uri: str, trials: int, batch: int) -> None:
     name = f"bench-{time.time_ns()}"
-    sink = MlflowSink(tracking_uri=tracking_uri, experiment_name=name, experiment_id=name)
+    sink = MlflowSink(Target(tracking_uri=tracking_uri, experiment_name=name, experiment_id=name))
 
     def write() -> None:
         for first in range(0, trials, batch):

@@ -24,6 +24,7 @@ from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.updates import Target
 from regrow.infra.state.places import Places
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search import samplers
@@ -234,10 +235,12 @@ def _record(root: Path, simulation: Simulation) -> None:
     for event in simulation.events:
         runs.apply(event)
     sink = MlflowSink(
-        tracking_uri=places.mlflow_uri,
-        experiment_name="bench",
-        experiment_id=ID,
-        artifact_root=places.mlflow_artifacts,
+        Target(
+            tracking_uri=places.mlflow_uri,
+            experiment_name="bench",
+            experiment_id=ID,
+            artifact_root=places.mlflow_artifacts,
+        )
     )
     sink.load()
     sink.write(runs.take(), simulation.log.last)

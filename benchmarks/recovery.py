@@ -86,7 +86,6 @@ class Side:
             "HOME": str(folder / "home"),
             MARK: str(folder),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "XDG_CACHE_HOME": str(Path.home() / ".cache"),
             **({"RAY_ADDRESS": address} if address else {}),
         }
         (folder / "work.py").write_text(TRAIN.format(steps=str(self.steps), seconds=SECONDS))

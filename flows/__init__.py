@@ -1,3 +1,1 @@
-"""Prefect flows: short loops that carry out the coordinator's instructions. No decision is made
-here.
-"""
+"""Prefect flows: short loops that carry out the coordinator's instructions and decide nothing."""

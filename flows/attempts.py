@@ -1,5 +1,4 @@
-"""Running attempts: each trial is one Prefect task run, a coroutine of this process, and its
-attempts run on Ray.
+"""Running attempts: each trial is a Prefect task run, a coroutine here, and its attempts are Ray's.
 
 Prefect's engine runs the task here. Its body submits an attempt to the executor and awaits it. A
 lost attempt raises, and Prefect's own retry runs the body again, which waits for the next attempt.
@@ -37,13 +36,9 @@ from regrow.tasks.ports.messages import Assignment
 from regrow.tasks.trial.names import settings, task_name, task_run_id, task_tags
 
 MOST_RETRIES = 1_000_000
-"""Prefect's count is no limit: the experiment's log decides how often a trial is retried
-(`max_failures`).
-"""
+"""Not Prefect's count but the log decides how often a trial is retried (`max_failures`)."""
 END_SECONDS = 10.0
-"""Seconds that the end of a session waits for attempts that have reported their end and have not
-returned yet.
-"""
+"""Seconds that a session waits for attempts that have reported their end and not returned."""
 
 
 Lost = Callable[[str, int, int, Cause, str], Awaitable[bool]]
@@ -90,9 +85,7 @@ class _TrialRun:
 
 
 class Attempts:
-    """Attempts that this session submits, as task runs of its flow run. A context manager: what is
-    left at its end is abandoned.
-    """
+    """Attempts of this session, as task runs of its flow run; abandons what is left at its end."""
 
     def __init__(
         self,
@@ -109,7 +102,7 @@ class Attempts:
         self._submitted: set[tuple[int, int]] = set()
         self._runs: dict[int, _TrialRun] = {}
         self._closed = False
-        self._aborted: asyncio.Event | None = None
+        self._aborted = asyncio.Event()
         self._under_way: set[Future[State[Any]]] = set()
         self._lock = threading.Lock()
         self._bug: BaseException | None = None
@@ -126,18 +119,14 @@ class Attempts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Abandon task runs that have not ended. They stay in their state: another session or
-        driver continues them.
-        """
+        """Abandon what has not ended, in its state: another session or driver continues it."""
         self._runner.call(self._abort)
         with self._lock:
             left = set(self._under_way)
         wait(left, timeout=END_SECONDS)
 
     def submit(self, assignment: Assignment, *, avoid: Sequence[str] = ()) -> None:
-        """Submit an attempt once, preferably not to the nodes in `avoid`. A further attempt of a
-        trial is its task run's retry.
-        """
+        """Submit an attempt once, preferably not to `avoid`; a further one is its run's retry."""
         lease = assignment.trial, assignment.attempt
         if lease not in self._submitted:
             self._submitted.add(lease)
@@ -152,9 +141,7 @@ class Attempts:
         self._runner.call(self._kill)
 
     def check(self) -> None:
-        """Raise the error that kept a task run from making its attempt, if there is one: the trial
-        would wait forever.
-        """
+        """Raise the error of a task run whose trial would wait forever, if there is one."""
         if self._bug is not None:
             raise self._bug
 
@@ -217,9 +204,7 @@ class Attempts:
                 self._engage(run, run.orders[0].assignment)
 
     async def _prepared(self, run: _TrialRun, assignment: Assignment) -> TaskRun:
-        """Return the task run in the state in which it begins or continues, and report that state
-        to the server.
-        """
+        """Report the state in which the task run begins or continues to the server; return it."""
         task_run = run.task_run
         if task_run is None and assignment.attempt > 1:
             task_run = await self._left(run, assignment)
@@ -229,16 +214,12 @@ class Attempts:
             task_run = self._new(run, assignment)
         else:
             state = AwaitingRetry(message=assignment.story)
-        task_run.tags = Labels(
-            _tags(task_run.tags, task_tags(assignment.trial, assignment.attempt))
-        )
+        _tag(task_run, task_tags(assignment.trial, assignment.attempt))
         _set_state(task_run, state)
         return task_run
 
     async def _left(self, run: _TrialRun, assignment: Assignment) -> TaskRun | None:
-        """Return the task run that an earlier session left; None if Prefect has none (the attempt
-        shared another trial's).
-        """
+        """Return an earlier session's task run; None: Prefect has none (another trial's)."""
         client = get_client()  # the client of this event loop
         if await asyncio.to_thread(answers, str(client.api_url), 0.0):
             try:
@@ -275,16 +256,14 @@ class Attempts:
             raise
 
     async def _trial(self, trial: int) -> State[Any]:
-        """Run one attempt, as the body of the task. Raises TriedAgain if the trial gets another
-        one.
-        """
+        """Run one attempt. Raises TriedAgain if the trial gets another one."""
         run = self._runs[trial]
         order = await self._until(self._next(run))
         if order is None:
             return Cancelled(name="Paused", message="continues with the experiment")
         lease, name = (trial, order.assignment.attempt), str(run.id)
         assert run.task_run is not None
-        run.task_run.tags = Labels(_tags(run.task_run.tags, task_tags(*lease)))
+        _tag(run.task_run, task_tags(*lease))
         if order.assignment.story:
             self._logs.say(name, f"trial {trial}, attempt {lease[1]}: {order.assignment.story}")
             if run.task_run.state_name == "Retrying":  # it has waited for its turn
@@ -322,9 +301,7 @@ class Attempts:
         return run.orders.popleft()
 
     async def _outcome(self, run: _TrialRun, order: _Submission) -> ExecutionResult:
-        """Make an attempt and return its result. Raises AttemptLost, also if the attempt was given
-        up.
-        """
+        """Make an attempt. Raises AttemptLost, also if the attempt was given up."""
         run.handle = self._executor.submit(
             order.assignment, task_run=str(run.id), avoid=order.avoid
         )
@@ -360,14 +337,10 @@ class Attempts:
                 )
         if len(done) > 1:
             run.task_run.name = f"{task_name(done[0].ended.trial)} and {len(done) - 1} more"
-        run.task_run.tags = Labels(_tags(run.task_run.tags, carried.labels))
+        _tag(run.task_run, carried.labels)
 
     async def _until(self, awaitable: Awaitable[Any]) -> Any:
-        """Return the result, or raise Abort once the session is over: Prefect's engine then reports
-        nothing more about the task run.
-        """
-        if self._aborted is None:
-            self._aborted = asyncio.Event()
+        """Return the result, or raise Abort, after which the engine is silent, at the end."""
         result: asyncio.Future[Any] = asyncio.ensure_future(awaitable)
         aborted: asyncio.Future[Any] = asyncio.ensure_future(self._aborted.wait())
         try:
@@ -381,8 +354,6 @@ class Attempts:
 
     def _abort(self) -> None:
         self._closed = True
-        if self._aborted is None:
-            self._aborted = asyncio.Event()
         self._aborted.set()
 
     def _close(self) -> None:
@@ -423,15 +394,12 @@ def _set_state(task_run: TaskRun, state: State[Any]) -> None:
     emit_state(task_run, before)
 
 
-def _tags(present: list[str], new: Sequence[str]) -> list[str]:
-    """Return the new tags and the present ones, without present ones of the same kind ("node:...")
-    as a new one.
-    """
+def _tag(task_run: TaskRun, new: Sequence[str]) -> None:
+    """Add tags in place of present ones of their kinds ("node:..." is a kind)."""
     kinds = {tag.partition(":")[0] for tag in new}
-    kept = [
-        tag for tag in list.copy(present) if tag.partition(":")[0] not in kinds and tag != "spot"
-    ]
-    return sorted({*new, *kept})
+    present = list.copy(task_run.tags)
+    kept = [tag for tag in present if tag.partition(":")[0] not in kinds and tag != "spot"]
+    task_run.tags = Labels(sorted({*new, *kept}))
 
 
 def _line(finished: Finished) -> str:
@@ -452,15 +420,19 @@ def _state(done: Sequence[Finished]) -> State[object]:
         return Completed(
             message=f"{len(done)} short trials: {sum(f.ended.outcome == 'done' for f in done)} done"
         )
-    told = _line(done[0])
-    match done[0].ended.outcome:
+    return ended_as(done[0].ended.outcome, _line(done[0]))
+
+
+def ended_as(outcome: str, message: str) -> State[Any]:
+    """Return the state in which a task run ends, by an attempt's outcome or its trial's state."""
+    match outcome:
         case "failed":
-            return Failed(message=told)
-        case "paused":
-            return Cancelled(name="Paused", message=told)
+            return Failed(message=message)
+        case "paused" | "lost":
+            return Cancelled(name="Paused", message=message)
         case "preempted":
-            return Cancelled(name="Preempted", message=told)
+            return Cancelled(name="Preempted", message=message)
         case "stopped":
-            return Completed(name="Stopped", message=told)
+            return Completed(name="Stopped", message=message)
         case _:
-            return Completed(message=told)
+            return Completed(message=message)

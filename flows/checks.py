@@ -1,6 +1,4 @@
-"""Checks of the user's code before anything is started: existence of the program or file, syntax,
-imports, sampler and scheduler.
-"""
+"""Checks of the user's code (program, syntax, imports, search) before anything is started."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ _READERS = (*INTERPRETERS, "bash", "sh", "zsh", "dash", "node", "perl", "Rscript
 
 
 def check_search(spec: Spec) -> None:
-    """Create the user's sampler or scheduler once. Raises SpecError, or UserCodeError with the
-    user's traceback.
-    """
+    """Make the user's sampler or scheduler once. Raises SpecError or UserCodeError."""
     make_importable(spec)
     try:
         spec.check_imports()
@@ -53,9 +49,7 @@ def check_search(spec: Spec) -> None:
 
 
 def precheck(spec: Spec) -> None:
-    """Check the trainable without importing it. Raises SpecError, and UserCodeError for a syntax
-    error.
-    """
+    """Check the trainable without importing it. Raises SpecError and UserCodeError."""
     if spec.trainable == COMMAND and not spec.command:
         framework = frameworks.of_key(spec)
         if framework is None:  # the package was installed before it had this entry point
@@ -72,9 +66,7 @@ def precheck(spec: Spec) -> None:
 
 
 def precheck_command(spec: Spec) -> None:
-    """Check that the program and its script exist. Raises SpecError, and UserCodeError for a syntax
-    error.
-    """
+    """Check that program and script exist, and its syntax. Raises SpecError, UserCodeError."""
     folder, (program, *arguments) = Path(spec.working_dir or "."), spec.command
     path = {**os.environ, **environment(spec)}.get("PATH")
     own = program in INTERPRETERS or "{" in program

@@ -1,8 +1,14 @@
-"""The end of a session: what its closed log has is recorded everywhere."""
+"""The end of a session: what its closed log has is recorded everywhere.
+
+If the cluster has died, the driver's own process closes the log. An ending that has begun is not
+turned into a recovery, and no cluster is started for it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -12,19 +18,25 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from regrow.flows import crash_report
-from regrow.flows.attempts import Attempts
+from regrow.flows.attempts import Attempts, ended_as
+from regrow.flows.coordinator.actor import is_ours
+from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.interrupts import Interrupts
 from regrow.flows.recording.artifacts import PICTURES, publish
 from regrow.flows.session import Session
-from regrow.flows.settling import settled
 from regrow.infra.log.reading import replay
 from regrow.infra.prefect.server import answers
+from regrow.infra.prefect.task_runs import otherwise, repair, settle
 from regrow.infra.ray import cluster
 from regrow.infra.state.collection import collect
+from regrow.infra.state.experiments import Prepared
 from regrow.search.events import Status
 from regrow.search.history import History
+from regrow.search.lifecycle import TrialState
 from regrow.tasks.checkpoint.retry import retry_while_unavailable
 from regrow.tasks.ports.store import StoreError
+from regrow.tasks.trial.names import task_name, task_run_id
 
 STORE_SECONDS = 600.0
 """Seconds that the end of a session waits for an unreachable state store."""
@@ -38,6 +50,10 @@ that long on a busy machine.
 """
 DRAIN_SECONDS = 30.0
 """Seconds of further waiting, after a message."""
+CUT_SECONDS = 10.0
+"""Seconds to wait for an unreachable store after the loss of the cluster; then the log stays open,
+and the next session closes it.
+"""
 
 
 def finished(
@@ -63,9 +79,7 @@ def finished(
             f" `{places.command('resume', name)}` catches up."
         )
     history = retry_while_unavailable(
-        lambda: replay(store, name),
-        say=session.say,
-        seconds=min(STORE_SECONDS, asked.left),
+        lambda: replay(store, name), say=session.say, seconds=min(STORE_SECONDS, asked.left)
     )
     try:
         collect(store, history)
@@ -75,7 +89,7 @@ def finished(
         )
     try:
         if answers(str(client.api_url), min(PREFECT_SECONDS, asked.left)):
-            settled(client, flow_run_id, attempts, history)
+            _settle(client, flow_run_id, attempts, history)
             publish(client, flow_run_id, history, places, _pictures(drawn))
         else:
             session.say(
@@ -90,9 +104,7 @@ def finished(
 
 
 def _drained(session: Session, recorder: Any, last: int, asked: Interrupts) -> str | None:
-    """Wait until MLflow has the log up to segment `last`; return what prevents that within the time
-    limit, None if nothing.
-    """
+    """Wait until MLflow has the log up to segment `last`; return what prevents that in time."""
     told, began = False, time.monotonic()
     while True:
         trouble: str | None = cluster.get(recorder.drained.remote(last, min(1.0, asked.left)))
@@ -108,14 +120,38 @@ def _drained(session: Session, recorder: Any, last: int, asked: Interrupts) -> s
 
 
 def _pictures(drawn: Any) -> dict[str, bytes]:
-    """Return the recorder's figures; none if drawing fails or takes too long, as they are in the
-    report as well.
-    """
+    """Return the recorder's figures; none if that fails or is late: the report has them, too."""
     try:
         found: dict[str, bytes] = ray.get(drawn, timeout=PICTURES_SECONDS)
     except ray.exceptions.RayError:  # includes a timeout
         return {}
     return found
+
+
+def _settle(
+    client: SyncPrefectClient, flow_run_id: UUID, attempts: Attempts, history: History
+) -> None:
+    """Wait, within bounds, until Prefect has the end of each task run; send it what it missed."""
+    left = settle(client, flow_run_id, attempts.close())
+    trials = {task_run_id(history.id, trial.number): trial for trial in history.trials}
+    ends = {
+        run_id: ended_as(trial.state.value, "as the experiment's log has it")
+        for run_id, trial in trials.items()
+        if trial.state not in (TrialState.PENDING, TrialState.RUNNING)
+    }
+    # A driver may have been killed after the log had a trial's end, but before Prefect had the end
+    # or the task run. A trial that was given up while paused still has the paused state of its last
+    # attempt.
+    final = {
+        run_id: ends[run_id].type
+        for run_id, trial in trials.items()
+        if trial.state.final and any(a.task_run == str(run_id) for a in trial.attempts)
+    }
+    left |= otherwise(client, final)
+    missed = {
+        run_id: (task_name(trials[run_id].number), ends[run_id]) for run_id in left & ends.keys()
+    }
+    repair(client, flow_run_id, attempts.task, missed)
 
 
 def state_of(status: Status, history: History) -> State[None]:
@@ -130,3 +166,47 @@ def state_of(status: Status, history: History) -> State[None]:
         name=status.capitalize(),
         message=f"{summary}; continue with `regrow resume {history.spec.name}`",
     )
+
+
+def cut_short(prepared: Prepared, asked: Interrupts) -> tuple[Status, History]:
+    """Close the log, as requested, of a session whose cluster has died; return how it ended, and
+    the whole history.
+
+    Raises KeyboardInterrupt if the session had not begun. Call this when the cluster is left and
+    `asked.begun` is known.
+    """
+    history = replay(prepared.store, prepared.spec.name)
+    if history.opened is None or not is_ours(history.opened.driver):
+        raise KeyboardInterrupt
+    if history.closed is None and asked.begun is not None:
+        # the caller may be in a notebook, which already runs an event loop
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, _close(prepared, history, *asked.begun)).result()
+        history = replay(prepared.store, prepared.spec.name)
+    return history.closed.status if history.closed else "interrupted", history
+
+
+async def _close(prepared: Prepared, history: History, status: Status, why: str) -> None:
+    """Have a coordinator in this process, as after any restart, give up what runs."""
+    opened = history.opened
+    assert opened is not None
+    opening = Opening(
+        id=history.id,
+        spec=prepared.spec.record(),
+        slots=opened.slots,
+        trials=opened.trials,
+        flow_run=opened.flow_run,
+        code=opened.code,
+        versions=opened.versions,
+        widest=opened.widest,
+    )
+    coordinator = Coordinator(prepared.store, opening, opened.driver)
+    try:
+        async with asyncio.timeout(CUT_SECONDS):
+            await coordinator.close(status, why)  # first, so that nothing replaces what is given up
+            await coordinator.abandon("its cluster was told to end")
+            instructions = await coordinator.instructions(0.0)
+            while instructions.finished is None and not instructions.superseded:
+                instructions = await coordinator.instructions(1.0)
+    except TimeoutError:
+        return

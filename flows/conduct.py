@@ -1,11 +1,13 @@
-"""One session on a joined cluster: the coordinator and the recorder are started, the loop runs, and
-the log is closed and recorded.
-"""
+"""One session on a joined cluster, from its coordinator's start to the record of its log."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
+import platform
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
+from importlib.metadata import version
+from typing import Any
 
 import ray
 from prefect import get_client
@@ -13,63 +15,68 @@ from prefect.context import FlowRunContext
 
 from regrow.flows.attempts import Attempts
 from regrow.flows.closing import finished
-from regrow.flows.coordinator.actor import lost, start_coordinator
+from regrow.flows.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
+from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.relay import relays
+from regrow.flows.flow_run import this_flow_run
 from regrow.flows.interrupts import Interrupts
-from regrow.flows.loop import Loop
-from regrow.flows.opening import opening
+from regrow.flows.loop import Loop, exclusions, page_requests, stop_requests
 from regrow.flows.recording.publisher import publishing
 from regrow.flows.recording.recorder import start_recorder
 from regrow.flows.session import Session
-from regrow.flows.stopping import page_requests, stop_requests
-from regrow.flows.workers import executor
+from regrow.infra.machine.caller_context import CallerContext
+from regrow.infra.mlflow.in_trial import RayRecords
 from regrow.infra.prefect import notifications
 from regrow.infra.prefect.deployments import schedule_of
 from regrow.infra.prefect.run_logs import RunLogs
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
+from regrow.infra.ray.executor import RayExecutor, Shared
+from regrow.infra.ray.joining import code, environment, shortage, slots
 from regrow.infra.ray.nodes import Nodes
+from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
+from regrow.infra.state import snapshot
+from regrow.infra.state.environment import collected
 from regrow.infra.state.presence import present
+from regrow.infra.state.sources import code_changed
 from regrow.search.events import Status
 from regrow.search.history import History
+from regrow.tasks.ports.messages import Job
+from regrow.tasks.ports.store import Unavailable
 
 
 def conduct(
     session: Session, ray_cluster: cluster.Cluster, asked: Interrupts
 ) -> tuple[Status, History]:
-    """Run one session, from claiming the log until it is closed and recorded; return how it ended,
-    and the whole history.
-    """
-    context = FlowRunContext.get()
-    if (
-        context is None
-        or context.flow_run is None
-        or not isinstance(context.task_runner, OffloadTaskRunner)
-    ):
-        raise RuntimeError("the flow `run` runs on an OffloadTaskRunner")
-    flow_run, places = context.flow_run, session.places
+    """Run one session from its claim to the record of its log; return its end and history."""
+    context, flow_run, places = FlowRunContext.get(), this_flow_run(), session.places
+    runner = None if context is None else context.task_runner
+    if not isinstance(runner, OffloadTaskRunner):
+        raise TypeError("the flow `run` runs on an OffloadTaskRunner")
+    _with_gpus(session, ray_cluster)
     spec, store = session.prepared.spec, session.prepared.store
     coordinator, address = start_coordinator(
         store,
-        opening(session, ray_cluster, str(flow_run.id)),
+        _opening(session, ray_cluster, str(flow_run.id)),
         name=f"regrow-coordinator-{flow_run.id}-{flow_run.run_count}",
     )
     experiment_id: str = cluster.get(coordinator.identity.remote())
     recorder = start_recorder(address, places, spec.name)
     nodes = Nodes()
-    with (
-        get_client(sync_client=True) as client,
-        session.watch(coordinator) if session.watch else nullcontext(),
-        nodes.watched(),
-        publishing(coordinator, client, flow_run.id),
-    ):
+    with ExitStack() as during:
+        client = during.enter_context(get_client(sync_client=True))
+        if session.watch:
+            during.enter_context(session.watch(coordinator))
+        during.enter_context(nodes.watched())
+        # Before the first event is published, which is that the session has started.
         for line in notifications.ensure(client, spec, schedule_of(flow_run), places):
             session.say(line)
+        during.enter_context(publishing(coordinator, client, flow_run.id))
         logs = RunLogs(client, flow_run.id)
         attempts = Attempts(
-            runner=context.task_runner,
-            executor=executor(session, ray_cluster, nodes, coordinator, recorder),
+            runner=runner,
+            executor=RayExecutor(_shared(session, ray_cluster, coordinator, recorder), nodes),
             lost=partial(lost, coordinator),
             flow_run_id=flow_run.id,
             experiment_id=experiment_id,
@@ -80,14 +87,101 @@ def conduct(
             with (
                 signs,
                 stop_requests(store, asked, near=not places.shared),
+                exclusions(store, coordinator, near=not places.shared),
                 page_requests(client, flow_run.id, asked),
                 spares(nodes, spec.resources.widths[1]),
                 relays(coordinator) as speakers,
             ):
                 status = Loop(
-                    coordinator, attempts, nodes, speakers, asked, spec, announce=session.say
+                    coordinator, attempts, nodes, speakers, asked, spec, session.say
                 ).run()
             history = finished(session, flow_run.id, coordinator, recorder, client, attempts, asked)
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
+
+
+def _with_gpus(session: Session, ray_cluster: cluster.Cluster) -> None:
+    """Decide `gpu: auto` by the GPUs of the cluster; announce GPUs that trials do not ask for."""
+    resources = session.prepared.spec.resources
+    count = sum(node.get("GPU", 0.0) for node in ray_cluster.nodes())
+    if resources.gpu == "auto":
+        gpu = 1.0 if count >= 1 else 0.0
+        needed = resources.model_copy(update={"gpu": gpu})
+        session.prepared = session.prepared.needing(needed)
+        found = f"{count:g} GPU{'' if count == 1 else 's'} here, each trial gets one"
+        session.say(found if gpu else "no GPU here: trials run on CPUs (resources.gpu: auto)")
+    elif count and "GPU" not in resources.bundle and resources.children is None:
+        there = f"{count:g} GPU{'' if count == 1 else 's'} here"
+        session.say(f"{there}, trials ask for none: resources: {{gpu: 1}}, or gpu: auto")
+
+
+def _snapshot(session: Session) -> dict[str, str]:
+    """Keep the code in the state. Returns what the log records of that; nothing if the store is
+    out of reach, which the session finds out by itself.
+    """
+    prepared = session.prepared
+    assert prepared.folder is not None
+    before = prepared.log.snapshot
+    with suppress(Unavailable):
+        key, left_out = snapshot.take(prepared.store, prepared.folder, before)
+        if before is None:
+            snapshot.noted(left_out, session.say)
+        return {} if key is None else {"snapshot": key}
+    return {}
+
+
+def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> Opening:
+    """Return how the coordinator opens the log. Announces what the user should know of the code and
+    the cluster. Raises SpecError if there is no room for a trial.
+    """
+    prepared = session.prepared
+    spec, told = prepared.spec, prepared.log.told
+    recorded = collected(prepared.folder, spec.program)
+    if told is not None and (line := code_changed(told, recorded)):
+        session.say(line)
+    if prepared.folder is not None:
+        recorded = {**recorded, **_snapshot(session)}
+    fixed = most(spec) is not None
+    if fixed and (line := shortage(spec, ray_cluster)) is not None:
+        session.say(line)
+    # a decision may depend on these
+    libraries = ("regrow", "optuna", "numpy", "ray", "prefect", "mlflow")
+    versions = {"python": platform.python_version(), **{name: version(name) for name in libraries}}
+    return Opening(
+        slots=slots(spec, ray_cluster),
+        trials=prepared.trials,
+        flow_run=flow_run,
+        code=prepared.code[1] if prepared.code else None,
+        spec=spec.record(),
+        id=flow_run,
+        versions=versions,
+        environment=recorded,
+        known=prepared.known,
+        auto=prepared.auto,
+        learnt=prepared.learnt,
+        retry_failed=session.retry_failed,
+        widest=spec.resources.shape.widest(ray_cluster.nodes()),
+        fixed=fixed,
+    )
+
+
+def _shared(
+    session: Session, ray_cluster: cluster.Cluster, coordinator: Any, recorder: Any
+) -> Shared:
+    """Return what all workers of the session get; the last two arguments are actor handles."""
+    prepared, places, typed = session.prepared, session.places, session.typed
+    spec = prepared.spec
+    taken_over = CallerContext(variables={})
+    # The workers of a cluster that was started for this session inherit the shell's environment.
+    if typed is not None and not ray_cluster.local:
+        variables = {**typed.variables, **environment(spec), **code(spec)}
+        taken_over = CallerContext(folder=typed.folder, variables=variables)
+    folder = None if os.environ.get("RAY_ADDRESS") else prepared.folder
+    return Shared(
+        job=Job.of(spec, folder=folder, code=prepared.code),
+        coordinator=RayCoordinatorClient(coordinator),
+        store=prepared.store,
+        records=RayRecords(recorder, places.mlflow_uri, places.mlflow_artifacts),
+        typed=taken_over,
+    )

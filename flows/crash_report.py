@@ -1,10 +1,8 @@
-"""Reports to MLflow and Prefect that an experiment's driver has died: `python -m
-regrow.flows.crash_report STATE NAME`.
+"""`python -m regrow.flows.crash_report STATE NAME`: MLflow and Prefect hear that a driver has died.
 
-A killed driver cannot report its own end: its runs would be shown as running permanently. A guard
-process that outlives the driver starts this. After a reboot, which ends the guard, too, the next
-command that uses the state root does. A later session reports itself that the runs are running
-again.
+Its runs would be shown as running permanently. A guard that outlives the driver starts this; after
+a reboot, which ends the guard, too, the next command that uses the state root does. A later session
+reports itself that the runs are running again.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import UUID
@@ -35,9 +33,7 @@ DELAY_SECONDS = 5.0
 compete with this for the CPU.
 """
 MOST_SECONDS = 120.0
-"""Seconds that reporting may take; the next command retries services that are unreachable by
-then.
-"""
+"""Seconds that reporting may take; the next command tries again."""
 
 
 @contextmanager
@@ -51,9 +47,7 @@ def prepare(places: Places, name: str) -> Iterator[None]:
     marker = _marker(places, name)
     private_files.folder(marker.parent)
     private_files.replace(marker, "")
-    # no process has this mark, so the guard kills nothing
-    guard = Guard(f"REGROW_OBITUARY={os.getpid()}")
-    guard.then(_command(places, name), unless_locked=lock_file(places, name), delay=DELAY_SECONDS)
+    guard = _guard(places, name)
     try:
         yield
     except ClusterLost:  # this process continues, with another guard
@@ -75,13 +69,18 @@ def hand_to_guard(places: Places, name: str) -> None:
     marker = _marker(places, name)
     private_files.folder(marker.parent)
     private_files.create(marker, "")
-    guard = Guard(f"REGROW_OBITUARY={os.getpid()}")
-    guard.then(_command(places, name), unless_locked=lock_file(places, name), delay=DELAY_SECONDS)
-    _left_behind.append(guard)
+    _left_behind.append(_guard(places, name))
 
 
 _left_behind: list[Guard] = []
 """Guards that last as long as this process."""
+
+
+def _guard(places: Places, name: str) -> Guard:
+    # no process has this mark, so the guard kills nothing
+    guard = Guard(f"REGROW_OBITUARY={os.getpid()}")
+    guard.then(_command(places, name), unless_locked=lock_file(places, name), delay=DELAY_SECONDS)
+    return guard
 
 
 def cancel_pending(guard: Guard, marker: Path) -> None:
@@ -136,26 +135,18 @@ def tell(places: Places, name: str, died: float) -> None:
             # a driver on another machine may be running
             if opened is None or opened.driver.partition(":")[0] != socket.gethostname():
                 return
-            run = opened.flow_run
-            told = [
-                _told(lambda: _tell_mlflow(places, name)),
-                _told(lambda: _tell_prefect(places, name, run, died)),
-            ]
-            if all(told) and not runs_here(places, name):
+            left = [_tell_mlflow, _tell_prefect]
+            for report in tuple(left):
+                with suppress(Exception):  # there is no output here; the next command retries
+                    report(places, name, opened.flow_run, died)
+                    left.remove(report)
+            if not left and not runs_here(places, name):
                 marker.unlink(missing_ok=True)
     except OSError:  # the folder is gone, or cannot be read
         return
 
 
-def _told(how: Callable[[], None]) -> bool:
-    try:
-        how()
-    except Exception:  # noqa: BLE001 - this process has no output; the next command retries
-        return False
-    return True
-
-
-def _tell_mlflow(places: Places, name: str) -> None:
+def _tell_mlflow(places: Places, name: str, _flow_run: str | None, _died: float) -> None:
     from regrow.flows.recording.catch_up import record_missing
 
     record_missing(places, name, killed=True)
@@ -172,16 +163,10 @@ def _tell_prefect(places: Places, name: str, flow_run: str | None, died: float) 
 
 def _mark_crashed(flow_run_id: str, name: str, died: float) -> None:
     from prefect import get_client
-    from prefect.client.schemas.filters import (
-        FlowRunFilter,
-        FlowRunFilterId,
-        TaskRunFilter,
-        TaskRunFilterState,
-    )
-    from prefect.client.schemas.filters import TaskRunFilterStateType as StateFilter
-    from prefect.client.schemas.objects import StateType
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Crashed
+
+    from regrow.infra.prefect.task_runs import crash
 
     with get_client(sync_client=True) as client:
         try:
@@ -193,19 +178,7 @@ def _mark_crashed(flow_run_id: str, name: str, died: float) -> None:
             return
         told = f"its driver was lost; `regrow resume {name}` continues"
         client.set_flow_run_state(flow_run.id, Crashed(message=told), force=True)
-        left = client.read_task_runs(
-            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id])),
-            task_run_filter=TaskRunFilter(
-                state=TaskRunFilterState(
-                    type=StateFilter(any_=[StateType.RUNNING, StateType.PENDING])
-                )
-            ),
-        )
-        for task_run in left:
-            if task_run.state is not None and task_run.state.timestamp.timestamp() <= died:
-                client.set_task_run_state(
-                    task_run.id, Crashed(message="its driver was lost"), force=True
-                )
+        crash(client, flow_run.id, until=died)
 
 
 def main() -> None:

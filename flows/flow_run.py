@@ -1,6 +1,4 @@
-"""The experiment's flow run in Prefect: reopened for a retry, left to another driver, or left
-paused.
-"""
+"""The experiment's flow run in Prefect: reopened, left to another driver, or left paused."""
 
 from __future__ import annotations
 
@@ -10,18 +8,12 @@ from uuid import UUID
 import httpx
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    TaskRunFilter,
-    TaskRunFilterState,
-    TaskRunFilterStateType,
-)
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
 from prefect.exceptions import Abort, ObjectNotFound, PrefectException
-from prefect.states import AwaitingRetry, Crashed, Suspended
+from prefect.states import AwaitingRetry, Suspended
 
+from regrow.infra.prefect.task_runs import crash
 from regrow.search.events import Status
 
 PAUSE_SECONDS = 10 * 365 * 24 * 3600
@@ -58,13 +50,7 @@ def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
         flow_run = client.read_flow_run(flow_run_id)
     except ObjectNotFound:
         return None
-    open_states = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
-    left = client.read_task_runs(
-        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
-        task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=open_states)),
-    )
-    for task_run in left:
-        client.set_task_run_state(task_run.id, Crashed(message="its driver was lost"), force=True)
+    crash(client, flow_run_id)
     if flow_run.state is None or not flow_run.state.is_pending():
         client.set_flow_run_state(
             flow_run_id, AwaitingRetry(message="continues from its log"), force=True
@@ -86,10 +72,8 @@ def over_a_pause(ended: State[None], status: Status) -> State[None]:
     with get_client(sync_client=True) as client:
         try:
             now = client.read_flow_run(context.flow_run.id)
-        except (
-            httpx.HTTPError,
-            PrefectException,
-        ):  # unreachable: Prefect's engine reports the end later, or the next session does
+        # unreachable: Prefect's engine reports the end later, or the next session does
+        except (httpx.HTTPError, PrefectException):
             return ended
         # Cancel may have come when nothing was left to do: Prefect would leave the run Cancelling
         # forever.

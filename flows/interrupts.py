@@ -16,15 +16,14 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from regrow.infra.machine.supervised import until
 from regrow.search.events import Status
 from regrow.tasks.process import background
 from regrow.tasks.process.forking import Handler, handling
 from regrow.tasks.process.interrupted import Interrupted, check
 
 GRACE_SECONDS = 30.0
-"""Seconds for attempts to save a checkpoint after the first signal. A second signal ends the
-wait.
-"""
+"""Seconds for attempts to save a checkpoint after a signal; a second one ends the wait."""
 LAST_SECONDS = 10.0
 """Seconds that the process may live after the grace period if it has to end; the next session does
 what is left.
@@ -38,9 +37,7 @@ _WHY = {
 
 
 class Interrupts:
-    """Requests to end a session. `begun`: (status, why) of the ending in progress, None if there is
-    none.
-    """
+    """Requests to end a session. `begun`: (status, why) of the ending in progress; None: none."""
 
     def __init__(self) -> None:
         self.begun: tuple[Status, str] | None = None
@@ -94,9 +91,7 @@ class Interrupts:
 
     @property
     def urgent(self) -> bool:
-        """Whether the session has to end now: after a second signal, or at the end of the grace
-        period.
-        """
+        """Whether the session has to end now: after a second signal, or without grace left."""
         return self._signals > 1 or self.left == 0.0
 
     @property
@@ -112,10 +107,7 @@ class Interrupts:
         """Return whether an ending has begun, or begins within `seconds`: the signal that ended
         other processes may be about to arrive.
         """
-        deadline = time.monotonic() + seconds
-        while self.begun is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return self.begun is not None
+        return until(lambda: self.begun is not None, seconds=seconds)
 
     def see_to_it(self) -> None:
         """End the process if it has to end and does not. Runs in a thread until `over`."""

@@ -1,6 +1,4 @@
-"""Starts a session from this process: services up, flow run, services down. Used by the command
-line and by Python.
-"""
+"""Starts a session from this process, for command line and Python: services, then the flow run."""
 
 from __future__ import annotations
 
@@ -9,20 +7,21 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from regrow.flows.checks import check_frameworks, check_search, check_trainable, precheck
 from regrow.flows.coordinator.warming import warm_up
 from regrow.flows.interrupts import interrupts
 from regrow.flows.recording.catch_up import is_recorded, record_missing
-from regrow.flows.serving import Serving
 from regrow.flows.session import SESSION, Session
 from regrow.infra.log.reading import survey
 from regrow.infra.machine import capacity
+from regrow.infra.machine.awaiting import announced
 from regrow.infra.machine.host_environment import raise_file_limit
 from regrow.infra.mlflow import database as mlflow_database
 from regrow.infra.mlflow.check import check as check_mlflow
@@ -31,11 +30,14 @@ from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.settings import own_home, settings
 from regrow.infra.ray import metadata
 from regrow.infra.ray.joining import check_room, environment, join, slots
-from regrow.infra.state import passwords
+from regrow.infra.state import passwords, served
 from regrow.infra.state.environment import begin_collecting
+from regrow.infra.state.places import CLUSTER, Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
+from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.process import background
 from regrow.tasks.process.addresses import redacted
 from regrow.tasks.process.variables import within
 
@@ -49,15 +51,15 @@ def launch(session: Session) -> None:
     """
     if session.prepared.failed == 0:
         session.announce(f"no trial of {session.name} has failed: there is none to be tried again")
-    serving = Serving(session)
+    serve = _checked_serving(session)
     if session.prepared.nothing_left:
         _tell_nothing_left(session)
-        serving.begin()
+        serve()
         _catch_up(session)
         return
     _check_code(session)
     _check_machine(session)
-    serving.begin()
+    serve()
     spec = session.prepared.spec
     if spec.endless:
         most = f"at most {spec.most_steps:,} steps"
@@ -83,6 +85,53 @@ def launch(session: Session) -> None:
             server.close()
 
 
+class Application(Protocol):
+    """The application that serves models, on a station."""
+
+    def checked(self, spec: Spec, places: Places) -> list[str]:
+        """Return lines about `serve`. Raises SpecError and UserCodeError for unusable models."""
+        ...
+
+    def of_experiment(self, places: Places, spec: Spec) -> list[str]:
+        """Register the experiment as it specifies, or remove it; return lines for the user."""
+        ...
+
+
+def _checked_serving(session: Session) -> Callable[[], None]:
+    """Check what is to be served. Return what makes a station serve the experiment from then on, or
+    stop serving it. Raises as `Application.checked`.
+    """
+    application, lines = _application(session), list[str]()
+    if application is not None:
+        lines = application.checked(session.prepared.spec, session.places)
+
+    def begin() -> None:
+        if application is not None:
+            lines.extend(application.of_experiment(session.places, session.prepared.spec))
+        for line in lines:
+            session.announce(line)
+
+    return begin
+
+
+def _application(session: Session) -> Application | None:
+    """Return the application that handles the key `serve`; None if the experiment has no such key
+    and was not served before, or if this process does not decide about it.
+
+    The schedule decides for its runs; for a run on a cluster, the machine that started it.
+    """
+    spec = session.prepared.spec
+    if session.spec is None or session.flow_run is not None or CLUSTER in os.environ:
+        return None
+    if spec.serve is None and served.read(session.places, spec.name) is None:
+        return None
+    registered = next(iter(entry_points(group="regrow.keys", name="serve")), None)
+    if registered is None:  # the package was installed before it had this entry point
+        raise UserError("no application is registered for the key serve; install regrow again")
+    found: Application = registered.load()
+    return found
+
+
 def _tell_nothing_left(session: Session) -> None:
     how = "has failed" if session.prepared.ended == "failed" else "is finished"
     session.announce(f"{session.name} {how} already")
@@ -103,9 +152,7 @@ def _catch_up(session: Session) -> None:
 
 
 def _check_code(session: Session) -> None:
-    """Check the user's code. A library may find which resources a trial needs. Raises SpecError,
-    UserError, UserCodeError.
-    """
+    """Check the user's code, from which a library may tell the resources that a trial needs."""
     spec = session.prepared.spec
     precheck(spec)
     check_search(spec)
@@ -115,9 +162,7 @@ def _check_code(session: Session) -> None:
 
 
 def _check_machine(session: Session) -> None:
-    """Check this machine and its services, as far as that is possible before they are started.
-    Raises SpecError and UserError.
-    """
+    """Check this machine and its services as far as possible. Raises SpecError and UserError."""
     spec, places = session.prepared.spec, session.places
     environment(spec)
     check_room(spec)
@@ -142,24 +187,25 @@ def _run(session: Session, server: Any) -> None:
     # and Ray is used only afterwards.
     for module in ("ray", "pydantic.v1.fields"):
         importlib.import_module(module)
-    leaving = threading.Thread(target=server.close, name="regrow-prefect-leave")
     with (
-        _begun(leaving),
+        ExitStack() as leaving,
         _importing("regrow.flows.run") as flow,
         join(spec, session.announce) as ray_cluster,
     ):
-        flow.join()
+        with announced("Prefect to load", session.announce):
+            flow.join()
         if ray_cluster.local:
             trials = (spec.concurrency or 2) * spec.resources.widths[1]
             warm_up(spec, min(trials, capacity.cpus()))
         slots(spec, ray_cluster)
         check_trainable(spec)
-        url = redacted(server.wait().ui_url)
+        url = redacted(server.wait(say=session.announce).ui_url)
         server.watch()
         if session.typed is None:
             _tell_pages(session, server, url)
         _run_flow(session, server)
-        leaving.start()  # the server takes as long to end as Ray's processes
+        # The server takes as long to end as Ray's processes.
+        leaving.callback(background.start(server.close, name="prefect-leave").join)
 
 
 def _tell_pages(session: Session, server: Any, prefect_url: str) -> None:
@@ -225,16 +271,6 @@ def _run_flow(session: Session, server: Any) -> None:
 
 
 @contextmanager
-def _begun(thread: threading.Thread) -> Iterator[None]:
-    """After the block, wait for the thread if it was started within the block."""
-    try:
-        yield
-    finally:
-        if thread.ident is not None:
-            thread.join()
-
-
-@contextmanager
 def _heartless() -> Iterator[None]:
     """Run flows without Prefect's heartbeats: only automations on a server use them, and an
     embedded server has none.
@@ -253,8 +289,7 @@ def _importing(module: str) -> Iterator[threading.Thread]:
     """Import a module in a thread during the block. The block's end waits for it, as Prefect's
     settings must not be restored during the import.
     """
-    thread = threading.Thread(target=importlib.import_module, args=(module,), daemon=True)
-    thread.start()
+    thread = background.start(importlib.import_module, module, name="import")
     try:
         yield thread
     finally:
@@ -262,9 +297,7 @@ def _importing(module: str) -> Iterator[threading.Thread]:
 
 
 def raise_error(ended: Any) -> None:
-    """Raise the exception that ended the flow run, if there is one: an error for the user, or a
-    bug.
-    """
+    """Raise what ended the flow run, if anything: an error for the user, or a bug."""
     found = ended.data
     error = getattr(found, "result", found)
     cause = getattr(error, "cause", None)
@@ -275,9 +308,7 @@ def raise_error(ended: Any) -> None:
 
 
 def settings_read_again() -> None:
-    """Make Prefect reread its settings, if it was imported before its environment variables
-    changed. Takes 0.15 s of CPU.
-    """
+    """Make Prefect, if it was imported before, read its variables again: 0.15 s of CPU."""
     if "prefect" in sys.modules:
         home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
         there = home.exists()

@@ -1,14 +1,21 @@
 """Main loop of a session: carries out the coordinator's instructions, and reports attempts and
-nodes to it.
+nodes to it. Beside it, requests to stop are looked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
+import httpx
 import ray
 from prefect import get_run_logger
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import PrefectException
 
 from regrow.flows.attempts import Attempts
 from regrow.flows.coordinator.instructions import Instructions
@@ -16,42 +23,38 @@ from regrow.flows.coordinator.relay import Relays
 from regrow.flows.interrupts import Interrupts
 from regrow.infra.ray import cluster
 from regrow.infra.ray.nodes import Nodes
+from regrow.infra.state.experiments import carry_out_exclusions, take_stop_requests
 from regrow.search.events import Status
 from regrow.search.spec import Spec
-from regrow.tasks.errors import UserError
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.ports.store import Store
+from regrow.tasks.process import background
 
 POLL_SECONDS = 0.5
+LOOK_SECONDS = 2.0
+"""Seconds between two checks; each listing costs money if the state is in a bucket."""
+NEAR_SECONDS = 0.2
+"""Seconds between two checks of a folder on this machine."""
 
 
 class Overtaken(UserError):
     """Another driver runs the experiment now."""
 
 
+@dataclass
 class Loop:
     """Carries out instructions until the session ends."""
 
-    def __init__(
-        self,
-        coordinator: Any,
-        attempts: Attempts,
-        nodes: Nodes,
-        relays: Relays,
-        asked: Interrupts,
-        spec: Spec,
-        *,
-        announce: Callable[[str], None],
-    ) -> None:
-        self._coordinator, self._attempts, self._nodes, self._asked = (
-            coordinator,
-            attempts,
-            nodes,
-            asked,
-        )
-        self._relays, self._shape = relays, spec.resources.shape
-        self._announce = announce
-        self._log = get_run_logger()
-        self._closing = self._abandoned = False
-        self._trouble: str | None = None
+    coordinator: Any
+    attempts: Attempts
+    nodes: Nodes
+    relays: Relays
+    asked: Interrupts
+    spec: Spec
+    announce: Callable[[str], None]
+    closing: bool = False
+    abandoned: bool = False
+    trouble: str | None = None
 
     def run(self) -> Status:
         """Run until the session ends, and return how it ended."""
@@ -59,7 +62,7 @@ class Loop:
         while True:
             ready, _ = ray.wait([poll], timeout=POLL_SECONDS)
             cluster.alarm()
-            self._attempts.check()
+            self.attempts.check()
             self._handle_interrupts()
             self._look_at_nodes()
             if ready:
@@ -69,63 +72,126 @@ class Loop:
                 poll = self._poll()
 
     def _poll(self) -> Any:
-        return self._coordinator.instructions.remote(POLL_SECONDS, self._nodes.room(self._shape))
+        return self.coordinator.instructions.remote(
+            POLL_SECONDS, self.nodes.room(self.spec.resources.shape)
+        )
 
     def _carry_out(self, instructions: Instructions) -> Status | None:
-        self._nodes.use(instructions.nodes)
+        self.nodes.use(instructions.nodes)
         for lease in instructions.forget:
-            self._attempts.forget(*lease)
+            self.attempts.forget(*lease)
         for node_id, why in instructions.drain:
             self._leave(node_id, why)
-        self._relays.start(instructions.relay)
+        self.relays.start(instructions.relay)
         for assignment in instructions.submit:
-            self._attempts.submit(assignment, avoid=instructions.avoid)
+            self.attempts.submit(assignment, avoid=instructions.avoid)
         # announce it once, even if its text changes
-        if (instructions.trouble is None) != (self._trouble is None):
+        if (instructions.trouble is None) != (self.trouble is None):
             away = (
                 "Not everything can be saved at present, training continues meanwhile:"
                 f" {instructions.trouble}"
             )
-            self._announce(
+            self.announce(
                 away if instructions.trouble is not None else "Everything can be saved again."
             )
-            self._trouble = instructions.trouble
+            self.trouble = instructions.trouble
         if instructions.superseded:
             raise Overtaken("another process took this experiment over; this one stops")
         return instructions.finished
 
     def _handle_interrupts(self) -> None:
         """Begin a requested ending, and kill the attempts once it is urgent."""
-        if self._asked.begun is not None and not self._closing:
-            self._closing = True
-            status, why = self._asked.begun
-            self._log.info(
+        if self.asked.begun is not None and not self.closing:
+            self.closing = True
+            status, why = self.asked.begun
+            get_run_logger().info(
                 "%s, %s: running attempts save a checkpoint and end.", status.capitalize(), why
             )
-            self._coordinator.close.remote(status, why)
-        if self._closing and cluster.is_ending():
+            self.coordinator.close.remote(status, why)
+        if self.closing and cluster.is_ending():
             raise cluster.given_up("it was told to end, too")
-        if self._asked.urgent and not self._abandoned:
-            self._abandoned = True
-            self._attempts.kill()
+        if self.asked.urgent and not self.abandoned:
+            self.abandoned = True
+            self.attempts.kill()
             cluster.get(
-                self._coordinator.abandon.remote("did not end in time after the interruption")
+                self.coordinator.abandon.remote("did not end in time after the interruption")
             )
 
     def _look_at_nodes(self) -> None:
-        for node_id in self._nodes.take_lost():
-            self._coordinator.node_lost.remote(node_id)
-        for node_id, why in self._nodes.draining().items():
-            if node_id == self._nodes.here:
+        for node_id in self.nodes.take_lost():
+            self.coordinator.node_lost.remote(node_id)
+        for node_id, why in self.nodes.draining().items():
+            if node_id == self.nodes.here:
                 self._leave(node_id, why)
             else:
-                self._coordinator.mark_draining.remote(node_id, why)
+                self.coordinator.mark_draining.remote(node_id, why)
 
     def _leave(self, node_id: str, why: str) -> None:
-        """Drain a node that is about to go away. If it is this node, interrupt the experiment,
-        which continues elsewhere later.
-        """
-        if node_id == self._nodes.here:
-            self._asked.begin("interrupted", f"this machine is about to go away: {why}")
+        """Drain a node that goes away; if it is ours, the experiment continues elsewhere later."""
+        if node_id == self.nodes.here:
+            self.asked.begin("interrupted", f"this machine is about to go away: {why}")
         else:
-            self._nodes.drain(node_id, why)
+            self.nodes.drain(node_id, why)
+
+
+@contextmanager
+def stop_requests(store: Store, asked: Interrupts, *, near: bool = False) -> Iterator[None]:
+    """Within the block, begin the ending once a stop is requested. `near`: whether the store is a
+    folder on this machine.
+
+    Requests that arrive after an ending has begun are removed: they do not stop the next session.
+    """
+
+    def look() -> bool:
+        with suppress(RegrowError):  # unreachable: the next check may succeed
+            if take_stop_requests(store):
+                asked.begin("stopped", "stopped by the user")
+        return asked.begun is not None
+
+    seconds = NEAR_SECONDS if near else LOOK_SECONDS
+    try:
+        with background.every(seconds, look, name="stop-requests", wait=LOOK_SECONDS):
+            yield
+    finally:
+        with suppress(RegrowError):
+            take_stop_requests(store)
+
+
+@contextmanager
+def exclusions(store: Store, coordinator: Any, *, near: bool = False) -> Iterator[None]:
+    """Within the block, record which trials the user drops or keeps. `near`: see `stop_requests`.
+
+    A request stays until the log has it, so that another driver finds it if this one dies.
+    """
+
+    def exclude(trial: int, excluded: bool) -> None:
+        cluster.get(coordinator.exclude.remote(trial, excluded=excluded))
+
+    def look() -> bool:
+        # Unreachable, or the coordinator restarts: the next check may succeed.
+        with suppress(RegrowError, ray.exceptions.RayError):
+            carry_out_exclusions(store, exclude)
+        return False
+
+    seconds = NEAR_SECONDS if near else LOOK_SECONDS
+    with background.every(seconds, look, name="exclusions", wait=LOOK_SECONDS):
+        yield
+
+
+@contextmanager
+def page_requests(
+    client: SyncPrefectClient, flow_run_id: UUID, asked: Interrupts
+) -> Iterator[None]:
+    """Within the block, begin the ending once the flow run is cancelled or paused in Prefect."""
+
+    def look() -> bool:
+        with suppress(httpx.HTTPError, PrefectException):  # unreachable: the next check may succeed
+            state = client.read_flow_run(flow_run_id).state
+            if state is not None and state.type == StateType.CANCELLING:
+                asked.begin("stopped", "cancelled in Prefect")
+            elif state is not None and state.type == StateType.PAUSED:
+                asked.begin("interrupted", "paused in Prefect")
+        return asked.begun is not None
+
+    with background.every(LOOK_SECONDS, look, name="page-requests", wait=LOOK_SECONDS):
+        yield

@@ -75,9 +75,7 @@ class OneTrial:
     """Step from which the last run continued."""
 
     def run(self, max_steps: int | None, *, after: Saved | None = None) -> Ended:
-        """Run the trial up to `max_steps` (None: until the trainable ends), from a checkpoint or
-        from the beginning.
-        """
+        """Run up to `max_steps` (None: to its end), from a checkpoint or the beginning."""
         spec, self.rows = self.spec, []
         self._attempts += 1
         # Without time limits: a debugger waits for people.
@@ -102,19 +100,11 @@ class OneTrial:
         group = alone() if spec.resources.ranked else {}
         with within(environment(spec) | group), discard_mlflow_calls():
             return run_attempt(
-                job,
-                assignment,
-                self,
-                self.store,
-                host=Here(),
-                task_run="",
-                carry_on=lambda: False,
+                job, assignment, self, self.store, host=Here(), task_run="", carry_on=lambda: False
             ).ended
 
     def report(self, progress: Progress) -> Reply:
-        """See CoordinatorClient. Continues until the next step only, so that each step is reported
-        when it is made.
-        """
+        """See CoordinatorClient. Continues for one step, so that each is reported at once."""
         for row in progress.rows:
             self.rows.append(row)
             self.told(row)
@@ -148,9 +138,7 @@ class Here:
 
 @contextmanager
 def cluster_for(spec: Spec | None) -> Iterator[None]:
-    """Within the block, run a Ray cluster for a trial that needs one; None for one that does
-    not.
-    """
+    """Within the block, run a Ray cluster for a trial that needs one; None: it does not."""
     if spec is None:
         yield
         return

@@ -1,8 +1,6 @@
-"""Runs of a schedule: which experiment a run is, what it begins with, how many trials it has, and
-which older experiments are removed afterwards.
+"""Runs of a schedule: their experiments, what these begin with, and which are removed afterwards.
 
-Decisions of a flow run's first start are stored as its labels, so that a retry continues the same
-experiment.
+Decisions of a flow run's first start are stored as its labels, for its retries.
 """
 
 from __future__ import annotations
@@ -15,13 +13,11 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
 
-from regrow.flows.flow_run import this_flow_run
 from regrow.flows.housekeeping.removal import remove
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import replay, survey
@@ -31,7 +27,7 @@ from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import read_spec
 from regrow.search.errors import SpecError
 from regrow.search.history import specification
-from regrow.search.planning.warm import known_from
+from regrow.search.planning.learning import known_from
 from regrow.search.recurrence import before, outdated, run_name, run_seed
 from regrow.search.spec import Spec, When
 from regrow.search.spec.parts import WarmStart
@@ -68,9 +64,7 @@ class Resolved:
     lines: tuple[str, ...] = ()
 
     def pruned(self, places: Places, say: Callable[[str], None] = lambda _: None) -> list[str]:
-        """Remove the experiments of the schedule beyond the number it keeps; return their names.
-        Call this after the run.
-        """
+        """After a run: remove experiments beyond the number that is kept; return their names."""
         gone: list[str] = []
         for old in outdated(
             self.schedule, places.experiments(), None if self.when is None else self.when.keep
@@ -86,30 +80,6 @@ class Resolved:
         if gone:
             say(f"removed, as {self.when and self.when.keep} are kept: {', '.join(gone)}")
         return gone
-
-
-def resolved_here(
-    places: Places,
-    name: str,
-    spec: dict[str, Any] | str | None,
-    trials: int | None,
-    when: dict[str, Any] | None,
-    event: dict[str, Any] | None,
-) -> Resolved:
-    """See `resolved`, for the current flow run."""
-    if when is None:  # most runs: no request to the server
-        return _plain(name, _given(name, spec, event, trials), trials)
-    with get_client(sync_client=True) as client:
-        return resolved(
-            client,
-            this_flow_run().id,
-            places,
-            name=name,
-            spec=spec,
-            trials=trials,
-            when=when,
-            event=event,
-        )
 
 
 def resolved(
@@ -130,7 +100,7 @@ def resolved(
     """
     given = _given(name, spec, event, trials)
     if when is None:
-        return _plain(name, given, trials)
+        return Resolved(name=name, spec=given, trials=trials, schedule=name)
     try:
         how = When.model_validate(when)
     except ValueError as error:  # base class of pydantic's error
@@ -143,20 +113,16 @@ def resolved(
             f"the schedule {name!r} has no `spec`: with each: new each run is an experiment of"
             " its own"
         )
-    known = flow_run.labels.get(EXPERIMENT)
-    chosen = (
-        str(known)
-        if known
-        else run_name(name, _due(flow_run, how), _taken(client, flow_run, places))
-    )
-    if not known:
+    chosen = str(flow_run.labels.get(EXPERIMENT, ""))
+    if not chosen:
+        chosen = run_name(name, _due(flow_run, how), _taken(client, flow_run, places))
         client.update_flow_run_labels(flow_run_id, {EXPERIMENT: chosen})
     if flow_run.name != chosen:
         client.update_flow_run(flow_run_id, name=chosen)
-    begun = _begun(places, chosen)
+    found = survey(places.store(chosen))
     lines: tuple[str, ...] = ()
-    if begun is not None:  # a retry keeps the warm start of the beginning
-        starts = list(begun.warm_start)
+    if found.created is not None:  # a retry keeps the warm start of the beginning
+        starts = list(specification(found.created, found.opened).warm_start)
     else:
         starts, lines = _warm(places, given, before(name, chosen, places.experiments()))
     own = {
@@ -179,49 +145,34 @@ def _continued(
     trials: int | None,
     how: When,
 ) -> Resolved:
-    """Return the same experiment with more trials, by the number in the file, once for each flow
-    run.
-    """
-    total = flow_run.labels.get(TRIALS)
+    """Return the same experiment with more trials, once for each flow run."""
+    total, found = flow_run.labels.get(TRIALS), survey(places.store(name))
+    begun = None if found.created is None else specification(found.created, found.opened)
     if total is None:
-        begun = _begun(places, name)
-        more = trials or (
-            given.trials if given is not None else begun.trials if begun is not None else None
-        )
+        of_spec = given or begun
+        more = trials or (None if of_spec is None else of_spec.trials)
         if more is None:
             raise UserError(
                 f"the schedule {name!r} cannot continue: its specification gives no number of"
                 " `trials`"
             )
-        total = more + _total(places, name)
+        now = 0 if begun is None else max(begun.total, found.opened.trials if found.opened else 0)
+        total = more + now
         client.update_flow_run_labels(flow_run.id, {EXPERIMENT: name, TRIALS: total})
-    if given is not None and _begun(places, name) is None:
+    if given is not None and begun is None:
         given = Spec.parse({**given.to_json(), "trials": total})
     return Resolved(name=name, spec=given, trials=int(total), schedule=name, when=how)
-
-
-def _plain(name: str, spec: Spec | None, trials: int | None) -> Resolved:
-    return Resolved(name=name, spec=spec, trials=trials, schedule=name)
 
 
 def _given(
     name: str, spec: dict[str, Any] | str | None, event: dict[str, Any] | None, trials: int | None
 ) -> Spec | None:
-    """Return the specification of a flow run's parameters, None if it continues an existing
-    experiment.
-    """
-    parsed = (
-        read_spec(Path(spec), trials=trials)
-        if isinstance(spec, str)
-        else Spec.parse(spec)
-        if spec is not None
-        else None
-    )
-    if parsed is None or (parsed.name == name and event is None):
-        return parsed
-    return Spec.parse(
-        {**parsed.to_json(), "name": name, **({} if event is None else {"event": event})}
-    )
+    """Return the specification in the parameters; None continues an existing experiment."""
+    if spec is None:
+        return None
+    parsed = read_spec(Path(spec), trials=trials) if isinstance(spec, str) else Spec.parse(spec)
+    own: dict[str, Any] = {"name": name} if event is None else {"name": name, "event": event}
+    return parsed if own == {"name": parsed.name} else Spec.parse({**parsed.to_json(), **own})
 
 
 def _due(flow_run: FlowRun, how: When) -> datetime:
@@ -236,9 +187,7 @@ def _due(flow_run: FlowRun, how: When) -> datetime:
 
 
 def _taken(client: SyncPrefectClient, flow_run: FlowRun, places: Places) -> Collection[str]:
-    """Return names that other runs use: of experiments, and of runs that have not created theirs
-    yet.
-    """
+    """Return names of experiments, and of those that other runs have not created yet."""
     names = set(places.experiments())
     if flow_run.deployment_id is not None:
         own = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[flow_run.deployment_id]))
@@ -251,22 +200,6 @@ def _taken(client: SyncPrefectClient, flow_run: FlowRun, places: Places) -> Coll
             if one.id != flow_run.id and EXPERIMENT in one.labels
         }
     return names
-
-
-def _begun(places: Places, name: str) -> Spec | None:
-    """Return the specification of the experiment from its log, None if there is no log."""
-    found = survey(places.store(name))
-    return None if found.created is None else specification(found.created, found.opened)
-
-
-def _total(places: Places, name: str) -> int:
-    """Return the experiment's current number of trials, 0 for a new one."""
-    found = survey(places.store(name))
-    if found.created is None:
-        return 0
-    return max(
-        found.opened.trials if found.opened else 0, specification(found.created, found.opened).total
-    )
 
 
 def _warm(

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from regrow.flows.engines import engine
-from regrow.infra.clusters.description import Cluster
+from regrow.infra.clusters.clouds.engine import AwsEngine, RayEngine
+from regrow.infra.clusters.description import Aws, Azure, Cluster, Gcp, Kubernetes, Ssh
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.jobs import Away, Job, Jobs, about
 from regrow.infra.clusters.kubernetes.engine import KubernetesEngine
-from regrow.infra.clusters.node import DASHBOARD_PORT
-from regrow.infra.clusters.provider import Offer, Provider
+from regrow.infra.clusters.provider import DASHBOARD_PORT, Offer, Provider
+from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.ray import scaling
 from regrow.infra.state.places import AGAIN, Places
 from regrow.search.durations import in_words
@@ -41,41 +41,49 @@ _PAGES = ("Prefect", "MLflow")
 _PAGE = re.compile(rf"({'|'.join(_PAGES)}): +\w+://[^/\s]+(\S*)")
 
 
+def engine(cluster: Cluster) -> Provider:
+    """Return the engine of a cluster. Raises UserError for a kind that has none."""
+    match cluster:
+        case Ssh():
+            return SshEngine(cluster)
+        case Aws():
+            return AwsEngine(cluster)
+        case Gcp() | Azure():
+            return RayEngine(cluster)
+        case Kubernetes():
+            return KubernetesEngine(cluster)
+    raise UserError(f"on: {cluster.on}: clusters there cannot be brought up yet")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """An experiment to run on a cluster. `file`: its specification; other fields are options of
-    `regrow run`.
-    """
+    """An experiment to run on a cluster, with the options of `regrow run`."""
 
     spec: Spec
     file: Path
     places: Places
     name: str | None = None
     trials: int | None = None
+    changes: tuple[str, ...] = ()
+    """Values of `--set`."""
     retry_failed: bool = False
     quiet: bool = False
     as_json: bool = False
 
     @property
     def project(self) -> Path:
-        """Folder whose files the experiment needs: the common parent of its code and its
-        specification.
-        """
+        """Folder to send: the common parent of the code and the specification."""
         folders = (self.file.resolve().parent, Path(self.spec.working_dir or ".").resolve())
         return Path(os.path.commonpath(folders))
 
     @property
     def entrypoint(self) -> str:
         """Command on the head; it resumes the experiment if it exists already."""
-        words = [
-            "regrow",
-            "run",
-            str(self.file.resolve().relative_to(self.project)),
-            "--state",
-            self.places.root,
-        ]
+        file = str(self.file.resolve().relative_to(self.project))
+        words = ["regrow", "run", file, "--state", self.places.root]
         words += ["--name", self.name] if self.name else []
         words += ["--trials", str(self.trials)] if self.trials else []
+        words += [word for change in self.changes for word in ("--set", change)]
         words += ["--retry-failed"] * self.retry_failed
         words += ["--quiet"] * self.quiet + ["--json"] * self.as_json
         return shlex.join([*words, "--prefect-port", str(PREFECT_PORT)])
@@ -98,53 +106,35 @@ def offer(offers: list[Offer]) -> list[str]:
     """Describe what may be started and its price, for people to confirm."""
     lines = []
     for one in offers:
-        what = (
-            f"up to {one.most} x {one.type}" if one.role == "workers" and one.most > 1 else one.type
-        )
+        several = one.role == "workers" and one.most > 1
+        what = f"up to {one.most} x {one.type}" if several else one.type
         market = f", {one.market}" if one.market else ""
         price = f", {one.price * one.most:.2f} USD an hour" if one.price else ""
         lines.append(f"  {one.role + ':':9}{what}{market}{price}")
     if all(one.price == 0 for one in offers):
         return lines
-    if unknown := [one.type for one in offers if one.price is None]:
-        which = ", ".join(dict.fromkeys(unknown))
-        return [
-            *lines,
-            (
-                f"  what {which} costs is not known; a file of prices, at `prices` in the cluster"
-                " file, says it"
-            ),
-        ]
-    return [
-        *lines,
-        f"  at most {sum((one.price or 0) * one.most for one in offers):.2f} USD an hour",
-    ]
+    if unknown := dict.fromkeys(one.type for one in offers if one.price is None):
+        hint = "a file of prices, at `prices` in the cluster file, says it"
+        total = f"what {', '.join(unknown)} costs is not known; {hint}"
+    else:
+        total = f"at most {sum((one.price or 0) * one.most for one in offers):.2f} USD an hour"
+    return [*lines, f"  {total}"]
 
 
 def growth(cluster: Cluster) -> dict[str, str]:
-    """Return environment variables that describe a growing cluster to the driver: at least one
-    trial fits on each machine that it may have.
-    """
+    """Return variables that describe a growing cluster: at least a trial for each machine."""
     groups = cluster.groups()
     if not groups:
         return {}
     markets = dict.fromkeys(one.market for one in groups)
-    found = {
-        scaling.SLOTS: str(sum(one.most for one in groups)),
-        scaling.MARKETS: ",".join(markets),
-    }
-    return (
-        found
-        if (market := cluster.market()) is None
-        else {**found, scaling.MARKET: json.dumps(market)}
-    )
+    found = {scaling.SLOTS: str(sum(g.most for g in groups)), scaling.MARKETS: ",".join(markets)}
+    market = cluster.market()
+    return found if market is None else {**found, scaling.MARKET: json.dumps(market)}
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusterRun:
-    """Runs orders on one cluster. `say` is called with regrow's own lines, `show` with the
-    experiment's output.
-    """
+    """Runs orders on one cluster. `say` gets regrow's own lines, `show` the experiment's."""
 
     cluster: Cluster
     say: Callable[[str], None]
@@ -161,9 +151,7 @@ class ClusterRun:
         self.jobs = Jobs(self.provider, Folder(self.cluster.name).token)
 
     def up(self, *, keep: bool) -> None:
-        """Start the cluster, or what is missing of it. `keep`: end it only by `down`, or when it is
-        idle.
-        """
+        """Start what is missing of the cluster. `keep`: it ends by `down`, or when it is idle."""
         folder = Folder(self.cluster.name)
         with folder.alone(self.say):
             if folder.kept.exists() and not any(
@@ -193,19 +181,12 @@ class ClusterRun:
             self.down()
 
     def busy(self, without: str = "") -> list[str]:
-        """Return the experiments that run on the cluster now, except `without`; none if its head
-        does not answer.
-        """
+        """Return what runs on the cluster, except `without`; none if its head is silent."""
         try:
-            return list(
-                dict.fromkeys(
-                    job.experiment
-                    for job in self.jobs.all()
-                    if not job.ended and job.experiment != without
-                )
-            )
+            running = dict.fromkeys(job.experiment for job in self.jobs.all() if not job.ended)
         except Away:
             return []
+        return [name for name in running if name != without]
 
     @property
     def ending(self) -> str:
@@ -252,9 +233,7 @@ class ClusterRun:
         self.provider.start(words, order.project, self.say, environment=room, about=tell)
 
     def follow(self, order: RunRequest, job: Job) -> int:
-        """Show the experiment's output until it has ended; return its exit code. A lost head is
-        started again.
-        """
+        """Show its output until it has ended, and restart a lost head; return its exit code."""
         shown, away = 0, None
         while True:
             try:
@@ -290,16 +269,10 @@ class ClusterRun:
         with ExitStack() as stack:
             if jobs and jobs[-1].state:
                 ports |= {"Prefect": PREFECT_PORT, "MLflow": MLFLOW_PORT}
-                words = [
-                    "regrow",
-                    "ui",
-                    jobs[-1].experiment,
-                    "--state",
-                    jobs[-1].state,
-                    "--no-browser",
-                ]
-                chosen = ["--prefect-port", str(PREFECT_PORT), "--mlflow-port", str(MLFLOW_PORT)]
-                links = _links(stack.enter_context(self.provider.hold([*words, *chosen])))
+                words = ["regrow", "ui", jobs[-1].experiment, "--state", jobs[-1].state]
+                words += ["--no-browser", "--prefect-port", str(PREFECT_PORT)]
+                words += ["--mlflow-port", str(MLFLOW_PORT)]
+                links = _links(stack.enter_context(self.provider.hold(words)))
             tunnels = {
                 name: stack.enter_context(self.provider.tunnel(port))
                 for name, port in ports.items()
@@ -329,9 +302,7 @@ class ClusterRun:
             self.say(f"here: {', '.join(got)}")
 
     def _found(self, order: RunRequest, job: Job) -> Job | None:
-        """Return the job on a running cluster, or a new one that continues its experiment; None if
-        that has not worked yet.
-        """
+        """Return the job, or a new one that continues its experiment; None: not possible yet."""
         try:
             if not any(
                 machine.role == "head" and machine.state == "running"

@@ -1,26 +1,23 @@
-"""The flow of an experiment: starting, resuming and retrying are this same flow on a shorter or
-longer log.
-"""
+"""The flow of an experiment: to start, resume or retry is this flow, on a longer log."""
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from prefect import flow
-from prefect.client.schemas.objects import State
+from prefect import flow, get_client
+from prefect.client.schemas.objects import FlowRunPolicy, State
 from prefect.settings import get_current_settings
 
 from regrow.flows import crash_report
-from regrow.flows.another_cluster import await_another_cluster
-from regrow.flows.closing import state_of
+from regrow.flows.closing import cut_short, state_of
 from regrow.flows.conduct import conduct
-from regrow.flows.ending import cut_short
 from regrow.flows.flow_run import TakenOver, over_a_pause, this_flow_run
-from regrow.flows.interrupts import interrupts
+from regrow.flows.interrupts import Interrupts, interrupts
 from regrow.flows.loop import Overtaken
-from regrow.flows.recurring import Resolved, resolved_here
+from regrow.flows.recurring import Resolved, resolved
 from regrow.flows.session import SESSION, Session, handed_over
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
@@ -29,10 +26,10 @@ from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 
+HEAD_SECONDS = 600.0
+"""Seconds to wait for the user's cluster to answer again after it was lost."""
 LATE_SECONDS = 1.0
-"""Seconds that this process waits, after the loss of its cluster, for the signal that may have
-caused it.
-"""
+"""Seconds to wait, after the loss of the cluster, for the signal that may have caused it."""
 
 
 @flow(name="regrow", flow_run_name="{name}", task_runner=OffloadTaskRunner(), persist_result=False)  # type: ignore[arg-type]  # its futures are of one kind
@@ -70,8 +67,18 @@ def run(
     session = handed_over(flow_run)
     if session is None:
         places = Places.at(state).writable()
-        resolved = resolved_here(places, name, spec, trials, when, event)
-        session = _requested(places, resolved, code, flow_run, retry_failed=retry_failed)
+        with get_client(sync_client=True) as client:
+            this = resolved(
+                client,
+                flow_run,
+                places,
+                name=name,
+                spec=spec,
+                trials=trials,
+                when=when,
+                event=event,
+            )
+        session = _requested(places, this, code, flow_run, retry_failed=retry_failed)
     prepared = session.prepared
     chosen = [prepared.choice.told()] if prepared.choice is not None and prepared.auto else []
     learns = [f"learns from {line}" for line in prepared.advisers]
@@ -128,7 +135,33 @@ def _driven(session: Session) -> State[None]:
                     # If all processes are signalled (systemd, slurm), the cluster may get the
                     # signal before this process does.
                     if not asked.due(LATE_SECONDS):
-                        await_another_cluster(session, error, asked)
+                        _await_another_cluster(session, error, asked)
                         raise
         crash_report.hand_to_guard(session.places, session.name)
         return state_of(*cut_short(prepared, asked))
+
+
+def _await_another_cluster(session: Session, error: Exception, asked: Interrupts) -> None:
+    """Wait for another cluster, for a retry by Prefect. Raises UserError if none comes."""
+    if os.environ.get("RAY_ADDRESS"):
+        session.say(
+            f"{error}; waiting up to {HEAD_SECONDS / 60:.0f} minutes for a cluster at RAY_ADDRESS"
+        )
+        if (
+            not cluster.await_head(HEAD_SECONDS, lambda: asked.begun is not None)
+            and asked.begun is None
+        ):
+            raise UserError(
+                "no Ray cluster came back at RAY_ADDRESS; start one, then `regrow resume` continues"
+            ) from error
+    if asked.begun is None:
+        session.say(f"{error}; the experiment continues from its log")
+    if session.running is None:
+        return
+    with get_client(sync_client=True) as client:
+        # Retries are granted here one by one: `@flow(retries=)` would also retry a user's mistake,
+        # and would be used up after some resumptions, which count as retries.
+        count = client.read_flow_run(session.running).run_count
+        client.update_flow_run(
+            session.running, empirical_policy=FlowRunPolicy(retries=count, retry_delay=0)
+        )

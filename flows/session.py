@@ -69,9 +69,7 @@ class Session:
 
     @cached_property
     def prepared(self) -> Prepared:
-        """The experiment as it was found, once. Raises UserError or SpecError for what cannot be
-        run.
-        """
+        """The experiment as found, once. Raises UserError or SpecError if it cannot be run."""
         return self._prepare(self.spec)
 
     def begin(self, flow_run: UUID) -> None:

@@ -46,15 +46,11 @@ class Experiment:
         **options: Any,
     ) -> None:
         self._object = None if isinstance(trainable, str) else trainable
-        path = (
-            trainable if isinstance(trainable, str) else COMMAND if trainable is None else "pickled"
-        )
-        chosen = name or getattr(trainable, "__name__", "experiment").replace(
-            "<lambda>", "experiment"
-        )
+        path = COMMAND if trainable is None else "pickled"
+        own = getattr(trainable, "__name__", "experiment").replace("<lambda>", "experiment")
         given = {
-            "name": chosen,
-            "trainable": path,
+            "name": name or own,
+            "trainable": trainable if isinstance(trainable, str) else path,
             "space": dict(space),
             "metric": metric,
             "mode": mode,
@@ -80,41 +76,41 @@ class Experiment:
         UserError if the environment cannot run the experiment.
 
         """
-        from regrow.flows.launch import launch, settings_read_again
-        from regrow.flows.session import Session
         from regrow.notebook import NotebookViewer, in_notebook
         from regrow.show.live import Live
         from regrow.show.live.output import Terminal
 
         places = Places.at(self.spec.state).writable()
-        code = (
-            None
-            if self._object is None
-            else store_trainable(places.store(self.spec.name), self._object)
-        )
-        cell = NotebookViewer(quiet=quiet) if in_notebook() else None
         store = places.store(self.spec.name)
+        code = None if self._object is None else store_trainable(store, self._object)
+        cell = NotebookViewer(quiet=quiet) if in_notebook() else None
         live = Live(Terminal(), quiet=quiet, notes=lambda: notes.read(store), viewer=cell)
-        try:
-            launch(
-                Session(
-                    name=self.spec.name,
-                    spec=self.spec,
-                    places=places,
-                    trials=trials,
-                    code=code,
-                    retry_failed=retry_failed,
-                    watch=live.watch,
-                    announce=live.announce,
-                    given=self._object,
-                )
-            )
-        finally:
-            settings_read_again()
+        run_session(
+            name=self.spec.name,
+            spec=self.spec,
+            places=places,
+            trials=trials,
+            code=code,
+            retry_failed=retry_failed,
+            watch=live.watch,
+            announce=live.announce,
+            given=self._object,
+        )
         if cell is not None:
             live.finish(store)
             cell.end(_last_lines(replay(store, self.spec.name), places))
         return Result(places, self.spec.name)
+
+
+def run_session(**request: Any) -> None:
+    """Launch a session and return when it has ended; arguments as those of Session."""
+    from regrow.flows.launch import launch, settings_read_again
+    from regrow.flows.session import Session
+
+    try:
+        launch(Session(**request))
+    finally:
+        settings_read_again()
 
 
 def _last_lines(history: History, places: Places) -> Iterator[str]:
@@ -127,9 +123,7 @@ def _last_lines(history: History, places: Places) -> Iterator[str]:
 
 
 def store_trainable(store: Store, trainable: object) -> str:
-    """Pickle a trainable into the store and return its SHA-256, which names it and verifies it
-    later.
-    """
+    """Pickle a trainable into the store and return its SHA-256, which names and verifies it."""
     from ray import cloudpickle
 
     try:
@@ -144,8 +138,6 @@ def store_trainable(store: Store, trainable: object) -> str:
 
 
 def script_folder() -> Path:
-    """Return the folder of the user's script, from which its modules are imported; in a notebook,
-    the current folder.
-    """
+    """Return the folder of the user's script, from which it imports; in a notebook, the current."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(main).resolve().parent if main else Path.cwd()

@@ -1,6 +1,4 @@
-"""An experiment's figures for users: Plotly figures, which notebooks show and `write_image` saves
-as PNG.
-"""
+"""An experiment's figures for users: Plotly's, shown by notebooks, saved by `write_image`."""
 
 from __future__ import annotations
 
@@ -58,9 +56,7 @@ class Figures:
         return self._made("slices")
 
     def pareto_front(self) -> Figure:
-        """Plot the trials that no other trial beats in all metrics, if there are
-        several metrics.
-        """
+        """Plot the trials that no other trial beats in all metrics, if there are several."""
         return self._made("pareto_front")
 
     def rungs(self) -> Figure:

@@ -14,7 +14,6 @@ from typing import Any
 
 from regrow.infra.log.log import Segments
 from regrow.search.history import History, TrialRecord
-from regrow.show.live import text
 from regrow.show.live.board import Board
 from regrow.show.live.terminal import PlainConsole
 from regrow.show.live.viewer import Viewer, standing
@@ -39,9 +38,7 @@ def in_notebook() -> bool:
 
 
 def table(history: History, shown: Sequence[TrialRecord]) -> str:
-    """Return an HTML table of these trials with their best values and configurations;
-    "" for none.
-    """
+    """Return an HTML table of these trials with their best values; "" for none."""
     return _html(**_cells(history, shown))
 
 
@@ -51,7 +48,12 @@ def _cells(history: History, shown: Sequence[TrialRecord]) -> dict[str, Any]:
     names = [parameter.name for parameter in history.spec.space.parameters]
     heads = ["trial", "state", history.spec.objective.name, "step", "steps", *names]
     rows = [
-        [t.number, t.state.value, *((short(t.best[0]), t.best[1]) if t.best else ("", "")), t.step]
+        [
+            t.number,
+            summaries.standing(t),
+            *((short(t.best[0]), t.best[1]) if t.best else ("", "")),
+            t.step,
+        ]
         + [short(t.config.get(name, "")) for name in names]
         for t in shown
     ]
@@ -65,9 +67,7 @@ def _html(**parts: Any) -> str:
 
 
 class NotebookViewer(Viewer):
-    """Shows an experiment in the cell that runs it: the first messages, the table, and at the end
-    the last lines.
-    """
+    """Shows an experiment in its cell: the first messages, the table, the last lines."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(PlainConsole(file=sys.stdout, force_terminal=False), quiet=quiet)
@@ -85,13 +85,11 @@ class NotebookViewer(Viewer):
         """Do nothing: the table shows the progress."""
 
     def take(self, segments: Segments) -> None:
-        """See Viewer."""
         super().take(segments)
         if segments and time.monotonic() - self._drawn > PERIOD_SECONDS:
             self._show()
 
     def progress(self) -> None:
-        """See Viewer."""
         if time.monotonic() - self._drawn > IDLE_SECONDS:
             self._show()
 
@@ -115,9 +113,8 @@ class NotebookViewer(Viewer):
             self._handle.update(picture, raw=True)
 
     def _plain(self, board: Board) -> str:
-        return "\n".join(
-            [*([] if board.history.opened is None else [standing(board, time.time())]), *self._said]
-        )
+        now = [] if board.history.opened is None else [standing(board, time.time())]
+        return "\n".join([*now, *self._said])
 
     def _html(self, board: Board, *, over: bool) -> str:
         history = board.history
@@ -126,7 +123,7 @@ class NotebookViewer(Viewer):
         status = summaries.status(history, alive=not over)
         head = standing(board, time.time()).removeprefix(f"{history.spec.name}: ")
         running = [history.trials[number] for number in sorted(history.running)]
-        best = [trial for trial in text.ranked(history) if trial.number not in history.running]
+        best = [trial for trial in summaries.ranked(history) if trial.number not in history.running]
         shown = [*running, *best][:ROWS]
         return _html(
             name=history.spec.name,

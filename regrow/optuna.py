@@ -1,6 +1,4 @@
-"""Optuna's interface to regrow's experiments: `import regrow.optuna as optuna`. The module is
-`regrow.integrations.optuna`.
-"""
+"""`import regrow.optuna as optuna`: see `regrow.integrations.optuna`."""
 
 import sys
 from importlib import import_module

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from regrow.infra.state.places import Places
 from regrow.search.history import Attempt, History, TrialRecord
+from regrow.search.numbers import readable
 from regrow.show.views import summaries
-
-
-class Checkpoints(Protocol):
-    """Source from which checkpoints are restored; Result implements it."""
-
-    def load_checkpoint(
-        self, trial: int | None = None, step: int | None = None, folder: str | Path | None = None
-    ) -> Path:
-        """See Result."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +60,7 @@ class TrialResult:
         ended: seconds since the epoch, None if it has not ended.
         checkpoints: addresses of the manifests of the retained checkpoints, by step.
         attempts: all attempts, in order.
+        dropped: whether the user dropped it; then it has no value.
 
     """
 
@@ -83,6 +75,18 @@ class TrialResult:
     ended: float | None
     checkpoints: dict[int, str] = field(repr=False)
     attempts: tuple[AttemptResult, ...] = field(repr=False)
+    dropped: bool
+    _exclude: Callable[[int, bool], None] = field(repr=False, compare=False)
+
+    def drop(self) -> None:
+        """Drop the trial, which has ended: it ranks no more, and nothing learns from it. Also while
+        the experiment runs. Raises UserError for a trial that has not ended.
+        """
+        self._exclude(self.number, True)
+
+    def keep(self) -> None:
+        """Keep a dropped trial after all."""
+        self._exclude(self.number, False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,8 @@ class BestResult:
     config: dict[str, Any]
     metrics: Mapping[str, float | None] = field(repr=False)
     checkpoint: str | None = field(repr=False)
-    _source: Checkpoints = field(repr=False, compare=False)
+    _load: Callable[..., Path] = field(repr=False, compare=False)
+    """See Result.load_checkpoint."""
 
     def load_checkpoint(self, folder: str | Path | None = None) -> Path:
         """Restore its checkpoint, verify every byte, and return the folder.
@@ -110,12 +115,12 @@ class BestResult:
         `folder` must not exist; None: a new temporary one, which the caller deletes. Raises
         UserError if the trial has no checkpoint.
         """
-        return self._source.load_checkpoint(self.trial, folder=folder)
+        return self._load(self.trial, folder=folder)
 
     def _repr_html_(self) -> str:
         rows = [
             ("trial", self.trial),
-            ("value", f"{self.value:.6g}"),
+            ("value", readable(self.value)),
             ("step", self.step),
             *self.config.items(),
         ]
@@ -126,27 +131,31 @@ class BestResult:
         return f"<table>{cells}</table>"
 
 
-def best_result(history: History, places: Places, source: Checkpoints) -> BestResult | None:
+def best_result(history: History, places: Places, load: Callable[..., Path]) -> BestResult | None:
     """Return the best result, None before the first report."""
     found = summaries.best(history)
     if found is None:
         return None
     trial = history.trials[found["trial"]]
+    manifest = found["checkpoint"]
     return BestResult(
         trial=found["trial"],
         value=found["value"],
         step=found["step"],
         config=found["config"],
         metrics=dict(trial.curve.shown(found["step"])),
-        _source=source,
-        checkpoint=None
-        if found["checkpoint"] is None
-        else places.address(history.spec.name, found["checkpoint"]),
+        _load=load,
+        checkpoint=None if manifest is None else places.address(history.spec.name, manifest),
     )
 
 
-def trial_result(history: History, trial: TrialRecord, places: Places) -> TrialResult:
-    """Build the TrialResult of a trial from the history."""
+def trial_result(
+    history: History,
+    trial: TrialRecord,
+    places: Places,
+    exclude: Callable[[int, bool], None],
+) -> TrialResult:
+    """Build the TrialResult of a trial from the history. `exclude` drops or keeps a trial."""
     standing = summaries.standing_step(history, trial)
     value, step = trial.best or (None, None)
     name = history.spec.name
@@ -164,6 +173,8 @@ def trial_result(history: History, trial: TrialRecord, places: Places) -> TrialR
             s: places.address(name, saved.manifest) for s, saved in trial.checkpoints.items()
         },
         attempts=tuple(_attempt(a) for a in trial.attempts),
+        dropped=trial.excluded,
+        _exclude=exclude,
     )
 
 

@@ -17,6 +17,7 @@ from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.records import BestResult, TrialResult, best_result, trial_result
 from regrow.search.history import History, TrialRecord
+from regrow.search.numbers import readable
 from regrow.search.spec import Spec
 from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
@@ -43,9 +44,7 @@ def open(name: str, state: str | None = None) -> Result:  # noqa: A001 - it is c
 
 
 class Result:
-    """An experiment as its log describes it at the last `refresh`; made by `open` and by
-    `Experiment.run`.
-    """
+    """An experiment as its log was at the last `refresh`; made by `open` and `Experiment.run`."""
 
     def __init__(self, places: Places, name: str) -> None:
         self.name = name
@@ -111,16 +110,21 @@ class Result:
         """The best trial: trial, value, step, config, checkpoint. None before a report that meets
         the constraints.
         """
-        return best_result(self._history, self._places, self)
+        return best_result(self._history, self._places, self.load_checkpoint)
 
     @property
     def trials(self) -> list[TrialResult]:
         """All trials, by number."""
         if self._trials is None:
             self._trials = [
-                trial_result(self._history, trial, self._places) for trial in self._history.trials
+                trial_result(self._history, trial, self._places, self._exclude)
+                for trial in self._history.trials
             ]
         return list(self._trials)
+
+    def trial(self, number: int) -> TrialResult:
+        """Return one trial. Raises UserError if there is none of this number."""
+        return self.trials[self._trial(number).number]
 
     @property
     def figures(self) -> Figures:
@@ -155,20 +159,14 @@ class Result:
             self._trial(trial)
         with self._rows.sorted(trial) as found:
             frame = frames.joined(frames.steps(found))
-        names = {
-            name: bare for name in frame if (bare := name.removeprefix("metrics.")) not in COLUMNS
-        }
-        frame = frame.rename(columns=names)
-        return (
-            frame.set_index(["trial", "step"])
-            if trial is None
-            else frame.drop(columns="trial").set_index("step")
-        )
+        bare = {name: name.removeprefix("metrics.") for name in frame}
+        frame = frame.rename(columns={n: to for n, to in bare.items() if to not in COLUMNS})
+        if trial is None:
+            return frame.set_index(["trial", "step"])
+        return frame.drop(columns="trial").set_index("step")
 
     def points(self) -> list[dict[str, Any]]:
-        """Return every (trial, step) once, with the attempt that reported it and its metrics; see
-        `history` for the names.
-        """
+        """Return every (trial, step) once, with its attempt and metrics; names as in `history`."""
         with self._rows.sorted() as found:
             return list(summaries.points(found))
 
@@ -188,10 +186,8 @@ class Result:
         """
         if trial is None:
             if self._history.best is None:
-                raise UserError(
-                    f"no trial of {self.name!r} has a best value yet; name one:"
-                    " load_checkpoint(trial=...)"
-                )
+                hint = "name one: load_checkpoint(trial=...)"
+                raise UserError(f"no trial of {self.name!r} has a best value yet; {hint}")
             trial = self._history.best
         found = self._trial(trial)
         standing = summaries.standing_step(self._history, found)
@@ -212,18 +208,11 @@ class Result:
             raise
 
     def report(self, path: str | Path) -> Path:
-        """Write the report, one self-contained HTML file, and return its path. Raises UserError if
-        it cannot be written.
-        """
+        """Write the report, one HTML file, and return its path. Raises UserError if it cannot."""
         from regrow.show.report.report import html
 
-        page = html(
-            self._rows,
-            self._places,
-            alive=self._alive,
-            now=time.time(),
-            notes=notes.read(self._store),
-        )
+        told = notes.read(self._store)
+        page = html(self._rows, self._places, alive=self._alive, now=time.time(), notes=told)
         try:
             Path(path).write_text(page, encoding="utf-8")
         except OSError as error:
@@ -259,39 +248,37 @@ class Result:
             raise UserError(f"{self.name!r} has no trial {number}; {there}")
         return self._history.trials[number]
 
+    def _exclude(self, number: int, excluded: bool) -> None:
+        from regrow.flows.housekeeping.excluding import exclude
+
+        exclude(self._places, self.name, [number], excluded=excluded)
+        self.refresh()
+
     def _standing(self) -> str:
         counts = ", ".join(f"{n} {state.value}" for state, n in self._history.counts.items() if n)
-        return (
-            f"{len(self._history.trials)} of {self._history.total}"
-            f" trials{counts and f' ({counts})'}"
-        )
+        whole = f"{len(self._history.trials)} of {self._history.total} trials"
+        return f"{whole} ({counts})" if counts else whole
 
     def __repr__(self) -> str:
         best = self.best
         reached = ""
         if best is not None:
-            reached = (
-                f"; best {self.spec.objective.name} {best.value:.6g} (trial {best.trial}, step"
-                f" {best.step})"
-            )
+            where = f"(trial {best.trial}, step {best.step})"
+            reached = f"; best {self.spec.objective.name} {readable(best.value)} {where}"
         return f"<Result {self.name!r}: {self.status}, {self._standing()}{reached}>"
 
     def _repr_html_(self) -> str:
         from regrow.notebook import table
-        from regrow.show.figures.series import ranked
 
-        shown = ranked(self._history)[:_SHOWN]
+        shown = [t for t in summaries.ranked(self._history) if t.best is not None][:_SHOWN]
         title = f"<b>{escape(self.name)}</b> is {escape(self.status)}: {escape(self._standing())}"
-        more = (
-            f", the best {len(shown)} below" if len(self._history.trials) > len(shown) > 0 else ""
-        )
+        cut = len(self._history.trials) > len(shown) > 0
+        more = f", the best {len(shown)} below" if cut else ""
         return f"<div>{title}{more}</div>{table(self._history, shown)}"
 
 
 def save_checkpoint(store: Store, manifest: str, folder: Path) -> Path:
-    """Restore the checkpoint with this manifest key as `folder`, verified. Raises UserError if it
-    is damaged or missing.
-    """
+    """Restore the checkpoint of this manifest, verified, as `folder`. Raises UserError."""
     from regrow.tasks.checkpoint.saving import restore
 
     restored = restore(store, [manifest], folder)

@@ -1,6 +1,4 @@
-"""The task runner of regrow's flow, usable in any Prefect flow: the engine runs in the flow's
-process, the bodies of tasks run on Ray.
-"""
+"""The task runner of regrow's flow, for any Prefect flow: the bodies of tasks run on Ray."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ from regrow.search.planning.simulator import (
     simulate,
 )
 from regrow.search.planning.verify import verify
-from regrow.search.samplers import Proposal, Result, Sampler
-from regrow.search.schedulers import (
+from regrow.search.samplers.base import Proposal, Result, Sampler
+from regrow.search.schedulers.base import (
     Candidate,
     Decision,
     Drop,
@@ -156,24 +156,15 @@ def _check_proposal(space: Space, proposal: Proposal, what: str) -> None:
 
 
 def _course(result: Result) -> list[Result]:
-    """Return the results of a trial after it has begun: some trials pause before they end, some
-    fail and are retried.
-    """
+    """Return a trial's results: some pause before they end, some fail and are retried."""
     ended = _ended(result)
     if ended.number % 14 == 5:
         again = replace(result, revived=1)
         return [replace(ended, intermediate=[(1, 0.5)]), again, _valued(again)]
     if ended.number % 4 != 2 or ended.status == "failed":
         return [ended]
-    return [
-        replace(
-            ended,
-            status="paused",
-            value=ended.intermediate[0][1],
-            intermediate=ended.intermediate[:1],
-        ),
-        ended,
-    ]
+    first = ended.intermediate[:1]
+    return [replace(ended, status="paused", value=first[0][1], intermediate=first), ended]
 
 
 def _ended(result: Result) -> Result:
@@ -244,9 +235,7 @@ def check_scheduler(
 
 
 def check_log(events: Sequence[AnyEvent]) -> None:
-    """Check that every decision of a log follows from the events before it, also for a planner that
-    got nothing but these.
-    """
+    """Check that every decision of a log follows from the events before it alone."""
     found = verify(decode(encode(event)) for event in events)
     assert found.difference is None, f"event {found.difference.position}: {found.difference}"
     for place, event in enumerate(events):
@@ -304,17 +293,12 @@ def _to_the_end(
         planner = Planner()
         for event in run.events:
             planner.apply(event)
-        again = (
-            (planner.next(run.now) or planner.next(run.now))
-            if isinstance(error, RuntimeError)
-            else None
-        )
-        also = (
-            ""
-            if again is None
-            else f"; a query changed something: replayed and asked twice, it continues with {again}"
-        )
-        raise AssertionError(f"with {workers} workers, at {run.now:g} s: {error}{also}") from error
+        told = f"with {workers} workers, at {run.now:g} s: {error}"
+        if isinstance(error, RuntimeError):
+            again = planner.next(run.now) or planner.next(run.now)
+            also = "; a query changed something: replayed and asked twice, it continues with"
+            told += "" if again is None else f"{also} {again}"
+        raise AssertionError(told) from error
     assert run.history.closed is not None, (
         f"it does not come to an end with {workers} workers: {run.history.counts}"
     )
@@ -326,27 +310,15 @@ def _to_the_end(
 
 
 def decisions(events: Iterable[AnyEvent]) -> list[tuple[object, ...]]:
-    """Return the decisions, without times, attempts and checkpoints, which differ if work was
-    repeated.
-    """
+    """Return the decisions without times, attempts and checkpoints, which repeats change."""
     found: list[tuple[object, ...]] = []
     for event in events:
         match event:
             case Proposed():
                 found.append(("proposed", event.trial, event.config))
             case Decided():
-                found.append(
-                    (
-                        "decided",
-                        event.trial,
-                        event.step,
-                        event.verdict,
-                        event.until,
-                        event.why,
-                        event.source,
-                        event.config,
-                    )
-                )
+                which = ("decided", event.trial, event.step, event.verdict, event.until)
+                found.append((*which, event.why, event.source, event.config))
             case Retired():
                 found.append(("retired", event.trial))
             case _:
@@ -355,9 +327,7 @@ def decisions(events: Iterable[AnyEvent]) -> list[tuple[object, ...]]:
 
 
 def _check_queries(run: Simulation) -> None:
-    """Check that the planner, asked twice at every decision, gives what the log has: a query that
-    changed something would show.
-    """
+    """Check that the planner, asked twice at every decision, gives what the log has."""
     planner = Planner()
     for place, event in enumerate(run.events):
         if is_decision(event):
@@ -369,9 +339,7 @@ def _check_queries(run: Simulation) -> None:
 
 
 def _check_failures(spec: Spec, objective: Objective) -> None:
-    """Check that if every third trial fails at its second step, the others still end, and so do the
-    failed ones when retried.
-    """
+    """Check that all end if every third trial fails, and so do the failed ones when retried."""
     run = Simulation(spec=spec, objective=objective, workers=2)
     run.open()
     failed: set[int] = set()

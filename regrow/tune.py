@@ -1,6 +1,4 @@
-"""Ray Tune's names on experiments of regrow: `import regrow.tune as tune`. The module is
-`regrow.integrations.tune`.
-"""
+"""`import regrow.tune as tune`: Ray Tune's names; see `regrow.integrations.tune`."""
 
 import sys
 from importlib import import_module

@@ -1,6 +1,4 @@
-"""Random numbers that are the same on every machine and in every version of Python: hashes of a
-seed and a name.
-"""
+"""Random numbers that are equal everywhere: hashes of a seed and a name."""
 
 from __future__ import annotations
 

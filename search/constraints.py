@@ -25,9 +25,7 @@ class Constraint:
 
     @classmethod
     def parse(cls, text: object, key: str) -> Constraint:
-        """Return the constraint written as `METRIC <= NUMBER` or `METRIC >= NUMBER`. Raises
-        SpecError at `key` for any other form.
-        """
+        """Return `METRIC <= NUMBER` or `METRIC >= NUMBER` as a constraint. Raises SpecError."""
         form = _FORM.fullmatch(text) if isinstance(text, str) else None
         if form is None:
             raise SpecError(
@@ -40,9 +38,7 @@ class Constraint:
         return cls(metric=form["metric"], sign=sign, bound=float(form["bound"]))
 
     def violation(self, metrics: Mapping[str, float | None]) -> float:
-        """Return by how much the constraint is broken: 0 or less if it is met, infinite if the
-        metric is missing.
-        """
+        """Return by how much it is broken: at most 0 if it is met, infinite without the metric."""
         value = metrics.get(self.metric)
         if value is None:
             return math.inf

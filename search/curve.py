@@ -19,14 +19,10 @@ from regrow.search.events import Row
 from regrow.search.step_metric import Filled, StepMetric
 
 Score: TypeAlias = Literal["best", "last", "final"]
-"""Which step a trial counts by: its best one, its last one, or ("final") the last one once the
-trial has run to its end.
-"""
+"""Which step a trial counts by: its best one, its last one, or its last one once it has ended."""
 
 LARGEST = 2.0**62
-"""Bound of a step that is counted by a metric, so that its time fits into 64 bits. (Reports take
-less, see `MOST` of the events.)
-"""
+"""Bound of a step that is counted by a metric, so that its time fits into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +101,7 @@ class Curve:
         return self.clock[-1] if self.values else 0
 
     def until(self, time: int) -> Sequence[float]:
-        """Return the objective by time up to `time`, which a step has reached. Not copied if that
-        is the whole curve.
-        """
+        """Return the objective by time up to `time`, which a step has reached."""
         if self._clock is not None:
             return Filled(self.values, self._clock, time)
         return self.values if len(self.values) == time else self.values[:time]
@@ -120,23 +114,12 @@ class Curve:
     def _content(self) -> tuple[object, ...]:
         # compare bytes: NaN does not equal itself
         columns = [column.tobytes() for column in self._columns]
-        return (
-            self._scale,
-            self.values,
-            self.times,
-            self._clock,
-            columns,
-            self.runs,
-            self.standing,
-            self._last,
-            self._stands,
-        )
+        numbers = (self.values, self.times, self._clock, columns, self.runs)
+        return self._scale, numbers, self.standing, self._last, self._stands
 
     @property
     def at_end(self) -> bool:
-        """Whether the curve counts for the trial only once it has run to its end (score
-        "final").
-        """
+        """Whether the curve counts only once the trial has run to its end (score "final")."""
         return self._scale.score == "final"
 
     def feasible(self, step: int) -> bool:
@@ -147,9 +130,7 @@ class Curve:
         return all(limit.violation(metrics) <= 0 for limit in self._scale.limits)
 
     def metrics(self, step: int) -> dict[str, float | None]:
-        """Return the metrics of a step that decisions read; None for one that was not reported, or
-        is not finite. Step 0 has none.
-        """
+        """Return the metrics of a step that decisions read, None for missing ones."""
         if not step:
             return {}
         found: dict[str, float | None] = {self._scale.objective: self.values[step - 1]}
@@ -158,14 +139,10 @@ class Curve:
         return found
 
     def column(self, name: str) -> Sequence[float]:
-        """Return a metric that decisions read, by step; NaN where it was not reported. Raises
-        KeyError for any other metric.
-        """
-        return (
-            self.values
-            if name == self._scale.objective
-            else dict(zip(self._scale.others, self._columns, strict=True))[name]
-        )
+        """Return a metric that decisions read, by step, NaN where missing. Raises KeyError."""
+        if name == self._scale.objective:
+            return self.values
+        return dict(zip(self._scale.others, self._columns, strict=True))[name]
 
     def attempt_at(self, step: int) -> int:
         """Return the number of the attempt that reported a step."""
@@ -191,17 +168,13 @@ class Curve:
         return None
 
     def shown(self, step: int) -> Mapping[str, float | None]:
-        """Return all metrics of a step if its row is kept, else those that decisions read. Step 0
-        has none.
-        """
+        """Return all metrics of a step if its row is kept, else those that decisions read."""
         row = self.row(step)
         return row.metrics if row is not None else self.metrics(step)
 
     @property
     def forgotten(self) -> set[int]:
-        """The steps whose row is to be recalled from the log: none, one or both of the two that are
-        kept.
-        """
+        """The steps whose row is to be recalled from the log: at most the two that are kept."""
         return {step for step in (len(self), self.standing) if step and self.row(step) is None}
 
     def recall(self, row: Row) -> None:
@@ -220,23 +193,19 @@ class Curve:
         return next((value for value in values if value >= LARGEST), None)
 
     def extend(self, attempt: int, rows: Sequence[Row], values: Sequence[float]) -> bool:
-        """Append the rows of the steps that follow, and the objective of each. Returns whether
-        `best` changed.
-        """
+        """Append the rows of the next steps, and their objective. Returns if `best` changed."""
         if not rows:
             return False
         before, best = len(self.values), self.best
         self.values.extend(values)
         self.times.extend([row.t for row in rows])
         for name, column in zip(self._scale.others, self._columns, strict=True):
-            column.extend(
-                [math.nan if (value := row.metrics.get(name)) is None else value for row in rows]
-            )
+            found = (row.metrics.get(name) for row in rows)
+            column.extend([math.nan if value is None else value for value in found])
         if self._clock is not None and self._scale.step_metric is not None:
             for row in rows:
-                self._clock.append(
-                    self._scale.step_metric.time(row.metrics, self._clock[-1] if self._clock else 0)
-                )
+                last = self._clock[-1] if self._clock else 0
+                self._clock.append(self._scale.step_metric.time(row.metrics, last))
         if self.runs and self.runs[-1][0] == attempt:
             self.runs.pop()
         self.runs.append((attempt, len(self.values)))
@@ -247,9 +216,7 @@ class Curve:
         return self.best is not best
 
     def rewind(self, step: int) -> list[tuple[int, int]]:
-        """Remove all steps after `step`. Returns (attempt, number of removed steps), newest
-        first.
-        """
+        """Remove all steps after `step`. Returns (attempt, removed steps), newest first."""
         gone: list[tuple[int, int]] = []
         end = len(self.values)
         while end > step:
@@ -276,27 +243,19 @@ class Curve:
         return gone
 
     def _stand(self, before: int, values: Iterable[float]) -> None:
-        """Update which step the trial counts by, after steps with these values were added after
-        `before`.
-        """
+        """Update which step the trial counts by, after steps with these values were added."""
         if self._scale.score != "best":
-            self.standing = len(self.values)
-            self.best = (
-                (self.values[-1], self.standing)
-                if self.values and self.feasible(self.standing)
-                else None
-            )
+            self.standing, self.best = len(self.values), None
+            if self.values and self.feasible(self.standing):
+                self.best = self.values[-1], self.standing
             return
         most, limited = self._scale.most, bool(self._scale.limits)
         standing, met = self.standing, self.best is not None
         leader = self.values[standing - 1] if standing else 0.0
         for step, value in enumerate(values, start=before + 1):
             meets = not limited or self.feasible(step)
-            if (
-                not standing
-                or meets > met
-                or (meets == met and (value > leader if most else value < leader))
-            ):
+            better = value > leader if most else value < leader
+            if not standing or meets > met or (meets == met and better):
                 standing, leader, met = step, value, meets
         self.standing = standing
         if met and (self.best is None or self.best[1] != standing):
@@ -304,9 +263,7 @@ class Curve:
 
 
 def counting(runs: Sequence[tuple[int, int]], attempt: int, rows: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows that still count, of those that an attempt reported; `runs` are the
-    curve's.
-    """
+    """Return those of an attempt's rows that still count; `runs` are the curve's."""
     first = 0
     for number, last in runs:
         if number == attempt:

@@ -7,41 +7,27 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+_MINUTES, _HOURS, _DAYS = 60.0, 3600.0, 86400.0
 _UNITS = {
-    "s": 1.0,
-    "sec": 1.0,
-    "second": 1.0,
-    "seconds": 1.0,
-    "min": 60.0,
-    "m": 60.0,
-    "minute": 60.0,
-    "minutes": 60.0,
-    "h": 3600.0,
-    "hour": 3600.0,
-    "hours": 3600.0,
-    "d": 86400.0,
-    "day": 86400.0,
-    "days": 86400.0,
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("min", "m", "minute", "minutes"), _MINUTES),
+    **dict.fromkeys(("h", "hour", "hours"), _HOURS),
+    **dict.fromkeys(("d", "day", "days"), _DAYS),
 }
-_MINUTES, _HOURS = 60.0, 3600.0
 _WRITTEN = rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})\s*"
 Span = Annotated[float, Field(gt=0)] | Annotated[str, Field(pattern=f"^{_WRITTEN}$")]
 """The forms in which a user may write a span: seconds, or text with a unit."""
 
 
 def seconds(value: Any) -> Any:
-    """Return '10min' or '1.5 h' as a number of seconds; anything else unchanged, to be checked by
-    pydantic.
-    """
+    """Return '10min' or '1.5 h' in seconds; anything else unchanged, for pydantic to check."""
     if isinstance(value, str) and (m := re.fullmatch(_WRITTEN, value.lower())):
         return float(m[1]) * _UNITS[m[2]]
     return value
 
 
 def in_words(span: float) -> str:
-    """Return a span for people, in the largest unit of which there are at least two: '45 s', '10
-    min', '2 h'.
-    """
+    """Return a span for people, in the largest unit with at least two: '45 s', '10 min', '2 h'."""
     if span >= 2 * _HOURS:
         return f"{span / _HOURS:.3g} h"
     return f"{span / _MINUTES:.3g} min" if span >= 2 * _MINUTES else f"{span:.3g} s"

@@ -1,6 +1,4 @@
-"""When one trial has done enough: its target, its plateau. A pure fold over its objective, step by
-step.
-"""
+"""When one trial has done enough: a pure fold over its objective, step by step."""
 
 from __future__ import annotations
 

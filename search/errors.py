@@ -15,20 +15,15 @@ _SHOWN = 80  # characters of a value in the message: a choice may have hundreds 
 
 
 def quoted(value: Any) -> str:
-    """Return the value on one line as JSON (the form that a YAML user wrote), or its repr if it
-    isn't JSON.
-    """
+    """Return the value on one line as JSON, as a YAML user wrote it, else its repr."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         text = " ".join(repr(value).split())
     # escape sequences would reach the terminal; a lone surrogate cannot be printed
     if not text.isprintable():
-        text = (
-            json.dumps(text)[1:-1]
-            if text.isascii()
-            else text.encode("ascii", "backslashreplace").decode()
-        )
+        escaped = text.encode("ascii", "backslashreplace").decode()
+        text = json.dumps(text)[1:-1] if text.isascii() else escaped
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
@@ -57,20 +52,14 @@ class SpecError(ValueError):
         self.where = where
         absent = value is None and problem.startswith("is missing")
         named = key if key.isprintable() else quoted(key)
-        self._text = (
-            f"{named}: "
-            + ("" if absent else f"{quoted(value)}: ")
-            + problem
-            + (f"; {hint}" if hint else "")
-        )
+        shown = [named] if absent else [named, quoted(value)]
+        self._text = ": ".join([*shown, problem]) + (f"; {hint}" if hint else "")
 
     def __str__(self) -> str:
         return f"{self.where}: {self._text}" if self.where else self._text
 
     def within(self, prefix: str) -> SpecError:
-        """Return the same error with its key below `prefix`: a domain doesn't know the name of its
-        parameter.
-        """
+        """Return the error with its key below `prefix`: a domain doesn't know its name."""
         return SpecError(f"{prefix}.{self.key}", self.value, self.problem, self.hint, self.where)
 
     def at(self, where: str) -> SpecError:
@@ -85,8 +74,5 @@ class SpecError(ValueError):
             value = self.value
         except (TypeError, ValueError):
             value = repr(self.value)
-        return (
-            type(self),
-            (self.key, value, self.problem, self.hint, self.where),
-            {"_text": self._text},
-        )
+        given = (self.key, value, self.problem, self.hint, self.where)
+        return type(self), given, {"_text": self._text}

@@ -35,9 +35,7 @@ Outcome = Literal["done", "paused", "stopped", "failed", "lost", "preempted"]
 """
 
 Cause = Literal["", "preempted", "infrastructure", "error", "stalled"]
-"""Why an attempt failed or was lost, as the retry budgets count it. Empty for the other
-outcomes.
-"""
+"""Why an attempt failed or was lost, as the retry budgets count it; else empty."""
 
 Status = Literal["finished", "stopped", "interrupted", "failed"]
 """How an experiment (or one session of it) ended."""
@@ -115,8 +113,8 @@ class Created(Event, frozen=True, kw_only=True, tag="created"):
 
 
 class Opened(Event, frozen=True, kw_only=True, tag="opened"):
-    """A writer took over the log, which fences off all writers before it. Always the first event of
-    a claim segment.
+    """A writer took over the log, which fences off all writers before it. The first event of a
+    claim segment, unless that adds `Excluded` to a closed log.
 
     Attributes:
         by: "driver" (a new session: attempts still open belong to a driver that is gone) or
@@ -270,9 +268,7 @@ class Reported(Event, frozen=True, kw_only=True, tag="reported"):
 
 
 class Asked(Event, frozen=True, kw_only=True, tag="asked"):
-    """A define-by-run trial needs a value of the parameter `name` from `distribution`, in Optuna's
-    JSON form.
-    """
+    """A define-by-run trial needs a value of `name` from `distribution` (Optuna's JSON form)."""
 
     trial: int
     attempt: int
@@ -281,9 +277,7 @@ class Asked(Event, frozen=True, kw_only=True, tag="asked"):
 
 
 class Suggested(Event, frozen=True, kw_only=True, tag="suggested"):
-    """Decision: the value of a parameter that a trial asked for. All further attempts of the trial
-    get the same value.
-    """
+    """Decision: the value of a parameter that a trial asked for, also for its later attempts."""
 
     trial: int
     name: str
@@ -347,6 +341,17 @@ class Revived(Event, frozen=True, kw_only=True, tag="revived"):
     why: str = ""
 
 
+class Excluded(Event, frozen=True, kw_only=True, tag="excluded"):
+    """The user dropped a trial that has ended: it ranks no more, and samplers and schedulers no
+    longer learn from it. May be written to a closed log, which stays closed.
+
+    `excluded` False: the user keeps it after all.
+    """
+
+    trial: int
+    excluded: bool = True
+
+
 class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     """A checkpoint was committed.
 
@@ -366,9 +371,7 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
 
 
 class Dropped(Event, frozen=True, kw_only=True, tag="dropped"):
-    """Decision: these checkpoints are no longer needed. They are deleted after this event is
-    written, never before.
-    """
+    """Decision: these checkpoints are no longer needed. They are deleted only after this event."""
 
     trial: int
     manifests: list[str]
@@ -405,9 +408,7 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
 
 
 class Closing(Event, frozen=True, kw_only=True, tag="closing"):
-    """No attempt starts any more, and running ones are to end. `by` is "planner" for a stop
-    condition (a decision), else "user".
-    """
+    """No attempt starts any more, running ones end. `by`: "planner" for a stop condition."""
 
     status: Status
     why: str
@@ -435,6 +436,7 @@ AnyEvent = (
     | Decided
     | Retired
     | Revived
+    | Excluded
     | Saved
     | Dropped
     | Ended
@@ -447,23 +449,17 @@ _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 
 def encode(event: AnyEvent) -> bytes:
-    """Return one line of JSON, without the newline. Maps keep their order, so that a decoded event
-    gives the same bytes again.
-    """
+    """Return one line of JSON, without the newline; a decoded event gives the same bytes again."""
     return _encoder.encode(event)
 
 
 def decode(line: bytes) -> AnyEvent:
-    """Return the event of a line, the inverse of `encode`. Raises msgspec.DecodeError (a
-    ValueError) on anything else.
-    """
+    """Return the event of a line. Raises msgspec.DecodeError (a ValueError) on anything else."""
     return _decoder.decode(line)
 
 
 def is_decision(event: AnyEvent) -> bool:
-    """Return whether the planner made this event, so that it can be recomputed from the events
-    before.
-    """
+    """Return whether the planner made this event, so that `verify` can recompute it."""
     if isinstance(event, Ended | Closing):
         return event.by == "planner"
     return isinstance(

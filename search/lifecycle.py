@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from regrow.search.events import Cause, Outcome
-
-S = TypeVar("S", bound=StrEnum)
-M = TypeVar("M", bound=StrEnum)
 
 Leave: TypeAlias = Literal["stop", "pause", "restart"]
 """A verdict of the scheduler that ends the attempt. The remaining verdict, "continue", does not."""
@@ -28,9 +25,7 @@ class TrialState(StrEnum):
     RUNNING = "running"
     """An attempt holds the trial's lease."""
     PAUSED = "paused"
-    """Ended at a checkpoint, to free its slot or because the experiment was interrupted. It
-    continues later, or is retired.
-    """
+    """Ended at a checkpoint, to free its slot or by an interruption; it may continue later."""
     LOST = "lost"
     """Its attempt failed or was lost within the retry budget. Another attempt follows."""
     DONE = "done"
@@ -85,9 +80,7 @@ class AttemptState(StrEnum):
     RUNNING = "running"
     """A node runs it."""
     LEAVING = "leaving"
-    """The scheduler decided that it ends: at a checkpoint, or, if the trial is stopped, without
-    one.
-    """
+    """It is to end by the scheduler's decision: at a checkpoint, or without one if stopped."""
     ENDED = "ended"
     """Over. Its outcome says how it ended."""
 
@@ -116,9 +109,7 @@ ATTEMPT_TABLE: Mapping[tuple[AttemptState, AttemptMove], AttemptState] = {
     (AttemptState.LEAVING, AttemptMove.SAVE): AttemptState.LEAVING,
     (AttemptState.LEAVING, AttemptMove.END): AttemptState.ENDED,
 }
-"""Every legal move of an attempt. The scheduler decides on an attempt again only after
-"continue".
-"""
+"""Every legal move of an attempt. The scheduler decides again only after "continue"."""
 
 # ---- the rules that join the two
 
@@ -158,26 +149,17 @@ REVIVAL: Mapping[Leave | None, Move] = {
     "stop": Move.STOP,
     "pause": Move.PAUSE,
 }
-"""The move of a failed trial when it is retried, by the verdict on its last attempt: that decision
-still stands.
-"""
+"""The move of a failed trial that is retried: the verdict on its last attempt still stands."""
 
 HELD: frozenset[tuple[TrialState, Leave | None]] = frozenset(
     {(TrialState.RUNNING, "pause"), (TrialState.PAUSED, "pause")}
 )
-"""The (state, last verdict) pairs in which a trial is held: it continues only once the scheduler
-promotes it.
-"""
+"""(state, last verdict) in which a trial is held: only a promotion continues it."""
 
 
 def consequence(outcome: Outcome, verdict: Leave | None, *, retries: bool) -> Move:
-    """Return the trial's move when an attempt ends.
-
-    Args:
-        outcome: how the attempt ended.
-        verdict: the scheduler's decision on the attempt, None for none.
-        retries: whether the retry budget allows another attempt.
-
+    """Return the trial's move when an attempt ends. `verdict`: the scheduler's decision on it, None
+    for none. `retries`: whether the retry budget allows another attempt.
     """
     what = OUTCOMES[outcome]
     if what is Move.FAIL and retries:
@@ -225,22 +207,15 @@ class IllegalMove(Exception):
     def _who(self) -> str:
         if self.trial is None:
             return "the experiment"
-        who = (
-            f"trial {self.trial}"
-            if self.attempt is None
-            else f"attempt {self.attempt} of trial {self.trial}"
-        )
-        return (
-            f"{who}, in state {str(self.state)!r},"
-            if self.state is not None
-            else f"{who}, which does not exist,"
-        )
+        attempt = "" if self.attempt is None else f"attempt {self.attempt} of "
+        who = f"{attempt}trial {self.trial}"
+        if self.state is None:
+            return f"{who}, which does not exist,"
+        return f"{who}, in state {str(self.state)!r},"
 
 
 def move(trial: int, state: TrialState, what: Move) -> TrialState:
-    """Return the state of a trial after `what`. Raises IllegalMove, naming trial, state and
-    move.
-    """
+    """Return the state of a trial after `what`. Raises IllegalMove."""
     try:
         return TABLE[state, what]
     except KeyError:
@@ -248,40 +223,9 @@ def move(trial: int, state: TrialState, what: Move) -> TrialState:
 
 
 def move_attempt(trial: int, attempt: int, state: AttemptState, what: AttemptMove) -> AttemptState:
-    """Return the state of an attempt after `what`. Raises IllegalMove, naming trial, attempt, state
-    and move.
-    """
+    """Return the state of an attempt after `what`. Raises IllegalMove."""
     try:
         return ATTEMPT_TABLE[state, what]
     except KeyError:
         gone = ": it does not hold the lease" if state is AttemptState.ENDED else ""
         raise IllegalMove(trial, state, f"{what.value}{gone}", attempt=attempt) from None
-
-
-# ---- showing
-
-
-def mermaid() -> str:
-    """Return the trials' table as a Mermaid state diagram."""
-    return _diagram(TABLE, "pending: propose", [state for state in TrialState if state.final])
-
-
-def mermaid_of_attempts() -> str:
-    """Return the attempts' table as a Mermaid state diagram."""
-    return _diagram(ATTEMPT_TABLE, "submitted: start", [AttemptState.ENDED])
-
-
-def _diagram(table: Mapping[tuple[S, M], S], first: str, last: list[S]) -> str:
-    lines = ["stateDiagram-v2", f"    [*] --> {first}"]
-    lines += [
-        f"    {before} --> {after}: {what}"
-        for (before, what), after in table.items()
-        if before != after
-    ]
-    stays: dict[S, list[M]] = {}
-    for (before, what), after in table.items():
-        if before == after:
-            # Mermaid draws several arrows from a state to itself on top of each other
-            stays.setdefault(before, []).append(what)
-    lines += [f"    note left of {state}: {', '.join(several)}" for state, several in stays.items()]
-    return "\n".join([*lines, *(f"    {s} --> [*]" for s in last)])

@@ -1,6 +1,4 @@
-"""Whether less or more of a metric is better, and the sign that follows from it. Defined only
-here.
-"""
+"""Whether less or more of a metric is better, and the sign that follows from it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What an attempt needs of a cluster, and how many attempts fit on its nodes. Pure functions of the
-nodes' resources.
-"""
+"""What an attempt needs of a cluster, and how many attempts fit on its nodes. Pure functions."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
         return _fitting(self.of_node(), node)
 
     def may_use(self, node: Node) -> bool:
-        """Return whether a node is large enough: for all bundles or, if they may be on several
-        nodes, for one of them.
-        """
+        """Return whether a node is large enough: for all bundles, or for one if they may spread."""
         if self.strategy == "STRICT_PACK":
             return self.fitting(node) > 0
         return any(_fitting(bundle, node) for bundle in self.bundles)
@@ -121,9 +117,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return found + (width if width >= self.least else 0)
 
     def widest(self, nodes: Iterable[Node]) -> int:
-        """Return how many slots one attempt can have at most; the least that it may have if none
-        fits.
-        """
+        """Return the most slots that one attempt can have; the least allowed if none fits."""
         if self.grouped:
             return max(self.least, _Packing(nodes, self).group())
         slot = self.needs()
@@ -134,9 +128,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def room(needs: Needs, nodes: Iterable[Node]) -> int:
-    """Return how many such attempts fit on the nodes, each on one of them; 0: none ever does. For
-    groups see `Shape.slots`.
-    """
+    """Return how many such attempts fit on the nodes, each on one. For groups see `Shape.slots`."""
     return sum(needs.fitting(node) for node in nodes)
 
 

@@ -21,9 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _found: dict[bool, ThreadpoolController] = {}
-"""Controllers by whether PyTorch was loaded, which brings its own libraries. Making one takes
-milliseconds.
-"""
+"""Controllers by whether PyTorch, with its own libraries, was loaded. Making one takes ms."""
 
 
 def on_one_thread(function: Callable[P, T]) -> Callable[P, T]:

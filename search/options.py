@@ -1,14 +1,13 @@
-"""Reads `name` or `{name: {option: value}}`, the form in which samplers and schedulers are
-chosen.
-"""
+"""Samplers and schedulers as they are chosen, `name` or `{name: {option: value}}`, and made."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from regrow.search.errors import SpecError
 
@@ -17,9 +16,7 @@ T = TypeVar("T")
 Named = str | dict[str, dict[str, Any] | None]
 """A sampler or a scheduler: its name, or its name with options."""
 AUTO = "auto"
-"""Written instead of a sampler's or scheduler's name: the choice then depends on the rest of the
-specification (`search/spec/auto.py`).
-"""
+"""Instead of a name: chosen by the rest of the specification (`search/spec/auto.py`)."""
 _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -33,9 +30,7 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name is an import path (`package.module:Class`) rather than a name of a
-    registry.
-    """
+    """Return whether a name is an import path (`package.module:Class`), not one of a registry."""
     return ":" in name
 
 
@@ -44,16 +39,9 @@ def chosen(choice: object) -> str:
     return str(next(iter(choice), "")) if isinstance(choice, dict) else str(choice)
 
 
-def load(module: str, name: str) -> Any:
-    """Import an object of one of our own modules."""
-    return getattr(importlib.import_module(module), name)
-
-
 def imported(path: str, *, key: str) -> Any:
     """Import the user's object at an import path, `package.module:Class`. Raises SpecError if that
-    fails.
-
-    An exception of the user's module is the cause of that error.
+    fails; an exception of the user's module is its cause.
     """
     module, _, name = path.partition(":")
     try:
@@ -62,9 +50,8 @@ def imported(path: str, *, key: str) -> Any:
         raise
     except BaseException as error:
         problem = f"cannot be imported: {type(error).__name__}: {error}"
-        raise SpecError(
-            key, path, problem, "it must be importable from the folder of the specification"
-        ) from error
+        hint = "it must be importable from the folder of the specification"
+        raise SpecError(key, path, problem, hint) from error
     target: Any = found
     for part in name.split("."):
         try:
@@ -75,57 +62,62 @@ def imported(path: str, *, key: str) -> Any:
     return target
 
 
-def named_here(name: object, elsewhere: Mapping[str, str]) -> str | None:
-    """Return our name of what another tool calls `name`, None for an unknown name. `elsewhere`:
-    names in other tools, by our names.
+class Registry(NamedTuple):
+    """The samplers or the schedulers. A module of theirs is imported when it is used.
+
+    Attributes:
+        key: of the specification.
+        package: where their modules are.
+        known: by name, module and class, `module:Class`, and the names in other tools, without
+            case and underscores, for hints.
+
     """
-    word = str(name).rpartition(".")[2].lower().replace("_", "").replace("-", "")
-    return next((ours for ours, words in elsewhere.items() if word in words.split()), None)
 
+    key: str
+    package: str
+    known: Mapping[str, tuple[str, str]]
 
-def split(
-    choice: object, *, key: str, known: Iterable[str], elsewhere: Mapping[str, str]
-) -> tuple[str, dict[str, Any]]:
-    """Return name and options of a choice. Raises SpecError if it has another form, or if the name
-    is neither known nor a path.
+    def registered(self, choice: object) -> Any:
+        """Return the class of a choice, None for a user's own, which is not imported here."""
+        if (name := chosen(choice)) not in self.known:
+            return None
+        module, _, kind = self.known[name][0].partition(":")
+        return getattr(importlib.import_module(f"{self.package}.{module}"), kind)
 
-    `elsewhere`: the names of the known ones in other tools, for a hint.
-    """
-    options: Any
-    if isinstance(choice, str):
-        name, options = choice, {}
-    elif isinstance(choice, dict) and len(choice) == 1:
-        name, options = next(iter(choice.items()))
-        options = {} if options is None else options
-    else:
-        raise SpecError(
-            key=key,
-            value=choice,
-            problem="is not a name",
-            hint="write NAME or {NAME: {option: value}}",
+    def named(self, name: object) -> str | None:
+        """Return our name of what another tool calls `name`, None for an unknown name."""
+        word = str(name).rpartition(".")[2].lower().replace("_", "").replace("-", "")
+        return next(
+            (ours for ours, (_, words) in self.known.items() if word in words.split()), None
         )
-    known = list(known)
-    if name not in known and not (isinstance(name, str) and is_path(name)):
-        ours = named_here(name, elsewhere)
-        hint = (
-            nearest(name, [AUTO, *known])
-            if ours is None
-            else f"here it is {ours}, or one of: {', '.join([AUTO, *known])}"
-        )
-        raise SpecError(key=key, value=name, problem="is not known", hint=hint)
-    if not isinstance(options, dict):
-        raise SpecError(
-            key=f"{key}.{name}",
-            value=options,
-            problem="is not a map of options",
-            hint="write {option: value}",
-        )
-    return name, options
 
+    def split(self, choice: object) -> tuple[str, dict[str, Any]]:
+        """Return name and options of a choice. Raises SpecError if it has another form, or if the
+        name is neither known nor a path.
+        """
+        options: Any
+        if isinstance(choice, str):
+            name, options = choice, {}
+        elif isinstance(choice, dict) and len(choice) == 1:
+            name, options = next(iter(choice.items()))
+            options = {} if options is None else options
+        else:
+            hint = "write NAME or {NAME: {option: value}}"
+            raise SpecError(self.key, choice, "is not a name", hint)
+        if name not in self.known and not (isinstance(name, str) and is_path(name)):
+            known, ours = [AUTO, *self.known], self.named(name)
+            also = f"here it is {ours}, or one of: {', '.join(known)}"
+            raise SpecError(self.key, name, "is not known", also if ours else nearest(name, known))
+        if not isinstance(options, dict):
+            hint = "write {option: value}"
+            raise SpecError(f"{self.key}.{name}", options, "is not a map of options", hint)
+        return name, options
 
-def _written(value: object) -> str:
-    """Return a value as it is written in YAML."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    def found(self, choice: object) -> tuple[str, dict[str, Any], Any]:
+        """Return name, options and class of a choice, a user's imported. Raises SpecError."""
+        name, options = self.split(choice)
+        own = is_path(name)
+        return name, options, imported(name, key=self.key) if own else self.registered(name)
 
 
 def option_types(make: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
@@ -133,20 +125,15 @@ def option_types(make: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
     first, if the class passes `**options` on to it.
     """
     parameters = inspect.signature(make).parameters.values()
-    bases = iter(
-        [base for base in make.__mro__[1:] if "__init__" in vars(base)]
-        if isinstance(make, type)
-        else []
-    )
+    mro = make.__mro__[1:] if isinstance(make, type) else ()
+    bases = iter([base for base in mro if "__init__" in vars(base)])
     known: dict[str, tuple[str, Any]] = {}
     while True:
         known = {
             p.name: (str(p.annotation), p.default) for p in parameters if p.kind is p.KEYWORD_ONLY
         } | known
-        if (
-            not any(p.kind is p.VAR_KEYWORD for p in parameters)
-            or (base := next(bases, None)) is None
-        ):
+        passes = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        if not passes or (base := next(bases, None)) is None:
             return known
         parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
 
@@ -165,7 +152,7 @@ def build(make: Callable[..., T], options: dict[str, Any], *, key: str, **fixed:
     for name, value in options.items():
         if name not in known:
             hint = nearest(name, known) if known else "it has no options"
-            raise SpecError(key=f"{key}.{name}", value=value, problem="unknown option", hint=hint)
+            raise SpecError(f"{key}.{name}", value, "unknown option", hint)
         default = known[name]
         if default is None or default is inspect.Parameter.empty:
             continue
@@ -173,11 +160,37 @@ def build(make: Callable[..., T], options: dict[str, Any], *, key: str, **fixed:
         if not isinstance(value, accepted) or (
             isinstance(value, bool) and not isinstance(default, bool)
         ):
-            problem, hint = f"is not {_TYPES[type(default)]}", f"the default is {_written(default)}"
-            raise SpecError(key=f"{key}.{name}", value=value, problem=problem, hint=hint)
+            shown = str(default).lower() if isinstance(default, bool) else str(default)
+            problem = f"is not {_TYPES[type(default)]}"
+            raise SpecError(f"{key}.{name}", value, problem, f"the default is {shown}")
     try:
         return make(**fixed, **options)
     except SpecError as error:
         raise (
             error.within(key) if error.key.partition(".")[0] in known else error
         ) from error.__cause__
+
+
+def check_whole(option: str, value: Any, least: int, hint: str = "") -> None:
+    """Raise SpecError unless an option is a whole number from `least`, or None."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(option, value, "is not a whole number", hint or f"write {least}")
+    if value < least:
+        raise SpecError(option, value, f"is below {least}", hint or f"write {least} or more")
+
+
+def check_within(option: str, value: Any, least: float, most: float, hint: str) -> None:
+    """Raise SpecError unless an option is a number from `least` to `most`, or None."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (number and least <= value <= most):
+        raise SpecError(option, value, f"is not between {least:g} and {most:g}", hint)
+
+
+def check_between(option: str, value: float, least: float, most: float, hint: str) -> None:
+    """Raise SpecError unless an option is above `least` and below `most`."""
+    if not least < value < most:
+        above = f"is not above {least:g}"
+        problem = above if most == math.inf else f"is not between {least:g} and {most:g}"
+        raise SpecError(option, value, problem, hint)

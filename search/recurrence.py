@@ -38,14 +38,8 @@ def stamp(when: datetime) -> str:
     `when` is in the schedule's time zone. Fractions of a second, as of a run that a trigger
     started, are dropped.
     """
-    form = (
-        "%Y-%m-%dT%H"
-        if not (when.minute or when.second)
-        else "%Y-%m-%dT%H%M"
-        if not when.second
-        else "%Y-%m-%dT%H%M%S"
-    )
-    return when.strftime(form)
+    exact = when.strftime("%Y-%m-%dT%H%M%S")
+    return exact.removesuffix("00").removesuffix("" if when.second else "00")
 
 
 def run_name(schedule: str, when: datetime, taken: Collection[str]) -> str:
@@ -76,9 +70,7 @@ def experiments_of(schedule: str, names: Iterable[str]) -> list[str]:
 
 
 def before(schedule: str, name: str, names: Iterable[str]) -> list[str]:
-    """Return the schedule's experiments before `name`, the latest first: `name` may learn from
-    these.
-    """
+    """Return the schedule's experiments before `name`, from which it learns, latest first."""
     ordered = experiments_of(schedule, {*names, name})
     return ordered[: ordered.index(name)][::-1]
 
@@ -92,9 +84,7 @@ def outdated(schedule: str, names: Iterable[str], keep: int | None) -> list[str]
 
 
 def _order(schedule: str, name: str) -> tuple[str, int] | None:
-    """Return the sort key of a schedule's experiment: its time to the second, and its number. None
-    for any other name.
-    """
+    """Return the sort key of a schedule's experiment, its time and number; None for other names."""
     form = rf"{re.escape(stem(schedule))}-(\d{{4}}-\d\d-\d\dT\d\d(?:\d\d){{0,2}})(?:-(\d+))?"
     if (match := re.fullmatch(form, name)) is None:
         return None

@@ -23,9 +23,7 @@ _SHARE = re.compile(
 CANARY_SECONDS = 600.0
 """Default duration of a canary."""
 LEVEL = 0.001
-"""Significance level of the test. The test is repeated each second: at 0.05 good canaries would
-often be rejected.
-"""
+"""Significance level of the test. It is repeated each second: 0.05 would reject good canaries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +35,7 @@ class Condition:
     bound: float
 
     def met(self, value: float | None) -> bool:
-        """Return whether a value meets the condition. None (not reported, or not finite) does
-        not.
-        """
+        """Return whether a value meets the condition. None (missing, not finite) does not."""
         return value is not None and bool(_SIGNS[self.sign](value, self.bound))
 
 

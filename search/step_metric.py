@@ -16,9 +16,7 @@ import msgspec
 
 
 class StepMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """The metric `name` gives the step of a report. `first` is the number of the first step, which
-    is time 1.
-    """
+    """The metric `name` gives the step of a report; `first` is the first step, time 1."""
 
     name: str
     first: int = 1
@@ -67,9 +65,7 @@ class Filled(Sequence[float]):
         return self._values[self._report(range(1, self._length + 1)[place])]
 
     def stretches(self, start: int) -> Iterator[tuple[float, int]]:
-        """Yield the values from place `start` on, one for each report, with the number of
-        consecutive places that it fills.
-        """
+        """Yield the values from place `start` on, with the places that each fills."""
         while start < self._length:
             report = self._report(start + 1)
             last = report == len(self._values) - 1
@@ -85,8 +81,6 @@ def stretches(values: Sequence[float], start: int) -> Iterator[tuple[float, int]
     """Return the values from place `start` on, with the number of consecutive places that each
     fills. There may be too many steps between two reports to iterate over each.
     """
-    return (
-        values.stretches(start)
-        if isinstance(values, Filled)
-        else ((value, 1) for value in values[start:])
-    )
+    if isinstance(values, Filled):
+        return values.stretches(start)
+    return ((value, 1) for value in values[start:])

@@ -2,9 +2,7 @@
 
 
 class RegrowError(Exception):
-    """Base of all errors that regrow reports; the message alone says what is wrong, where, and what
-    to do.
-    """
+    """Base of all errors that regrow reports; the message says what is wrong, where, what to do."""
 
 
 class UserError(RegrowError):
@@ -15,9 +13,7 @@ class UserError(RegrowError):
 
 
 class UserCodeError(RegrowError):
-    """The user's code raised outside of a trial: on import, or in a sampler or scheduler. `trace`
-    is its traceback.
-    """
+    """The user's code raised outside of a trial: on import, in a sampler. `trace`: traceback."""
 
     def __init__(self, message: str, trace: str) -> None:
         super().__init__(message, trace)
@@ -28,12 +24,8 @@ class UserCodeError(RegrowError):
 
 
 class ReportError(RegrowError):
-    """The trainable reported something that cannot be recorded: its metric is missing or not a
-    finite number.
-    """
+    """The trainable reported what cannot be recorded: its metric is missing or not finite."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C at the terminal. A KeyboardInterrupt of another class was raised by the user's
-    code.
-    """
+    """Ctrl-C at the terminal. The user's code raises a KeyboardInterrupt of another class."""

@@ -1,3 +1,1 @@
-"""The coordinator, which is the only process that appends to an experiment's log, and its protocol
-with attempts. Uses no store except the log, and no tracking.
-"""
+"""The coordinator, the only writer of an experiment's log, and its protocol with attempts."""

@@ -19,6 +19,7 @@ from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.relay import WAITING
 from regrow.infra.machine import private_files
+from regrow.infra.ray import cluster
 from regrow.search.events import Cause
 from regrow.tasks.ports.messages import CoordinatorGone, LogLine, Progress, Reply
 from regrow.tasks.ports.store import Store
@@ -32,9 +33,7 @@ _TICK = 0.01
 
 
 class RayCoordinatorClient:
-    """The coordinator as a worker sees it: implements the ports CoordinatorClient and Viewers over
-    an actor handle.
-    """
+    """The ports CoordinatorClient and Viewers of a worker, over an actor handle."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -50,10 +49,7 @@ class RayCoordinatorClient:
         """
         reply = self._relayed(progress)
         if reply is None:
-            try:
-                reply = ray.get(self._actor.report.remote(progress))
-            except ray.exceptions.RayError as error:
-                raise CoordinatorGone(str(error)) from error
+            reply = _answer(self._actor.report.remote(progress))
         if reply.relay != self._name:
             self._name, self._relay, self._again = reply.relay, None, 0.0
         return reply
@@ -65,16 +61,11 @@ class RayCoordinatorClient:
 
     def meet(self, trial: int, attempt: int, address: str = "", *, timeout: float = 0.0) -> str:
         """See Coordinator.meet. Raises CoordinatorGone."""
-        try:
-            found: str = ray.get(self._actor.meet.remote(trial, attempt, address, timeout))
-        except ray.exceptions.RayError as error:
-            raise CoordinatorGone(str(error)) from error
+        found: str = _answer(self._actor.meet.remote(trial, attempt, address, timeout))
         return found
 
     def _relayed(self, progress: Progress) -> Reply | None:
-        """Return the answer received through the relay; None without a relay, or if it does not
-        answer.
-        """
+        """Return the answer through the relay; None without one, or if it does not answer."""
         if not self._name or time.monotonic() < self._again:
             return None
         try:
@@ -83,21 +74,23 @@ class RayCoordinatorClient:
             while not ray.wait([asked], timeout=SILENT_SECONDS)[0]:
                 ray.get(self._relay.answers.remote(), timeout=SILENT_SECONDS)
             reply: Reply = ray.get(asked)
-        except (
-            ray.exceptions.RayError,
-            ValueError,
-        ):  # ValueError: Ray knows no actor of that name
+        except (ray.exceptions.RayError, ValueError):  # ValueError: Ray knows no actor of that name
             self._relay, self._again = None, time.monotonic() + AGAIN_SECONDS
             return None
         return reply
 
 
+def _answer(ref: Any) -> Any:
+    try:
+        return ray.get(ref)
+    except ray.exceptions.RayError as error:
+        raise CoordinatorGone(str(error)) from error
+
+
 async def lost(
     actor: Any, task_run: str, trial: int, attempt: int, cause: Cause, message: str
 ) -> bool:
-    """See Coordinator.lost, for the driver's event loop. Never returns if the cluster is lost with
-    the coordinator.
-    """
+    """See Coordinator.lost. Never returns if the cluster is lost with the coordinator."""
     try:
         goes_on: bool = await actor.lost.remote(task_run, trial, attempt, cause, message)
     except ray.exceptions.RayError:
@@ -130,7 +123,8 @@ def start_coordinator(store: Store, opening: Opening, *, name: str) -> tuple[Any
         actor, called, order = _waiting.pop()
         private_files.replace(order, cloudpickle.dumps((store, opening, driver_name())))  # type: ignore[no-untyped-call]  # ray's copy is untyped
         return actor, called
-    return _begin(Coordinator, name, store, opening, driver_name()), name
+    arguments = (store, opening, driver_name())
+    return cluster.start_actor(Coordinator, *arguments, waiting=WAITING, name=name), name
 
 
 def prepare_coordinator(order: Path) -> None:
@@ -142,7 +136,8 @@ def prepare_coordinator(order: Path) -> None:
     """
     order.unlink(missing_ok=True)
     name = f"regrow-coordinator-{uuid.uuid4().hex}"
-    _waiting.append((_begin(WaitingCoordinator, name, str(order)), name, order))
+    actor = cluster.start_actor(WaitingCoordinator, str(order), waiting=WAITING, name=name)
+    _waiting.append((actor, name, order))
 
 
 _waiting: list[tuple[Any, str, Path]] = []
@@ -160,18 +155,3 @@ class WaitingCoordinator(Coordinator):
         if file.stat().st_uid != os.getuid():
             raise RuntimeError(f"{file} is not ours")
         super().__init__(*cloudpickle.loads(file.read_bytes()))
-
-
-def _begin(kind: type[Coordinator], name: str, *arguments: Any) -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = ray.get_runtime_context().get_node_id()
-    actor: Any = ray.remote(kind)
-    return actor.options(
-        name=name,
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=-1,
-        max_concurrency=WAITING,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
-    ).remote(*arguments)

@@ -1,5 +1,4 @@
-"""Callers of the coordinator and their rate: a call costs it a millisecond, however much the call
-contains.
+"""Callers of the coordinator and their rate: a call costs it a millisecond, whatever it contains.
 
 If many attempts run, a relay on each node gathers the messages of the node's attempts (`relay.py`).
 Nothing here is in the log: after a restart relays call again, and attempts without a relay call
@@ -12,9 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 CALLS_A_SECOND = 300.0
-"""Calls to the coordinator at most, without urgent ones. It can process about 1,000, and has other
-work.
-"""
+"""Most calls without urgent ones. The coordinator can process 1,000, and has other work."""
 NEWS_A_SECOND = 5_000.0
 """Messages, in any number of calls: 35 to 60 us of CPU each."""
 SLOWEST_SECONDS = 5.0
@@ -22,9 +19,7 @@ SLOWEST_SECONDS = 5.0
 HEARD_SECONDS = 2 * SLOWEST_SECONDS
 """Seconds after which a silent caller is no longer counted."""
 MANY = 40
-"""With more attempts than this in total, a relay process on each node, about 80 MB, is worth its
-cost.
-"""
+"""With more attempts in total, a relay on each node (80 MB) is worth its cost."""
 MANY_OF_A_NODE = 4
 """Attempts that a node must have to get a relay."""
 LOOK_SECONDS = 1.0
@@ -33,9 +28,7 @@ ASK_SECONDS = 60.0
 
 
 class Callers:
-    """Recent callers. `clock` gives seconds and never goes backwards; relay names contain
-    `session`.
-    """
+    """Recent callers. `clock`: seconds, never goes back. `session`: part of relays' names."""
 
     def __init__(self, clock: Callable[[], float], session: str) -> None:
         self._clock, self._session = clock, session

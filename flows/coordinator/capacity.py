@@ -1,12 +1,11 @@
-"""The cluster's capacity as the driver reports it: changes that the planner must know, and free
-slots.
-"""
+"""The cluster's capacity by the driver: changes that the planner must know, and free slots."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
+from regrow.flows.coordinator.leases import holders
 from regrow.search.history import Attempt, History
 from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.widths import SHRINK_SECONDS, may_narrow, too_wide
@@ -25,9 +24,7 @@ class LastCapacity:
         self._room: ClusterCapacity | None = None
 
     def take(self, room: ClusterCapacity | None, history: History) -> ClusterCapacity | None:
-        """Return the capacity to append to the log, or None if it is unchanged or the experiment is
-        closing.
-        """
+        """Return the capacity to log; None if it is unchanged or the experiment is closing."""
         self._room = room
         if room is None or history.closing is not None or history.closed is not None:
             return None
@@ -48,8 +45,8 @@ class LastCapacity:
             return dict.fromkeys(("", "spot", "on-demand"), math.inf)
         free = {"": float(self._room.slots), "spot": float(self._room.spot)}
         free["on-demand"] = free[""] - free["spot"]
-        for number in history.running:
-            if (a := history.trials[number].attempt) is not None and a.t_began is not None:
+        for _, a in holders(history):
+            if a.t_began is not None:
                 free[""] -= a.width
                 free["spot" if a.market == "spot" else "on-demand"] -= a.width
         return free
@@ -57,14 +54,11 @@ class LastCapacity:
 
 def nodes_of(history: History) -> tuple[str, ...]:
     """Return IDs of the nodes on which attempts run."""
-    attempts = (history.trials[number].attempt for number in history.running)
-    return tuple(dict.fromkeys(node for a in attempts if a is not None for node in a.nodes))
+    return tuple(dict.fromkeys(node for _, a in holders(history) for node in a.nodes))
 
 
 def fits(history: History, leases: Sequence[tuple[int, int]], attempt: Attempt) -> bool:
-    """Return whether these attempts, if any, need as many slots as an attempt that has ended, on
-    its kind of machine.
-    """
+    """Return whether these attempts, if any, fit in the place of an attempt that has ended."""
     wanted = [history.trials[trial].attempts[number - 1] for trial, number in leases]
     if history.spec.resources.grouped:
         return False  # its placement group's bundles are gone with it
@@ -81,22 +75,14 @@ def waiting_long(
 
     `waits`: returns for how long an attempt has waited.
     """
-    market, (least, most), found = (
-        history.spec.market,
-        history.spec.resources.widths,
-        list[tuple[int, int, float]](),
-    )
+    least, most = history.spec.resources.widths
+    found: list[tuple[int, int, float]] = []
     # Seconds after which a waiting attempt may be withdrawn; None: never.
-    usual = (
-        WITHDRAW_SECONDS
-        if history.closing is not None
-        else market.after
-        if market is not None
-        else None
-    )
-    for number in sorted(history.running) if usual is not None or least < most else ():
-        a = history.trials[number].attempt
-        if a is None or a.t_began is not None or a.waited:
+    usual = None if history.spec.market is None else history.spec.market.after
+    if history.closing is not None:
+        usual = WITHDRAW_SECONDS
+    for number, a in holders(history) if usual is not None or least < most else ():
+        if a.t_began is not None or a.waited:
             continue
         patience = SHRINK_SECONDS if history.closing is None and may_narrow(history, a) else usual
         if history.closing is None and too_wide(history, a):

@@ -1,6 +1,4 @@
-"""Taking over an experiment's log: the first action of a session, and the content of its first
-event.
-"""
+"""Taking over an experiment's log: the first act of a session, and its first event."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from regrow.flows.coordinator.leases import holders
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Superseded
 from regrow.search.events import AnyEvent, Created, Known, Opened
@@ -109,11 +108,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             ]
             # Attempts that have not begun are assigned again; the driver ignores those
             # that it submitted.
-            ledger.starts = [
-                (t, a.number)
-                for t in sorted(history.running)
-                if (a := history.trials[t].attempt) is not None and a.t_began is None
-            ]
+            ledger.starts = [(n, a.number) for n, a in holders(history) if a.t_began is None]
         return ledger
     raise Superseded(ledger.log.last)
 

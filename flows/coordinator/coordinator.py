@@ -14,20 +14,17 @@ from contextlib import suppress
 
 import msgspec
 
-from regrow.flows.coordinator.assignments import assignment
 from regrow.flows.coordinator.callers import Callers
 from regrow.flows.coordinator.capacity import LastCapacity, fits, nodes_of, waiting_long
 from regrow.flows.coordinator.claim import Opening, claimed
-from regrow.flows.coordinator.instructions import Instructions
-from regrow.flows.coordinator.leases import Awake, Leases
+from regrow.flows.coordinator.instructions import Instructions, assignment
+from regrow.flows.coordinator.leases import Awake, Leases, TaskRunLeases, holders
 from regrow.flows.coordinator.ledger import Unrecordable
 from regrow.flows.coordinator.news import is_impostor, node_of, observe, refuse, told_already
-from regrow.flows.coordinator.rendezvous import Rendezvous
-from regrow.flows.coordinator.task_run_leases import TaskRunLeases
 from regrow.infra.log.log import CorruptLog, Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
-from regrow.search.events import Capacity, Cause, Closing, Ended, Status, Waited
+from regrow.search.events import Capacity, Cause, Closing, Excluded, Status, Waited
 from regrow.search.history import Attempt
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.needs import ClusterCapacity
@@ -42,13 +39,11 @@ LOOK_SECONDS = 5.0
 POLL_SECONDS = 0.5
 """Seconds that the driver waits for instructions at least when the store is slow."""
 MOST_LINES = 5_000
-"""Printed lines buffered for the driver; beyond that, the oldest are dropped. The state has all of
-them.
-"""
+"""Most printed lines that wait for the driver; the oldest are dropped. The state has all."""
+MOST_ADDRESSES = 10_000
+"""Addresses of rank 0 that are kept; those of attempts that ended long ago are not needed."""
 RUNNING_A_LOOK, LOOKING_SECONDS = 1_000, 0.1
-"""Seconds between two checks for silent attempts, for each thousand that run: a check of that many
-takes 1 ms.
-"""
+"""Seconds between checks for silent attempts, for each thousand: that many take 1 ms."""
 FENCED = Reply(reason="fenced", why="the lease is not held any more")
 
 
@@ -85,8 +80,8 @@ class Coordinator:
         self._callers = Callers(monotonic, driver)
         history = self._ledger.history
         self._carriers = TaskRunLeases(history)
-        for n in history.running:  # after a restart: their leases begin now
-            if (a := history.trials[n].attempt) is not None and a.t_began is not None:
+        for n, a in holders(history):  # after a restart: their leases begin now
+            if a.t_began is not None:
                 self._leases.heard(n, a.number)
         self._troubles: dict[tuple[int, int], str] = {}
         """Why attempts cannot save their checkpoints at present."""
@@ -101,7 +96,9 @@ class Coordinator:
         self._looked = self._expired = monotonic()
         self._looking: asyncio.Task[None] | None = None
         self._seen = LastCapacity(fixed=opening.fixed)
-        self._meetings = Rendezvous()
+        self._addresses: dict[tuple[int, int], str] = {}
+        """Addresses of rank 0, by attempt. After a restart rank 0 publishes its address again."""
+        self._published = asyncio.Condition()
 
     # ---- for attempts
 
@@ -118,9 +115,7 @@ class Coordinator:
         relay: str,
         lines: Sequence[tuple[str, Sequence[LogLine]]] = (),
     ) -> list[Reply]:
-        """Process what a relay has gathered, like `report` and `show` for each message; answers are
-        in the order of `news`.
-        """
+        """Take what a relay has gathered, as `report` and `show`; answers are in its order."""
         self._start()
         self._callers.heard(relay, relay=True)
         for task_run, printed in lines:
@@ -162,7 +157,10 @@ class Coordinator:
         if ledger.superseded or attempt is None or is_impostor(progress, attempt):
             return FENCED
         self._leases.heard(progress.trial, progress.attempt)
-        self._troubled(progress)
+        lease = progress.trial, progress.attempt
+        self._troubles.pop(lease, None)
+        if progress.trouble and progress.ended is None:
+            self._troubles[lease] = progress.trouble
         if progress.draining:
             node_id = progress.began.place.node_id if progress.began else ""
             self._leases.mark_draining(
@@ -173,34 +171,31 @@ class Coordinator:
             draining = self._leases.draining_of(attempt.nodes) is not None
             refused = observe(ledger, progress, attempt, draining=draining)
         except (IllegalMove, Unrecordable) as error:
-            self._carriers.ended((progress.trial, progress.attempt))
+            self._carriers.ended(lease)
             return Reply(reason="fenced", why=refuse(ledger, progress, error))
         if progress.began is not None:
-            self._carriers.began((progress.trial, progress.attempt), progress.began.task_run)
+            self._carriers.began(lease, progress.began.task_run)
         # Made before waiting: it reflects what has been recorded by now, and nothing that comes
         # meanwhile.
         answer = self._answer(progress, attempt)
-        config = history.trials[progress.trial].config
+        trial = history.trials[progress.trial]
+        asked = [one.name for one in progress.asked if one.name in trial.config]
         told = {
             "pace": self._callers.pace,
             "relay": self._callers.relay(attempt.node_id),
-            "suggested": {
-                one.name: config[one.name] for one in progress.asked if one.name in config
-            },
+            "suggested": {name: trial.config[name] for name in asked},
             "refused": refused,
         }
+        if drop := ledger.drops.pop(progress.trial, ()):
+            # Clones of its checkpoints belong to other trials, but share its files.
+            clones = [one for one, owner in history.borrowed.items() if owner == trial.number]
+            kept = [saved.manifest for saved in trial.checkpoints.values()]
+            told |= {"drop": tuple(drop), "keep": (*kept, *clones)}
         return msgspec.structs.replace(answer, **told)
 
     async def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
         """Keep printed lines of a task run's attempts until the driver fetches them."""
         self._lines += [(task_run, line) for line in lines]
-
-    def _troubled(self, progress: Progress) -> None:
-        lease = progress.trial, progress.attempt
-        if progress.trouble and progress.ended is None:
-            self._troubles[lease] = progress.trouble
-        else:
-            self._troubles.pop(lease, None)
 
     async def trouble(self) -> str | None:
         """Return why the log or a checkpoint cannot be written at present; None if all is well."""
@@ -213,59 +208,44 @@ class Coordinator:
 
     def _answer(self, progress: Progress, attempt: Attempt) -> Reply:
         ledger, history = self._ledger, self._ledger.history
-        drop = tuple(ledger.drops.pop(progress.trial, ()))
-        trial = history.trials[progress.trial]
-        # Clones of this trial's checkpoints belong to other trials, but share this trial's files.
-        clones = (
-            [manifest for manifest, owner in history.borrowed.items() if owner == trial.number]
-            if drop
-            else ()
-        )
-        keep = (*(c.manifest for c in trial.checkpoints.values()), *clones) if drop else ()
+        draining = self._leases.draining_of(attempt.nodes)
         if progress.ended is not None:
-            following = None
-            draining = self._leases.draining_of(attempt.nodes) is not None
             if (
-                progress.carry_on
-                and attempt.task_run is not None
-                and not draining
-                and fits(history, ledger.starts[:1], attempt)
+                not progress.carry_on
+                or attempt.task_run is None
+                or draining is not None
+                or not fits(history, ledger.starts[:1], attempt)
             ):
-                following = ledger.starts.pop(0)
-                self._carriers.give(following, attempt.task_run)
-            return Reply(
-                drop=drop,
-                keep=keep,
-                next=assignment(ledger.history, *following) if following else None,
-            )
+                return Reply()
+            following = ledger.starts.pop(0)
+            self._carriers.give(following, attempt.task_run)
+            return Reply(next=assignment(history, *following))
         if attempt.stop is not None:
-            return Reply(reason="stopped", why=attempt.stop, drop=drop, keep=keep)
+            return Reply(reason="stopped", why=attempt.stop)
         if attempt.leave is not None:
-            return Reply(
-                reason="paused",
-                why=attempt.leave,
-                unsaved=trial.clone is not None,
-                drop=drop,
-                keep=keep,
-            )
-        if (why := self._leases.draining_of(attempt.nodes)) is not None:
-            return Reply(reason="preempted", why=why, drop=drop, keep=keep)
+            clones = history.trials[progress.trial].clone is not None
+            return Reply(reason="paused", why=attempt.leave, unsaved=clones)
+        if draining is not None:
+            return Reply(reason="preempted", why=draining)
         if (closing := history.closing) is not None:
-            return Reply(
-                reason="paused" if closing.by == "user" else "stopped",
-                why=closing.why,
-                drop=drop,
-                keep=keep,
-            )
-        return Reply(until=attempt.until, drop=drop, keep=keep)
+            return Reply(reason="paused" if closing.by == "user" else "stopped", why=closing.why)
+        return Reply(until=attempt.until)
 
     async def meet(self, trial: int, attempt: int, address: str, timeout: float) -> str:
         """Exchange the address of an attempt's rank 0: rank 0 sets it (`address`), the other ranks
-        wait for it ("").
+        wait for it (""). Returns "" if it is not set within `timeout` seconds.
         """
-        if address:
-            await self._meetings.hold((trial, attempt), address)
-        return await self._meetings.find((trial, attempt), timeout)
+        lease, known = (trial, attempt), self._addresses
+        async with self._published:
+            if address:
+                known[lease] = address
+                while len(known) > MOST_ADDRESSES:
+                    del known[next(iter(known))]
+                self._published.notify_all()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._published.wait_for(lambda: lease in known)
+            return known.get(lease, "")
 
     # ---- for the driver
 
@@ -314,9 +294,10 @@ class Coordinator:
                 break
             if not await self._news(deadline - asyncio.get_running_loop().time()):
                 break
+        forget, self._forget = tuple(self._forget), []
         return Instructions(
             submit=tuple(assignment(ledger.history, *lease) for lease in starts),
-            forget=self._take_forgotten(),
+            forget=forget,
             drain=self._leases.take_undrained(),
             relay=self._callers.take_wanted(),
             # the cluster learns of draining nodes only after this
@@ -357,34 +338,21 @@ class Coordinator:
         self._leases.mark_draining(node_id, why, drained=True)
 
     async def node_lost(self, node_id: str) -> None:
-        """Record that a node is gone: attempts on it are lost, and those on their way to it may
-        never arrive.
-        """
+        """Record that a node is gone, with its attempts; those on their way there are suspect."""
         self._start()
         history = self._ledger.history
-        for n in sorted(history.running):
-            a = history.trials[n].attempt
-            if a is not None and a.t_began is not None and node_id in a.nodes:
+        for n, a in holders(history):
+            if a.t_began is not None and node_id in a.nodes:
                 self._forget.append((n, a.number))
                 self._declare_lost(n, a.number, cause="preempted", message="the node was lost")
-        self._leases.suspect(
-            (n, a.number)
-            for n in history.running
-            if (a := history.trials[n].attempt) is not None and a.t_began is None
-        )
+        self._leases.suspect((n, a.number) for n, a in holders(history) if a.t_began is None)
         await self._settled()
 
     def _expire(self) -> None:
-        """Give up attempts that were silent for longer than their lease. Attempts that wait for
-        free slots are kept.
-        """
+        """Give up attempts that were silent for a lease and do not just wait for slots."""
         history = self._ledger.history
         if self._callers.due():
-            placed = [
-                a.node_id
-                for n in history.running
-                if (a := history.trials[n].attempt) and a.t_began is not None
-            ]
+            placed = [a.node_id for _, a in holders(history) if a.t_began is not None]
             self._callers.look(placed, history.spec.lease)
         if (
             self._monotonic() - self._expired
@@ -393,22 +361,17 @@ class Coordinator:
             return
         self._expired = self._monotonic()
         free = self._seen.free(history)
-        self._leases.keep(
-            {(n, a.number) for n in history.running if (a := history.trials[n].attempt) is not None}
-        )
-        for n in sorted(history.running):
-            a = history.trials[n].attempt
-            if a is None or not self._leases.silent(
-                n, a.number, history.spec.lease, began=a.t_began is not None
-            ):
+        self._leases.keep({(n, a.number) for n, a in holders(history)})
+        for n, a in holders(history):
+            began = a.t_began is not None
+            if not self._leases.silent(n, a.number, history.spec.lease, began=began):
                 continue
-            if a.t_began is not None:
+            if began:
                 self._leases.avoid(a.node_id)
                 message = (
                     f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off,"
-                    " its process stopped, or"
+                    " its process stopped, or stuck in code that holds Python's lock"
                 )
-                message += " stuck in code that holds Python's lock"
             elif free[market := a.market or ("on-demand" if a.avoid_spot else "")] < a.width:
                 # No free slots: it waits for some, and its suspicion starts again.
                 self._leases.suspect([(n, a.number)])
@@ -426,23 +389,15 @@ class Coordinator:
             )
 
     def _look(self) -> None:
-        """Check for another writer of the log, which this one would not notice while it has nothing
-        to write.
-        """
+        """Look for another writer of the log, unnoticed while there is nothing to write."""
         if self._monotonic() - self._looked > LOOK_SECONDS and (
             self._looking is None or self._looking.done()
         ):
             self._looked = self._monotonic()
             self._looking = asyncio.get_running_loop().create_task(self._ledger.look())
 
-    def _take_forgotten(self) -> tuple[tuple[int, int], ...]:
-        forgotten, self._forget = tuple(self._forget), []
-        return forgotten
-
     async def close(self, status: Status, why: str) -> None:
-        """Begin to end the session: no attempt starts any more, running ones save a checkpoint and
-        end.
-        """
+        """Begin to end the session: nothing starts, what runs saves a checkpoint and ends."""
         self._start()
         history = self._ledger.history
         if history.closing is None and history.closed is None and not self._ledger.superseded:
@@ -451,13 +406,22 @@ class Coordinator:
             )
         await self._settled()
 
+    async def exclude(self, trial: int, *, excluded: bool) -> None:
+        """Record that the user dropped a trial, or keeps it. Ignored for one that has not ended, or
+        if it is so already.
+        """
+        self._start()
+        ledger = self._ledger
+        with suppress(IllegalMove, Superseded):
+            ledger.record(Excluded(t=ledger.now(), trial=trial, excluded=excluded))
+        await self._settled()
+
     async def abandon(self, message: str) -> None:
         """Give up all running attempts; their later messages are refused."""
         self._start()
         history = self._ledger.history
-        for n in sorted(history.running):
-            if (a := history.trials[n].attempt) is not None:
-                self._declare_lost(n, a.number, cause="preempted", message=message)
+        for n, a in holders(history):
+            self._declare_lost(n, a.number, cause="preempted", message=message)
         await self._settled()
 
     async def _settled(self) -> None:
@@ -466,25 +430,13 @@ class Coordinator:
             await self._ledger.committed()
 
     def _declare_lost(self, trial: int, attempt: int, *, cause: Cause, message: str) -> None:
-        ledger = self._ledger
-        if ledger.superseded or (held := ledger.history.lease(trial, attempt)) is None:
+        ledger, lease = self._ledger, (trial, attempt)
+        if ledger.superseded or ledger.history.lease(*lease) is None:
             return
-        self._carriers.ended((trial, attempt))
-        if (trial, attempt) in ledger.starts:
-            ledger.starts.remove((trial, attempt))
-        ledger.record(
-            Ended(
-                t=ledger.now(),
-                trial=trial,
-                attempt=attempt,
-                outcome="lost",
-                cause=cause,
-                step=ledger.history.trials[trial].step,
-                message=printable(message),
-                by="driver",
-                cost=held.told_cost(ledger.now()),
-            )
-        )
+        self._carriers.ended(lease)
+        if lease in ledger.starts:
+            ledger.starts.remove(lease)
+        ledger.end(lease, "lost", cause, message)
 
     async def identity(self) -> str:
         """Return the experiment's ID, a UUID."""
@@ -492,9 +444,7 @@ class Coordinator:
         return self._ledger.history.id
 
     async def close_readers(self) -> int:
-        """Release all readers, as no more events follow; return the number of the log's last
-        segment.
-        """
+        """Release all readers; return the number of the last segment, after which none comes."""
         await self._ledger.committed()
         self._leaving = True
         async with self._ledger.news:
@@ -504,9 +454,7 @@ class Coordinator:
     # ---- for readers
 
     async def follow(self, after: int, timeout: float) -> Segments:
-        """Return segments of the log after number `after`, as many as fit in one answer; waits up
-        to `timeout` seconds for one.
-        """
+        """Return segments after number `after`, up to one answer; waits `timeout` s for one."""
         self._start()
         deadline = asyncio.get_running_loop().time() + timeout
         while self._ledger.log.last <= after:

@@ -1,5 +1,4 @@
-"""Times at which attempts and nodes were last heard, to detect those that disappeared without a
-message.
+"""Attempts that hold a lease: when they and their nodes were last heard, and who carries them.
 
 Nothing here is in the log: after a restart every attempt gets a full lease again. Only time in
 which the coordinator ran counts: neither a changed clock, nor a machine that slept, nor a suspended
@@ -12,16 +11,23 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from regrow.search.history import Attempt, History
+
 AVOID_SECONDS = 120.0
 """Seconds for which a node that fell silent is avoided. If it was cut off, Ray knows after 65 s
 (measured, Ray 2.60).
 """
 STALL_SECONDS = 5.0
-"""The clock is read every second. In a longer gap this process did not run, so the excess does not
-count as silence.
-"""
+"""A longer gap between two readings of the clock is no silence: this process did not run."""
 Lease = tuple[int, int]
 """(trial, attempt)"""
+
+
+def holders(history: History) -> Iterator[tuple[int, Attempt]]:
+    """Yield the attempts that hold a lease, with the numbers of their trials, by these."""
+    for number in sorted(history.running):
+        if (attempt := history.trials[number].attempt) is not None:
+            yield number, attempt
 
 
 class Awake:
@@ -42,9 +48,7 @@ class Awake:
 
 
 class Leases:
-    """Times at which attempts were last heard, and nodes that are about to go away. `clock` gives
-    seconds and never goes backwards.
-    """
+    """When attempts were last heard, and which nodes go away. `clock`: seconds, never goes back."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -107,9 +111,7 @@ class Leases:
         return True
 
     def waits(self, trial: int, attempt: int) -> float:
-        """Return for how many seconds an attempt that has not begun has waited for a machine,
-        counted from the first call.
-        """
+        """Return for how many seconds an attempt has waited for a machine since the first call."""
         return self._clock() - self._waiting.setdefault((trial, attempt), self._clock())
 
     def avoid(self, node_id: str) -> None:
@@ -124,9 +126,7 @@ class Leases:
         self._avoided.pop(node_id, None)
 
     def avoided(self) -> tuple[str, ...]:
-        """Return the nodes to avoid. Not permanently: an attempt may have been stuck on a healthy
-        node.
-        """
+        """Return the nodes to avoid for now: an attempt may have been stuck on a healthy one."""
         return tuple(
             node for node, since in self._avoided.items() if self._clock() - since < AVOID_SECONDS
         )
@@ -149,3 +149,48 @@ class Leases:
         """Remove and return the draining nodes to report to the cluster."""
         taken, self.undrained = tuple(self.undrained), []
         return taken
+
+
+class TaskRunLeases:
+    """Attempts by the task run that carries them: its trial's, and those of very short trials that
+    it was given afterwards. So losing one task run does not require a scan of all others.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._given: dict[Lease, str] = {}
+        """Task runs that were given a further trial, until that has begun."""
+        self._carried: dict[str, set[Lease]] = {}
+        for n, a in holders(history):  # after a restart
+            if a.task_run is not None:
+                self._carried.setdefault(a.task_run, set()).add((n, a.number))
+
+    def give(self, lease: Lease, task_run: str) -> None:
+        """Record that a task run was given this attempt as its next one."""
+        self._given[lease] = task_run
+        self._carried.setdefault(task_run, set()).add(lease)
+
+    def began(self, lease: Lease, task_run: str) -> None:
+        """Record that an attempt runs in a task run."""
+        self._given.pop(lease, None)
+        self._carried.setdefault(task_run, set()).add(lease)
+
+    def ended(self, lease: Lease) -> None:
+        """Record that this attempt must not begin any more."""
+        self._given.pop(lease, None)
+
+    def let_go(self, task_run: str, trial: int) -> list[Lease]:
+        """Return the attempts that a lost task run still carried, without those of its own `trial`
+        that have begun.
+        """
+        return [
+            lease
+            for lease in self._carried.pop(task_run, ())
+            if self._given.get(lease) == task_run
+            # A later attempt of its own trial is a retry of the same task run, and runs.
+            or (
+                lease[0] != trial
+                and (a := self._history.lease(*lease)) is not None
+                and a.task_run == task_run
+            )
+        ]

@@ -1,5 +1,4 @@
-"""Core of the coordinator, without Ray: planner and log together; every event is written before it
-is acted on.
+"""Core of the coordinator, without Ray: planner and log; an event is written before it is acted on.
 
 `record` applies observations, lets the planner decide, and queues both for the log. `committed`
 waits until they are durable (group commit: events that arrive while a segment is written go into
@@ -16,17 +15,26 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from regrow.flows.coordinator.commit_interval import Spacing
 from regrow.infra.log.log import Log, Superseded
 from regrow.infra.log.reading import fold
 from regrow.infra.stores import gather_seconds
 from regrow.search.errors import SearchCodeError, SpecError
-from regrow.search.events import AnyEvent, Dropped, Ended, Opened, Started, decode, encode
+from regrow.search.events import (
+    AnyEvent,
+    Cause,
+    Dropped,
+    Ended,
+    Opened,
+    Outcome,
+    Started,
+    decode,
+    encode,
+)
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.planning.planner import Planner
 from regrow.tasks.errors import RegrowError, UserCodeError
-from regrow.tasks.output.traces import user_trace
+from regrow.tasks.output.traces import printable, user_trace
 from regrow.tasks.ports.store import Store, Unavailable
 
 COMPACT_EVERY = 128
@@ -34,21 +42,37 @@ COMPACT_EVERY = 128
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses between tries while the store is unreachable; the last one repeats."""
 MOST_BYTES = 32 << 20
-"""Size limit of an event's line: the largest message of an attempt, with the longest metric names,
-has half of that.
-"""
+"""Most bytes of an event's line; the largest message of an attempt has half of that."""
+BURST = 10
+"""Urgent writes that may follow each other immediately after a quiet time."""
 
 
 class Unrecordable(RegrowError):
-    """The log cannot hold this event, as readers would not decode it to the same event. Nothing has
-    changed.
+    """Readers would not decode this event as it is. Nothing has changed."""
+
+
+class Spacing:
+    """Keeps writes at least `seconds` apart, as 20 a second in a bucket cost as much as a GPU on a
+    spot machine. An equal number of urgent ones may come earlier. 0: no minimum.
     """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last, self._due = seconds, float("-inf"), float("-inf")
+
+    def early(self, now: float, *, urgent: bool) -> float:
+        """Return the seconds that a write at `now` has to wait, at most `seconds`."""
+        due = self._last + self._seconds
+        return max(0.0, (min(due, self._due) if urgent else due) - now)
+
+    def wrote(self, now: float) -> None:
+        """Record that a write begins."""
+        if now < self._last + self._seconds:
+            self._due = max(self._due, now - BURST * self._seconds) + self._seconds
+        self._last = now
 
 
 class Ledger:
-    """The planner and its log. All methods run in one event loop; only the store's I/O is done in
-    threads.
-    """
+    """The planner and its log, in one event loop; only I/O is done in threads."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -89,9 +113,7 @@ class Ledger:
             self.drivers.add(event.driver)
 
     def claim(self, *events: AnyEvent) -> None:
-        """Take over the log with the events of a new writer and the decisions that follow. Raises
-        Superseded on a race.
-        """
+        """Take over the log by these events and what follows. Raises Superseded on a race."""
         for event in events:
             self._take(event)
         lines, self._lines = self._lines, []
@@ -110,6 +132,25 @@ class Ledger:
         self._check()
         self._take(event)
         self._work.set()
+
+    def end(self, lease: tuple[int, int], outcome: Outcome, cause: Cause, message: str) -> None:
+        """Record the end of an attempt that it does not report itself, if it holds its lease."""
+        if (attempt := self.history.lease(*lease)) is None:
+            return
+        now = self.now()
+        self.record(
+            Ended(
+                t=now,
+                trial=lease[0],
+                attempt=lease[1],
+                outcome=outcome,
+                cause=cause,
+                step=self.history.trials[lease[0]].step,
+                message=printable(message),
+                by="driver",
+                cost=attempt.told_cost(now),
+            )
+        )
 
     def now(self) -> float:
         """Return seconds since the epoch, never less than the time of an earlier event."""
@@ -139,9 +180,7 @@ class Ledger:
         await waiter
 
     async def look(self) -> None:
-        """Check whether another writer took over the log. If the store is unreachable, the next
-        check decides.
-        """
+        """Look for another writer of the log. If the store is away, the next look decides."""
         if self._writing or self._lines or self._broken is not None:
             return  # writing detects it anyway
         try:
@@ -156,9 +195,7 @@ class Ledger:
             logging.getLogger(__name__).info("could not look at the log: %s", error)
 
     async def write(self) -> None:
-        """Write queued events, one segment at a time, until another writer takes over (the
-        committer).
-        """
+        """Write queued events, a segment at a time, until another writer takes over."""
         written = 0
         compacting: asyncio.Task[None] | None = None
         while True:
@@ -195,9 +232,7 @@ class Ledger:
                 compacting = asyncio.create_task(self._compact())
 
     async def _gathered(self) -> None:
-        """Wait until the next write is due, which is sooner if a caller waits for it. The last
-        write is not delayed.
-        """
+        """Wait until the next write is due: sooner if a caller waits, at once for the last one."""
         while self._lines and self.history.closed is None:
             hurried = self._hurry.is_set()
             if not (early := self._spacing.early(time.monotonic(), urgent=hurried)):
@@ -229,9 +264,7 @@ class Ledger:
             logging.getLogger(__name__).warning("the end of the log was not sealed: %s", error)
 
     async def _compact(self) -> None:
-        """Merge small segments in parallel to writing. A failure is retried later and costs only
-        additional objects.
-        """
+        """Merge small segments while writing continues. A failure only costs objects."""
         try:
             await asyncio.to_thread(self.log.compact)
         except RegrowError as error:
@@ -297,9 +330,7 @@ class Ledger:
 
 
 def _as_read(event: AnyEvent) -> tuple[bytes, AnyEvent]:
-    """Encode an event; return its line, and the event that readers decode from it. Raises
-    Unrecordable if that fails.
-    """
+    """Return the line of an event, and the event as readers decode it. Raises Unrecordable."""
     try:
         line = encode(event)
         read = decode(line)

@@ -1,6 +1,4 @@
-"""Interpretation of an attempt's message against the history: who sent it, whether it is a
-repetition, and its events.
-"""
+"""An attempt's message against the history: its sender, whether it is a repetition, its events."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Any
 import msgspec
 
 from regrow.flows.coordinator.ledger import Ledger
-from regrow.search.events import Asked, Began, Ended, Noted, Reported
+from regrow.search.events import Asked, Began, Noted, Reported
 from regrow.search.history import Attempt, History
 from regrow.search.samplers import suggests
 from regrow.tasks.output.traces import one_line, printable
@@ -17,17 +15,13 @@ from regrow.tasks.ports.messages import Progress
 
 
 def node_of(history: History, progress: Progress) -> str:
-    """Return the node from which an attempt, possibly a zombie, has sent the message; empty if
-    unknown.
-    """
+    """Return the node of the attempt, possibly a zombie, that sent the message; "": unknown."""
     found = _attempt(history, progress)
     return found.node_id if found is not None else ""
 
 
 def told_already(history: History, progress: Progress) -> bool:
-    """Return whether this is a repetition of an attempt's last message, whose first answer was
-    lost.
-    """
+    """Return whether this repeats an attempt's last message, whose answer was lost."""
     attempt = _attempt(history, progress)
     if progress.ended is None or attempt is None:
         return False
@@ -111,22 +105,7 @@ def refuse(ledger: Ledger, progress: Progress, why: Exception) -> str:
     Returns the message.
     """
     message = one_line(f"what it reported cannot be recorded: {why}")
-    attempt = ledger.history.lease(progress.trial, progress.attempt)
-    if attempt is not None:
-        now = ledger.now()
-        ledger.record(
-            Ended(
-                t=now,
-                trial=progress.trial,
-                attempt=progress.attempt,
-                outcome="failed",
-                cause="error",
-                message=message,
-                step=ledger.history.trials[progress.trial].step,
-                by="driver",
-                cost=attempt.told_cost(now),
-            )
-        )
+    ledger.end((progress.trial, progress.attempt), "failed", "error", message)
     return message
 
 

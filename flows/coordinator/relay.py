@@ -1,5 +1,4 @@
-"""Relay: a process on a node that sends the messages of the node's attempts to the coordinator,
-many in one call.
+"""Relay: a process on a node that sends its attempts' messages to the coordinator, many in a call.
 
 It has no state and decides nothing. An attempt waits for its own answer, which comes once the
 coordinator has given it; if the relay does not answer, the attempt sends its news again, directly
@@ -15,8 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from regrow.infra.ray.cluster import start_actor
 from regrow.tasks.ports.messages import LogLine, Progress, Reply
 from regrow.tasks.process import background
 
@@ -26,13 +25,9 @@ Send = Callable[[list[Progress], list[Lines]], Awaitable[list[Reply]]]
 MOST_UNDER_WAY = 4
 """Batches that wait for answers, at most, so that a busy coordinator gets fewer and larger ones."""
 BATCH_NUMBERS = 100_000
-"""Numbers in a batch, exceeded by one message at most: about 10 MB in the coordinator while it
-processes them.
-"""
+"""Most numbers in a batch, but for its last message: 10 MB in the coordinator."""
 MOST_LINES = 5_000
-"""Printed lines buffered for the next batch; further ones are dropped. The state has all of
-them.
-"""
+"""Most printed lines that wait for the next batch; further ones are only in the state."""
 WAITING = 1_000_000
 """Calls that may wait at a time, in a relay and in the coordinator: practically no limit, so that
 no call waits for another one's answer. A waiting call takes 56 KB.
@@ -40,9 +35,7 @@ no call waits for another one's answer. A waiting call takes 56 KB.
 
 
 class Relay:
-    """Gathers messages. Async: everything happens in one event loop. `send` delivers a batch, and
-    returns answers in its order.
-    """
+    """Gathers messages, in one event loop. `send` delivers a batch; its answers are in order."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -72,9 +65,7 @@ class Relay:
         """Confirm that the relay is alive, however long the coordinator takes."""
 
     def _go_on(self) -> None:
-        """Send gathered messages: urgent ones immediately, others at the pace that the coordinator
-        has set.
-        """
+        """Send what was gathered: urgent messages at once, others at the pace that was set."""
         if not (self._news or self._lines) or len(self._under_way) >= (
             MOST_UNDER_WAY if self._urgent else 1
         ):
@@ -144,9 +135,7 @@ class Relays:
         self._ended = False
 
     def start(self, wanted: Sequence[tuple[str, str]]) -> None:
-        """Start relays on nodes, given as (ID, name), in a thread: a cluster may be slow to
-        answer.
-        """
+        """Start relays on nodes, (ID, name), in a thread: a cluster may be slow to answer."""
         if wanted:
             background.start(self._start, wanted, name="relays")
 
@@ -181,17 +170,8 @@ def relays(coordinator: Any) -> Iterator[Relays]:
 
 
 def start_relay(coordinator: Any, node_id: str, name: str) -> Any:
-    """Start a relay actor, which Ray finds by its name. Ray restarts it; a call that it had not
-    answered fails immediately.
-    """
-    actor: Any = ray.remote(RayRelay)
-    relay = actor.options(
-        name=name,
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=0,
-        max_concurrency=WAITING,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
-    ).remote(coordinator, name)
+    """Start a relay of this name. Ray restarts it; calls not answered by then fail at once."""
+    where = {"name": name, "node_id": node_id}
+    relay = start_actor(RayRelay, coordinator, name, waiting=WAITING, again=False, **where)
     relay.greet.remote()
     return relay

@@ -1,6 +1,4 @@
-"""Processes for trials and for the coordinator, started before they are needed, with their
-imports.
-"""
+"""Processes of trials and of the coordinator, started early, with their imports."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from regrow.search.spec import Spec
 
 
 def warm_up(spec: Spec, count: int) -> None:
-    """Start the processes of `count` trials and of the coordinator in the background, with their
-    imports.
-    """
+    """Start `count` processes for trials, and the coordinator's, with their imports."""
     import ray
 
     cluster.warm_up(count, TRIAL_MODULES, runtime_env=TRIAL_ENV)
@@ -24,9 +20,7 @@ def warm_up(spec: Spec, count: int) -> None:
 
 
 def _plan_once(spec: Spec) -> None:
-    """Make a proposal that is discarded: loading a sampler's library takes up to 0.8 s, which would
-    delay the first trial.
-    """
+    """Load a sampler's library, which takes up to 0.8 s, by a proposal that is discarded."""
     importlib.import_module("regrow.flows.coordinator.coordinator")
     make_importable(spec)
     samplers.make(spec.search, spec.setting).ask(0, 0)

@@ -1,3 +1,1 @@
-"""Removing, renaming and copying whole experiments, in all systems that have traces of them. A
-running experiment needs nothing here.
-"""
+"""Removing, renaming and copying whole experiments, in all systems that have traces of them."""

@@ -1,32 +1,45 @@
-"""Copying an experiment's specification to a file for the user to change and run: its best
-configuration is tried first.
-"""
+"""Copying a specification to a file to change and run: it begins with what the original found."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
+from regrow.infra.state.spec_file import set_by
 from regrow.search import samplers
 from regrow.search.errors import SpecError
 from regrow.search.history import History
+from regrow.search.planning.learning import known_from
 from regrow.search.spec import Spec
+from regrow.search.spec.overrides import overridden
+from regrow.search.spec.parts import WarmStart
 from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import one_line
 
 
-def specification_like(places: Places, name: str, file: Path) -> str:
-    """Return the YAML of an experiment named after `file`, otherwise like `name`, that begins with
-    the best configuration of `name`.
+def specification_like(
+    places: Places,
+    name: str,
+    file: Path,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    trial: int | None = None,
+) -> str:
+    """Return the YAML of an experiment named after `file`, otherwise like `name`, with `changes`
+    (see `overridden`). It begins with the best configuration of `name` if its space has that, and
+    learns from the trials of `name` that lie in its space. `trial`: it runs the configuration of
+    that trial alone, to its end, once for each of its repeats.
 
     Raises UserError for an experiment whose trainable is in no file, or whose search accepts no
-    points.
+    points, SpecError for invalid changes.
     """
     history = replay(places.known(name), name)
     spec = history.spec
@@ -37,15 +50,62 @@ def specification_like(places: Places, name: str, file: Path) -> str:
             f"{name!r} was run from Python, where its trainable is: rg.Experiment(...,"
             f" name={file.stem!r}{first})"
         )
-    written = _written(history, file)
-    text = "".join(f"# {line}\n" for line in _origin(places, name, history)) + yaml.safe_dump(
+    written = overridden(_written(history, file), changes)
+    if trial is not None:
+        written = _again(history, written, trial, changes)
+    try:
+        made = _parsed(written)
+    except SpecError as error:
+        raise set_by(error, changes) or error.at(f"a copy of {name}") from None
+    started = {**written, "warm_start": [*written.get("warm_start", ()), name]}
+    learns = 0 if trial is not None or _tries_all(made) else _usable(history, started)
+    written = started if learns else written
+    comment = "".join(
+        f"# {line}\n" for line in _origin(places, name, history, learns=learns, trial=trial)
+    )
+    return comment + yaml.safe_dump(
         written, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
     )
+
+
+def _again(
+    history: History, written: dict[str, Any], trial: int, changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the specification of one trial's configuration. Raises UserError without the trial."""
+    if trial >= len(history.trials):
+        raise UserError(
+            f"there is no trial {trial} in {history.spec.name!r}, which has {len(history.trials)}"
+        )
+    config = history.spec.space.nest(summaries.reached_with(history, history.trials[trial]))
+    left_out = ("schedule", "warm_start", "learn_from", "stop", "search")
+    kept = {key: value for key, value in written.items() if key not in left_out or key in changes}
+    repeats = kept.get("repeats", 1)
+    return {
+        "search": "random",
+        **kept,
+        "points": [config],
+        "trials": changes.get("trials", repeats),
+    }
+
+
+def _parsed(written: dict[str, Any]) -> Spec:
+    """Return the specification; a first point that is outside of a changed space is left out."""
     try:
-        Spec.parse(yaml.safe_load(text))
+        return Spec.parse(written)
     except SpecError as error:
-        raise error.at(f"a copy of {name}") from None
-    return text
+        if not error.key.startswith("points."):
+            raise
+        written["points"] = written["points"][1:]
+        return Spec.parse(written)
+
+
+def _usable(history: History, started: dict[str, Any]) -> int:
+    """Return from how many trials of `history` an experiment would learn; 0 if it cannot."""
+    try:
+        start = WarmStart(experiment=history.spec.name)
+        return len(known_from(history, Spec.parse(started), start, "warm_start")[0])
+    except SpecError:  # another metric, other parameters, or a sampler that takes none
+        return 0
 
 
 def _written(history: History, file: Path) -> dict[str, Any]:
@@ -71,7 +131,9 @@ def _tries_all(spec: Spec) -> bool:
     return not spec.own_sampler and samplers.size(spec.search, spec.setting) is not None
 
 
-def _origin(places: Places, name: str, history: History) -> list[str]:
+def _origin(
+    places: Places, name: str, history: History, *, learns: int, trial: int | None
+) -> list[str]:
     """Return the lines of a comment about the original."""
     lines = [
         (
@@ -83,15 +145,12 @@ def _origin(places: Places, name: str, history: History) -> list[str]:
     if best is None:
         return [*lines, "Nothing was reported there yet."]
     reached = (
-        f"{history.objective.name} {best['value']:.6g} at step {best['step']} of trial"
+        f"{history.objective.name} {summaries.reached(best)} at step {best['step']} of trial"
         f" {best['trial']}"
     )
-    where = (
-        "every configuration is tried here anyway"
-        if _tries_all(history.spec)
-        else "it is the first of the points"
-    )
-    lines.append(
-        f"The best of its {len(history.trials)} trials reached {one_line(reached)}; {where}."
-    )
+    lines.append(f"The best of its {len(history.trials)} trials reached {one_line(reached)}.")
+    if trial is not None:
+        lines.append(f"Here its trial {trial} alone is run again.")
+    if learns:
+        lines.append(f"The sampler learns from {learns} of them: warm_start.")
     return lines

@@ -22,7 +22,7 @@ from regrow.infra.mlflow.removal import forget_runs
 from regrow.infra.prefect import home as homes
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.home import read_record
-from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
+from regrow.infra.prefect.server import CLIENT_ENVIRONMENT
 from regrow.infra.prefect.settings import own_home
 from regrow.infra.state import served
 from regrow.infra.state.driver_lock import await_wound_up, driving, runs
@@ -54,9 +54,7 @@ class Estate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_of(places: Places, name: str) -> History | None:
-    """Return the history of an experiment to be removed; None if its log is damaged, or partly
-    deleted already.
-    """
+    """Return the history; None if the log is damaged, or partly deleted already."""
     try:
         return replay(places.store(name), name)
     except (CorruptLog, ValueError):

@@ -1,6 +1,4 @@
-"""Renaming an experiment, which renames its folder. Its log has the new name from the next session
-on.
-"""
+"""Renaming an experiment, and so its folder; its log says the name from the next session on."""
 
 from __future__ import annotations
 
@@ -53,14 +51,5 @@ def rename(places: Places, name: str, new: str) -> str | None:
 
 def _check(name: str) -> None:
     """Raise SpecError for a name that no specification may have."""
-    space = {"x": {"uniform": [0, 1]}}
-    Spec.parse(
-        {
-            "name": name,
-            "trainable": "a.py:f",
-            "metric": "m",
-            "mode": "max",
-            "trials": 1,
-            "space": space,
-        }
-    )
+    any_spec = {"trainable": "a.py:f", "metric": "m", "mode": "max", "trials": 1}
+    Spec.parse({**any_spec, "name": name, "space": {"x": {"uniform": [0, 1]}}})

@@ -1,3 +1,1 @@
-"""Recording an experiment in trackers: MLflow's runs, report and model, Prefect's events, logs and
-artifacts. Follows the log.
-"""
+"""Following the log into MLflow (runs, report, model) and Prefect (events, logs, artifacts)."""

@@ -1,5 +1,4 @@
-"""A session's artifacts in Prefect: one with its result, its figures and its losses, and one with
-the best configuration.
+"""A session's artifacts in Prefect: its result with figures and losses, and the best configuration.
 
 Both are Markdown. Each has one key, under which the sessions of an experiment are versions. Users'
 text is shown unchanged.
@@ -18,7 +17,8 @@ from prefect.client.schemas.actions import ArtifactCreate
 
 from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.state.places import Places
-from regrow.search.history import History, cost, waste
+from regrow.search.history import Attempt, History, cost, waste
+from regrow.search.numbers import readable
 from regrow.show.views import summaries
 from regrow.tasks.output.traces import printable
 from regrow.tasks.process.addresses import redacted
@@ -37,17 +37,16 @@ def publish(
     places: Places,
     pictures: Mapping[str, bytes],
 ) -> None:
-    """Create the artifacts `regrow-NAME` and, if there is a best trial, `regrow-NAME-best` of a
-    flow run.
-    """
+    """Create the artifacts `regrow-NAME` and, if there is a best trial, `regrow-NAME-best`."""
     name = history.spec.name
 
-    def create(kind: str, text: str, description: str) -> None:
+    def create(kind: str, text: str, about: str) -> None:
         key = artifact_key(name, kind)
-        made = ArtifactCreate(
-            key=key, type="markdown", description=description, data=text, flow_run_id=flow_run_id
+        client.create_artifact(
+            ArtifactCreate(
+                key=key, type="markdown", description=about, data=text, flow_run_id=flow_run_id
+            )
         )
-        client.create_artifact(made)
 
     create("", markdown(history, places, pictures), f"Result of {name}")
     if best := _best(history, places):
@@ -55,9 +54,7 @@ def publish(
 
 
 def artifact_key(name: str, kind: str = "") -> str:
-    """Return the key of an experiment's artifact of a kind; the same in each session, so that
-    sessions are its versions.
-    """
+    """Return the key of an artifact; sessions with the same key are its versions."""
     return "-".join(
         filter(None, ("regrow", re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"), kind))
     )
@@ -68,20 +65,11 @@ def markdown(history: History, places: Places, pictures: Mapping[str, bytes] | N
     spec = history.spec
     counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
     status = summaries.status(history, alive=False)
-    why = (
-        f", because {_plain(history.closing.why)}"
-        if history.closing is not None and history.closing.why
-        else ""
-    )
-    lines = [
-        f"# {_plain(spec.name)}",
-        "",
-        f"**{status}**: {len(history.trials)} of {history.total} trials ({counts}){why}.",
-        "",
-    ]
-    lines += _best(history, places)
-    lines += _spent(history)
-    lines += _links(history, places)
+    closing = "" if history.closing is None else _plain(history.closing.why)
+    why = f", because {closing}" if closing else ""
+    told = f"**{status}**: {len(history.trials)} of {history.total} trials ({counts}){why}."
+    lines = [f"# {_plain(spec.name)}", "", told, ""]
+    lines += [*_best(history, places), *_spent(history), *_links(history, places)]
     for name, heading in PICTURES.items():
         if pictures and name in pictures:
             image = base64.b64encode(pictures[name]).decode()
@@ -95,25 +83,19 @@ def _best(history: History, places: Places) -> list[str]:
     if view is None:
         return []
     metric, name = history.spec.objective.name, history.spec.name
-    lines = [
-        (
-            f"**Best: trial {view['trial']}, {_plain(metric)} = {view['value']:.6g} at step"
-            f" {view['step']}**"
-        ),
-        "",
-    ]
+    value = f"{_plain(metric)} = {readable(view['value'])} at step {view['step']}"
+    lines = [f"**Best: trial {view['trial']}, {value}**", ""]
+    if "mean" in view:
+        mean = f"{summaries.reached(view)} over {view['count']} repeats"
+        lines += [f"Its configuration: {mean}", ""]
     written = (
         f"{key}: {printable(json.dumps(value, ensure_ascii=False))}"
         for key, value in view["config"].items()
     )
     lines += ["```yaml", *written, "```", ""]
     if (found := summaries.checkpoint(history, history.trials[view["trial"]], places)) is not None:
-        lines += [
-            f"Its checkpoint: `{found}`",
-            "",
-            f"Its files: `{places.command('best', name, '--save FOLDER')}`",
-            "",
-        ]
+        files = places.command("best", name, "--save FOLDER")
+        lines += [f"Its checkpoint: `{found}`", "", f"Its files: `{files}`", ""]
     return lines
 
 
@@ -130,19 +112,16 @@ def _spent(history: History) -> list[str]:
 def _links(history: History, places: Places) -> list[str]:
     name, uri, objective = history.spec.name, places.mlflow_uri, history.spec.objective
     there = history.spec.recorded_as
-    mlflow = (
-        f"in the experiment `{there}` of MLflow at `{redacted(uri)}`,"
-        f" `{places.command('ui', name)}` opens it"
-    )
     if uri.startswith(("http://", "https://")):
-        mlflow = (
-            f"[in MLflow]({runs_page(uri, there, objective.name, objective.mode, only=history.id)})"
-        )
+        page = runs_page(uri, there, objective.name, objective.mode, only=history.id)
+        mlflow = f"[in MLflow]({page})"
+    else:
+        mlflow = f"in the experiment `{there}` of MLflow at `{redacted(uri)}`,"
+        mlflow += f" `{places.command('ui', name)}` opens it"
     report, logs = places.command("report", name), places.command("logs", name, "TRIAL")
-    figures = (
-        f"All figures on one page: `{report}`. What a trial printed: its task run, or `{logs}`."
-    )
-    return [f"Every metric of every trial: {mlflow}.", "", figures, ""]
+    figures = f"All figures on one page: `{report}`."
+    prints = f"What a trial printed: its task run, or `{logs}`."
+    return [f"Every metric of every trial: {mlflow}.", "", f"{figures} {prints}", ""]
 
 
 def _failures(history: History) -> list[str]:
@@ -154,12 +133,8 @@ def _failures(history: History) -> list[str]:
     lines = ["## Failed", ""]
     told: set[str] = set()
     for trial, attempt in failed[:MOST_TRIALS]:
-        lines += [
-            (
-                f"* trial {trial.number}, attempt {attempt.number}, at step {trial.step}:"
-                f" {_plain(attempt.message)}"
-            )
-        ]
+        which = f"trial {trial.number}, attempt {attempt.number}, at step {trial.step}"
+        lines += [f"* {which}: {_plain(attempt.message)}"]
         if attempt.trace and attempt.message not in told and len(told) < MOST_TRACES:
             told.add(attempt.message)
             lines += ["", *(f"      {line}" for line in attempt.trace.rstrip().splitlines()), ""]
@@ -168,40 +143,24 @@ def _failures(history: History) -> list[str]:
 
 def _losses(history: History) -> list[str]:
     """Format a table of lost and preempted attempts, and how their trials continued."""
-    rows: list[Sequence[object]] = []
-    for trial in history.trials:
-        for attempt, following in zip(trial.attempts, [*trial.attempts[1:], None], strict=True):
-            if attempt.outcome in ("lost", "preempted"):
-                then = ""
-                if (
-                    following is not None
-                    and following.t_began is not None
-                    and attempt.t_ended is not None
-                ):
-                    start = (
-                        f"after step {following.from_step}"
-                        if following.from_step
-                        else "from the beginning"
-                    )
-                    then = (
-                        f"{start}, {max(0.0, following.t_began - attempt.t_ended):.1f} s later, on"
-                        f" {following.where}"
-                    )
-                rows.append(
-                    (
-                        trial.number,
-                        attempt.number,
-                        attempt.outcome,
-                        attempt.where or "",
-                        attempt.to_step,
-                        attempt.message,
-                        then,
-                    )
-                )
+    columns = ("trial", "attempt", "how", "node", "at step", "why", "continued")
+    rows = [
+        (trial.number, a.number, a.outcome, a.where or "", a.to_step, a.message, _continued(a, new))
+        for trial in history.trials
+        for a, new in zip(trial.attempts, [*trial.attempts[1:], None], strict=True)
+        if a.outcome in ("lost", "preempted")
+    ]
     if not rows:
         return []
-    columns = ("trial", "attempt", "how", "node", "at step", "why", "continued")
     return ["## Lost and recovered", "", *_table(columns, rows[:MOST_TRIALS]), ""]
+
+
+def _continued(lost: Attempt, following: Attempt | None) -> str:
+    if following is None or following.t_began is None or lost.t_ended is None:
+        return ""
+    step, later = following.from_step, max(0.0, following.t_began - lost.t_ended)
+    start = f"after step {step}" if step else "from the beginning"
+    return f"{start}, {later:.1f} s later, on {following.where}"
 
 
 def _wasted(history: History) -> list[str]:
@@ -209,36 +168,19 @@ def _wasted(history: History) -> list[str]:
     found = waste.of_all(history)
     if not found:
         return ["No work was wasted.", ""]
-    priced = any(w.money for w in found.values())
-    columns = (
-        "lost to",
-        "attempts",
-        "steps done again",
-        "slot-seconds",
-        *(("cost",) if priced else ()),
-    )
+    priced = ("cost",) if any(w.money for w in found.values()) else ()
+    columns = ("lost to", "attempts", "steps done again", "slot-seconds", *priced)
 
     def row(kind: str, w: waste.Waste) -> tuple[object, ...]:
-        return (
-            kind,
-            w.attempts,
-            w.steps,
-            f"{w.seconds:.1f}",
-            *((f"{w.money:,.2f}",) if priced else ()),
-        )
+        told = kind, w.attempts, w.steps, f"{w.seconds:.1f}"
+        return (*told, f"{w.money:,.2f}") if priced else told
 
     rows = [row(kind, w) for kind, w in found.items()]
     hit = [
         (t.number, *row(kind, w)) for t in history.trials for kind, w in waste.of_trial(t).items()
     ]
-    return [
-        "## Wasted work",
-        "",
-        *_table(columns, rows),
-        "",
-        *_table(("trial", *columns), hit[:MOST_TRIALS]),
-        "",
-    ]
+    trials = _table(("trial", *columns), hit[:MOST_TRIALS])
+    return ["## Wasted work", "", *_table(columns, rows), "", *trials, ""]
 
 
 def _trials(history: History) -> list[str]:
@@ -251,19 +193,10 @@ def _trials(history: History) -> list[str]:
     )
     rows: list[Sequence[object]] = []
     for trial in ranked[:MOST_TRIALS]:
-        value, step = (f"{trial.best[0]:.6g}", trial.best[1]) if trial.best else ("", "")
-        settings = [trial.config.get(name, "") for name in parameters]
-        rows.append(
-            (
-                trial.number,
-                trial.state.value,
-                value,
-                step,
-                trial.step,
-                len(trial.attempts),
-                *settings,
-            )
-        )
+        value, step = (readable(trial.best[0]), trial.best[1]) if trial.best else ("", "")
+        state, settings = trial.state.value, [trial.config.get(name, "") for name in parameters]
+        count = len(trial.attempts)
+        rows.append((trial.number, state, value, step, trial.step, count, *settings))
     columns = ("trial", "state", spec.objective.name, "step", "steps", "attempts", *parameters)
     lines = ["## Trials", "", *_table(columns, rows)]
     if len(ranked) > MOST_TRIALS:
@@ -281,7 +214,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator
 
 
 def _cell(value: object) -> str:
-    return _plain(f"{value:.4g}" if isinstance(value, float) else str(value))
+    return _plain(readable(value) if isinstance(value, float) else str(value))
 
 
 def _plain(text: str) -> str:

@@ -1,8 +1,6 @@
-"""Bringing MLflow up to date with an experiment's log without a session, after a recorder could not
-reach MLflow.
+"""Bringing MLflow up to date with a log after a recorder could not reach it; without Ray.
 
-Needs no Ray. Writes what the recorder would have written, from the same cursor, so that doing both
-changes nothing.
+Writes what the recorder would have written, from the same cursor: doing both changes nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 from regrow.flows.recording import ending
@@ -27,6 +26,7 @@ from regrow.infra.mlflow.updates import (
     RunUpdate,
     SinkRefused,
     SinkUnavailable,
+    Target,
 )
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs, runs_here
@@ -34,16 +34,13 @@ from regrow.infra.state.places import Places
 from regrow.search.events import Created
 from regrow.search.history import specification
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports.store import Store
 
 _SEGMENTS = 500
 """Segments that are folded between two writes: one transaction of some thousand rows."""
 
 
 def is_recorded(places: Places, name: str) -> bool | None:
-    """Return within milliseconds whether MLflow has the whole log and all notes; None if only
-    MLflow itself could tell.
-    """
+    """Return soon whether MLflow has the whole log and all notes; None: only it can tell."""
     file = file_of(places.mlflow_uri)
     if file is None or not file.is_file():
         return None
@@ -62,11 +59,8 @@ def is_recorded(places: Places, name: str) -> bool | None:
             )
     except sqlite3.Error:
         return None
-    return (
-        segments is not None
-        and segments >= _last(store)
-        and (noted or 0) >= notes.read(store).count
-    )
+    last = max((number for number, _ in Log.read(store)), default=0)
+    return segments is not None and segments >= last and (noted or 0) >= notes.read(store).count
 
 
 def record_missing(
@@ -97,15 +91,16 @@ def record_missing(
     # may have been renamed
     spec = specification(found.created, found.opened).model_copy(update={"name": name})
     sink = MlflowSink(
-        tracking_uri=places.mlflow_uri,
-        experiment_name=spec.recorded_as,
-        experiment_id=found.created.id,
-        artifact_root=places.mlflow_artifacts,
+        Target(
+            tracking_uri=places.mlflow_uri,
+            experiment_name=spec.recorded_as,
+            experiment_id=found.created.id,
+            artifact_root=places.mlflow_artifacts,
+        )
     )
     try:
-        recorded = sink.load()
+        cursor, number, written, pending = sink.load() or 0, 0, 0, 0
         runs = Runs(partial(reports, store), partial(places.address, name))
-        cursor, number, written, pending = recorded.cursor or 0, 0, 0, 0
         for number, lines in Log.read(store):
             fold(store, partial(runs.apply, segment=number), [(number, lines)])
             if number <= cursor:
@@ -117,7 +112,7 @@ def record_missing(
                 pending = 0
         if written and runs.history.closed is not None:
             sink.write(runs.take(), number - 1)
-            for trouble in ending.say(sink, runs, places, places.mlflow_uri, number):
+            for trouble in ending.say(sink, runs, places, number):
                 announce(trouble)
         elif pending:
             sink.write(runs.take(), number)
@@ -148,20 +143,9 @@ def tell_notes(places: Places, name: str) -> str | None:
 
 
 def _obituaries(runs: Runs) -> list[RunUpdate]:
-    now = int(time.time() * 1000)
+    now, nothing = int(time.time() * 1000), dict[str, str]()
     return [
-        RunUpdate(
-            key=update.key,
-            name=update.name,
-            start_ms=update.start_ms,
-            parent=update.parent,
-            status="KILLED",
-            end_ms=now,
-        )
-        for update in runs.current()
-        if update.status == "RUNNING"
+        replace(one, status="KILLED", end_ms=now, params=nothing, tags=nothing, metrics=())
+        for one in runs.current()
+        if one.status == "RUNNING"
     ]
-
-
-def _last(store: Store) -> int:
-    return max((number for number, _ in Log.read(store)), default=0)

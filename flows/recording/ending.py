@@ -1,8 +1,6 @@
-"""Records at the end of a session in MLflow: the report and the figures as artifacts, and the best
-model in the registry.
+"""Records at the end of a session in MLflow: report, figures, and the best model in the registry.
 
-Written by the recorder, or later by whatever brings MLflow up to date with the log. No failure here
-may make an experiment fail.
+Written by the recorder or by `catch_up.py`. No failure here may make an experiment fail.
 """
 
 from __future__ import annotations
@@ -17,11 +15,10 @@ from functools import partial
 from regrow.infra.log.rows import Rows
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import PARENT, Runs
-from regrow.infra.mlflow.updates import RunUpdate, SinkRefused, SinkUnavailable
+from regrow.infra.mlflow.updates import RunUpdate, SinkRefused, SinkUnavailable, first_line
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.history import History
-from regrow.tasks.process.addresses import redacted
 
 REPORT_FILE = "report.html"
 FIGURES = ("optimization_history", "learning_curves")
@@ -40,9 +37,7 @@ _SLOW_TO_IMPORT = (
 
 
 def warming_up() -> Iterator[None]:
-    """Import what the end of a session needs (2 s of CPU), one module at each step, while the
-    experiment still runs.
-    """
+    """Import what the end needs (2 s of CPU) while trials still run, one module a step."""
     for module in _SLOW_TO_IMPORT:
         yield
         try:
@@ -61,9 +56,7 @@ Draw = Callable[[History, str], bytes | None]
 
 
 class FigureCache:
-    """Cache of the figures of an ended session: each is drawn once, for all callers in all
-    threads.
-    """
+    """Figures of an ended session, each drawn once, for callers in all threads."""
 
     def __init__(self) -> None:
         self._drawing = threading.Lock()
@@ -90,7 +83,6 @@ def say(
     sink: MlflowSink,
     runs: Runs,
     places: Places,
-    tracking_uri: str,
     cursor: int,
     *,
     make: Callable[[History], Made] | None = None,
@@ -110,7 +102,7 @@ def say(
         parent=True,
         artifacts=files,
     )
-    if (trouble := _register(sink, runs, places, tracking_uri)) is not None:
+    if (trouble := _register(sink, runs, places)) is not None:
         troubles.append(trouble)
     sink.write([parent], cursor)
     return troubles
@@ -142,31 +134,21 @@ def made(history: History, places: Places, draw: Draw | None = None) -> Made:
     return files, troubles
 
 
-def _register(sink: MlflowSink, runs: Runs, places: Places, tracking_uri: str) -> str | None:
+def _register(sink: MlflowSink, runs: Runs, places: Places) -> str | None:
     history = runs.history
     name = history.spec.register
-    if (
-        name is None
-        or history.closed is None
-        or history.closed.status not in ("finished", "stopped")
-    ):
-        return None  # an interrupted experiment will be continued
+    ended = history.closed is not None and history.closed.status in ("finished", "stopped")
+    if name is None or not ended:  # an interrupted experiment will be continued
+        return None
     from regrow.infra.mlflow.register import register_best
 
     reason = ""
     for _ in range(REGISTER_TRIES):
         try:
-            return register_best(
-                name,
-                history,
-                sink,
-                runs,
-                store=places.store(history.spec.name),
-                tracking_uri=tracking_uri,
-            )
+            return register_best(name, sink, runs, places.store(history.spec.name))
         except (SinkRefused, SinkUnavailable):
             raise
         except Exception as error:  # noqa: BLE001 - MLflow and its artifact store have many errors
-            reason = redacted(str(error)).strip().partition("\n")[0] or type(error).__name__
+            reason = first_line(error)
             time.sleep(1.0)  # another process may be writing the database file
     return f"The best model was not registered as {name!r} in MLflow: {reason}"

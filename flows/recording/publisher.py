@@ -6,17 +6,14 @@ slow, reports are sent later, up to a limit.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate, LogCreate
 from prefect.events import Event, RelatedResource, Resource
@@ -25,16 +22,13 @@ from prefect.exceptions import ObjectNotFound
 from regrow.flows.recording.artifacts import artifact_key
 from regrow.infra.log.subscription import Batch, Subscription
 from regrow.infra.prefect.events import PrefectEvent, PrefectEvents
-from regrow.infra.prefect.run_logs import is_away
-from regrow.infra.prefect.server import answers
+from regrow.infra.prefect.run_logs import deliver
 from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.search.events import Closed, Opened
 
 LOOK_SECONDS = (1.0, 1.0)
 TELL_SECONDS = 2.0
-"""Seconds between two messages: a request costs the server some 10 ms of CPU, whatever its
-content.
-"""
+"""Seconds between two messages: each costs the server some 10 ms of CPU."""
 PROGRESS_SECONDS = 5.0
 """Seconds between two updates of the artifact, and between two reports of a new best."""
 LAST_SECONDS = 5.0
@@ -43,7 +37,6 @@ AWAY_SECONDS = 5.0
 """Seconds between two tries while the server is unreachable."""
 MOST_WAITING = 5000
 """Events buffered meanwhile; then the oldest are dropped."""
-MOST_AT_ONCE = 200
 
 
 class _Teller:
@@ -72,9 +65,7 @@ class _Teller:
             self._quiet_until = time.monotonic() + (TELL_SECONDS if self._tell() else AWAY_SECONDS)
 
     def _tell_the_rest(self) -> None:
-        """Retry until the block of `publishing` has ended: the end of a session waits for a server
-        that is unreachable, too.
-        """
+        """Retry until the block of `publishing` has ended, also if the server is unreachable."""
         while not self._tell(last=True) and not self._done.wait(1.0):
             pass
 
@@ -99,28 +90,14 @@ class _Teller:
             round(self._events.progress, 1),
             self._events.standing if self._events.history.total else "",
         )
-        fresh = shown != self._shown and (last or now - self._progress_told >= PROGRESS_SECONDS)
-        if not (self._waiting or fresh):
-            return True
-        if not answers(str(self._client.api_url), 0.0):
-            return False
-        try:
-            while self._waiting:
-                batch = sorted(list(self._waiting)[:MOST_AT_ONCE], key=lambda one: one.t)
-                self._send(batch)
-                for _ in batch:
-                    self._waiting.popleft()
-            if fresh:
-                self._show(*shown)
-                self._progress_told = now
-        except httpx.HTTPError as error:
-            if is_away(error):
-                return False
-            logging.getLogger("regrow").info("Prefect refuses what it is told: %s", error)
-            self._waiting.clear()  # it would be refused again
-        return True
+        due = last or now - self._progress_told >= PROGRESS_SECONDS
+        progress = deque([shown] if due and shown != self._shown else [])
+        return deliver(self._client, self._waiting, self._send) and deliver(
+            self._client, progress, self._show
+        )
 
-    def _send(self, batch: Sequence[PrefectEvent]) -> None:
+    def _send(self, batch: list[PrefectEvent]) -> None:
+        batch.sort(key=lambda one: one.t)
         if events := [self._event(h).model_dump(mode="json") for h in batch if h.event]:
             self._client.request("POST", "/events", json=events)
         if lines := [self._log(h) for h in batch if h.line]:
@@ -162,10 +139,9 @@ class _Teller:
             related=[RelatedResource.model_validate(one) for one in (*related, flow_run)],
         )
 
-    def _show(self, progress: float, standing: str) -> None:
-        """Show the progress in one artifact per session, under one key: earlier sessions' artifacts
-        are its earlier versions.
-        """
+    def _show(self, shown: list[tuple[float, str]]) -> None:
+        """Show the progress in one artifact per session, whose key they share as versions."""
+        [(progress, standing)] = shown
         if self._artifact is not None:
             try:
                 self._client.update_artifact(
@@ -183,22 +159,18 @@ class _Teller:
                 flow_run_id=self._flow_run_id,
             )
             self._artifact = self._client.create_artifact(made).id
-        self._shown = progress, standing
+        self._shown, self._progress_told = shown[0], time.monotonic()
 
 
 def _when(t: float) -> Any:
-    """Convert seconds since the epoch for Prefect's models, whose type for it is another class for
-    each Python version.
-    """
+    """Convert seconds since 1970; Prefect's type for it depends on the version of Python."""
     return datetime.fromtimestamp(t, UTC)
 
 
 def publishing(
     coordinator: Any, client: SyncPrefectClient, flow_run_id: UUID
 ) -> AbstractContextManager[object]:
-    """Report to Prefect within the block; its end waits up to LAST_SECONDS until the rest is
-    sent.
-    """
+    """Report to Prefect within the block; its end waits up to LAST_SECONDS for the rest."""
     done = threading.Event()
     teller = _Teller(client, flow_run_id, done)
     log = Subscription(CoordinatorLog(coordinator), LOOK_SECONDS, done)

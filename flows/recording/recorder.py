@@ -1,8 +1,6 @@
-"""The recorder: a Ray actor that follows the experiment's log and writes to MLflow, off the
-critical path.
+"""The recorder: a Ray actor that follows the experiment's log and writes to MLflow.
 
-If MLflow is unreachable, it retries from the cursor that MLflow itself holds, so nothing is missed
-or duplicated.
+If MLflow is away, it retries from the cursor that MLflow holds: nothing is missed or doubled.
 """
 
 from __future__ import annotations
@@ -25,7 +23,8 @@ from regrow.infra.log.subscription import Subscription
 from regrow.infra.mlflow.in_trial import Tracked
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import Runs
-from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
+from regrow.infra.mlflow.updates import SinkUnavailable, Target
+from regrow.infra.ray.cluster import start_actor
 from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
@@ -41,9 +40,7 @@ NEWS_SECONDS = 10.0
 RETRY_SECONDS = 5.0
 """Seconds between two tries while MLflow is unreachable."""
 ASK_SECONDS = 1.0
-"""Seconds for which a worker that asks for its trial's run occupies one of the actor's threads;
-then it asks again.
-"""
+"""Seconds for which a worker that asks for its run occupies a thread; then it asks again."""
 APART_SECONDS = 20.0
 """Seconds that the recorder waits for files made by another process; then it makes them itself."""
 NOTES_SECONDS = (5.0, 30.0)
@@ -63,9 +60,7 @@ class Recorder:
         tracking_uri: str,
         artifact_root: str | None,
     ) -> None:
-        """Start following. `tracking_uri` and `artifact_root` are the driver's: this process may
-        have other variables.
-        """
+        """Start following. The last two are the driver's: this process may have other variables."""
         self._coordinator = ray.get_actor(coordinator)
         self._places, self._name = places, name
         self._uri, self._root = tracking_uri, artifact_root
@@ -82,9 +77,7 @@ class Recorder:
         self._changed = threading.Condition()
         self._looked = -math.inf
         self._hurry = threading.Event()
-        """Set while a caller waits: updates are not gathered, and MLflow is loaded however busy the
-        machine is.
-        """
+        """Set while a caller waits: nothing is gathered, and MLflow is loaded at once."""
         self._draining = False
         self._done = threading.Event()
         self._thread = background.start(self._run, name="recorder")
@@ -106,16 +99,12 @@ class Recorder:
         return None
 
     def remarks(self) -> list[str]:
-        """Return lines for the user about what could not be recorded besides runs and metrics:
-        artifacts, the report, the model.
-        """
+        """Return lines about what was not recorded besides runs: artifacts, report, model."""
         with self._changed:
             return list(dict.fromkeys(self._remarks))
 
     def run_of(self, trial: int, attempt: int) -> tuple[Tracked | None, str | None]:
-        """Return the MLflow run of an attempt; None, with the reason, if it does not exist after
-        ASK_SECONDS.
-        """
+        """Return an attempt's MLflow run; None and why, if it is not there in ASK_SECONDS."""
         lease = trial, attempt
         with self._changed:
             if lease not in self._tracked and not self._given_up:
@@ -135,16 +124,11 @@ class Recorder:
         """
         self._make_apart()
         if (elsewhere := self._made_apart()) is not None:
-            files, _ = elsewhere
-            return {
-                name: files[file] for name in names if (file := ending.picture_file(name)) in files
-            }
-        history = replay(self._places.store(self._name), self._name)
-        return {
-            name: picture
-            for name in names
-            if (picture := self._album.draw(history, name)) is not None
-        }
+            found = {name: elsewhere[0].get(ending.picture_file(name)) for name in names}
+        else:
+            history = replay(self._places.store(self._name), self._name)
+            found = {name: self._album.draw(history, name) for name in names}
+        return {name: picture for name, picture in found.items() if picture is not None}
 
     def _run(self) -> None:
         while not self._done.is_set():
@@ -153,24 +137,19 @@ class Recorder:
             except SinkUnavailable as error:
                 self._note(str(error))
                 self._done.wait(RETRY_SECONDS)
-            except SinkRefused as error:
-                self._give_up(str(error))
-                return
-            except RegrowError as error:  # the coordinator is gone
-                self._give_up(str(error))
-                return
             except Exception as error:  # noqa: BLE001 - reported here, as nothing else sees what ends this thread
-                self._give_up(f"{type(error).__name__}: {error}")
+                # Release all waiting callers; the next recorder continues from MLflow's cursor.
+                self._given_up = True
+                known = isinstance(error, RegrowError)  # refused, or the coordinator is gone
+                self._note(str(error) if known else f"{type(error).__name__}: {error}")
                 return
 
     def _record(self) -> None:
-        """Fold the log from its start, and write what lies beyond the cursor, until `done` is set
-        or something fails.
-        """
+        """Fold the log, and write what lies beyond the cursor, until `done` is set or it fails."""
         store = self._places.store(self._name)
         runs = Runs(partial(reports, store), partial(self._places.address, self._name))
         sink = self._opened()
-        cursor, warming = sink.load().cursor or 0, ending.warming_up()
+        cursor, warming = sink.load() or 0, ending.warming_up()
         self._loaded = True
         log = CoordinatorLog(self._coordinator, NEWS_SECONDS)
         for batch in Subscription(log, GATHER_SECONDS, self._done, wake=self._hurry):
@@ -191,9 +170,7 @@ class Recorder:
                 next(warming, None)
 
     def _look_at_notes(self, runs: Runs) -> bool:
-        """Return whether there are new notes; checked periodically, and before the session's end is
-        recorded.
-        """
+        """Return whether there are new notes; asked from time to time, and at the end."""
         due = time.monotonic() - self._looked > NOTES_SECONDS[self._places.storage.metered]
         if not runs.history.trials or not (due or runs.history.closed is not None):
             return False
@@ -223,10 +200,12 @@ class Recorder:
                         case Began():
                             under_way = True
         return MlflowSink(
-            tracking_uri=self._uri,
-            experiment_name=specification(created, opened).recorded_as,
-            experiment_id=created.id,
-            artifact_root=self._root,
+            Target(
+                tracking_uri=self._uri,
+                experiment_name=specification(created, opened).recorded_as,
+                experiment_id=created.id,
+                artifact_root=self._root,
+            )
         )
 
     def _write(self, sink: MlflowSink, runs: Runs, cursor: int, after: int) -> None:
@@ -235,7 +214,7 @@ class Recorder:
         else:
             sink.write(runs.take(), max(cursor, self._written))
             self._note("the report is being made")
-            self._remark(ending.say(sink, runs, self._places, self._uri, after, make=self._make))
+            self._remark(ending.say(sink, runs, self._places, after, make=self._make))
         self._remark(sink.troubles)
         sink.troubles.clear()
 
@@ -256,9 +235,7 @@ class Recorder:
                 self._apart = apart.remote(self._places, self._name)
 
     def _made_apart(self) -> ending.Made | None:
-        """Return the files made in another process; None if that was not started, failed, or takes
-        too long.
-        """
+        """Return the files made in another process; None if there are none in time."""
         if self._apart is None:
             return None
         try:
@@ -282,7 +259,7 @@ class Recorder:
                     self._tracked[trial, attempt] = Tracked(
                         run_id=run_id,
                         experiment_id=sink.mlflow_experiment_id,
-                        experiment_name=sink.mlflow_experiment_name,
+                        experiment_name=sink.target.experiment_name,
                         id=runs.history.id,
                     )
                 elif runs.is_over(trial, attempt):
@@ -290,11 +267,6 @@ class Recorder:
             if not self._asked and not self._draining:
                 self._hurry.clear()
             self._changed.notify_all()
-
-    def _give_up(self, trouble: str) -> None:
-        """Release all waiting callers; the next recorder continues from MLflow's cursor."""
-        self._given_up = True
-        self._note(trouble)
 
     def _remark(self, lines: list[str]) -> None:
         with self._changed:
@@ -313,18 +285,7 @@ def _last_word(places: Places, name: str) -> ending.Made:
 
 
 def start_recorder(coordinator: str, places: Places, name: str) -> Any:
-    """Start the actor on this node, following the coordinator of that name. Ray restarts it when it
-    is killed.
-    """
+    """Start the actor, which follows the coordinator of that name; Ray restarts it."""
     # If MLflow's records are a file, it is on this machine.
-    here = NodeAffinitySchedulingStrategy(
-        node_id=ray.get_runtime_context().get_node_id(), soft=False
-    )
-    actor: Any = ray.remote(Recorder)
-    return actor.options(
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=-1,
-        max_concurrency=THREADS,
-        scheduling_strategy=here,
-    ).remote(coordinator, places, name, places.mlflow_uri, places.mlflow_artifacts)
+    where = (places, name, places.mlflow_uri, places.mlflow_artifacts)
+    return start_actor(Recorder, coordinator, *where, waiting=THREADS)

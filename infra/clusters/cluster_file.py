@@ -36,9 +36,7 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def _beside(path: Path, written: str, key: str) -> Path:
-    """Return the path of a file that is named relative to the one at `path`. Raises SpecError if it
-    does not exist.
-    """
+    """Return the path of a file named relative to the one at `path`. Raises SpecError."""
     found = (path.parent / Path(written).expanduser()).resolve()
     if not found.exists():
         raise SpecError(

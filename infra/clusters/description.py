@@ -1,6 +1,4 @@
-"""The contents of a cluster file: which machines, where, and with what. Nothing is looked up or
-started here.
-"""
+"""The contents of a cluster file: which machines, where, with what. Nothing is started here."""
 
 from __future__ import annotations
 
@@ -60,43 +58,45 @@ def _word(value: str) -> str:
     return value
 
 
-def _user(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\$?", value):
-        raise ValueError(
-            "is no name of a user; write letters, digits, '_', '.', '@', '+' and '-', not beginning"
-            " with a '-'"
-        )
-    return value
+def _of_form(pattern: str, problem: str) -> AfterValidator:
+    """Return a validator that accepts only texts of the form."""
 
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(problem)
+        return value
 
-def _address(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_:\[][A-Za-z0-9_.:%\[\]-]*", value):
-        raise ValueError(
-            "is no address of a machine; write a host name or an IP address, without user and port"
-        )
-    return value
+    return AfterValidator(check)
 
 
 Text = Annotated[str, Field(min_length=1), AfterValidator(_word)]
-"""Text that is passed to command lines of other programs: not an option of theirs, and without line
-ends.
-"""
-User = Annotated[str, Field(min_length=1), AfterValidator(_user)]
-Address = Annotated[str, Field(min_length=1), AfterValidator(_address)]
+"""Text for command lines of other programs: not an option of theirs, and without line ends."""
+User = Annotated[
+    str,
+    Field(min_length=1),
+    _of_form(
+        r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\$?",
+        "is no name of a user; write letters, digits, '_', '.', '@', '+' and '-', not beginning"
+        " with a '-'",
+    ),
+]
+Address = Annotated[
+    str,
+    Field(min_length=1),
+    _of_form(
+        r"[A-Za-z0-9_:\[][A-Za-z0-9_.:%\[\]-]*",
+        "is no address of a machine; write a host name or an IP address, without user and port",
+    ),
+]
 Texts = dict[Text, Annotated[str, AfterValidator(_word)]]
-
-
-def _label(value: str) -> str:
-    if not re.fullmatch(_LABEL, value):
-        raise ValueError(
-            "is no name of a cluster; write at most 40 lower-case letters, digits and '-',"
-            " beginning with a letter"
-        )
-    return value
-
-
 Label = Annotated[
-    str, AfterValidator(_label), WithJsonSchema({"type": "string", "pattern": f"^{_LABEL}$"})
+    str,
+    _of_form(
+        _LABEL,
+        "is no name of a cluster; write at most 40 lower-case letters, digits and '-', beginning"
+        " with a letter",
+    ),
+    WithJsonSchema({"type": "string", "pattern": f"^{_LABEL}$"}),
 ]
 
 
@@ -209,19 +209,11 @@ class Cluster(Part):
     def _environment(self) -> Self:
         for name in self.env:
             if not _VARIABLE.fullmatch(name):
-                raise SpecError(
-                    f"env.{name}",
-                    "***",
-                    "is no name of a variable",
-                    "write letters, digits and '_'",
-                )
+                hint = "write letters, digits and '_'"
+                raise SpecError(f"env.{name}", "***", "is no name of a variable", hint)
         if self.python is not None and self.lock is not None:
-            raise SpecError(
-                "lock",
-                self.lock,
-                "stands beside python, which has its packages already",
-                "keep one of them",
-            )
+            problem = "stands beside python, which has its packages already"
+            raise SpecError("lock", self.lock, problem, "keep one of them")
         return self
 
     @classmethod
@@ -231,14 +223,12 @@ class Cluster(Part):
             raise SpecError("on", None, "is missing", f"add `on:` with one of {', '.join(KINDS)}")
         kind = KINDS.get(data["on"]) if isinstance(data["on"], str) else None
         if kind is None:
-            raise SpecError(
-                "on", data["on"], "is no place for a cluster", nearest(data["on"], KINDS)
-            )
+            hint = nearest(data["on"], KINDS)
+            raise SpecError("on", data["on"], "is no place for a cluster", hint)
         for key in data.keys() - kind.model_fields.keys():
             if there := [name for name, other in KINDS.items() if key in other.model_fields]:
-                raise SpecError(
-                    str(key), data[key], f"is for clusters on {' or '.join(there)}", "leave it out"
-                )
+                problem = f"is for clusters on {' or '.join(there)}"
+                raise SpecError(str(key), data[key], problem, "leave it out")
         try:
             return kind.model_validate(data)
         except ValidationError as error:
@@ -249,16 +239,12 @@ class Cluster(Part):
         return tuple(one for one in getattr(self, "workers", ()) if isinstance(one, Group))
 
     def market(self) -> dict[str, Any] | None:
-        """Return the value for the specification's key `market`: which kind of machine to ask for
-        first, and how long; None: any.
-        """
+        """Return the specification's `market`: the kind of machine to ask for first, how long."""
         groups = self.groups()
         other = next((one for one in groups if one.market != groups[0].market), None)
-        return (
-            None
-            if other is None or other.after is None
-            else {"first": groups[0].market, "after": other.after}
-        )
+        if other is None or other.after is None:
+            return None
+        return {"first": groups[0].market, "after": other.after}
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `parse` turns into an equal cluster."""
@@ -345,12 +331,8 @@ class Ssh(Cluster):
     def _distinct(self) -> Self:
         for place, address in enumerate(self.workers):
             if address == self.head:
-                raise SpecError(
-                    f"workers.{place}",
-                    address,
-                    "is the head, which takes no trials",
-                    "name another machine",
-                )
+                problem = "is the head, which takes no trials"
+                raise SpecError(f"workers.{place}", address, problem, "name another machine")
             if address in self.workers[:place]:
                 raise SpecError(f"workers.{place}", address, "is named twice", "leave it out")
         return self

@@ -1,6 +1,4 @@
-"""Experiments as Ray Jobs on a cluster: submitted, followed and queried through a tunnel to the
-head.
-"""
+"""Experiments as Ray Jobs on a cluster: submitted, followed and listed by a tunnel to the head."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regrow.infra.clusters.node import DASHBOARD_PORT
-from regrow.infra.clusters.provider import Provider
+from regrow.infra.clusters.provider import DASHBOARD_PORT, Provider
 from regrow.infra.machine.confidential import confidential, excludes, told
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process.variables import put, put_back
@@ -24,9 +21,7 @@ _OVERRIDING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 """Variables that Ray's client would use as the address in place of ours."""
 _EXPERIMENT, _STATE = "regrow.experiment", "regrow.state"
 _TOO_LARGE = r"status code 413|exceeds the maximum size"
-"""Messages of Ray about a project that is too large: of its dashboard, or before that of its
-client.
-"""
+"""Messages of Ray about a project that is too large: of its dashboard, or of its client."""
 _NAMED = 3
 """How many of its files are named then."""
 _OF_RAY = re.compile(
@@ -38,6 +33,18 @@ _OF_RAY = re.compile(
 def about(experiment: str, state: str) -> dict[str, str]:
     """Return the metadata of an experiment in Ray's list of jobs. `state`: its state root."""
     return {_EXPERIMENT: experiment, _STATE: state}
+
+
+def under_way(port: int, token: str) -> bool:
+    """Return whether a job or a driver has not ended, by the dashboard at a port of this machine.
+    Raises OSError or ValueError if it does not answer.
+    """
+    import requests
+
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = requests.get(f"http://127.0.0.1:{port}/api/jobs/", headers=headers, timeout=10)
+    answer.raise_for_status()
+    return any(job.get("status") in ("PENDING", "RUNNING") for job in answer.json())
 
 
 def too_large(project: Path) -> str:
@@ -102,16 +109,10 @@ class Jobs:
         state: str,
         say: Callable[[str], None],
     ) -> str:
-        """Start an experiment. Returns the job's id. Raises UserError if the project is too large.
+        """Start an experiment by the command `entrypoint`. Returns the job's id. Raises UserError
+        if the project is too large.
 
-        Args:
-            experiment: its name.
-            entrypoint: the command.
-            project: folder whose files it gets, except confidential ones.
-            environment: variables of the command.
-            state: its state root.
-            say: gets a line about confidential files that are not sent.
-
+        `project`: folder whose files it gets, except confidential ones, of which `say` tells.
         """
         left_out = confidential(project)
         if left_out:

@@ -11,18 +11,22 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
 from regrow.infra.clusters import shipping
 from regrow.infra.clusters.description import Cluster
 from regrow.infra.clusters.folder import Folder
-from regrow.infra.clusters.node import DASHBOARD_PORT, folder
+from regrow.infra.clusters.machines import Remote
+from regrow.infra.clusters.node import folder
 from regrow.infra.clusters.private import RAY
+from regrow.infra.clusters.provider import DASHBOARD_PORT, Machine
 from regrow.infra.machine import private_files
 from regrow.tasks.errors import RegrowError
 
@@ -32,6 +36,8 @@ _SAID = re.compile(r"\x1b\[[0-9;]*m")
 """Colours in the launcher's output."""
 _STEP = re.compile(r"\[\d+/\d+\] (?!No )(.*)")
 """A step in the launcher's output, unless it has nothing to do."""
+_ENDING = ("stopping", "stopped", "shutting-down")
+"""States of a head that does not count any more."""
 _SHOWN = 15
 """Lines of the launcher's output that are shown if it fails."""
 
@@ -66,11 +72,9 @@ class Launcher:
 
     def python(self) -> str:
         """Return the interpreter on the machines, quoted for their shell."""
-        return (
-            shlex.quote(self.cluster.python)
-            if self.cluster.python
-            else f'"$HOME"/{self.there}/env/bin/python'
-        )
+        if self.cluster.python:
+            return shlex.quote(self.cluster.python)
+        return f'"$HOME"/{self.there}/env/bin/python'
 
     def node(self, rest: str) -> str:
         """Return a `clusters.node` command for a shell on one of the machines."""
@@ -80,22 +84,16 @@ class Launcher:
         """Return the launcher file's content, without secrets and always in the same order."""
         cluster, site = self.cluster, self.site
         then = f"--then {shlex.quote(site.then)} " if site.then else ""
-        types = (
-            {"available_node_types": site.node_types, "head_node_type": "head"}
-            if site.node_types
-            else {}
-        )
+        types: Json = {}
+        if site.node_types:
+            types = {"available_node_types": site.node_types, "head_node_type": "head"}
         head = (
             f"--head --port={GCS_PORT} --num-cpus=0 --num-gpus=0 --dashboard-host=127.0.0.1"
             f" --dashboard-port={DASHBOARD_PORT} --include-log-monitor=false --disable-usage-stats"
             " --autoscaling-config=~/ray_bootstrap_config.yaml"
         )
-        worker = " ".join(
-            (
-                f"--address=$RAY_HEAD_IP:{GCS_PORT} --include-log-monitor=false",
-                *site.worker_arguments,
-            )
-        )
+        address = f"--address=$RAY_HEAD_IP:{GCS_PORT} --include-log-monitor=false"
+        worker = " ".join((address, *site.worker_arguments))
         return {
             "cluster_name": cluster.name,
             "max_workers": site.most,
@@ -120,9 +118,7 @@ class Launcher:
         return text
 
     def up(self, say: Callable[[str], None]) -> None:
-        """Start what is missing of the cluster. Raises RegrowError with the launcher's output, and
-        SpecError for `env`.
-        """
+        """Start what is missing of the cluster. Raises RegrowError and SpecError."""
         self._ship()
         self.run("up", "-y", "--no-config-cache", say=say)
 
@@ -131,9 +127,7 @@ class Launcher:
         self.run("down", "-y", say=say)
 
     def run(self, verb: str, *options: str, say: Callable[[str], None]) -> None:
-        """Run `ray VERB` on the launcher file. Raises RegrowError with the last lines of its
-        output.
-        """
+        """Run `ray VERB` on the launcher file. Raises RegrowError with the end of its output."""
         file = self.folder.make().engine / "launcher.yaml"
         private_files.replace(file, self.written())
         with self.folder.log.open("a", encoding="utf-8") as log:
@@ -162,9 +156,7 @@ class Launcher:
                 )
 
     def environment(self) -> Mapping[str, str]:
-        """Return the environment of the launcher's process. RAY_TMPDIR keeps its files out of
-        /tmp/ray, which all users share.
-        """
+        """Return the launcher's environment. RAY_TMPDIR: not /tmp/ray, which all users share."""
         version = "1" if self.site.autoscaler_v2 else "0"
         ours = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(self.folder.path)}
         return {**os.environ, "RAY_UP_enable_autoscaler_v2": version, **ours}
@@ -180,9 +172,7 @@ class Launcher:
         return {**found, **mounts}
 
     def shipped(self) -> dict[str, bytes]:
-        """Return the files from which the environment on the machines is made; none if the machines
-        have an environment.
-        """
+        """Return the files from which machines make their environment; none if they have one."""
         if self.cluster.python is not None:
             return {}
         lock = Path(self.cluster.lock) if self.cluster.lock else None
@@ -195,11 +185,8 @@ class Launcher:
         """Return the shell commands with which a machine makes its environment."""
         if self.cluster.python is not None:
             return []
-        return [shipping.environment_script(self.there, self._stamp())]
-
-    def _stamp(self) -> str:
-        """Return a hash of what the environment is made from."""
-        return hashlib.sha256(b"".join(self.shipped().values())).hexdigest()[:16]
+        made_from = hashlib.sha256(b"".join(self.shipped().values())).hexdigest()[:16]
+        return [shipping.environment_script(self.there, made_from)]
 
     def _ship(self) -> None:
         """Write the files that the machines get."""
@@ -207,3 +194,43 @@ class Launcher:
         self.folder.environment_file(self.cluster)
         for name, content in self.shipped().items():
             private_files.replace(self.folder.engine / name, content)
+
+
+class LauncherEngine(ABC):
+    """What all engines with Ray's launcher have in common; see Provider."""
+
+    cluster: Cluster
+
+    @abstractmethod
+    def launcher(self) -> Launcher:
+        """Return the launcher, with what is known so far."""
+
+    @abstractmethod
+    def status(self) -> list[Machine]:
+        """See Provider."""
+
+    @abstractmethod
+    def head(self) -> Remote:
+        """Return the head's machine. Raises RegrowError if there is none that runs."""
+
+    def files(self) -> dict[str, bytes]:
+        return {"launcher.yaml": self.launcher().written()}
+
+    def command(self, words: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+        return self.head().run(self.launcher().node(f"exec {shlex.join(words)}"))
+
+    def hold(self, words: Sequence[str]) -> AbstractContextManager[IO[bytes]]:
+        return self.head().hold(self.launcher().node(f"exec {shlex.join(words)}"))
+
+    def tunnel(self, port: int) -> AbstractContextManager[int]:
+        return self.head().tunnel(port)
+
+    def is_up(self, say: Callable[[str], None]) -> bool:
+        """Return whether there is a head, which then brings up what is missing."""
+        there = any(one.role == "head" and one.state not in _ENDING for one in self.status())
+        if there:
+            say(
+                f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its"
+                " head"
+            )
+        return there

@@ -6,7 +6,7 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,20 +39,13 @@ class Remote:
     known_hosts: Path
 
     def run(
-        self, command: str, *, stdin: bytes = b"", timeout: float | None = None
+        self, command: str, *, timeout: float | None = None
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command in the login shell there. Exit code 255: the machine could not be
-        reached.
-        """
-        words = [
-            *self._ssh(),
-            "--",
-            f"{self.user}@{self.address}",
-            f"bash -lc {shlex.quote(command)}",
-        ]
+        """Run a command in the login shell there. Exit code 255: it could not be reached."""
+        words = self._words(command)
         try:
             return subprocess.run(
-                words, input=stdin, capture_output=True, timeout=timeout, check=False
+                words, input=b"", capture_output=True, timeout=timeout, check=False
             )
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(
@@ -67,24 +60,14 @@ class Remote:
         """
         # the input ends with the connection
         held = f"{command} & child=$!; cat > /dev/null; kill $child"
-        words = [*self._ssh(), "--", f"{self.user}@{self.address}", f"bash -lc {shlex.quote(held)}"]
-        return attached(words)
+        return attached(self._words(held))
 
     @contextmanager
     def tunnel(self, port: int) -> Iterator[int]:
-        """Open a local loopback port that leads to a loopback port there. Raises RegrowError if the
-        machine cannot be reached.
-        """
+        """Open a local port that leads to a loopback port there. Raises RegrowError."""
         here = _free(port)
-        words = [
-            *self._ssh(),
-            "-o",
-            "ExitOnForwardFailure=yes",
-            "-N",
-            "-L",
-            f"127.0.0.1:{here}:127.0.0.1:{port}",
-        ]
-        words += ["--", f"{self.user}@{self.address}"]
+        forward = ["-N", "-L", f"127.0.0.1:{here}:127.0.0.1:{port}"]
+        words = [*self._ssh("ExitOnForwardFailure=yes"), *forward, *self._login]
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
@@ -102,25 +85,26 @@ class Remote:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return
             if process.poll() is not None:
-                told = (
-                    (process.stderr.read() if process.stderr else b"")
-                    .decode(errors="replace")
-                    .strip()
-                )
+                said = process.stderr.read() if process.stderr else b""
+                told = said.decode(errors="replace").strip()
                 raise RegrowError(f"{self.address} cannot be reached: {told or 'ssh ended'}")
             if time.monotonic() > deadline:
                 raise RegrowError(f"{self.address} did not answer within {_TUNNEL_SECONDS:g} s")
             time.sleep(_TICK)
 
-    def _ssh(self) -> Sequence[str]:
+    @property
+    def _login(self) -> list[str]:
+        return ["--", f"{self.user}@{self.address}"]
+
+    def _words(self, command: str) -> list[str]:
+        """Return the command that runs another one in the login shell there."""
+        return [*self._ssh(), *self._login, f"bash -lc {shlex.quote(command)}"]
+
+    def _ssh(self, *more: str) -> list[str]:
         known = str(self.known_hosts).replace("%", "%%")  # ssh expands %
-        options = (*_OPTIONS, "StrictHostKeyChecking=accept-new", f'UserKnownHostsFile="{known}"')
-        return [
-            "ssh",
-            "-i",
-            str(self.key),
-            *(word for option in options for word in ("-o", option)),
-        ]
+        own = ("StrictHostKeyChecking=accept-new", f'UserKnownHostsFile="{known}"', *more)
+        options = [word for option in (*_OPTIONS, *own) for word in ("-o", option)]
+        return ["ssh", "-i", str(self.key), *options]
 
 
 def _free(port: int) -> int:

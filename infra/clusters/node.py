@@ -31,7 +31,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from regrow.infra.clusters.jobs import under_way
 from regrow.infra.clusters.private import RAY
+from regrow.infra.clusters.provider import DASHBOARD_PORT
 from regrow.infra.machine import capacity, locks
 from regrow.infra.machine.descendants import adopt, end_children
 from regrow.infra.machine.host_environment import ray_folder
@@ -42,7 +44,6 @@ from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import temporary
 
 MARK = CLUSTER
-DASHBOARD_PORT = 8265
 _RAYLET = "raylet\n"
 """Name of Ray's process for a machine, as the kernel reports it."""
 _EXPERIMENT = "regrow run "
@@ -73,9 +74,7 @@ class Node:
     """The part of the cluster `name` that runs on this machine."""
 
     def __init__(self, name: str) -> None:
-        """Locate the node's files. Raises RegrowError if another user has taken the name of this
-        user's folder for temporary files.
-        """
+        """Locate the node's files. Raises RegrowError if another user has this user's folder."""
         self.name, self.folder = name, folder(name)
         # Not in the cluster's folder, which machines may share. In a folder where no other user can
         # write a process id to signal, or place a link.
@@ -87,9 +86,7 @@ class Node:
         self._lock, self.log = own / f"{name}.lock", own / f"{name}.log"
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of all processes here: this process's, the cluster's, and the
-        place of the token.
-        """
+        """Return the environment of all processes here: ours, the cluster's, the token's place."""
         token = self.folder / "token"
         found = dict(os.environ)
         for line in (self.folder / "environment").read_text().splitlines():
@@ -113,9 +110,7 @@ class Node:
         return process
 
     def _said(self) -> dict[str, Any]:
-        """Return the supervisor's record: `process`, and the folder of its `ray`; empty if there is
-        none.
-        """
+        """Return the supervisor's record: `process`, the folder of its `ray`; empty for none."""
         if not locks.is_held(self._lock):
             return {}
         try:
@@ -124,9 +119,7 @@ class Node:
             return {}
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Start the supervisor unless it runs. Returns once Ray runs; raises RegrowError if it does
-        not start.
-        """
+        """Start the supervisor unless it runs, and wait for Ray. Raises RegrowError."""
         if self.running() is not None:
             return
         self.log.unlink(missing_ok=True)
@@ -134,7 +127,11 @@ class Node:
         command = [sys.executable, "-m", module, self.name, "supervise", *arguments]
         supervisor = Supervised.of(spawn(command, self.log, environment=self.environment()))
         if await_ready(
-            lambda _: self._has_begun(), supervisor.is_alive, seconds=_START_SECONDS, tick=_TICK
+            lambda _: self._has_begun(),
+            supervisor.is_alive,
+            seconds=_START_SECONDS,
+            tick=_TICK,
+            pid=supervisor.pid,
         ):
             said = self.log.read_text(errors="replace")
             self.stop()
@@ -161,7 +158,6 @@ class Node:
                     *_of_this_machine(arguments),
                 ]
             )
-            jobs = Jobs(self) if role == "head" else None
             busy = look = time.monotonic()
             joined, patience = False, max(idle, _FIRST_SECONDS)
             while ray.poll() is None and not told:
@@ -169,13 +165,13 @@ class Node:
                 if time.monotonic() < look:
                     continue
                 look = time.monotonic() + _LOOK_SECONDS
-                there = self._has_raylet()
+                there = any(_name(process) == _RAYLET for process in marked(f"{MARK}={self.name}"))
                 if not there and (joined or self._has_begun()):
                     break
                 joined = there
-                if jobs is None:
+                if role != "head":
                     continue
-                if jobs.any():
+                if self.has_work():
                     busy, patience = look, idle
                 elif time.monotonic() - busy > patience:
                     sys.stdout.write(f"no job has run for {patience:g} s: the cluster ends\n")
@@ -190,9 +186,7 @@ class Node:
             subprocess.run(then, shell=True, check=False)  # noqa: S602 - a command from the engine
 
     def stop(self, *, now: bool = False) -> None:
-        """End all processes of the cluster here. Returns when they have ended. `now`: without
-        draining, as the head is gone.
-        """
+        """End all processes of the cluster here. `now`: without draining, as the head is gone."""
         if (supervisor := self.running()) is not None:
             os.kill(supervisor, _NOW if now else signal.SIGTERM)
             ended = _DRAIN_SECONDS + _LOOK_SECONDS
@@ -205,8 +199,14 @@ class Node:
         """
         return _BEGUN in self.log.read_text(errors="replace")
 
-    def _has_raylet(self) -> bool:
-        return any(_name(process) == _RAYLET for process in marked(f"{MARK}={self.name}"))
+    def has_work(self) -> bool:
+        """Return whether a job or a driver has not ended. If Ray does not answer, return whether an
+        experiment's process runs on this machine.
+        """
+        try:
+            return under_way(DASHBOARD_PORT, (self.folder / "token").read_text().strip())
+        except (OSError, ValueError):
+            return any(_EXPERIMENT in process for process in self.left())
 
     def left(self) -> list[str]:
         """Return the commands of the processes here that belong to the cluster."""
@@ -243,33 +243,8 @@ class Node:
             yield told
 
 
-class Jobs:
-    """Tells whether the cluster has work: a job or a driver that has not ended."""
-
-    def __init__(self, node: Node) -> None:
-        self._node, self._token = node, node.folder / "token"
-
-    def any(self) -> bool:
-        """Return whether there is work. If Ray does not answer, return whether an experiment's
-        process runs on this machine.
-        """
-        import requests
-
-        headers = {"Authorization": f"Bearer {self._token.read_text().strip()}"}
-        try:
-            answer = requests.get(
-                f"http://127.0.0.1:{DASHBOARD_PORT}/api/jobs/", headers=headers, timeout=10
-            )
-            answer.raise_for_status()
-            return any(job.get("status") in ("PENDING", "RUNNING") for job in answer.json())
-        except (OSError, ValueError):
-            return any(_EXPERIMENT in process for process in self._node.left())
-
-
 def _of_this_machine(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield options of `ray start` for what this process may use of its machine, except those in
-    `arguments`.
-    """
+    """Yield what this process may use of its machine as options of `ray start`, unless given."""
     for name, amount in capacity.of_ray().items():
         option = f"--{name.replace('_', '-')}"
         if not any(one.partition("=")[0] == option for one in arguments):
@@ -291,9 +266,7 @@ def _end(ray: subprocess.Popen[bytes], *, drain: bool) -> None:
 
 
 def _kill(mark: str) -> None:
-    """Kill all processes with the mark, except the ancestors of this process: a shell that runs it,
-    the supervisor.
-    """
+    """Kill all processes with the mark, except this one's ancestors: a shell, the supervisor."""
     spared = set(_ancestors(os.getpid()))
     while left := [process for process in marked(mark) if process not in spared]:
         for process in left:
@@ -338,9 +311,7 @@ def _duty(words: Sequence[str]) -> argparse.Namespace:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must be equal on all machines: of Python, of Ray, and of packages
-    that read and write the log.
-    """
+    """Return the versions that must be equal on all machines: of Python, Ray and log writers."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return {
         "Python": python,

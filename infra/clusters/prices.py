@@ -16,20 +16,12 @@ _COLUMNS = ("InstanceType", "Region", "Price", "SpotPrice")
 
 
 class Prices:
-    """Prices by type, region and market. `file` None: no prices. Raises UserError for a file
-    without valid prices.
-    """
+    """Prices by type, region and market. `file` None: none. Raises UserError for a bad file."""
 
     def __init__(self, file: Path | None) -> None:
         self._known: dict[tuple[str, str, Market], float] = {}
-        if file is not None:
-            self._read(file)
-
-    def of(self, instance: str, region: str, market: Market) -> float | None:
-        """Return USD per hour; None if unknown."""
-        return self._known.get((instance, region, market))
-
-    def _read(self, file: Path) -> None:
+        if file is None:
+            return
         try:
             with file.open(newline="", encoding="utf-8") as lines:
                 rows = csv.DictReader(lines)
@@ -42,6 +34,10 @@ class Prices:
                     self._take(row, f"{file}:{rows.line_num}")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{file}: the prices cannot be read: {error}") from error
+
+    def of(self, instance: str, region: str, market: Market) -> float | None:
+        """Return USD per hour; None if unknown."""
+        return self._known.get((instance, region, market))
 
     def _take(self, row: dict[str, str], where: str) -> None:
         markets: tuple[tuple[Market, str], ...] = (("on-demand", "Price"), ("spot", "SpotPrice"))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Literal, Protocol
 
 from regrow.infra.clusters.description import Market
 
+DASHBOARD_PORT = 8265
+"""Port of Ray's dashboard on the head's loopback."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One line of what may be started. `most`: most machines of the type. `price`: USD per hour for
-    each; None: unknown.
-    """
+    """One line of what may be started, `most` at a time. `price`: USD per hour; None: unknown."""
 
     role: Literal["head", "workers"]
     type: str
@@ -36,6 +37,26 @@ class Machine:
     """`running`, or a description of the problem."""
 
 
+def offers(
+    head: str,
+    market: Market | None,
+    workers: Iterable[tuple[str, Market | None, int]],
+    price: Callable[[str, Market | None], float | None],
+) -> list[Offer]:
+    """Return the most that may be started: the head, and (type, market, number) of each group.
+
+    `price`: returns USD per hour of a type in a market; None: unknown.
+    """
+    groups = [
+        Offer(role="workers", type=kind, market=market, most=most, price=price(kind, market))
+        for kind, market, most in workers
+    ]
+    return [
+        Offer(role="head", type=head, market=market, most=1, price=price(head, market)),
+        *groups,
+    ]
+
+
 class Provider(Protocol):
     """One cluster, as managed by an engine. All methods raise RegrowError, with the engine's
     message, for what the engine could not do.
@@ -48,32 +69,22 @@ class Provider(Protocol):
         """Return the engine's input by file name, always the same bytes, without secrets."""
 
     def check(self) -> None:
-        """Check for mistakes, as far as possible without an account or network. Raises SpecError or
-        UserError.
-        """
+        """Check for mistakes without an account or network. Raises SpecError or UserError."""
 
     def up(self, say: Callable[[str], None]) -> None:
-        """Start the cluster, or what is missing of it, without changing what runs. `say` gets lines
-        for people.
-        """
+        """Start what is missing of the cluster. `say` gets lines for people."""
 
     def status(self) -> list[Machine]:
         """Return the existing machines, the head first; empty if there are none."""
 
-    def command(
-        self, words: Sequence[str], *, stdin: bytes = b""
-    ) -> subprocess.CompletedProcess[bytes]:
+    def command(self, words: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         """Run a command on the head, in the cluster's environment, and return when it has ended."""
 
     def hold(self, words: Sequence[str]) -> AbstractContextManager[IO[bytes]]:
         """Run a command on the head for the duration of the block. Yields its output."""
 
     def tunnel(self, port: int) -> AbstractContextManager[int]:
-        """Open a local loopback port that leads to a loopback port of the head, for the duration of
-        the block.
-        """
+        """Open a local port that leads to a loopback port of the head, within the block."""
 
     def down(self, say: Callable[[str], None]) -> None:
-        """End the cluster and check that nothing is left. Raises RegrowError, naming what is left,
-        otherwise.
-        """
+        """End the cluster. Raises RegrowError, naming what is left, if something is."""

@@ -1,6 +1,4 @@
-"""What each machine needs to run regrow: a wheel, exact versions of other packages, and how an
-environment is made from them.
-"""
+"""What each machine needs to run regrow: a wheel, exact versions, and their environment."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ def wheel() -> bytes:
 
 
 def _package() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the package by their names in a wheel. Folders may be links, as in a
-    checkout.
-    """
+    """Yield the files of the package by their names in a wheel. Folders may be links."""
     root = Path(sys.modules["regrow"].__file__ or "").parent
     folders = [root]
     while folders:
@@ -88,12 +84,9 @@ def requirements(lock: Path | None) -> bytes:
                 f"{name} was installed from {place['url']}, which the cluster's machines do not"
                 f" have; {hint}"
             )
-        vcs = place.get("vcs_info")
-        found[name] = (
-            f"{name} @ {vcs['vcs']}+{place['url']}@{vcs['commit_id']}"
-            if vcs
-            else f"{name}=={one.version}"
-        )
+        found[name] = f"{name}=={one.version}"
+        if vcs := place.get("vcs_info"):
+            found[name] = f"{name} @ {vcs['vcs']}+{place['url']}@{vcs['commit_id']}"
     return "".join(f"{line}\n" for _, line in sorted(found.items())).encode()
 
 

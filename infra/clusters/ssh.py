@@ -13,18 +13,18 @@ import shlex
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from regrow.infra.clusters.description import Ssh
-from regrow.infra.clusters.launcher import Launcher, Site
+from regrow.infra.clusters.launcher import Launcher, LauncherEngine, Site
 from regrow.infra.clusters.machines import UNREACHABLE, Remote
 from regrow.infra.clusters.node import versions
 from regrow.infra.clusters.private import forget_launched
-from regrow.infra.clusters.provider import Machine, Offer
+from regrow.infra.clusters.provider import Machine, Offer, offers
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError
 
@@ -39,66 +39,52 @@ _NO_COMMAND = 127
 """Exit code of a shell that does not find the command."""
 
 
-class SshEngine:
+class SshEngine(LauncherEngine):
     """A cluster on machines that are reached by SSH; see Provider."""
+
+    cluster: Ssh
 
     def __init__(self, cluster: Ssh) -> None:
         self.cluster = cluster
-        self.launcher = Launcher(cluster, _site(cluster))
-        key, known = Path(cluster.key).expanduser(), self.launcher.folder.path / "known_hosts"
+        self._launcher = Launcher(cluster, _site(cluster))
+        key, known = Path(cluster.key).expanduser(), self._launcher.folder.path / "known_hosts"
         self._remotes = {
             address: Remote(address=address, user=cluster.user, key=key, known_hosts=known)
             for address in (cluster.head, *cluster.workers)
         }
-        self._head = self._remotes[cluster.head]
+
+    def launcher(self) -> Launcher:
+        return self._launcher
+
+    def head(self) -> Remote:
+        return self._remotes[self.cluster.head]
 
     def plan(self) -> list[Offer]:
-        """See Provider."""
-        head = Offer(role="head", type=self.cluster.head, market=None, most=1, price=0.0)
-        return [
-            head,
-            *(
-                Offer(role="workers", type=one, market=None, most=1, price=0.0)
-                for one in self.cluster.workers
-            ),
-        ]
-
-    def files(self) -> dict[str, bytes]:
-        """See Provider."""
-        return {"launcher.yaml": self.launcher.written()}
+        workers = ((one, None, 1) for one in self.cluster.workers)
+        return offers(self.cluster.head, None, workers, lambda *_: 0.0)
 
     def check(self) -> None:
-        """See Provider."""
         if not Path(self.cluster.key).expanduser().is_file():
             hint = "make one with `ssh-keygen -t ed25519`, or name yours"
             raise SpecError("key", self.cluster.key, "there is no such file", hint)
 
     def up(self, say: Callable[[str], None]) -> None:
-        """See Provider."""
         self.check()
-        self.launcher.folder.make()
+        self._launcher.folder.make()
         self._check_machines()
-        if any(machine.role == "head" for machine in self.status()):
-            say(
-                f"the cluster {self.cluster.name} is up; what is missing of it is brought up by its"
-                " head"
-            )
+        if self.is_up(say):
             return
         self._check_shared()
-        forget_launched(self.cluster.name, self.launcher.folder.path)
-        self.launcher.up(say)
+        forget_launched(self.cluster.name, self._launcher.folder.path)
+        self._launcher.up(say)
         self._await_workers(say)
 
     def _check_machines(self) -> None:
         """Check that each machine can be reached and has the same versions as this one. Raises
         RegrowError, naming the machine, otherwise.
         """
-        command = self.launcher.node("versions") if self.cluster.python else "true"
-        with ThreadPoolExecutor(len(self._remotes)) as threads:
-            answers = threads.map(
-                lambda remote: remote.run(command, timeout=_LOOK_SECONDS), self._remotes.values()
-            )
-        for address, done in zip(self._remotes, answers, strict=True):
+        command = self._launcher.node("versions") if self.cluster.python else "true"
+        for address, done in zip(self._remotes, self._asked(command, _LOOK_SECONDS), strict=True):
             said = done.stderr.decode(errors="replace").strip().splitlines()
             if done.returncode != 0:
                 why = said[-1] if said else f"exit code {done.returncode}"
@@ -130,13 +116,13 @@ class SshEngine:
                 f"for i in $(seq {_SEEN_SECONDS}); do test -e {file} && exit 0; sleep 1; done;"
                 " exit 1"
             )
-            made = self._head.run(
+            made = self.head().run(
                 f"test -d {shlex.quote(folder)} && touch {file}", timeout=_LOOK_SECONDS
             )
             hint = "mount it there, or leave it out of `shared`"
             if made.returncode != 0:
                 raise RegrowError(
-                    f"shared: {folder} is no folder on {self._head.address} that can be written;"
+                    f"shared: {folder} is no folder on {self.head().address} that can be written;"
                     f" {hint}"
                 )
             try:
@@ -146,10 +132,10 @@ class SshEngine:
                 if apart:
                     raise RegrowError(
                         f"shared: {folder} on {', '.join(apart)} is not that of"
-                        f" {self._head.address}; {hint}"
+                        f" {self.head().address}; {hint}"
                     )
             finally:
-                self._head.run(f"rm -f {file}", timeout=_LOOK_SECONDS)
+                self.head().run(f"rm -f {file}", timeout=_LOOK_SECONDS)
 
     def _await_workers(self, say: Callable[[str], None]) -> None:
         """Wait until Ray runs on all workers, or on as many as start in time."""
@@ -170,34 +156,18 @@ class SshEngine:
             time.sleep(_JOIN_LOOK_SECONDS)
 
     def status(self) -> list[Machine]:
-        """See Provider."""
         return [
             machine
-            for machine in self._each(self.launcher.node("status"), _LOOK_SECONDS)
+            for machine in self._each(self._launcher.node("status"), _LOOK_SECONDS)
             if machine.state != "nothing"
         ]
 
-    def command(
-        self, words: Sequence[str], *, stdin: bytes = b""
-    ) -> subprocess.CompletedProcess[bytes]:
-        """See Provider."""
-        return self._head.run(self.launcher.node(f"exec {shlex.join(words)}"), stdin=stdin)
-
-    def hold(self, words: Sequence[str]) -> AbstractContextManager[IO[bytes]]:
-        """See Provider."""
-        return self._head.hold(self.launcher.node(f"exec {shlex.join(words)}"))
-
-    def tunnel(self, port: int) -> AbstractContextManager[int]:
-        """See Provider."""
-        return self._head.tunnel(port)
-
     def down(self, say: Callable[[str], None]) -> None:
-        """See Provider."""
         # The head first, because it would start its workers again.
-        self._on(self._head, self.launcher.node("stop"), _STOP_SECONDS)
+        self.head().run(self._launcher.node("stop"), timeout=_STOP_SECONDS)
         left = [
             one
-            for one in self._each(self.launcher.node("stop now"), _STOP_SECONDS)
+            for one in self._each(self._launcher.node("stop now"), _STOP_SECONDS)
             if one.state != "nothing"
         ]
         if left:
@@ -210,19 +180,20 @@ class SshEngine:
 
     def _each(self, command: str, seconds: float) -> list[Machine]:
         """Run a command on all machines. Returns their states, the head first."""
-        with ThreadPoolExecutor(len(self._remotes)) as threads:
-            return list(
-                threads.map(
-                    lambda remote: self._on(remote, command, seconds), self._remotes.values()
-                )
+        made = self.cluster.python is None
+        return [
+            Machine(
+                address=address,
+                role="head" if address == self.cluster.head else "worker",
+                state=_state(done, made=made),
             )
+            for address, done in zip(self._remotes, self._asked(command, seconds), strict=True)
+        ]
 
-    def _on(self, remote: Remote, command: str, seconds: float) -> Machine:
-        done = remote.run(command, timeout=seconds)
-        role: Any = "head" if remote.address == self.cluster.head else "worker"
-        return Machine(
-            address=remote.address, role=role, state=_state(done, made=self.cluster.python is None)
-        )
+    def _asked(self, command: str, seconds: float) -> list[subprocess.CompletedProcess[bytes]]:
+        with ThreadPoolExecutor(len(self._remotes)) as threads:
+            run = partial(Remote.run, command=command, timeout=seconds)
+            return list(threads.map(run, self._remotes.values()))
 
 
 def _state(done: subprocess.CompletedProcess[bytes], *, made: bool) -> str:

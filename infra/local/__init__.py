@@ -1,4 +1,1 @@
-"""What runs beside experiments on this machine: the S3 server of `regrow up`.
-
-No other room imports it.
-"""
+"""The S3 server of `regrow up`, beside experiments on this machine. No other room imports it."""

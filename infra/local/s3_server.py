@@ -7,7 +7,9 @@ readable by their owner only.
 
 from __future__ import annotations
 
+import datetime as dt
 import fcntl
+import ipaddress
 import json
 import os
 import secrets
@@ -25,7 +27,6 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-from regrow.infra.local import mutual_tls
 from regrow.infra.machine import locks, private_files
 from regrow.infra.machine.supervised import KILLED_SECONDS, Supervised, await_ready, spawn, until
 from regrow.infra.state import service_files
@@ -39,6 +40,9 @@ nothing that was acknowledged.
 """
 BUCKET = "regrow"
 REGION = "us-east-1"
+_PARTS = ("master", "volume", "filer", "admin")
+_YEARS = 10
+"""Validity of a certificate; each start makes a new one."""
 _PORTS = range(10_240, 22_000)
 """Range for the first of ten ports. With its siblings, up to 10,000 higher, all are below the
 kernel's ephemeral ports.
@@ -70,9 +74,7 @@ class S3Server:
         return self.folder / "credentials"
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which a process finds this server. They contain no secret, only
-        the name of the credentials file.
-        """
+        """Return the variables that name this server and the file of its credentials."""
         return {
             "AWS_ENDPOINT_URL_S3": self.endpoint,
             "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
@@ -81,9 +83,7 @@ class S3Server:
 
 
 def home(folder: Path | None = None) -> Path:
-    """Return the folder of a server; None: this user's, below $REGROW_HOME or the XDG data
-    folder.
-    """
+    """Return a server's folder; None: below $REGROW_HOME or the XDG data folder."""
     if folder is not None:
         return folder.expanduser().resolve()
     return service_files.home() / "s3"
@@ -120,10 +120,14 @@ def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tup
             # The child inherits the lock and keeps it until it ends.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             server, child = _spawn(
-                program, folder, lock.fileno(), _free_port(port, _read(folder).get("port")), bucket
+                program,
+                folder,
+                lock.fileno(),
+                _free_port(port, _record(folder).get("port")),
+                bucket,
             )
         try:
-            _await_service(server, lambda: child.poll() is None)
+            _await_service(server, lambda: child.poll() is None, child.pid)
         except BaseException:
             child.kill()
             child.wait()
@@ -140,14 +144,12 @@ def running(folder: Path) -> S3Server | None:
     """
     if not locks.is_held(folder / "server.lock"):
         return None
-    record = _read(folder)
+    record = _record(folder)
     return S3Server(folder=folder, port=record["port"], pid=record["pid"], bucket=record["bucket"])
 
 
 def stop(folder: Path, *, at_once: bool = False) -> bool:
-    """End the server of a folder and wait for its end. Returns False if none runs. `at_once`: by
-    SIGKILL.
-    """
+    """End the server and wait for that; False if none runs. `at_once`: by SIGKILL."""
     server = running(folder)
     if server is None:
         return False
@@ -164,6 +166,10 @@ def stop(folder: Path, *, at_once: bool = False) -> bool:
         raise RegrowError(f"the S3 server of {folder}, process {server.pid}, does not end")
     _children.pop(server.pid, None)
     return True
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    return private_files.read_record(folder / "server.json")
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -192,9 +198,7 @@ def _spawn(
 ) -> tuple[S3Server, subprocess.Popen[bytes]]:
     (folder / "data").mkdir(exist_ok=True)
     _make_credentials(folder)
-    ports = dict(
-        zip(("s3", "master", "volume", "filer", "admin"), range(port, port + 5), strict=True)
-    )
+    ports = dict(zip(("s3", *_PARTS), range(port, port + 5), strict=True))
     options: dict[str, object] = {
         "dir": folder / "data",
         "ip": "127.0.0.1",
@@ -217,7 +221,7 @@ def _spawn(
     child = spawn(
         [program, "mini", *(f"-{name}={value}" for name, value in options.items())],
         folder / "server.log",
-        environment={**_environment(), **mutual_tls.environment(folder)},
+        environment={**_environment(), **mutual_tls(folder)},
         folder=folder / "data",
         inherited=(lock,),
         umask=0o077,
@@ -238,6 +242,72 @@ def _environment() -> dict[str, str]:
     # garbage all the time, as the runtime counts memory that the process never touched: 13 % of a
     # core when idle, instead of 0.4 %.
     return {**mine, "GOMEMLIMIT": "300MiB", "GOGC": "50"}
+
+
+def mutual_tls(folder: Path) -> dict[str, str]:
+    """Create a certificate and its key in `folder`. Returns the variables with which `weed`
+    requires it on every inner port, and refuses clients without it.
+
+    SeaweedFS's parts communicate over the loopback, where every user of the machine can connect.
+    With mutual TLS each of them, server and client alike, shows a certificate signed by an
+    authority that only this server has. One self-signed certificate has all three roles. The
+    variables are settings of its security.toml, and take precedence over such a file. The S3
+    port is not an inner port.
+    """
+    certificate, key = folder / "inner.crt", folder / "inner.key"
+    signed, secret = _pair()
+    private_files.replace(key, secret)
+    private_files.replace(certificate, signed)
+    pair = {"cert": certificate, "key": key}
+    with_authority = {**pair, "ca": certificate}
+    settings: dict[str, object] = {
+        "grpc.ca": certificate,
+        **{
+            f"grpc.{part}.{name}": path
+            for part in (*_PARTS, "s3", "worker", "client")
+            for name, path in pair.items()
+        },
+        **{
+            f"https.{part}.{name}": path
+            for part in (*_PARTS, "client")
+            for name, path in with_authority.items()
+        },
+        "https.client.enabled": "true",
+        # The user's own security.toml may have disabled these checks, or have keys that this
+        # server's parts do not share.
+        "https.client.insecure_skip_verify": "false",
+        "https.filer.disable_tls_verify_client_cert": "false",
+    }
+    return {
+        f"WEED_{name.upper().replace('.', '_')}": str(value) for name, value in settings.items()
+    }
+
+
+def _pair() -> tuple[bytes, bytes]:
+    """Return a certificate for the loopback and its private key, as PEM."""
+    from cryptography import x509  # required by Prefect; takes 0.1 s, only when a server starts
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "regrow s3")])
+    now = dt.datetime.now(dt.UTC)
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=365 * _YEARS))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(Encoding.PEM), key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
 
 
 def _make_credentials(folder: Path) -> None:
@@ -289,17 +359,8 @@ def _taken(first: int) -> int | None:
     return None
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads((folder / "server.json").read_text()))
-    except (OSError, ValueError):
-        return {}
-
-
-def _await_service(server: S3Server, alive: Callable[[], bool]) -> None:
-    """Return once an object was stored and read. A server that answers may need 5 s more for
-    that.
-    """
+def _await_service(server: S3Server, alive: Callable[[], bool], pid: int | None = None) -> None:
+    """Return once an object was stored and read: up to 5 s after the first answer."""
     key, body = f"/{server.bucket}/.probe/{secrets.token_hex(8)}", secrets.token_bytes(64)
     why = "it said nothing"
 
@@ -317,7 +378,7 @@ def _await_service(server: S3Server, alive: Callable[[], bool]) -> None:
             return False
         return (put, got, content) == (200, 200, body)
 
-    if what := await_ready(stores, alive, seconds=BOOT_SECONDS, what="serve"):
+    if what := await_ready(stores, alive, seconds=BOOT_SECONDS, what="serve", pid=pid):
         raise RegrowError(
             f"the S3 server of {server.folder} {what} ({why}); see {server.folder / 'server.log'}"
         )
@@ -326,9 +387,7 @@ def _await_service(server: S3Server, alive: Callable[[], bool]) -> None:
 def request(
     server: S3Server, method: str, path: str, body: bytes = b"", **headers: str
 ) -> tuple[int, bytes]:
-    """Send one signed request with the server's own credentials. Returns status and content. Raises
-    OSError.
-    """
+    """Send a request signed by the server's own key; return status and content. Raises OSError."""
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials

@@ -1,3 +1,1 @@
-"""The log of an experiment in a store: appending, compacting, following, reading. What its events
-mean is in `search/`.
-"""
+"""The log of an experiment in a store: appending, compacting, following, reading."""

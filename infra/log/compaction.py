@@ -15,12 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 
 from regrow.infra.log.segments import PREFIX, Extent, Segment, cover, decode, extents
-from regrow.tasks.ports.store import Exists, Missing, Store
+from regrow.tasks.ports.store import Missing, Store, created
 
 MAX_BYTES = 8 << 20
-"""Bytes from which an object is not merged any further: each is read into memory as a whole,
-several at a time.
-"""
+"""Bytes from which an object is not merged any further: several are read into memory at a time."""
 
 MAX_OBJECTS = 4096
 """Most objects that are merged at a time."""
@@ -31,9 +29,7 @@ READERS = 8
 
 
 class Compaction:
-    """Knows which objects the log has and which are due for merging. One per writer;
-    thread-safe.
-    """
+    """Knows the log's objects, and which are due for merging. One per writer; thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -50,17 +46,13 @@ class Compaction:
             self._known.update(more)
 
     def saw(self, segment: Segment) -> None:
-        """Record that the writer read or wrote a segment, so that a fence need not be read again
-        later.
-        """
+        """Record that the writer saw a segment, so that a fence need not be read again later."""
         if segment.claim or segment.why:
             with self._state:
                 self._fences.add(segment.number)
 
     def run(self, newest: int, fanout: int) -> int:
-        """Merge the objects that are due among the segments before `newest`. Returns how many
-        objects were merged away.
-        """
+        """Merge the objects due among the segments before `newest`. Returns how many they were."""
         if fanout < 2:  # merging needs two objects
             raise ValueError(f"fanout {fanout}: at least 2")
         merged = 0
@@ -138,18 +130,13 @@ class Compaction:
         return len(taken) if len(taken) > 1 else 0
 
     def _publish(self, target: Extent, data: bytes) -> None:
-        try:
+        # Created before a crash, or by a fenced writer: the same bytes, unless it is torn.
+        if not created(self._store, target.key, data):
+            self._store.delete([target.key])
             self._store.create(target.key, data)
-        except Exists:
-            # Created before a crash, or by a fenced writer: the same bytes, unless it is torn.
-            if self._store.read(target.key) != data:
-                self._store.delete([target.key])
-                self._store.create(target.key, data)
 
     def _tidy(self) -> None:
-        """Delete the objects inside a merged object that verifies. A crash, or a claim that came
-        too late, left them.
-        """
+        """Delete the objects inside a merged object that verifies, as left by a late claim."""
         with self._state:
             known = sorted(self._known, key=lambda extent: (extent.first, -extent.last))
         inner: dict[Extent, list[Extent]] = {}

@@ -8,7 +8,10 @@ larger object meanwhile, and when a claim or damage is met.
 
 from __future__ import annotations
 
-from regrow.infra.log.log import ANSWER_BYTES, Cut, Log, Segments, full
+from collections.abc import Iterator
+from itertools import count, takewhile
+
+from regrow.infra.log.log import Cut, Log, Segments, first_of, full
 from regrow.infra.log.segments import PREFIX, Extent, decode, extents
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Missing, Store
@@ -25,9 +28,7 @@ class Vanished(RegrowError):
 
 
 class Follower:
-    """Reads a log from its beginning, then what is appended. Never writes. `after`: the number of
-    the last segment to skip.
-    """
+    """Reads a log from after segment `after`, then what is appended. Never writes."""
 
     def __init__(self, store: Store, after: int = 0) -> None:
         self._store = store
@@ -54,41 +55,38 @@ class Follower:
         """
         if rest or self.more:
             return self._listed()
-        found, doubtful = self._named()
-        self._looks = LIST_EVERY if doubtful or full(found) else 0 if found else self._looks + 1
+        doubts: list[int] = []
+        found = self._taken(self._named(doubts))
+        self._looks = LIST_EVERY if doubts or full(found) else 0 if found else self._looks + 1
         return found if found or not self.more else self._listed()
 
-    def _named(self) -> tuple[Segments, bool]:
-        """Read the next segments by name. Also returns whether only a listing can tell what
-        follows.
-        """
-        found, size = Segments(), 0
-        while size < ANSWER_BYTES:
-            extent = Extent(self._after + 1, self._after + 1)
+    def _taken(self, segments: Iterator[tuple[int, list[bytes]]]) -> Segments:
+        found = first_of(segments)
+        self._after = found[-1][0] if found else self._after
+        return found
+
+    def _named(self, doubts: list[int]) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield the next segments by name, until `doubts` get one that only a listing settles."""
+        for number in count(self._after + 1):
+            extent = Extent(number, number)
             try:
                 segment = decode(self._store.read(extent.key), extent)[0]
             except Missing:
-                return found, False
+                return
             if segment.why or segment.claim:
                 # The writer of the claim may have slept while another writer wrote that number and
                 # merged it away.
-                return found, True
-            self._after = segment.number
-            found.append((segment.number, segment.lines))
-            size += sum(map(len, segment.lines))
-        return found, False
+                doubts.append(number)
+                return
+            yield number, segment.lines
 
     def _listed(self) -> Segments:
         cuts: list[Cut] = []
-        found, size = Segments(), 0
-        for number, lines in Log.read(self._store, self._after, on_cut=cuts.append):
-            if cuts:
-                break
-            found.append((number, lines))
-            self._after = number
-            if (size := size + sum(map(len, lines))) >= ANSWER_BYTES:
-                self._looks = LIST_EVERY  # there is more, in objects that only a listing finds
-                return found
+        segments = Log.read(self._store, self._after, on_cut=cuts.append)
+        found = self._taken(takewhile(lambda _: not cuts, segments))
+        if full(found):
+            self._looks = LIST_EVERY  # there is more, in objects that only a listing finds
+            return found
         if (
             not found
             and self._after

@@ -41,19 +41,15 @@ from regrow.infra.log.segments import (
     seals,
 )
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.ports.store import Exists, Missing, Store
+from regrow.tasks.ports.store import Exists, Missing, Store, created
 
 RELISTS = 10
-"""How often to list again, without progress, when a listing is inconsistent (objects were merged
-while it was made).
-"""
+"""How often to list again, without progress, when objects were merged while a list was made."""
 
 CACHE_BYTES = 8 << 20
 """Bytes of the newest lines that `since` serves without reading the store."""
 ANSWER_BYTES = 4 << 20
-"""Size in bytes at which an answer to a follower of the log is full. The rest comes with the next
-answer.
-"""
+"""Size in bytes at which an answer to a follower is full. The rest comes with the next one."""
 Segments = list[tuple[int, list[bytes]]]
 """(number, lines) of each segment, in order."""
 
@@ -63,10 +59,19 @@ def full(segments: Segments) -> bool:
     return sum(len(line) for _, lines in segments for line in lines) >= ANSWER_BYTES
 
 
+def first_of(segments: Iterable[tuple[int, list[bytes]]]) -> Segments:
+    """Return the first segments, as many as fit one answer."""
+    found, size = Segments(), 0
+    for number, lines in segments:
+        found.append((number, lines))
+        size += sum(map(len, lines))
+        if size >= ANSWER_BYTES:
+            break
+    return found
+
+
 class CorruptLog(RegrowError):
-    """A required part of the log is damaged or missing. Restore the object from a backup, or give
-    up what follows.
-    """
+    """A required part of the log is damaged or missing. Restore it from a backup, or give it up."""
 
     def __init__(self, key: str, why: str, place: str = "") -> None:
         super().__init__(key, why, place)
@@ -79,9 +84,7 @@ class CorruptLog(RegrowError):
 
 
 class Contradiction(CorruptLog):
-    """A line of the log is intact, but its event cannot follow the events before it. `segment` and
-    `line` count from 1.
-    """
+    """A line of the log, counted from 1, is intact, but its event cannot follow those before it."""
 
     def __init__(
         self, key: str, why: str, place: str = "", segment: int = 0, line: int = 0
@@ -98,9 +101,7 @@ class Contradiction(CorruptLog):
 
 
 class Superseded(RegrowError):
-    """Another writer took over the log: this one must stop and never write again. `number` is the
-    segment that was lost to it.
-    """
+    """Another writer took over the log at segment `number`: this one must stop and never write."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -197,9 +198,7 @@ class Log:
         return self._last
 
     def claim(self, lines: Sequence[bytes]) -> int:
-        """Take over the log: write like `append`, and fence off every earlier writer. Must be the
-        first write.
-        """
+        """Take over the log by the first write: like `append`, and fence off earlier writers."""
         with self._writing:
             number, segment = self._create(lines, claim=True)
             known = extents(self._store.list(PREFIX))
@@ -230,9 +229,7 @@ class Log:
             return number
 
     def seal(self) -> None:
-        """Write the seal that proves where this writer's log ends. From then on the log without its
-        last segment counts as damaged.
-        """
+        """Write the seal that proves where the log ends: without its last segment it is damaged."""
         with self._writing:
             self._refuse()
             tail = self._cache[-1]
@@ -240,9 +237,7 @@ class Log:
                 self._store.create(seal_key(tail.number), sealed(tail.number, tail.lines))
 
     def look(self) -> None:
-        """Raise Superseded if another writer has taken over. A writer that writes nothing would not
-        notice otherwise.
-        """
+        """Raise Superseded if another writer has taken over, which only a write shows otherwise."""
         with self._writing:
             self._refuse()
             if self._unsettled is not None:
@@ -272,16 +267,8 @@ class Log:
         yield from ((segment.number, segment.lines) for segment in cached)
 
     def answer(self, number: int) -> Segments:
-        """Return the first segments of `since(number)`, as many as fit one answer. Raises as
-        `since` does.
-        """
-        found, size = Segments(), 0
-        for segment in self.since(number):
-            found.append(segment)
-            size += sum(map(len, segment[1]))
-            if size >= ANSWER_BYTES:
-                break
-        return found
+        """Return the first segments of `since(number)`, as many as fit. Raises as `since` does."""
+        return first_of(self.since(number))
 
     def compact(self, min_segments: int = 64) -> int:
         """Merge small objects once `min_segments` of the same size are adjacent. Cheap when there
@@ -311,24 +298,19 @@ class Log:
         self._unsettled = data
         key = Extent(number, number).key
         try:
-            self._store.create(key, data)
-        except Exists:
-            # It may be our own: a store's client repeats a request whose answer was lost.
-            if not self._holds(key, data):
-                self._superseded = number
-                raise Superseded(number) from None
+            # It may be there and our own: a store's client repeats a request whose answer was lost.
+            own = created(self._store, key, data)
+        except Missing:
+            own = False
+        if not own:
+            self._superseded = number
+            raise Superseded(number)
         return number, Segment(number, list(lines), claim, kept)
 
     def _seen(self, after: int, before: int) -> Iterator[tuple[str, Segment]]:
         for key, segment in _scan(self._store, after, before):
             self._compaction.saw(segment)
             yield key, segment
-
-    def _holds(self, key: str, data: bytes) -> bool:
-        try:
-            return self._store.read(key) == data
-        except Missing:
-            return False
 
     def _commit(self, segment: Segment) -> None:
         self._compaction.saw(segment)
@@ -361,9 +343,7 @@ def _of(store: Store) -> Iterator[None]:
 
 
 def _cut(key: str, segment: Segment) -> Cut:
-    """Return what to cut off a damaged last segment. Raises CorruptLog if more than its tail is
-    damaged.
-    """
+    """Return what to cut off a damaged last segment. Raises CorruptLog if that is not its tail."""
     if not segment.torn:
         raise CorruptLog(key, segment.why)
     return Cut(key=key, kept=len(segment.lines), why=segment.why)

@@ -1,6 +1,4 @@
-"""Reading the log of an experiment: its events, the history folded from them, or only a survey of
-its first and last events.
-"""
+"""Reading the log of an experiment: its events, the history folded from them, or a survey."""
 
 from __future__ import annotations
 
@@ -17,6 +15,8 @@ from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.tasks.ports.store import Store
 
+_EXCLUDED = b'{"event":"excluded"'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
@@ -29,9 +29,15 @@ class Survey:
     told: Opened | None
     """The last `Opened` event whose driver reported its environment."""
     last: AnyEvent | None
-    """The newest event."""
+    """The newest event, but for `Excluded`, after which a closed log is still closed."""
     segment: int
     """Number of the newest segment, 0 for none."""
+
+    @property
+    def snapshot(self) -> str | None:
+        """The key of the last snapshot of the code; None if there is none."""
+        found: str | None = None if self.told is None else self.told.environment.get("snapshot")
+        return found
 
 
 def survey(store: Store) -> Survey:
@@ -47,7 +53,8 @@ def survey(store: Store) -> Survey:
                 if isinstance(event, Opened):
                     opened = event
                     told = event if event.environment else told
-            last = number, place, line
+            if not line.startswith(_EXCLUDED):
+                last = number, place, line
     return Survey(
         created=created if isinstance(created, Created) else None,
         opened=opened,
@@ -58,9 +65,7 @@ def survey(store: Store) -> Survey:
 
 
 def read_events(store: Store) -> list[AnyEvent]:
-    """Return all events of a log, oldest first, in memory; empty if there are none. Raises
-    CorruptLog.
-    """
+    """Return all events of a log, oldest first, in memory. Raises CorruptLog."""
     return list(stream_events(store))
 
 
@@ -71,9 +76,7 @@ def stream_events(store: Store) -> Iterator[AnyEvent]:
 
 
 def placed_events(store: Store) -> Iterator[tuple[int, int, AnyEvent]]:
-    """Yield (segment, line, event) of all events, oldest first; lines count from 1. Raises
-    CorruptLog.
-    """
+    """Yield (segment, line, event) of all events, oldest first, from 1. Raises CorruptLog."""
     for number, lines in Log.read(store):
         for place, line in enumerate(lines, start=1):
             yield number, place, _decoded(store, number, place, line)
@@ -143,9 +146,7 @@ def replayed(
     *,
     on_damage: Callable[[CorruptLog], None] | None = None,
 ) -> Rows:
-    """Return the history folded from the log, with access to its rows. Arguments as for
-    `replay`.
-    """
+    """Return the history folded from the log, with access to its rows. Arguments: see `replay`."""
     history = History(called)
     damage = read(store, history.apply, history, on_damage)
     rows = Rows.logged(history, store, damage)

@@ -48,9 +48,7 @@ class Rows:
         return cls(history, lambda: reports(store, damage=damage))
 
     def __iter__(self) -> Iterator[tuple[TrialRecord, int, Sequence[Row]]]:
-        """Yield (trial, attempt, rows) of each report, in the order of the log: the steps of a
-        trial ascend, trials alternate.
-        """
+        """Yield (trial, attempt, rows) of each report, as logged: the steps of a trial ascend."""
         trials = self.history.trials
         for event in self._reports():
             if 0 <= event.trial < len(trials):
@@ -66,9 +64,7 @@ class Rows:
                     yield attempt, row
 
     def names(self) -> list[str]:
-        """Return the names of all metrics: those of the specification first, even if never
-        reported, then the others, sorted.
-        """
+        """Return the names of all metrics: the specification's, then the others, sorted."""
         seen: dict[str, None] = {}
         for _, _, rows in self:
             _see(seen, rows)
@@ -76,9 +72,7 @@ class Rows:
 
     @contextmanager
     def sorted(self, number: int | None = None) -> Iterator[Sorted]:
-        """Provide the rows sorted by trial and step within the block, of all trials or of trial
-        `number`.
-        """
+        """Provide the rows sorted by trial and step, of all trials or one, within the block."""
         seen: dict[str, None] = {}
         with tempfile.SpooledTemporaryFile(max_size=SPILL_BYTES) as spill:
             places: dict[int, array[int]] = {}
@@ -106,9 +100,7 @@ class Rows:
 
 
 class Sorted:
-    """Rows by trial and step, as made by `Rows.sorted`. `names`: the names of their metrics, in the
-    order of `Rows.names`.
-    """
+    """Rows by trial and step, as made by `Rows.sorted`. `names`: of metrics, as `Rows.names`."""
 
     def __init__(self, names: list[str], spill: IO[bytes], places: dict[int, array[int]]) -> None:
         self.names = names

@@ -45,17 +45,13 @@ class Extent(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """One segment as it was read. `lines`: those before the first damaged one, without line
-    ends.
-    """
+    """One segment as it was read. `lines`: those before the first damaged one, without ends."""
 
     number: int
     lines: list[bytes]
     claim: bool = False
     kept: int | None = None
-    """How many lines of the segment before it count; None: all. Set by a claim that cut off a torn
-    segment.
-    """
+    """How many lines of the segment before it count; None: all. Set by the claim after a tear."""
     why: str = ""
     """What is wrong with the segment; empty if all of it verified."""
     torn: bool = False
@@ -181,9 +177,7 @@ def seals(keys: Iterable[str]) -> list[int]:
 
 
 def last_of(keys: Iterable[str]) -> int:
-    """Return the last segment that must exist according to a listing, 0 for none. Counts a segment
-    of which only the seal is left.
-    """
+    """Return the last segment that must exist, also if only its seal does, 0 for none."""
     known = list(keys)
     return max([0, *(extent.last for extent in extents(known)), *seals(known)])
 

@@ -1,3 +1,1 @@
-"""The machine that this process runs on: its processes, its capacity, its sqlite files. Nothing of
-regrow's state, and no service.
-"""
+"""The machine here: processes, capacity, sqlite files; nothing of regrow's state, no service."""

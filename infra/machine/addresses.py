@@ -16,9 +16,7 @@ from regrow.tasks.errors import UserError
 
 ANY = ("0.0.0.0", "::")  # noqa: S104 - what a user may choose
 HOSTS = "REGROW_PAGE_HOSTS"
-"""Variable with further names under which the servers of a station are requested, as through a
-proxy.
-"""
+"""Variable with further names of a station's servers, as through a proxy."""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Names under which the loopback is requested."""
 _LOOPBACK = "127.0.0.1"
@@ -88,9 +86,7 @@ def stop_listening(sockets: Sequence[socket.socket], seconds: float = 2.0) -> No
 
 
 def names(host: str) -> list[str]:
-    """Return the names and addresses under which other machines reach services at `host`, the
-    preferred one first.
-    """
+    """Return the names under which other machines reach `host`, the preferred one first."""
     if host not in ANY:
         return [_bracketed(host)]
     found = [socket.gethostname(), socket.getfqdn()]
@@ -105,9 +101,7 @@ def names(host: str) -> list[str]:
 
 
 def known_as(host: str | None) -> list[str]:
-    """Return the names under which servers at `host` (None: the loopback only) are requested,
-    beyond those of the loopback.
-    """
+    """Return the names under which `host` is requested; None: the loopback only."""
     return [*(names(host) if host is not None else ()), *also_named()]
 
 

@@ -13,9 +13,7 @@ from regrow.tasks.process import own_code
 from regrow.tasks.process.variables import put_back
 
 _OWN = ("PREFECT_", "RAY_", "REGROW_STATION")
-"""Prefixes of variables that are never taken over: the process has already found its servers with
-its own.
-"""
+"""Never taken over: the process has found its servers with its own."""
 _SHELL = {"_", "OLDPWD", "PWD", "SHLVL"}
 
 
@@ -51,9 +49,7 @@ class CallerContext:
                 os.chdir(self.folder)
 
     def inherited(self) -> dict[str, str]:
-        """Return the variables as the environment of a process to be started. It cannot remove
-        variables.
-        """
+        """Return the variables for a process to be started, which cannot remove any."""
         there = {name: value for name, value in self.variables.items() if value is not None}
         return there if self.folder is None else {**there, own_code.WORK: self.folder}
 

@@ -61,9 +61,7 @@ def memory(environment: Mapping[str, str] = os.environ, root: Path = cgroup.ROOT
 def resources(
     environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")
 ) -> dict[str, float] | None:
-    """Return what a Ray cluster on this machine would have at most, under Ray's names; None if that
-    cannot be determined.
-    """
+    """Return the most that Ray would find here, under its names; None if that is unknown."""
     if sys.platform != "linux" or "RAY_OVERRIDE_RESOURCES" in environment:
         return None
     gpu = any(next(devices.glob(pattern), None) is not None for pattern in _GPUS)
@@ -121,9 +119,7 @@ def _batch_cpus(environment: Mapping[str, str]) -> Iterator[int]:
 
 
 def _batch_memory(environment: Mapping[str, str]) -> Iterator[int]:
-    """Yield Slurm's limit for this node in bytes. Slurm says 0 if a job may have all of the
-    memory.
-    """
+    """Yield Slurm's limit for this node in bytes; 0 in its variable means no limit."""
     if node := _number(environment, "SLURM_MEM_PER_NODE"):
         yield node * _MEGABYTE
     elif (each := _number(environment, "SLURM_MEM_PER_CPU")) and (
@@ -139,18 +135,12 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def words(node: Mapping[str, float]) -> str:
-    """Return a node's resources for people: 'cpu 8, gpu 0, memory 16 GB'. Ray's internal resources
-    are left out.
-    """
+    """Return a node's resources for people: 'cpu 8, gpu 0, memory 16 GB'."""
     told = {"cpu": f"{node.get('CPU', 0.0):g}", "gpu": f"{node.get('GPU', 0.0):g}"}
     if "memory" in node:
         told["memory"] = size(int(node["memory"]))
-    other = {
-        n: f"{amount:g}"
-        for n, amount in node.items()
-        if n not in ("CPU", "GPU", "memory", "object_store_memory")
-    }
-    told |= {
-        n: amount for n, amount in other.items() if not n.startswith(("node:", "accelerator_type:"))
-    }
+    left_out = ("node:", "accelerator_type:", "object_store_memory")
+    for name, amount in node.items():
+        if name not in ("CPU", "GPU", "memory") and not name.startswith(left_out):
+            told[name] = f"{amount:g}"
     return ", ".join(f"{name} {amount}" for name, amount in told.items())

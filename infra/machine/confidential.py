@@ -14,88 +14,30 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 INCLUDE = "REGROW_INCLUDE"
-"""Variable with patterns, separated as in PATH, of files that are sent nevertheless. `--include`
-sets it.
-"""
-FOLDERS = {
-    ".aws": "credentials of AWS",
-    ".azure": "tokens of az",
-    ".docker": "passwords of registries",
-    ".gcloud": "tokens of gcloud",
-    ".gnupg": "private keys",
-    ".kube": "credentials of clusters",
-    ".oci": "keys of Oracle's cloud",
-    ".ssh": "private keys",
-    ".huggingface": "a token",
-}
-"""Confidential folders by name, with the reason."""
-FILES = {
-    ".env": "variables with secrets among them",
-    ".env.*": "the same",
-    "*.env": "the same",
-    ".envrc": "the same",
-    ".netrc": "passwords",
-    "_netrc": "passwords",
-    ".git-credentials": "passwords",
-    ".pgpass": "passwords",
-    ".my.cnf": "passwords",
-    ".dockercfg": "passwords",
-    ".dockerconfigjson": "passwords",
-    ".htpasswd": "passwords",
-    ".vault_pass*": "a password",
-    ".pypirc": "a token",
-    ".npmrc": "a token",
-    ".yarnrc.yml": "a token",
-    ".vault-token": "a token",
-    ".boto": "keys of a cloud",
-    ".s3cfg": "keys of a cloud",
-    "rclone.conf": "keys of a cloud",
-    "credentials": "keys of a cloud",
-    "credentials.json": "keys of a cloud",
-    "credentials.csv": "keys of a cloud",
-    "service[-_]account*.json": "keys of a cloud",
-    "application_default_credentials.json": "keys of a cloud",
-    "client_secret*.json": "a secret of OAuth",
-    "token.json": "a token of OAuth",
-    "token.pickle": "a token of OAuth",
-    "kaggle.json": "a key of Kaggle",
-    "kubeconfig": "credentials of clusters",
-    "kubeconfig.*": "the same",
-    "*.kubeconfig": "the same",
-    "secrets.toml": "secrets",
-    "secrets.yaml": "secrets",
-    "secrets.yml": "secrets",
-    "secrets.json": "secrets",
-    "*.tfstate": "secrets of Terraform",
-    "*.tfstate.backup": "the same",
-    "*.tfvars": "the same",
-    "id_rsa": "a private key",
-    "id_dsa": "a private key",
-    "id_ecdsa*": "a private key",
-    "id_ed25519*": "a private key",
-    "*.pem": "a private key, or a certificate",
-    "*.key": "a private key",
-    "*.ppk": "a private key",
-    "*.p12": "a private key",
-    "*.pfx": "a private key",
-    "*.jks": "private keys",
-    "*.keystore": "private keys",
-    "*.kdbx": "passwords",
-}
-"""Confidential files by patterns of their lower-case names, with the reason."""
-HARMLESS = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
-NEVER = frozenset(
-    {
-        ".git",
-        ".venv",
-        ".regrow",
-        "__pycache__",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".pytest_cache",
-        ".ipynb_checkpoints",
-    }
+"""Variable with patterns, as in PATH, of files to send anyway. `--include` sets it."""
+FOLDERS = frozenset(
+    (".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".huggingface", ".kube", ".oci", ".ssh")
 )
+"""Names of folders with credentials, tokens or private keys."""
+_FILES_BY_REASON = {
+    "variables with secrets among them": ".env .env.* *.env .envrc",
+    "passwords": ".netrc _netrc .git-credentials .pgpass .my.cnf .dockercfg .dockerconfigjson"
+    " .htpasswd .vault_pass* *.kdbx",
+    "tokens": ".pypirc .npmrc .yarnrc.yml .vault-token client_secret*.json token.json token.pickle",
+    "keys of a cloud": ".boto .s3cfg rclone.conf credentials credentials.json credentials.csv"
+    " service[-_]account*.json application_default_credentials.json kaggle.json",
+    "credentials of clusters": "kubeconfig kubeconfig.* *.kubeconfig",
+    "secrets": "secrets.toml secrets.yaml secrets.yml secrets.json",
+    "secrets of Terraform": "*.tfstate *.tfstate.backup *.tfvars",
+    "private keys": "id_rsa id_dsa id_ecdsa* id_ed25519* *.pem *.key *.ppk *.p12 *.pfx *.jks"
+    " *.keystore",
+}
+FILES = [pattern for patterns in _FILES_BY_REASON.values() for pattern in patterns.split()]
+"""Patterns of the lower-case names of confidential files."""
+HARMLESS = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
+NEVER = {".git", ".venv", ".regrow", "__pycache__", ".ipynb_checkpoints"} | {
+    f".{tool}_cache" for tool in ("mypy", "ruff", "pytest")
+}
 """Folders that are never sent, as each machine makes its own."""
 _LOOKED_BYTES = 32_768
 """Files with more bytes are not searched for keys: a key is shorter."""
@@ -110,9 +52,7 @@ def included() -> list[str]:
 
 
 def confidential(folder: Path) -> list[str]:
-    """Return what is not to be sent of a folder: paths relative to it; those of folders end with
-    `/`.
-    """
+    """Return what not to send of a folder: relative paths; those of folders end with `/`."""
     wanted = included()
 
     def asked_for(path: Path) -> bool:
@@ -148,7 +88,7 @@ def _found(folder: Path) -> Iterator[Path]:
         private = {
             name
             for name in folders
-            if {name.lower(), _target(Path(here, name)).name.lower()} & FOLDERS.keys()
+            if {name.lower(), _target(Path(here, name)).name.lower()} & FOLDERS
         }
         yield from (Path(here, name) for name in private)
         folders[:] = sorted({*folders} - private - NEVER)

@@ -19,17 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from regrow.infra.machine.processes import all_processes, marked, stat
 from regrow.tasks.process import background
 
 GRACE_SECONDS = 1.0
 """How long processes may take to exit after SIGTERM, before they are killed."""
 MOST_SECONDS = 10.0
-"""How long to keep killing. A process in an uninterruptible call, or a program that restarts
-others, would never end.
-"""
+"""Seconds to keep killing what restarts, or cannot be interrupted."""
 _PR_SET_CHILD_SUBREAPER = 36
 _TRACKER = b"resource_tracker import main"
 """Part of the command of Python's (and loky's) cleaner of shared memory. It exits with the last
@@ -41,17 +40,14 @@ _POOLS = 15
 _LOG = logging.getLogger("regrow.trial")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Process:
+class _Process(NamedTuple):
     parent: int
     dead: bool
     """Whether it is a zombie."""
 
 
 def adopt() -> None:
-    """Make orphaned descendants of this process its own children from now on. Linux only; no effect
-    elsewhere.
-    """
+    """Become the parent of orphaned descendants from now on. Linux only."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -80,21 +76,16 @@ def descendants(top: int) -> list[int]:
 
 
 def _orphans(raylet: int) -> list[int]:
-    marks = {f"RAY_RAYLET_PID={raylet}".encode(), b"REGROW_TRIAL=1"}
-    processes, found = _processes(), []
-    for process, one in processes.items():
-        above = _above(process, processes)
-        if one.dead or above is None or raylet in above:
-            continue
-        with suppress(OSError):  # gone, or another user's
-            # Root could read those of other users, too.
-            if os.stat(f"/proc/{process}").st_uid != os.getuid():
-                continue
-            if marks <= set(
-                Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-            ) and _TRACKER not in _command(process):
-                found.append(process)
-    return found
+    processes = _processes()
+    apart = (
+        process
+        for process, one in processes.items()
+        if not one.dead
+        and (above := _above(process, processes)) is not None
+        and raylet not in above
+    )
+    found = marked(f"RAY_RAYLET_PID={raylet}", "REGROW_TRIAL=1", among=apart)
+    return [process for process in found if _TRACKER not in _command(process)]
 
 
 def _end(find: Callable[[], list[int]]) -> None:
@@ -118,9 +109,7 @@ def _end(find: Callable[[], list[int]]) -> None:
 
 
 def _end_pools() -> None:
-    """End multiprocessing pools in the way a process's exit does. First, because pools restart
-    workers that end.
-    """
+    """End multiprocessing's pools as an exit does, first: they restart workers that end."""
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         # In a thread, because it waits for the pools' threads: a pool whose worker died with a lock
         # would wait forever.
@@ -171,22 +160,15 @@ def _has_children() -> bool:
 def _processes() -> dict[int, _Process]:
     """Return all processes by process id; empty where /proc does not exist."""
     found = {}
-    with suppress(FileNotFoundError):
-        for name in os.listdir("/proc"):
-            if name.isdigit():
-                with suppress(OSError):  # the process is gone
-                    # The name, in parentheses, may contain any characters.
-                    state, parent = (
-                        Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[:2]
-                    )
-                    found[int(name)] = _Process(parent=int(parent), dead=state in b"ZX")
+    for process in all_processes():
+        with suppress(OSError):  # the process is gone
+            state, parent, *_ = stat(process)
+            found[process] = _Process(int(parent), state in "ZX")
     return found
 
 
 def _below(top: int, processes: Mapping[int, _Process]) -> list[int]:
-    """Return the living descendants of a process, except resource trackers, which exit without
-    help.
-    """
+    """Return the living descendants but for resource trackers, which exit by themselves."""
     found, looked = list[int](), {top}
     while looked:
         looked = {process for process, one in processes.items() if one.parent in looked}

@@ -1,5 +1,4 @@
-"""Access control for our servers: a layer around the application that sees each request and each
-WebSocket first.
+"""Access control for our servers: a layer that sees each request and each WebSocket first.
 
 It refuses: a Host that is not ours, with which a foreign page could read through its own host name
 (DNS rebinding); an Origin other than the server's own, which a browser sends for requests by a
@@ -22,7 +21,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import cookie_parser
@@ -33,9 +31,7 @@ from regrow.infra.machine import login
 from regrow.infra.machine.addresses import LOCAL_NAMES, name_in
 
 SAFE = frozenset({"GET", "HEAD"})
-"""Methods that change nothing. OPTIONS, with which a foreign page asks for permission, is not
-answered.
-"""
+"""Methods that change nothing. OPTIONS, a preflight request, is not answered."""
 HEADERS: Mapping[str, str] = {
     "X-Frame-Options": "SAMEORIGIN",
     "X-Content-Type-Options": "nosniff",
@@ -45,9 +41,7 @@ HEADERS: Mapping[str, str] = {
 }
 """Headers of each answer that does not set them itself."""
 JSON = ("application/json",)
-"""Content types that a foreign page cannot send without a preflight request, unlike forms and plain
-text.
-"""
+"""Content types that a foreign page cannot send without a preflight request."""
 _CHALLENGE = {"WWW-Authenticate": 'Bearer, Basic realm="the token, as the password"'}
 _POLICY = 1008
 """WebSocket close code for a violation of the server's policy."""
@@ -76,25 +70,29 @@ _OUT = (
 )
 
 
-class Entry(Protocol):
+class Entry:
     """Decides which clients are let in."""
 
     def admits(self, headers: Headers) -> bool:
         """Return whether the headers of a request contain the credentials."""
+        raise NotImplementedError
 
     def refused(self) -> Response:
         """Return the answer to a request without credentials."""
+        raise NotImplementedError
 
     def exchange(self, token: str, *, admitted: bool) -> Response | None:
         """Return the answer to a link with a token; None if the server has no such links.
         `admitted`: the request has credentials already.
         """
+        return None
 
     def says(self, text: str) -> bool:
         """Return whether the first message of a WebSocket contains the credentials."""
+        return False
 
 
-class Account:
+class Account(Entry):
     """The user of a server with a password, by HTTP Basic. A browser may come with a link instead,
     and then gets a cookie.
     """
@@ -119,14 +117,8 @@ class Account:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if hmac.compare_digest(_decoded(given), self._expected) and kind.lower() == "basic":
             return True
-        return (
-            login.expiry(
-                cookie_parser(headers.get("cookie", "")).get(self._cookie, ""),
-                self._key,
-                login.SESSION,
-            )
-            is not None
-        )
+        cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
+        return login.expiry(cookie, self._key, login.SESSION) is not None
 
     def refused(self) -> Response:
         """See Entry."""
@@ -149,12 +141,9 @@ class Account:
         )
         if good:
             session = login.sign(self._key, login.SESSION, login.SESSION_SECONDS)
+            seconds = int(login.SESSION_SECONDS)
             answer.set_cookie(
-                self._cookie,
-                session,
-                max_age=int(login.SESSION_SECONDS),
-                httponly=True,
-                samesite="strict",
+                self._cookie, session, max_age=seconds, httponly=True, samesite="strict"
             )
         return answer
 
@@ -170,9 +159,7 @@ class Account:
         return True
 
     def says(self, text: str) -> bool:
-        """See Entry. Accepts the first message of Prefect's clients, `{"type": "auth", "token":
-        "USER:PASSWORD"}`.
-        """
+        """Accept Prefect's first message, `{"type": "auth", "token": "USER:PASSWORD"}`."""
         try:
             told = json.loads(text) if len(text) < _WORD else {}
             return told["type"] == "auth" and hmac.compare_digest(
@@ -182,10 +169,8 @@ class Account:
             return False
 
 
-class Token:
-    """A token, sent as `Authorization: Bearer`. A browser asks for it as the password of a user
-    with any name.
-    """
+class Token(Entry):
+    """A token, sent as Bearer; a browser asks for it as a password of any user."""
 
     def __init__(self, secret: bytes) -> None:
         """Store the digest. `secret`: `digest` of the token."""
@@ -204,14 +189,6 @@ class Token:
     def refused(self) -> Response:
         """See Entry."""
         return _detail("Authorization: Bearer TOKEN is missing or wrong", 401, _CHALLENGE)
-
-    def exchange(self, token: str, *, admitted: bool) -> Response | None:
-        """See Entry."""
-        return None
-
-    def says(self, text: str) -> bool:
-        """See Entry."""
-        return False
 
 
 def digest(token: str) -> bytes:
@@ -287,9 +264,7 @@ class Guard:
     # ---- requests
 
     def _foreign(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return the answer to a request under a foreign name or from a foreign page, None if it is
-        neither.
-        """
+        """Return the answer to a request under a foreign name or from a foreign page, or None."""
         if not self._named(headers):
             return PlainTextResponse("This is not served under that name.\n", 421)
         fetched = headers.get("sec-fetch-site", "") in ("cross-site", "same-site")
@@ -311,25 +286,20 @@ class Guard:
             path in self._rules.open and scope["method"] in SAFE
         ):
             return None
-        token = (
-            QueryParams(scope["query_string"]).get(login.QUERY)
-            if scope["method"] == "GET"
-            else None
-        )
         known = self._entry.admits(headers)
-        if (
-            token is not None
-            and (answer := self._entry.exchange(token, admitted=known)) is not None
-        ):
-            return answer
+        token = QueryParams(scope["query_string"]).get(login.QUERY)
+        if scope["method"] == "GET" and token is not None:
+            answer = self._entry.exchange(token, admitted=known)
+            if answer is not None:
+                return answer
         if not known:
             return self._entry.refused()
         if self._rules.closed(path):
             return _detail("there is nothing here: this server keeps it closed", 404)
-        kinds = (
-            None if scope["method"] in SAFE or not _has_body(headers) else self._rules.bodies(path)
-        )
-        if kinds is not None and _kind(headers) not in kinds:
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        bare = scope["method"] in SAFE or not _has_body(headers)
+        kinds = None if bare else self._rules.bodies(path)
+        if kinds is not None and kind not in kinds:
             return _detail(f"the Content-Type has to be {' or '.join(kinds)}", 415)
         return None
 
@@ -356,20 +326,16 @@ class Guard:
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        if (
-            not self._named(headers)
-            or not self._same_origin(headers)
-            or self._rules.closed(scope["path"])
-        ):
-            await send({"type": "websocket.close", "code": _POLICY})
-        elif self._entry.admits(headers):
-            await self._app(scope, receive, send)
-        elif "prefect" in {
-            one.strip() for one in headers.get("sec-websocket-protocol", "").split(",")
-        }:
-            await self._after_first_word(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": _POLICY})
+        protocols = headers.get("sec-websocket-protocol", "").split(",")
+        ours = self._named(headers) and self._same_origin(headers)
+        if ours and not self._rules.closed(scope["path"]):
+            if self._entry.admits(headers):
+                await self._app(scope, receive, send)
+                return
+            if "prefect" in map(str.strip, protocols):
+                await self._after_first_word(scope, receive, send)
+                return
+        await send({"type": "websocket.close", "code": _POLICY})
 
     async def _after_first_word(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a connection once its first message had the password. The application, which
@@ -379,14 +345,9 @@ class Guard:
         await send({"type": "websocket.accept", "subprotocol": "prefect"})
         first = await self._first_word(receive)
         if first is None or not self._entry.says(first.get("text") or ""):
+            why = "the password is missing or wrong"
             with suppress(Exception):  # the client may be gone
-                await send(
-                    {
-                        "type": "websocket.close",
-                        "code": _POLICY,
-                        "reason": "the password is missing or wrong",
-                    }
-                )
+                await send({"type": "websocket.close", "code": _POLICY, "reason": why})
             return
         before = [first, begun]
 
@@ -400,9 +361,7 @@ class Guard:
         await self._app(scope, received, sent)
 
     async def _first_word(self, receive: Receive) -> Message | None:
-        """Return the first message, None if it does not arrive in time. If too many are awaited,
-        the oldest times out at once.
-        """
+        """Return the first message, None if it is late. Of too many, the oldest is late at once."""
         waiting = asyncio.timeout(_WORD_SECONDS)
         try:
             async with waiting:
@@ -420,10 +379,6 @@ class Guard:
 
 def _has_body(headers: Headers) -> bool:
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
-
-
-def _kind(headers: Headers) -> str:
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _decoded(given: str) -> bytes:

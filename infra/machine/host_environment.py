@@ -1,5 +1,4 @@
-"""Properties of ordinary machines that keep our processes from working together: a proxy, a long
-TMPDIR, few open files.
+"""What of ordinary machines keeps our processes apart: a proxy, a long TMPDIR, few open files.
 
 Only settings for our own processes are made here; the user's settings for others stay unchanged.
 """
@@ -66,21 +65,18 @@ def ray_folder(environment: Mapping[str, str]) -> Path:
         if given is not None and len(os.fsencode(given)) <= room and _alone(given):
             return Path(given) / "ray"
         if given is not None:
-            hint = (
-                f"name one of at most {most} bytes, or of {room} that only you may enter (chmod"
-                " 700)"
-            )
             raise UserError(
-                f"RAY_TMPDIR is {given!r}: Ray's sockets need a folder with a short name; {hint}"
+                f"RAY_TMPDIR is {given!r}: Ray's sockets need a folder with a short name; name one"
+                f" of at most {most} bytes, or of {room} that only you may enter (chmod 700)"
             )
         base = "/tmp"  # noqa: S108 - the folder made there is private to this user
     try:
         return temporary.process_temp_dir(base) / "ray"
     except OSError as error:
-        why = (
-            f"Ray needs a folder for its sockets, and {base} has no place for it ({error.strerror})"
-        )
-        raise UserError(f"{why}; name one of at most {most} bytes in TMPDIR") from error
+        raise UserError(
+            f"Ray needs a folder for its sockets, and {base} has no place for it"
+            f" ({error.strerror}); name one of at most {most} bytes in TMPDIR"
+        ) from error
 
 
 def _alone(folder: str) -> bool:
@@ -109,9 +105,7 @@ def a_home(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def raise_file_limit() -> None:
-    """Let this process and its children open as many files as the system allows: macOS starts with
-    256.
-    """
+    """Allow as many open files as the system does: macOS starts with 256."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

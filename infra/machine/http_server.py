@@ -1,5 +1,4 @@
-"""An HTTP server whose connections all end: slow, silent and half-open ones by timeouts, idle ones
-when it drains.
+"""An HTTP server whose connections all end: by timeouts, and idle ones when it drains.
 
 What uvicorn does not limit: it waits forever for the rest of a request, and for a client that does
 not read its answer. And when it shuts down, it closes idle connections at once, so that a request
@@ -21,9 +20,7 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 READ_BYTES = 8 * 1024
-"""Bytes read from a connection at a time: a body in chunks of one byte each then delays other
-connections by 20 ms, not by 0.5 s.
-"""
+"""Bytes read at a time: tiny chunks then delay others by 20 ms, not 0.5 s."""
 LOOK_SECONDS = 0.5
 """Seconds between two checks of all connections."""
 SECONDS = {"headers": 15.0, "body": 60.0, "answer": 60.0, "idle": 65.0, "rest": 5.0}
@@ -32,13 +29,9 @@ body is, until its answer is read by the client, until the next request comes, a
 a body that was answered already is read.
 """
 DRAINING_SECONDS = 2.0
-"""Seconds for the next request on a connection once the server drains. It is answered with
-`Connection: close`.
-"""
+"""Seconds for the next, last, request on a connection once the server drains."""
 SPARE_FILES = 320
-"""Open files, of those allowed to the process, that connections leave for the next connections and
-for everything else.
-"""
+"""Open files of this process that connections leave for everything else."""
 MOST_CONNECTIONS = 4096
 
 
@@ -145,9 +138,7 @@ class Connection(H11Protocol, BufferedProtocol):
 
 
 class TransferConnection(Connection):
-    """A connection to a server that transfers files, only for clients with its password: transfers
-    may take long.
-    """
+    """A connection for clients with a password, whose transfers of files may take long."""
 
     unlimited = frozenset({"body", "answer"})
 
@@ -176,22 +167,10 @@ class Server(uvicorn.Server):
         """
         # log_level: its warnings concern requests of arbitrary clients, and would fill a disk or a
         # terminal.
-        fixed = {
-            "http": connection,
-            "log_level": "error",
-            "access_log": False,
-            "server_header": False,
-            "proxy_headers": False,
-        }
-        options: dict[str, Any] = {
-            "ws": "none",
-            "lifespan": "off",
-            "backlog": _backlog(),
-            **given,
-            **fixed,
-        }
-        config = uvicorn.Config(app, **options, timeout_graceful_shutdown=grace)
-        super().__init__(config)
+        given = {"ws": "none", "lifespan": "off", "backlog": _backlog(), **given}
+        given |= {"http": connection, "log_level": "error", "access_log": False}
+        given |= {"server_header": False, "proxy_headers": False}
+        super().__init__(uvicorn.Config(app, **given, timeout_graceful_shutdown=grace))
         self._drains = drains
         self._looking: asyncio.Task[None] | None = None
 

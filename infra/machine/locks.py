@@ -61,9 +61,7 @@ def take(path: Path, *, shared: bool = False, wait: float = 0.0) -> IO[str] | No
 
 
 def is_held(path: Path) -> bool:
-    """Return whether another process has locked the file exclusively. False if this user has no
-    such file, or it cannot be opened.
-    """
+    """Return whether another process has locked this user's file exclusively."""
     try:
         with open(path, opener=private_files.opener) as file:
             return os.fstat(file.fileno()).st_uid == os.getuid() and not _locked(file, shared=True)

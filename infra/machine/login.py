@@ -1,5 +1,4 @@
-"""Links that log a browser in once, and the sessions that they open. Both are signed, so no list of
-either is needed.
+"""Links that log a browser in once, and its sessions: both are signed, so no list is needed.
 
 A link has its token in the query parameter `login`. The guard (`guard.py`) of the server that it is
 made for accepts it once. The key is in the passwords file, so only users who may read that file can
@@ -38,9 +37,7 @@ def sign(key: str, purpose: str, seconds: float) -> str:
 
 
 def expiry(token: str, key: str, purpose: str) -> float | None:
-    """Return until when a token for `purpose` is valid, in seconds since the epoch; None if it is
-    invalid or expired.
-    """
+    """Return until when (seconds since 1970) a token is valid for `purpose`, else None."""
     told, _, signature = token.rpartition(".")
     if not hmac.compare_digest(
         signature.encode("utf-8", "surrogatepass"), _signature(key, purpose, told).encode()

@@ -1,5 +1,4 @@
-"""Giving a finished file a free name in one atomic step: even if processes are killed, a file with
-that name is complete.
+"""Giving a finished file a free name in one atomic step: a file with that name is complete.
 
 Standard library only: the embedded Prefect server's process imports it before anything else.
 """
@@ -10,6 +9,7 @@ import ctypes
 import errno
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 UNSUPPORTED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -40,6 +40,18 @@ def publish(whole: Path, name: Path) -> None:
         if error.errno not in _NO_LINK:
             raise
         _rename_new(whole, name)
+
+
+def publish_or_move(whole: Path, name: Path) -> None:
+    """Publish the file `whole` under `name`, unless that is taken. On file systems without such a
+    step it is renamed if the name is free, which another process may take at that moment.
+    """
+    with suppress(FileExistsError):
+        try:
+            publish(whole, name)
+        except NoSuchStep:
+            if not name.exists():
+                whole.replace(name)
 
 
 def _rename_new(old: Path, new: Path) -> None:

@@ -1,17 +1,17 @@
-"""Files and folders that only their owner may read. Files are complete on disk or absent, whenever
-the machine fails.
-"""
+"""Files and folders for their owner only; a file is complete on disk or absent, at any crash."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from regrow.infra.machine.naming import NoSuchStep, publish
+from regrow.infra.machine.naming import publish_or_move
 
 PARTIAL = ".partial"
 """Suffix of files that are being written. A remaining one is of a writer that was killed."""
@@ -44,12 +44,16 @@ def replace(path: Path, data: str | bytes) -> None:
 
 def create(path: Path, data: str | bytes) -> None:
     """Write the file unless it exists. Of several writers at a time the first one wins."""
-    with _written(path, data) as whole, suppress(FileExistsError):
-        try:
-            publish(whole, path)
-        except NoSuchStep:
-            if not path.exists():
-                whole.replace(path)
+    with _written(path, data) as whole:
+        publish_or_move(whole, path)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; empty if there is none that can be read."""
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return {}
 
 
 @contextmanager

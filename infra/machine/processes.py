@@ -46,9 +46,7 @@ class Guard:
             )
 
     def include(self, processes: Iterable[int]) -> None:
-        """Also kill these processes. A process that sets its title overwrites its environment, and
-        may lose the mark.
-        """
+        """Also kill these: a process that sets its title overwrites its environment."""
         others = [
             (process, began) for process in processes if (began := _began(process)) is not None
         ]
@@ -87,30 +85,46 @@ class Guard:
             self._guard = None
 
 
-def marked(mark: str) -> list[int]:
-    """Return the processes of this user that were started with `mark` (NAME=value) in their
-    environment.
+def marked(*marks: str, among: Iterable[int] | None = None) -> list[int]:
+    """Return the processes of this user that were started with all `marks` (NAME=value) in their
+    environment. `among`: the processes to look at; None: all.
     """
-    wanted = os.fsencode(mark)
+    wanted = set(map(os.fsencode, marks))
     found = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and int(process.name) != os.getpid():
-            try:
-                # Root could read those of other users, too.
-                if process.stat().st_uid == os.getuid() and wanted in (
-                    process / "environ"
-                ).read_bytes().split(b"\0"):
-                    found.append(int(process.name))
-            except OSError:  # another user's, or gone
-                continue
+    for process in all_processes() if among is None else among:
+        try:
+            place = Path(f"/proc/{process}")
+            # Root could read those of other users, too.
+            if (
+                process != os.getpid()
+                and place.stat().st_uid == os.getuid()
+                and wanted <= set((place / "environ").read_bytes().split(b"\0"))
+            ):
+                found.append(process)
+        except OSError:  # another user's, or gone
+            continue
     return found
+
+
+def all_processes() -> list[int]:
+    """Return the ids of all processes; empty where /proc does not exist."""
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def stat(process: int) -> list[str]:
+    """Return the fields of a process's /proc/PID/stat from its state on. Raises OSError."""
+    # The name, in parentheses, may contain any characters.
+    return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def is_running(pid: int) -> bool:
     """Return whether a process runs. One that has ended and was not reaped yet counts as gone."""
     try:
         os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return stat(pid)[0] != "Z"
     except ProcessLookupError:
         return False
     except (OSError, IndexError):  # another user's, or a system without /proc
@@ -146,16 +160,8 @@ def _carry_out(will: dict[str, Any]) -> None:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:  # another process has the lock, or the experiment's folder was deleted
         return
-    null = subprocess.DEVNULL
-    subprocess.run(
-        will["command"],
-        env=will["env"],
-        cwd=will["cwd"],
-        stdin=null,
-        stdout=null,
-        stderr=null,
-        check=False,
-    )
+    null, where = subprocess.DEVNULL, {"env": will["env"], "cwd": will["cwd"]}
+    subprocess.run(will["command"], **where, stdin=null, stdout=null, stderr=null, check=False)
 
 
 def _began(process: int) -> str | None:
@@ -163,13 +169,10 @@ def _began(process: int) -> str | None:
     process permanently. None if it has ended.
     """
     try:
-        # The name, in parentheses, may contain any characters.
-        state, *rest = (
-            Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        )
-        return None if state in "ZX" else rest[18]
+        fields = stat(process)
     except OSError:
         return None
+    return None if fields[0] in "ZX" else fields[19]
 
 
 def _left(mark: str, others: Sequence[tuple[int, str]]) -> list[int]:

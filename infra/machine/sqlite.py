@@ -1,5 +1,4 @@
-"""Creating a sqlite database atomically, even if processes are killed meanwhile; its URL; checking
-for damage.
+"""Creating a sqlite database atomically, whatever is killed meanwhile; its URL; its damage.
 
 Standard library only: the embedded Prefect server's process imports it before anything else.
 """
@@ -20,8 +19,11 @@ from urllib.parse import quote, unquote
 
 from regrow.infra.machine import private_files
 from regrow.infra.machine.locks import hold, is_held
-from regrow.infra.machine.naming import NoSuchStep, publish
+from regrow.infra.machine.naming import publish_or_move
 
+_AT = re.compile(r'^revision = "(\w+)"', re.MULTILINE)
+_STAMP = re.compile(r"""^INSERT INTO "alembic_version" VALUES\('(\w+)'\);$""", re.MULTILINE)
+_BEFORE = re.compile(r'^down_revision = "(\w+)"', re.MULTILINE)
 _PLAIN = re.compile(r"[\w/.,+=@~: -]*")
 """Paths without characters that have a meaning in a URL."""
 
@@ -66,9 +68,7 @@ def damage(database: Path) -> str | None:
     Reads the whole file: 8 ms for 2 MB.
     """
     try:
-        with closing(
-            sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
-        ) as connection:
+        with closing(_reading(database)) as connection:
             (state,) = connection.execute("pragma quick_check(1)").fetchone()
     except sqlite3.OperationalError:  # missing, or not readable
         return None
@@ -78,12 +78,8 @@ def damage(database: Path) -> str | None:
 
 
 def revision(database: Path) -> str | None:
-    """Return the migration with which a database was stamped; None if it has none. Raises
-    sqlite3.Error if there is no database.
-    """
-    with closing(
-        sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
-    ) as connection:
+    """Return a database's migration, None: unstamped. Raises sqlite3.Error if it is missing."""
+    with closing(_reading(database)) as connection:
         found = connection.execute("select version_num from alembic_version").fetchone()
     return None if found is None else str(found[0])
 
@@ -92,11 +88,32 @@ def is_known(migration: str, package: str, folder: str) -> bool:
     """Return whether an installed package has a migration in its `folder`. Also True if that cannot
     be determined, as no migrations are found.
     """
+    known = _migrations(package, folder)
+    return not known or migration in known
+
+
+def is_current(database: Path, package: str, folder: str) -> bool:
+    """Return whether the last migration of an installed package is that of a database.
+
+    Read from the text of the migrations in `folder`: 10 ms, where Alembic needs 0.6 s of CPU.
+    """
+    known = _migrations(package, folder)
+    with suppress(sqlite3.Error):
+        return set(known) - set(known.values()) == {revision(database)}
+    return False
+
+
+def _migrations(package: str, folder: str) -> dict[str, str]:
+    """Return the migration before each migration of a package; "" before the first."""
     found = find_spec(package)
     if found is None or found.origin is None:
-        return True
+        return {}
     texts = [file.read_text() for file in (Path(found.origin).parent / folder).glob("*.py")]
-    return not texts or any(f'revision = "{migration}"' in text for text in texts)
+    return {
+        at[1]: before[1] if (before := _BEFORE.search(text)) else ""
+        for text in texts
+        if (at := _AT.search(text))
+    }
 
 
 def set_aside(database: Path) -> Path:
@@ -125,57 +142,28 @@ def create_database(database: Path, fill: Callable[[Path], None]) -> None:
             whole = making / database.name
             fill(whole)
             whole.chmod(0o600)
-            with suppress(FileExistsError):
-                _publish(whole, database)
+            publish_or_move(whole, database)
         finally:
             shutil.rmtree(making, ignore_errors=True)
 
 
-def fill_from_template(database: Path, template: Path, make: Callable[[], None]) -> None:
-    """Copy `template` to `database`. Without a valid template, `make` makes the database, which is
-    then saved as the template.
+def load_dump(database: Path, dump: Path, package: str, folder: str) -> None:
+    """Write a new database from `dump`, the text of `sqlite3.Connection.iterdump` for a database
+    with all migrations of `package`.
 
-    The caller puts the version of the software that made a template into its name. Raises what
-    `make` raises. A template that cannot be read or written, or that another user has written, only
-    costs time.
+    The database stays empty if the installed package is older than the dump and does not know its
+    migration. Loading takes 10 ms, where MLflow's migrations take 1 s of CPU and Prefect's 3 s.
     """
-    if template.exists() and template.stat().st_uid in (os.getuid(), 0):
-        try:
-            copy_database(template, database)
-            return
-        except (OSError, sqlite3.Error):  # unreadable or torn: treat it as missing
-            database.unlink(missing_ok=True)
-    make()
-    # A cache that cannot be written only costs the next user time.
-    with suppress(OSError, sqlite3.Error):
-        template.parent.mkdir(parents=True, exist_ok=True)
-        copy_database(database, template)
+    text = dump.read_text()
+    stamp = _STAMP.search(text)
+    os.close(private_files.opener(str(database), os.O_WRONLY | os.O_CREAT))
+    if stamp is not None and is_known(stamp[1], package, folder):
+        with closing(sqlite3.connect(database)) as connection:
+            connection.executescript(text)
 
 
-def copy_database(source: Path, target: Path) -> None:
-    """Copy a sqlite database atomically. Raises OSError or sqlite3.Error."""
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
-        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as origin:
-            (state,) = origin.execute("pragma quick_check").fetchone()
-            if state != "ok":
-                raise sqlite3.DatabaseError(f"{source}: {state}")
-            os.close(private_files.opener(str(partial), os.O_WRONLY | os.O_CREAT))
-            with closing(sqlite3.connect(partial)) as copy:
-                origin.backup(copy)
-                copy.execute("pragma journal_mode = delete")  # else readers must write, too
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _publish(whole: Path, database: Path) -> None:
-    try:
-        publish(whole, database)
-    except NoSuchStep:
-        if database.exists():
-            raise FileExistsError(database) from None
-        whole.replace(database)
+def _reading(database: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def _sweep(database: Path) -> None:

@@ -1,6 +1,4 @@
-"""Handling of unusual standard streams: closed, on a full disk, without a reader, or with an
-encoding that lacks characters.
-"""
+"""Unusual standard streams: closed, on a full disk, without a reader, of a poor encoding."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ def to_nowhere(stream: IO[str]) -> None:
 
 
 def refusal(stream: IO[str]) -> str | None:
-    """Return why a stream does not accept even a line end; None if it accepts it, or its reader is
-    gone.
-    """
+    """Return why a stream accepts not even a line end; None if it does, or has no reader."""
     try:
         stream.write("\n")
         stream.flush()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from regrow.infra.machine import locks, private_files
+from regrow.infra.machine.awaiting import Deadline
 from regrow.infra.machine.processes import is_running
 
 KILLED_SECONDS = 10.0
@@ -79,9 +80,7 @@ class Supervised:
         return is_running(self.pid) and (self.lock is None or locks.is_held(self.lock))
 
     def is_gone_in(self, seconds: float, *, tick: float = TICK) -> bool:
-        """Wait for its end, and look for it every `tick` seconds; return False if that takes longer
-        than `seconds`.
-        """
+        """Wait for its end, looking every `tick` s; False if it takes longer than `seconds`."""
         return until(lambda: not self.is_alive(), seconds=seconds, tick=tick)
 
     def signal(self, number: signal.Signals) -> None:
@@ -91,9 +90,7 @@ class Supervised:
                 (os.killpg if number == signal.SIGKILL else os.kill)(self.pid, number)
 
     def end(self, *, grace: float) -> bool:
-        """End it by SIGTERM, and its process group by SIGKILL if it still runs after `grace`
-        seconds. Return whether it is gone.
-        """
+        """End it by SIGTERM, its group by SIGKILL after `grace` s; return whether it is gone."""
         self.signal(signal.SIGTERM)
         if self.is_gone_in(grace):
             return True
@@ -123,9 +120,7 @@ class Backoff:
 
 
 def until(holds: Callable[[], object], *, seconds: float, tick: float = TICK) -> bool:
-    """Wait until something holds, and look for it every `tick` seconds; return False if that takes
-    longer than `seconds`.
-    """
+    """Wait until something holds, looking every `tick` s; False if it does not in time."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
@@ -141,16 +136,19 @@ def await_ready(
     seconds: float,
     what: str = "answer",
     tick: float = TICK,
+    pid: int | None = None,
 ) -> str:
     """Wait until a process is `ready`, which is called every `tick` seconds with the seconds that
     are left. Return what happened instead, for an error: it ended, or did not `what` in time; "" if
     it is ready.
+
+    `seconds`: without progress of the process `pid`, see `Deadline`; with `pid` None, in all.
     """
-    deadline = time.monotonic() + seconds
-    while not ready(deadline - time.monotonic()):
+    deadline = Deadline(seconds, lambda: [] if pid is None else [pid])
+    while not ready(left := deadline.left()):
         if not alive():
             return "ended while it started"
-        if time.monotonic() > deadline:
+        if left < 0:
             return f"did not {what} in {seconds:.0f} s"
         time.sleep(tick)
     return ""
@@ -158,9 +156,7 @@ def await_ready(
 
 @contextmanager
 def attached(command: Sequence[str]) -> Iterator[IO[bytes]]:
-    """Run a command for the duration of the block, whose end is the end of its input. Yields its
-    output.
-    """
+    """Run a command within the block, until the end of its input. Yields its output."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:

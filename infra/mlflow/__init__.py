@@ -1,3 +1,1 @@
-"""Everything that uses MLflow: the recorder, the end of a session, a training's own calls. No
-decision depends on what MLflow contains.
-"""
+"""All that uses MLflow: recorder, a session's end, a training's calls. No decision needs it."""

@@ -31,7 +31,6 @@ from regrow.infra.mlflow.updates import (
     EXPERIMENT_TAG,
     KEY_TAG,
     RUN_NAME_TAG,
-    Recorded,
     RunUpdate,
     Target,
     cut_params,
@@ -52,15 +51,8 @@ _POINT: Final = {"key", "value", "timestamp", "step", "is_nan", "run_uuid"}
 _KNOWN: Final = {
     _RUNS: (
         {"run_uuid", "name", "source_type", "source_name", "entry_point_name", "user_id", "status"}
-        | {
-            "start_time",
-            "end_time",
-            "deleted_time",
-            "source_version",
-            "lifecycle_stage",
-            "artifact_uri",
-        }
-        | {"experiment_id"},
+        | {"start_time", "end_time", "deleted_time", "source_version", "lifecycle_stage"}
+        | {"artifact_uri", "experiment_id"},
         {"run_uuid"},
     ),
     _PARAMS: ({"key", "value", "run_uuid"}, {"key", "run_uuid"}),
@@ -71,9 +63,7 @@ _KNOWN: Final = {
 
 
 def knows_this_mlflow() -> bool:
-    """Return whether the installed MLflow has exactly the columns and primary keys that this module
-    writes.
-    """
+    """Return whether MLflow has exactly the columns and keys that are written here."""
     workspaces = bool(MLFLOW_ENABLE_WORKSPACES.get())  # type: ignore[no-untyped-call]  # mlflow's
     return not workspaces and all(
         ({column.name for column in table.columns}, {column.name for column in table.primary_key})
@@ -83,9 +73,7 @@ def knows_this_mlflow() -> bool:
 
 
 class BulkWriter:
-    """Writes updates and cursor in one transaction: after a crash either both are there, or
-    neither.
-    """
+    """Writes updates and cursor in one transaction: after a crash both are there, or neither."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -96,7 +84,7 @@ class BulkWriter:
         self.mlflow_experiment_id: str = experiment.experiment_id
         self._artifact_location: str = experiment.artifact_location
 
-    def load(self) -> Recorded:
+    def load(self) -> int | None:
         """See `MlflowSink.load`."""
         key, ours = _TAGS.alias(), _TAGS.alias()
         runs = (
@@ -114,7 +102,7 @@ class BulkWriter:
                 .where(_TAGS.c.key == CURSOR_TAG)
                 .where(_TAGS.c.run_uuid == self._run_ids.get("experiment"))
             )
-        return Recorded(run_ids=dict(self._run_ids), cursor=None if cursor is None else int(cursor))
+        return None if cursor is None else int(cursor)
 
     def write(self, updates: Sequence[RunUpdate], cursor: int) -> None:
         """See `MlflowSink.write`."""
@@ -128,13 +116,11 @@ class BulkWriter:
                 rows.change(change, run_ids[change.key])
             else:
                 seen.add(change.key)
-                rows.create(
-                    change,
-                    run_ids,
-                    self._target,
-                    self.mlflow_experiment_id,
-                    self._artifact_location,
-                )
+                parent = None if change.parent else run_ids["experiment"]
+                tags = first_tags(change, self._target, parent)
+                run_id = run_ids[change.key]
+                artifacts = private.below(self._artifact_location, run_id, "artifacts")
+                rows.create(change, run_id, tags, self.mlflow_experiment_id, artifacts)
         if "experiment" not in seen:
             raise ValueError("the first write must contain the update whose key is 'experiment'")
         with self._errors(), self._store.ManagedSessionMaker(read_only=False) as session:
@@ -146,9 +132,7 @@ class BulkWriter:
         return self._run_ids.get(key)
 
     def close(self) -> None:
-        """Drop pooled connections. MLflow keeps the engine, so a file that is deleted meanwhile
-        would stay open.
-        """
+        """Drop pooled connections: MLflow keeps the engine, and so a deleted file open."""
         self._store.engine.dispose()
 
     @contextmanager
@@ -187,14 +171,11 @@ class _Rows:
     def create(
         self,
         change: RunUpdate,
-        run_ids: dict[str, str],
-        target: Target,
+        run_id: str,
+        tags: dict[str, str],
         experiment_id: str,
         artifacts: str,
     ) -> None:
-        run_id = run_ids[change.key]
-        tags = first_tags(change, target, None if change.parent else run_ids["experiment"])
-        artifact_uri = private.below(artifacts, run_id, "artifacts")
         self.runs.append(
             {
                 "run_uuid": run_id,
@@ -209,7 +190,7 @@ class _Rows:
                 "deleted_time": int(time.time() * 1000) if change.deleted else None,
                 "source_version": "",
                 "lifecycle_stage": "deleted" if change.deleted else "active",
-                "artifact_uri": artifact_uri,
+                "artifact_uri": artifacts,
                 "experiment_id": int(experiment_id),
             }
         )
@@ -238,9 +219,7 @@ class _Rows:
         self.reported.append((run_id, change))
 
     def _points(self) -> Iterator[list[_Row]]:
-        """Yield the points, some thousands at a time, as each takes 600 bytes in memory. `latest`
-        is complete after the last ones.
-        """
+        """Yield the points in parts (600 bytes each). `latest` is complete after the last."""
         part: list[_Row] = []
         for run_id, change in self.reported:
             for metric, number, step, at_ms in change.metrics:
@@ -268,9 +247,7 @@ class _Rows:
                 connection.execute(statement, rows)
 
     def _statements(self, dialect: str) -> Iterator[tuple[Any, Sequence[_Row]]]:
-        """Yield (statement, rows). Each is made after the one before was executed, so that not all
-        points are in memory at once.
-        """
+        """Yield (statement, rows), each when it is due: not all points fit in memory."""
         insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
         tag, latest = insert(_TAGS), insert(_LATEST)
         order = ("step", "timestamp", "value")  # how MLflow decides which point is the latest

@@ -19,6 +19,9 @@ SERVER_ADVICE: Final = (
     "Start that server, correct MLFLOW_TRACKING_URI, or unset it: then regrow records into a local"
     " file."
 )
+_NAME_YOURSELF: Final = (
+    "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+)
 _USE_A_FILE: Final = "Use sqlite:////path/to/mlflow.db."
 _DATABASE_PORTS: Final = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
@@ -38,11 +41,8 @@ def check(tracking_uri: str, timeout_s: float) -> None:
     elif scheme in _DATABASE_PORTS:
         _check_port(tracking_uri, _DATABASE_PORTS[scheme], timeout_s)
     elif scheme in ("", "file") and tracking_uri not in ("databricks", "databricks-uc", "uc"):
-        raise _error(
-            tracking_uri,
-            "is a folder, and MLflow no longer writes to folders",
-            _USE_A_FILE,
-        )
+        wrong = "is a folder, and MLflow no longer writes to folders"
+        raise _error(tracking_uri, wrong, _USE_A_FILE)
 
 
 def _error(tracking_uri: str, wrong: str, advice: str) -> UserError:
@@ -60,10 +60,8 @@ def _check_server(tracking_uri: str, timeout_s: float) -> None:
     # mlflow's client (requests) understands credentials in the URI; urllib does not.
     credentials = re.search(r"://([^/@]+)@", address)
     request = Request(address.replace(f"{credentials[1]}@", "", 1) if credentials else address)
-    name, word = (
-        os.environ.get("MLFLOW_TRACKING_USERNAME"),
-        os.environ.get("MLFLOW_TRACKING_PASSWORD"),
-    )
+    name = os.environ.get("MLFLOW_TRACKING_USERNAME")
+    word = os.environ.get("MLFLOW_TRACKING_PASSWORD")
     basic = f"{name}:{word}" if name and word else credentials[1] if credentials else None
     if basic:
         request.add_header("Authorization", f"Basic {base64.b64encode(basic.encode()).decode()}")
@@ -73,26 +71,14 @@ def _check_server(tracking_uri: str, timeout_s: float) -> None:
         with urlopen(request, timeout=timeout_s, context=_tls()) as answer:
             body = answer.read(200).lstrip()
     except HTTPError as error:
-        if error.code in (_UNAUTHORIZED, _FORBIDDEN):
-            advice = (
-                "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or"
-                " MLFLOW_TRACKING_TOKEN."
-            )
-            raise _error(
-                tracking_uri, f"answers {error.code}: {_first_line(error)}", advice
-            ) from None
-        raise _error(
-            tracking_uri, f"answers {error.code}: {_first_line(error)}", SERVER_ADVICE
-        ) from None
+        refused = error.code in (_UNAUTHORIZED, _FORBIDDEN)
+        advice = _NAME_YOURSELF if refused else SERVER_ADVICE
+        said = error.read(200).decode(errors="replace").strip().partition("\n")[0] or error.reason
+        raise _error(tracking_uri, f"answers {error.code}: {said}", advice) from None
     except (OSError, ValueError) as error:  # URLErrors, timeouts and TLS failures are OSErrors
-        reason = getattr(error, "reason", error)
-        raise _silent(tracking_uri, timeout_s, reason) from None
+        raise _silent(tracking_uri, timeout_s, getattr(error, "reason", error)) from None
     if not body.startswith(b"{"):
         raise _error(tracking_uri, "answers, but it is no MLflow server", SERVER_ADVICE)
-
-
-def _first_line(error: HTTPError) -> str:
-    return error.read(200).decode(errors="replace").strip().partition("\n")[0] or error.reason
 
 
 def _tls() -> ssl.SSLContext:
@@ -112,9 +98,8 @@ def _check_file(tracking_uri: str) -> None:
     folder = next(parent for parent in file.absolute().parents if parent.exists())
     advice = "Choose a place that you may write to."
     if file.is_dir():
-        raise _error(
-            tracking_uri, "is a folder", "Name a file in it: sqlite:////path/to/mlflow.db."
-        )
+        advice = "Name a file in it: sqlite:////path/to/mlflow.db."
+        raise _error(tracking_uri, "is a folder", advice)
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise _error(tracking_uri, f"cannot be written: no right to write in {folder}", advice)
     if file.exists() and not os.access(file, os.W_OK):
@@ -126,8 +111,7 @@ def _check_port(tracking_uri: str, usual_port: int, timeout_s: float) -> None:
     if not parts.hostname:  # a socket file or a service name: only the database driver can tell
         return
     try:
-        socket.create_connection(
-            (parts.hostname, parts.port or usual_port), timeout=timeout_s
-        ).close()
+        place = parts.hostname, parts.port or usual_port
+        socket.create_connection(place, timeout=timeout_s).close()
     except (OSError, ValueError) as error:
         raise _silent(tracking_uri, timeout_s, error) from None

@@ -2,12 +2,11 @@
 
 MLflow creates its schema in dozens of transactions, in 1 s. A process that is killed meanwhile
 leaves a file that MLflow refuses from then on. So the file is created beside its place, from a
-template if there is one, and then moved into place.
+dump, and then moved into place.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from contextlib import closing
@@ -19,8 +18,9 @@ from regrow.infra.machine.sqlite import (
     create_database,
     damage,
     file_of,
-    fill_from_template,
+    is_current,
     is_known,
+    load_dump,
     revision,
     set_aside,
     url_of,
@@ -29,7 +29,10 @@ from regrow.infra.mlflow import private
 
 _OURS = re.compile(r"(.*/mlflow-artifacts)/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The artifact folder of an experiment of ours; the group is the root of all artifacts."""
-_MIGRATIONS = "store/db_migrations/versions"
+MIGRATIONS = "store/db_migrations/versions"
+DUMP = Path(__file__).with_name("database.sql")
+"""An empty database with all migrations of the MLflow in requirements.lock, as SQL. Written by
+`make dumps`."""
 _LOCATIONS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
@@ -71,15 +74,13 @@ def replaced(tracking_uri: str, artifact_root: str | None) -> str | None:
 
 
 def of_another_version(tracking_uri: str) -> str | None:
-    """Return a line about a sqlite file that a newer MLflow has made, which this one cannot use;
-    None for all others.
-    """
+    """Return a line about a file of a newer MLflow, which this one cannot use; else None."""
     database = file_of(tracking_uri)
     try:
         at = None if database is None else revision(database)
     except sqlite3.Error:  # missing, or not MLflow's database
         return None
-    if at is None or is_known(at, "mlflow", _MIGRATIONS):
+    if at is None or is_known(at, "mlflow", MIGRATIONS):
         return None
     return (
         f"MLflow's records in {database} were made by another version of MLflow than"
@@ -89,9 +90,7 @@ def of_another_version(tracking_uri: str) -> str | None:
 
 
 def _follow(database: Path, artifact_root: str) -> None:
-    """Update the addresses of artifacts to the current root. MLflow stores whole paths, also of a
-    folder that was moved since.
-    """
+    """Update the addresses of artifacts: MLflow stores whole paths, and a folder may be moved."""
     try:
         with closing(sqlite3.connect(database)) as connection, connection:
             locations = connection.execute("select artifact_location from experiments")
@@ -109,12 +108,9 @@ def _follow(database: Path, artifact_root: str) -> None:
 
 
 def _fill(database: Path) -> None:
-    """Copy the template that the first use of this MLflow version left (10 ms), or run MLflow's
-    migrations (1 s).
-    """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    template = cache / "regrow" / f"mlflow-{version('mlflow')}.db"
-    fill_from_template(database, template, lambda: _migrate(database))
+    load_dump(database, DUMP, "mlflow", MIGRATIONS)
+    if not is_current(database, "mlflow", MIGRATIONS):
+        _migrate(database)
 
 
 def _migrate(database: Path) -> None:

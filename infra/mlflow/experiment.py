@@ -1,8 +1,4 @@
-"""Creating, finding and restoring the MLflow experiment, with the same code for a client and a SQL
-store.
-
-Imports mlflow at the top: import this module lazily, as `sink.py` does.
-"""
+"""Finding or making the MLflow experiment, by a client or a SQL store. Imports mlflow."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,9 +15,7 @@ _KIND_TAG: Final = "mlflow.experimentKind"
 
 
 def open_experiment(api: "MlflowClient | Store", target: Target) -> Experiment:
-    """Return the active MLflow experiment with the target's name, creating or restoring it if
-    needed.
-    """
+    """Return the active experiment of the target's name, created or restored if needed."""
     experiment: Experiment | None = api.get_experiment_by_name(target.experiment_name)
     if experiment is None:
         try:

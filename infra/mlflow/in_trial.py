@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -33,11 +34,10 @@ import msgspec
 from regrow.infra.machine.sqlite import file_of, uri_of, url_of
 from regrow.infra.mlflow.check import check
 from regrow.infra.mlflow.private import ARTIFACT_ROOT, choose_experiment
-from regrow.infra.mlflow.updates import EXPERIMENT_TAG
+from regrow.infra.mlflow.updates import EXPERIMENT_TAG, first_line
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.messages import RecordsAway
 from regrow.tasks.process import variables
-from regrow.tasks.process.addresses import redacted
 from regrow.tasks.process.forking import renewed
 from regrow.tasks.trial.names import task_name
 
@@ -52,9 +52,7 @@ PARENT_TAG, TRIAL_TAG, ATTEMPT_TAG, RANK_TAG = (
 rank if it is not 0.
 """
 PATIENCE_SECONDS = 60.0
-"""Seconds that an attempt waits for the recorder to create the trial's run, while no obstacle is
-known.
-"""
+"""Seconds to wait for the trial's run while no obstacle is known."""
 TROUBLE_SECONDS = 3.0
 """Seconds that it waits if the recorder reports that MLflow is unavailable."""
 CHECK_SECONDS = 5.0
@@ -69,13 +67,9 @@ _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
 _OF_A_SERVER = {"MLFLOW_ENABLE_ASYNC_LOGGING": "true"}
-"""MLflow's threads send metrics, parameters and tags: an unavailable server neither blocks the
-training nor ends it.
-"""
+"""MLflow's threads send: an unavailable server neither blocks the training nor ends it."""
 _OF_A_FILE = {"MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool"}
-"""No connection to sqlite outlives a call: a forked child that continued with its parent's could
-damage the file.
-"""
+"""A forked child that continued with its parent's connection could damage the file."""
 _ENDING = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """Limits while an attempt ends, because the next attempt needs its slot."""
 _CHOSEN = "MLFLOW_EXPERIMENT_ID"
@@ -127,9 +121,7 @@ class RunSource(Protocol):
 
 
 class RayRecords:
-    """The Records port, and its Source: the recorder through an actor handle. Sent to the
-    workers.
-    """
+    """The Records port, and its source, by a handle of the recorder. Sent to the workers."""
 
     def __init__(self, actor: Any, tracking_uri: str, artifact_root: str | None) -> None:
         self._actor = actor
@@ -146,14 +138,8 @@ class RayRecords:
         rank: int | None = None,
     ) -> AbstractContextManager[object]:
         """See Records."""
-        return own_calls(
-            self,
-            (trial, attempt),
-            scratch,
-            reported=reported,
-            system_metrics=system_metrics,
-            rank=rank,
-        )
+        lease, load = (trial, attempt), system_metrics
+        return own_calls(self, lease, scratch, reported=reported, system_metrics=load, rank=rank)
 
     def run_of(self, trial: int, attempt: int) -> tuple[Tracked | None, str | None]:
         """See Source."""
@@ -210,7 +196,7 @@ def own_calls(
         status = "FAILED"
         if source is not None and calls.used and _runs().is_outage(error):
             raise RecordsAway(
-                f"MLflow was away when the training called it: {_first_line(error)}"
+                f"MLflow was away when the training called it: {first_line(error)}"
             ) from error
         raise
     finally:
@@ -224,9 +210,7 @@ def own_calls(
 
 @contextmanager
 def discard_mlflow_calls() -> Iterator[None]:
-    """Discard MLflow's calls within the block: a module that is only imported for inspection may
-    make some.
-    """
+    """Discard MLflow's calls within the block, of a module that is imported to be checked."""
     # MLflow's messages at its first use concern only what is discarded.
     quiet = {"MLFLOW_LOGGING_LEVEL": os.environ.get("MLFLOW_LOGGING_LEVEL", "WARNING")}
     temporary = tempfile.TemporaryDirectory(prefix="regrow-mlflow-", ignore_cleanup_errors=True)
@@ -238,116 +222,98 @@ def discard_mlflow_calls() -> Iterator[None]:
         yield
 
 
+@dataclass(eq=False)
 class _Calls:
     """The MLflow calls of one attempt, from the moment when MLflow may be used."""
 
-    def __init__(
-        self,
-        source: RunSource | None,
-        lease: tuple[int, int],
-        scratch: Path,
-        reported: Callable[[], Collection[str]],
-        rank: int | None = None,
-    ) -> None:
-        self._source, self._lease, self._scratch, self._reported = source, lease, scratch, reported
-        self._rank = rank
-        self._tracked: Tracked | None = None
-        self._begun = self._forked = False
-        self._monitor: Any = None
-        self._chosen: str | None = None
-        self._active: str | None = None
-        """The MLflow experiment chosen before by its variable (`_chosen`) and by `set_experiment`
-        (`_active`); None: none was.
-        """
+    source: RunSource | None
+    lease: tuple[int, int]
+    scratch: Path
+    reported: Callable[[], Collection[str]]
+    rank: int | None
+    tracked: Tracked | None = None
+    begun: bool = False
+    forked: bool = False
+    system: Any = None
+    """MLflow's monitor of the machine."""
+    chosen: str | None = None
+    active: str | None = None
+    """The MLflow experiments chosen before, by variable and by `set_experiment`; None: none."""
+
+    def __post_init__(self) -> None:
         renewed(self)
 
     def renew(self) -> None:
-        """See Renewed. A forked child has neither MLflow's threads nor the connection to the
-        recorder.
-        """
-        self._forked = True
-        if self._begun:
+        """A forked child has neither MLflow's threads nor the connection to the recorder."""
+        self.forked = True
+        if self.begun:
             os.environ |= dict.fromkeys(_OF_A_SERVER, "false")
 
     @property
     def used(self) -> bool:
         """Whether mlflow was imported; then anything may have been logged."""
-        return self._begun and "mlflow" in sys.modules
+        return self.begun and "mlflow" in sys.modules
 
     def begin(self) -> None:
-        """Set the variables once the trial's run exists. If it does not, the training's calls go to
-        `scratch`.
-        """
-        self._begun = True
-        self._tracked, why = self._find()
-        if self._tracked is None and self._source is not None:
+        """Set the variables once the trial's run exists, else the place in `scratch`."""
+        self.begun = True
+        self.tracked, why = self._find()
+        if self.tracked is None and self.source is not None:
             _LOG.warning(
                 "trial %d: what the training itself logs to MLflow is lost in this attempt: %s",
-                self._lease[0],
+                self.lease[0],
                 why,
             )
         os.environ.pop("MLFLOW_RUN_ID", None)
-        if self._tracked is None or "mlflow" not in sys.modules:
+        if self.tracked is None or "mlflow" not in sys.modules:
             # Before mlflow is imported the training cannot have chosen: the variable is from the
             # program that started the worker (for example `mlflow run`).
-            self._chosen = os.environ.pop(_CHOSEN, None)
-        if self._tracked is None:
+            self.chosen = os.environ.pop(_CHOSEN, None)
+        if self.tracked is None:
             self._throw_away()
         else:
-            os.environ |= self._variables(self._tracked)
+            os.environ |= self._variables(self.tracked)
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
 
     def _find(self) -> tuple[Tracked | None, str]:
-        if self._source is None:
+        if self.source is None:
             return None, ""
-        if self._forked:
-            return (
-                None,
-                (
-                    "this is a process that the training forked before it imported mlflow itself;"
-                    " import it before"
-                ),
-            )
+        if self.forked:
+            why = "this is a process that the training forked before it imported mlflow itself"
+            return None, f"{why}; import it before"
         began = time.monotonic()
         while True:
-            tracked, trouble = self._source.run_of(*self._lease)
+            tracked, trouble = self.source.run_of(*self.lease)
             if tracked is not None:
                 break
-            if time.monotonic() - began > (
-                PATIENCE_SECONDS if trouble is None else TROUBLE_SECONDS
-            ):
-                return (
-                    None,
-                    trouble or f"it did not have the trial's run within {PATIENCE_SECONDS:.0f} s",
-                )
-        if (file := file_of(self._source.tracking_uri)) is not None and not file.is_file():
+            patience = PATIENCE_SECONDS if trouble is None else TROUBLE_SECONDS
+            if time.monotonic() - began > patience:
+                late = f"it did not have the trial's run within {PATIENCE_SECONDS:.0f} s"
+                return None, trouble or late
+        if (file := file_of(self.source.tracking_uri)) is not None and not file.is_file():
             # The recorder has created the file by now, on another machine; one created here would
             # not be read.
-            return (
-                None,
-                (
-                    "MLflow's records are a file on the driver's machine, which is not this one;"
-                    " with a tracking server in MLFLOW_TRACKING_URI they can be had from all"
-                ),
-            )
+            why = "MLflow's records are a file on the driver's machine, which is not this one"
+            hint = "with a tracking server in MLFLOW_TRACKING_URI they can be had from all"
+            return None, f"{why}; {hint}"
         try:
-            check(self._source.tracking_uri, CHECK_SECONDS)
+            check(self.source.tracking_uri, CHECK_SECONDS)
         except UserError as error:  # the recorder reaches it, this machine does not
             return None, str(error)
         return tracked, ""
 
     def _variables(self, tracked: Tracked) -> dict[str, str]:
-        assert self._source is not None
-        (trial, attempt), uri = self._lease, self._source.tracking_uri
-        who = f", rank {self._rank}" if self._rank else ""
+        assert self.source is not None
+        (trial, attempt), uri = self.lease, self.source.tracking_uri
+        who = f", rank {self.rank}" if self.rank else ""
         tags = {
             "mlflow.runName": f"attempt {attempt} of {task_name(trial)}{who}",
             PARENT_TAG: tracked.run_id,
             EXPERIMENT_TAG: tracked.id,
             TRIAL_TAG: task_name(trial),
             ATTEMPT_TAG: str(attempt),
-            **({RANK_TAG: str(self._rank)} if self._rank else {}),
+            **({RANK_TAG: str(self.rank)} if self.rank else {}),
         }
         kind = _OF_A_SERVER if uri.startswith("http") else _OF_A_FILE
         found = {name: os.environ.get(name, value) for name, value in kind.items()}
@@ -355,19 +321,19 @@ class _Calls:
         if _CHOSEN not in os.environ:
             # By name: an id is an error at a server that the training chose.
             found["MLFLOW_EXPERIMENT_NAME"] = tracked.experiment_name
-        if self._source.artifact_root is not None:
-            found[ARTIFACT_ROOT] = self._source.artifact_root
+        if self.source.artifact_root is not None:
+            found[ARTIFACT_ROOT] = self.source.artifact_root
         return found
 
     def _throw_away(self) -> None:
         """Make MLflow write to `scratch`. An MLflow experiment that the training chose before does
         not exist there, so it is put aside.
         """
-        self._active = choose_experiment(None) if "mlflow" in sys.modules else None
+        self.active = choose_experiment(None) if "mlflow" in sys.modules else None
         os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
         os.environ |= {
-            "MLFLOW_TRACKING_URI": url_of(self._scratch / "mlflow.db"),
-            ARTIFACT_ROOT: uri_of(self._scratch / "mlflow-artifacts"),
+            "MLFLOW_TRACKING_URI": url_of(self.scratch / "mlflow.db"),
+            ARTIFACT_ROOT: uri_of(self.scratch / "mlflow-artifacts"),
         }
 
     def monitor(self) -> None:
@@ -377,44 +343,40 @@ class _Calls:
         deadlock.
         """
         runs = _runs()
-        if self._tracked is not None and self._source is not None:
-            self._monitor = runs.monitor(
-                self._tracked.run_id, self._source.tracking_uri, self._rank
-            )
+        if self.tracked is not None and self.source is not None:
+            uri = self.source.tracking_uri
+            self.system = runs.monitor(self.tracked.run_id, uri, self.rank)
 
     def end(self, status: str) -> None:
         """End the training's open runs, and copy values to the trial's run. Does not raise."""
         if self.used:
             with variables.within(_ENDING):
                 self._end(status)
-            if self._tracked is None:
-                choose_experiment(self._active)
-        if self._begun and self._tracked is None:
-            variables.put_back({_CHOSEN: self._chosen})
+            if self.tracked is None:
+                choose_experiment(self.active)
+        if self.begun and self.tracked is None:
+            variables.put_back({_CHOSEN: self.chosen})
 
     def _end(self, status: str) -> None:
-        runs, tracked, source = _runs(), self._tracked, self._source
-        trial, attempt = self._lease
-        if self._monitor is not None:
-            self._monitor.finish()
+        runs, tracked, source = _runs(), self.tracked, self.source
+        if self.system is not None:
+            self.system.finish()
         try:
             runs.end_active(status)
             if tracked is not None and source is not None:
-                own = runs.OwnRuns(
+                runs.settle(
                     tracked,
                     source.tracking_uri,
-                    trial,
-                    attempt,
-                    os.environ.get(_CHOSEN),
-                    self._rank or 0,
+                    self.lease,
+                    status,
+                    chosen=os.environ.get(_CHOSEN),
+                    rank=self.rank or 0,
+                    reported=self.reported,
                 )
-                own.end(status)
-                if not self._rank:
-                    own.show(self._reported())
         except Exception as error:  # noqa: BLE001 - MLflow raises many types, and the training is done
             if tracked is not None:
                 line = "trial %d: what the training itself logged to MLflow may be incomplete: %s"
-                _LOG.warning(line, trial, _first_line(error))
+                _LOG.warning(line, self.lease[0], first_line(error))
 
 
 class _BeforeImport(MetaPathFinder):
@@ -445,7 +407,3 @@ class _BeforeImport(MetaPathFinder):
 def _runs() -> Any:
     """Import and return the module that imports mlflow."""
     return importlib.import_module("regrow.infra.mlflow.in_trial_runs")
-
-
-def _first_line(error: Exception) -> str:
-    return redacted(str(error)).strip().partition("\n")[0] or type(error).__name__

@@ -1,8 +1,6 @@
-"""The MLflow runs that a training made, handled at its end: closed, placed below the trial's run,
-and copied to it.
+"""The MLflow runs that a training made: at its end they are closed, and placed below the trial's.
 
-Imports mlflow at the top: import this module only if a training has imported mlflow, see
-`in_trial.py`.
+Imports mlflow at the top: import this module only if a training has (`in_trial.py`).
 """
 
 from __future__ import annotations
@@ -10,9 +8,8 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 import mlflow
 import requests
@@ -23,7 +20,7 @@ from mlflow.exceptions import MlflowException, RestException
 from regrow.infra.machine import outage
 from regrow.infra.mlflow import parent_run, private
 from regrow.infra.mlflow.in_trial import ATTEMPT_TAG, PARENT_TAG, RANK_TAG, TRIAL_TAG, Tracked
-from regrow.infra.mlflow.updates import EXPERIMENT_TAG, legal_name
+from regrow.infra.mlflow.updates import EXPERIMENT_TAG, every_page, legal_name
 from regrow.tasks.process import background
 from regrow.tasks.trial.names import task_name
 
@@ -35,18 +32,13 @@ _POINTS, _PARAMS = 1000, 100
 _SERVER_ERROR = 500
 _CARRIERS = ("requests", "urllib3")
 
-_T = TypeVar("_T")
-
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether MLflow's server could not be reached or failed. A training's wrong use of
-    MLflow is not an outage.
-    """
-    if isinstance(error, RestException):
-        return outage.is_outage(error.get_http_status_code())  # type: ignore[no-untyped-call]  # mlflow's
+    """Return whether MLflow's server was away or failed, rather than used wrongly."""
     if isinstance(error, MlflowException):
         status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]  # mlflow's
-        if status == _SERVER_ERROR:  # also the default status of MLflow's own errors
+        # also the default status of MLflow's own errors
+        if status == _SERVER_ERROR and not isinstance(error, RestException):
             return isinstance(error.__cause__, requests.RequestException) or str(error).startswith(
                 "API request "
             )
@@ -66,9 +58,7 @@ def _is_mlflows(error: BaseException) -> bool:
 
 
 def end_active(status: str) -> None:
-    """Send what is queued, and end this thread's active runs: the next attempt in this process
-    would continue them.
-    """
+    """Send what is queued, and end this thread's runs: the next attempt would continue them."""
     flushing = background.start(_flush, name="mlflow-flush")
     flushing.join(FLUSH_SECONDS)
     if flushing.is_alive():
@@ -90,79 +80,70 @@ def _flush() -> None:
         mlflow.flush_async_logging()
 
 
-class OwnRuns:
-    """The runs made by a trial's attempts, up to this attempt, oldest first. If an attempt has
-    several workers, each handles its own runs only; rank 0 also handles those of all earlier
-    attempts.
+def settle(
+    tracked: Tracked,
+    tracking_uri: str,
+    lease: tuple[int, int],
+    status: str,
+    *,
+    chosen: str | None,
+    rank: int,
+    reported: Callable[[], Collection[str]],
+) -> None:
+    """End the runs that a trial's training made, and copy values to the trial's run.
+
+    Open runs (of threads, of forked children, of an attempt that was killed) are ended, and all are
+    placed below the trial's run, which is a new one after a rewind. If an attempt has several
+    workers, each handles its own runs only; rank 0 also handles those of all earlier attempts.
+
+    Args:
+        tracked: where the attempt is recorded.
+        tracking_uri: MLflow's.
+        lease: the trial and the attempt.
+        status: how the attempt ended, in MLflow's words.
+        chosen: the MLflow experiment that the training chose, None if it did not.
+        rank: the rank of this worker.
+        reported: returns the names of the metrics that the trial reports.
+
     """
+    client, (trial, attempt) = MlflowClient(tracking_uri), lease
+    places = [tracked.experiment_id, *filter(None, [chosen])]
+    found = list(own_runs(client, places, tracked.id, trial))
+    now = [run for run in found if (_attempt(run), _rank(run)) == (attempt, rank)]
+    before = [run for run in found if _attempt(run) < attempt and rank == 0]
+    ids = {tracked.run_id, *(run.info.run_id for run in (*before, *now))}
+    for run in (*before, *now):
+        if run.info.status == "RUNNING":
+            client.set_terminated(run.info.run_id, status if _attempt(run) == attempt else "KILLED")
+        if run.data.tags.get(PARENT_TAG) not in ids:
+            client.set_tag(run.info.run_id, PARENT_TAG, tracked.run_id)
+    # If a later attempt runs, this one had been given up, and nothing of it counts.
+    if rank == 0 and not any(_attempt(run) > attempt for run in found):
+        _show(client, tracked.run_id, now, reported())
 
-    def __init__(
-        self,
-        tracked: Tracked,
-        tracking_uri: str,
-        trial: int,
-        attempt: int,
-        chosen: str | None,
-        rank: int = 0,
-    ) -> None:
-        """Find the runs. `chosen`: the MLflow experiment that the training chose, None if it did
-        not. `rank`: the rank of this worker.
-        """
-        self._client, self._tracked, self._attempt = MlflowClient(tracking_uri), tracked, attempt
-        places = [tracked.experiment_id, *filter(None, [chosen])]
-        found = list(own_runs(self._client, places, tracked.id, trial))
-        before = [run for run in found if _attempt(run) < attempt and rank == 0]
-        self._runs = [
-            *before,
-            *(run for run in found if _attempt(run) == attempt and _rank(run) == rank),
-        ]
-        self._overtaken = any(_attempt(run) > attempt for run in found)
-        """Whether a later attempt runs. Then this attempt had been given up, and nothing of it
-        counts.
-        """
 
-    def end(self, status: str) -> None:
-        """End open runs: of threads, of forked children, of an attempt that was killed. Place all
-        below the trial's run, which is a new one after a rewind.
-        """
-        ids = {self._tracked.run_id, *(run.info.run_id for run in self._runs)}
-        for run in self._runs:
-            if run.info.status == "RUNNING":
-                self._client.set_terminated(
-                    run.info.run_id, status if _attempt(run) == self._attempt else "KILLED"
-                )
-            if run.data.tags.get(PARENT_TAG) not in ids:
-                self._client.set_tag(run.info.run_id, PARENT_TAG, self._tracked.run_id)
-
-    def show(self, reported: Collection[str]) -> None:
-        """Copy to the trial's run the parameters, and the metrics' last values, that the attempt
-        logged directly below it. MLflow's tables compare trials by them. Names that regrow writes,
-        and parameters that the run has, are skipped.
-        """
-        names = {*reported, parent_run.BEST_STEP}
-        ours = {legal_name(one) for name in names for one in (name, parent_run.best_metric(name))}
-        params: dict[str, str] = {}
-        metrics: dict[str, float] = {}
-        for run in self._runs:
-            if (
-                _attempt(run) == self._attempt
-                and run.data.tags.get(PARENT_TAG) == self._tracked.run_id
-            ):
-                params |= run.data.params
-                metrics |= {
-                    name: value for name, value in run.data.metrics.items() if name not in ours
-                }
-        if self._overtaken or not (params or metrics):
-            return
-        there, now = self._client.get_run(self._tracked.run_id).data.params, int(time.time() * 1000)
-        for some in _portions(
-            [Metric(name, value, now, 0) for name, value in metrics.items()], _POINTS
-        ):
-            self._client.log_batch(self._tracked.run_id, metrics=some, synchronous=True)
-        for few in _portions(
-            [Param(*one) for one in params.items() if one[0] not in there], _PARAMS
-        ):
-            self._client.log_batch(self._tracked.run_id, params=few, synchronous=True)
+def _show(client: MlflowClient, run_id: str, runs: list[Run], reported: Collection[str]) -> None:
+    """Copy to the trial's run the parameters, and the metrics' last values, that were logged
+    directly below it. MLflow's tables compare trials by them. Names that regrow writes, and
+    parameters that the run has, are skipped.
+    """
+    names = {*reported, parent_run.BEST_STEP}
+    ours = {legal_name(one) for name in names for one in (name, parent_run.best_metric(name))}
+    values: dict[str, float] = {}
+    params: dict[str, str] = {}
+    for run in runs:
+        if run.data.tags.get(PARENT_TAG) == run_id:
+            params |= run.data.params
+            values |= {key: value for key, value in run.data.metrics.items() if key not in ours}
+    if not (params or values):
+        return
+    there, now = client.get_run(run_id).data.params, int(time.time() * 1000)
+    metrics = [Metric(name, value, now, 0) for name, value in values.items()]
+    for first in range(0, len(metrics), _POINTS):
+        client.log_batch(run_id, metrics=metrics[first : first + _POINTS], synchronous=True)
+    new = [Param(*one) for one in params.items() if one[0] not in there]
+    for first in range(0, len(new), _PARAMS):
+        client.log_batch(run_id, params=new[first : first + _PARAMS], synchronous=True)
 
 
 def own_runs(
@@ -174,15 +155,8 @@ def own_runs(
     ours = (
         f"tags.`{EXPERIMENT_TAG}` = '{experiment_id}' and tags.`{TRIAL_TAG}` = '{task_name(trial)}'"
     )
-    page: str | None = None
-    while True:
-        found = client.search_runs(
-            list(places), ours, order_by=["attributes.start_time ASC"], page_token=page
-        )
-        yield from found
-        page = found.token
-        if not page:
-            return
+    order = ["attributes.start_time ASC"]
+    return every_page(client.search_runs, list(places), ours, order_by=order)
 
 
 def _attempt(run: Run) -> int:
@@ -191,10 +165,6 @@ def _attempt(run: Run) -> int:
 
 def _rank(run: Run) -> int:
     return int(run.data.tags.get(RANK_TAG, 0))
-
-
-def _portions(values: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
-    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def monitor(run_id: str, tracking_uri: str, rank: int | None = None) -> object:

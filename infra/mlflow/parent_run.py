@@ -1,8 +1,6 @@
-"""The parent run, on which MLflow shows the experiment as a whole: settings, environment, the best
-trial, a summary.
+"""The parent run, on which MLflow shows the experiment: settings, environment, best trial, summary.
 
-Pure functions of the history. `infra/mlflow/sink.py` writes the results; the report at the end is
-`flows/recording/ending.py`.
+Pure functions of the history; `sink.py` writes the results, `recording/ending.py` adds the report.
 """
 
 from __future__ import annotations
@@ -16,8 +14,9 @@ from typing import Any
 import yaml
 
 from regrow.infra.state.notes import NONE, Notes
-from regrow.search.history import History
+from regrow.search.history import History, repeats
 from regrow.search.history.waste import Waste
+from regrow.search.numbers import readable
 from regrow.search.options import AUTO, chosen
 
 NOTE_TAG = "mlflow.note.content"
@@ -36,9 +35,7 @@ _NOT_SETTINGS = {
     "mlflow",
     "register",
 }
-"""Keys of a specification that are not parameters of the parent run: they may change, are lists of
-trials, or are recorded elsewhere.
-"""
+"""Keys that are no parameters: they may change, list trials, or are recorded elsewhere."""
 
 
 def settings(spec: Mapping[str, Any]) -> dict[str, str]:
@@ -86,13 +83,13 @@ def machine_tags(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 Best = tuple[int, float, int]
-"""Number, value and step of the best trial."""
+"""Number, value (with repeats, the mean of its configuration) and step of the best trial."""
 
 
 def best_of(history: History) -> Best | None:
     """Return the best trial so far, None if there is none."""
-    trial = history.leader
-    return None if trial is None or trial.best is None else (trial.number, *trial.best)
+    found = repeats.best(history)
+    return None if found is None else (found.trial.number, found.counts, found.step)
 
 
 BEST_STEP = "best_step"
@@ -108,37 +105,22 @@ def best_metric(objective: str) -> str:
 def best_points(
     objective: str, best: tuple[float, int] | None, step: int, at_ms: int
 ) -> list[tuple[str, float, int, int]]:
-    """Return the best value and its step as points of a run, at its `step`; NaN if there is no best
-    any more.
-    """
+    """Return the best value and its step as points at `step`; NaN if there is no best now."""
     value, where = best or (math.nan, math.nan)
     return [(best_metric(objective), value, step, at_ms), (BEST_STEP, where, step, at_ms)]
 
 
 def best_tags(best: Best | None, checkpoint: str | None) -> dict[str, str]:
-    """Return the tags of the best trial, its value and its checkpoint's address; "-" for what does
-    not exist.
-    """
-    number, value, step = (
-        ("-", "-", "-") if best is None else (str(best[0]), repr(best[1]), str(best[2]))
-    )
-    return {
-        "regrow.best_trial": number,
-        "regrow.best_value": value,
-        "regrow.best_step": step,
-        "regrow.best_checkpoint": checkpoint or "-",
-    }
+    """Return the tags of the best trial and its checkpoint's address; "-" if there is none."""
+    names = ("regrow.best_trial", "regrow.best_value", "regrow.best_step")
+    values = ("-", "-", "-") if best is None else map(repr, best)
+    return {**dict(zip(names, values, strict=True)), "regrow.best_checkpoint": checkpoint or "-"}
 
 
 def cost_tags(paid: float, wasted: Iterable[Waste]) -> dict[str, str]:
-    """Return the tags of the cost of attempts and of its wasted part; empty if they had no
-    price.
-    """
-    return (
-        {"regrow.cost": f"{paid:.6g}", "regrow.cost_wasted": f"{sum(w.money for w in wasted):.6g}"}
-        if paid
-        else {}
-    )
+    """Return the tags of the cost and of its wasted part; empty without a price."""
+    lost = sum(w.money for w in wasted)
+    return {"regrow.cost": f"{paid:.6g}", "regrow.cost_wasted": f"{lost:.6g}"} if paid else {}
 
 
 def best_checkpoint(
@@ -153,18 +135,14 @@ def standing(history: History) -> str:
     """Return the progress of the experiment in Markdown."""
     counts = ", ".join(f"{count} {state}" for state, count in history.counts.items() if count)
     status = "running" if history.closed is None else history.closed.status
-    again = (
-        f" Steps that had to be done again after losses: {history.lost_steps}."
-        if history.lost_steps
-        else ""
-    )
-    return f"{status.capitalize()}: {counts or 'no trial yet'}.{again}"
+    told = f"{status.capitalize()}: {counts or 'no trial yet'}."
+    if history.lost_steps:
+        told += f" Steps that had to be done again after losses: {history.lost_steps}."
+    return told
 
 
 def user_tags(notes: Notes) -> dict[str, str]:
-    """Return the users' tags by name ("false": removed since), and the number of note objects that
-    they cover.
-    """
+    """Return the users' tags ("false": removed), and how many notes they cover."""
     if not notes.count:
         return {}
     here = {tag: "true" if tag in notes.tags else "false" for tag in notes.ever}
@@ -174,9 +152,7 @@ def user_tags(notes: Notes) -> dict[str, str]:
 def note(
     history: History, best: Best | None, checkpoint: str | None, stands: str, notes: Notes = NONE
 ) -> str:
-    """Return the experiment in Markdown, as the description of the parent run; the users' notes
-    come first.
-    """
+    """Return the description of the parent run in Markdown; the users' notes come first."""
     spec, objective = history.spec, history.objective
     aim = "highest" if objective.mode == "max" else "lowest"
     auto = f", {AUTO}" if history.choice.why else ""
@@ -188,27 +164,13 @@ def note(
     ]
     if best is not None:
         number, value, step = best
-        lines += [
-            "",
-            f"**Best: trial {number}, {objective.name} = {value:.6g} at step {step}**",
-            "",
-            "````yaml",
-        ]
+        found = f"**Best: trial {number}, {objective.name} = {readable(value)} at step {step}**"
         config = spec.space.nest(history.path(number, step)[-1])
-        lines += [
-            yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-            .rstrip()
-            .replace("````", "'''"),
-            "````",
-        ]
+        written = yaml.safe_dump(config, sort_keys=False, allow_unicode=True).rstrip()
+        lines += ["", found, "", "````yaml", written.replace("````", "'''"), "````"]
         if checkpoint is not None:
             lines += [f"Its checkpoint: `{checkpoint}`"]
     return "\n".join([*lines, "", stands])
-
-
-def environment_file(environment: Mapping[str, Any]) -> bytes:
-    """Return the whole environment as JSON."""
-    return (json.dumps(environment, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -1,5 +1,4 @@
-"""Private MLflow interfaces that regrow depends on: its store, its tables, its pages, its current
-experiment.
+"""Private MLflow interfaces that regrow depends on: store, tables, pages, current experiment.
 
 mlflow, which takes 4 s to import, is imported inside functions. Each name is in the canary test
 (`tests/unit/test_private_names.py`), with what breaks without it.
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
 
 Store: TypeAlias = "SqlAlchemyStore"
 ARTIFACT_ROOT = "_MLFLOW_SERVER_ARTIFACT_ROOT"
-"""Variable with the artifact root for MLflow experiments that are created in a database; without
-it, ./mlruns.
-"""
+"""Variable with the artifact root of experiments in a database; without it, ./mlruns."""
 
 
 def choose_experiment(chosen: str | None) -> str | None:
@@ -50,9 +47,7 @@ def tables() -> tuple[Table, ...]:
 
 
 def sql_store(tracking_uri: str, artifact_root: str | None) -> SqlAlchemyStore:
-    """Return MLflow's store in a database. `artifact_root`: artifact root of experiments that it
-    creates; None: MLflow's default.
-    """
+    """Return MLflow's store, with the artifact root for new experiments; None: its default."""
     from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -72,9 +67,7 @@ def engine(url: str) -> Engine:
 
 
 def make_tables(database: Engine) -> None:
-    """Run MLflow's migrations in an empty database. MLflow's SQL store does the same, but would
-    also create an experiment.
-    """
+    """Run MLflow's migrations, without the experiment that its store would create."""
     _module("mlflow.store.db.utils")._initialize_tables(database)  # noqa: SLF001 - nothing public does only this
 
 

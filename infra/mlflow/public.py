@@ -25,11 +25,11 @@ from regrow.infra.mlflow.updates import (
     KEY_TAG,
     RUN_NAME_TAG,
     SUPERSEDED_TAG,
-    Recorded,
     RunUpdate,
     Target,
     cut_params,
     cut_tags,
+    every_page,
     first_tags,
     legal_name,
     refusal,
@@ -61,7 +61,7 @@ class PublicWriter:
             self.mlflow_experiment_id: str = open_experiment(self._client, target).experiment_id
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="mlflow")
 
-    def load(self) -> Recorded:
+    def load(self) -> int | None:
         """See `MlflowSink.load`.
 
         A request that created a run may have been repeated because its answer got lost, so one key
@@ -82,8 +82,7 @@ class PublicWriter:
             for key, run in kept.items()
         }
         cursor = kept["experiment"].data.tags.get(CURSOR_TAG) if "experiment" in kept else None
-        run_ids = {key: known.run_id for key, known in self._runs.items()}
-        return Recorded(run_ids=run_ids, cursor=None if cursor is None else int(cursor))
+        return None if cursor is None else int(cursor)
 
     def write(self, updates: Sequence[RunUpdate], cursor: int) -> None:
         """See `MlflowSink.write`."""
@@ -115,15 +114,15 @@ class PublicWriter:
         self._pool.shutdown()
 
     def _ours(self) -> Iterator[Run]:
-        ours, page = f"tags.`{EXPERIMENT_TAG}` = '{self._target.experiment_id}'", None
-        while True:
-            runs = self._client.search_runs(
-                [self.mlflow_experiment_id], ours, ViewType.ALL, max_results=1000, page_token=page
-            )
-            yield from (run for run in runs if KEY_TAG in run.data.tags)
-            page = runs.token
-            if not page:
-                return
+        ours = f"tags.`{EXPERIMENT_TAG}` = '{self._target.experiment_id}'"
+        found = every_page(
+            self._client.search_runs,
+            [self.mlflow_experiment_id],
+            ours,
+            ViewType.ALL,
+            max_results=1000,
+        )
+        return (run for run in found if KEY_TAG in run.data.tags)
 
     def _write_run(self, updates: Sequence[RunUpdate]) -> None:
         for update in updates:

@@ -1,8 +1,4 @@
-"""Removing and renaming experiments in MLflow. Runs are soft-deleted; `mlflow gc` deletes their
-files.
-
-mlflow is imported where it is needed, as that takes seconds.
-"""
+"""Removing and renaming experiments in MLflow: runs are soft-deleted, `mlflow gc` deletes files."""
 
 from __future__ import annotations
 
@@ -42,9 +38,7 @@ def forget_runs(places: Places, mlflow_experiment: str, experiment_id: str) -> i
 
 
 def rename_experiment(places: Places, name: str, new: str) -> None:
-    """Rename the MLflow experiment `name`, if it exists and none is called `new`. Raises as
-    `forget_runs` does.
-    """
+    """Rename the MLflow experiment, if it exists and `new` does not; see `forget_runs`."""
     with _client(places) as client:
         found = _active(client, name)
         if client is not None and found is not None:
@@ -70,8 +64,6 @@ def _client(places: Places) -> Iterator[Any]:
 
 
 def _active(client: Any, name: str) -> str | None:
-    """Return the id of the MLflow experiment of this name, None if there is none or it is
-    deleted.
-    """
+    """Return the id of the active MLflow experiment of this name, None if there is none."""
     found = client.get_experiment_by_name(name) if client is not None else None
     return found.experiment_id if found is not None and found.lifecycle_stage == "active" else None

@@ -1,5 +1,4 @@
-"""The process of MLflow's server: `python -m regrow.infra.mlflow.server`, with our guard in front
-of it.
+"""`python -m regrow.infra.mlflow.server`: the process of MLflow's server, behind our guard.
 
 Its database is passed in MLFLOW_BACKEND_STORE_URI, as the URI may contain a password. Of MLflow's
 paths only those of experiments, runs, models, traces and data sets are open. The others start
@@ -70,18 +69,14 @@ def is_closed(path: str) -> bool:
 
 
 def bodies(path: str) -> Collection[str] | None:
-    """Return the content types that MLflow accepts at a path; None: any, as the bodies are
-    files.
-    """
+    """Return the content types that MLflow accepts at a path; None: any, for files."""
     if _FILES.fullmatch(path):
         return None
     return ("application/x-protobuf", *JSON) if path == "/v1/traces" else JSON
 
 
 def application(services: Path, artifacts: str | None, host: str | None) -> Guard:
-    """Return MLflow's application, for clients with the password of the state root that has this
-    folder of services.
-    """
+    """Return MLflow's application, guarded by the password in this folder of services."""
     from regrow.infra.mlflow.private import web_app
 
     app, pages = web_app(artifacts)

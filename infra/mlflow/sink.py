@@ -6,16 +6,18 @@ transaction, directly into sqlite or PostgreSQL) and `public.py` (MLflow's own c
 everything else).
 """
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from regrow.infra.mlflow.check import check
 from regrow.infra.mlflow.database import make_sure_of
 from regrow.infra.mlflow.updates import (
-    Recorded,
     RunUpdate,
     SinkUnavailable,
     Target,
     Writer,
+    first_line,
     prepare_environment,
     refusal,
     unavailable,
@@ -32,31 +34,9 @@ class MlflowSink:
     interrupted write left.
     """
 
-    def __init__(
-        self,
-        *,
-        tracking_uri: str,
-        experiment_name: str,
-        experiment_id: str,
-        artifact_root: str | None = None,
-    ) -> None:
-        """Store the target, without connecting yet.
-
-        Args:
-            tracking_uri: MLflow's tracking URI.
-            experiment_name: name of the MLflow experiment.
-            experiment_id: regrow's id (a uuid): runs of another experiment of the same name are not
-                touched.
-            artifact_root: folder or URI for artifacts; None: decided by MLflow (`./mlruns` of the
-                process that writes) or by its server.
-
-        """
-        self._target = Target(
-            tracking_uri=tracking_uri,
-            experiment_name=experiment_name,
-            experiment_id=experiment_id,
-            artifact_root=artifact_root,
-        )
+    def __init__(self, target: Target) -> None:
+        """Store the target, without connecting yet."""
+        self.target = target
         self._writer: Writer | None = None
         self._cursor = 0
         self.troubles: list[str] = []
@@ -71,25 +51,21 @@ class MlflowSink:
         """MLflow's id of the experiment, for links into its UI. Known after `load()`."""
         return self._open_writer().mlflow_experiment_id
 
-    @property
-    def mlflow_experiment_name(self) -> str:
-        """The MLflow experiment's name."""
-        return self._target.experiment_name
-
-    def load(self) -> Recorded:
-        """Create, find or restore the MLflow experiment, and read which of our runs it has.
+    def load(self) -> int | None:
+        """Create, find or restore the MLflow experiment, and read which of our runs it has. Return
+        the cursor written last; None: everything is to be written.
 
         Raises `SinkUnavailable` (within seconds) or `SinkRefused`.
         """
         self.close()
         try:
-            check(self._target.tracking_uri, timeout_s=5.0)
+            check(self.target.tracking_uri, timeout_s=5.0)
         except UserError as error:
             raise SinkUnavailable(str(error)) from error
-        writer = _writer(self._target)
-        recorded = writer.load()
-        self._writer, self._cursor = writer, recorded.cursor or 0
-        return recorded
+        writer = _writer(self.target)
+        cursor = writer.load()
+        self._writer, self._cursor = writer, cursor or 0
+        return cursor
 
     def write(self, updates: Sequence[RunUpdate], cursor: int) -> None:
         """Write `updates`, then `cursor`. Writing the same again changes nothing.
@@ -104,19 +80,35 @@ class MlflowSink:
             # The cursor comes last: a reader that finds it also finds the files.
             writer.write(updates, self._cursor if files else cursor)
             if files:
-                self._put(files, writer)
+                for update in files:
+                    if (run_id := writer.run_id(update.key)) is not None:
+                        self._put(run_id, update.artifacts)
                 writer.write([], cursor)
             self._cursor = cursor
         except BaseException:
             self.close()
             raise
 
-    def _put(self, updates: Sequence[RunUpdate], writer: Writer) -> None:
-        from regrow.infra.mlflow.artifacts import put  # imports mlflow
+    def _put(self, run_id: str, files: Mapping[str, bytes]) -> None:
+        """Write files by their paths below a run's artifacts, replacing existing ones.
 
-        for update in updates:
-            if (run_id := writer.run_id(update.key)) is not None:
-                self.troubles += put(self._target.tracking_uri, run_id, update.artifacts)
+        Does not raise: if artifacts cannot be written (no permission, a missing library),
+        everything else is still recorded.
+        """
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(self.target.tracking_uri)
+        with tempfile.TemporaryDirectory(prefix="regrow-mlflow-") as folder:
+            for path, data in files.items():
+                parent, _, name = path.rpartition("/")
+                local = Path(folder, name)
+                local.write_bytes(data)
+                try:
+                    client.log_artifact(run_id, str(local), parent or None)
+                except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
+                    self.troubles.append(
+                        f"{path} could not be stored with MLflow's artifacts: {first_line(error)}"
+                    )
 
     def close(self) -> None:
         """Close connections and threads. Nothing is buffered, so nothing is flushed."""
@@ -127,7 +119,7 @@ class MlflowSink:
     def _open_writer(self) -> Writer:
         if self._writer is None:
             raise SinkUnavailable(
-                f"MLflow at {redacted(self._target.tracking_uri)} is closed: call load() first."
+                f"MLflow at {redacted(self.target.tracking_uri)} is closed: call load() first."
             )
         return self._writer
 

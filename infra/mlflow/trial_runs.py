@@ -1,5 +1,4 @@
-"""Translation of the log's events to MLflow: one parent run per experiment, one current run per
-trial.
+"""Translation of the log's events to MLflow: a run per experiment, and below it one per trial.
 
 A pure fold from segments to `RunUpdate`s. `infra/mlflow/sink.py` writes them; `recorder.py` follows
 the log. Every update is a function of the log up to its segment, so writing one again after a crash
@@ -10,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from regrow.infra.mlflow import parent_run
@@ -26,6 +26,7 @@ from regrow.search.events import (
     Created,
     Decided,
     Ended,
+    Excluded,
     Opened,
     Proposed,
     Reported,
@@ -57,27 +58,21 @@ class Runs:
     """Folds a log and collects what changed for each run since `take`."""
 
     def __init__(self, reports: Reports, address: Callable[[str], str] = lambda key: key) -> None:
-        """Start with an empty history. `address`: maps a key of the experiment's store to an
-        address for people.
-        """
+        """`address`: maps a key of the experiment's store to an address for people."""
         self._reports, self._address = reports, address
         self.history = History()
-        self._generation: dict[int, int] = {}
-        """How often a trial's curve was rewound, by trial. After each rewind a new MLflow run
-        continues the curve.
-        """
+        self._generation = Counter[int]()
+        """By trial: how often its curve was rewound, and so continues in a new MLflow run."""
         self._metrics: dict[str, None] = {}
         """Names of all reported metrics."""
-        self._rows: dict[int, list[Row]] = {}
+        self._rows: dict[int, list[Row]] = defaultdict(list)
         """By trial: rows reported since the last `take`."""
         self._again: set[int] = set()
         """Trials that begin a new run. It gets all rows that count, from the log."""
         self._since: dict[int, int] = {}
         """By trial: the segment in which it was proposed."""
-        self._bests: dict[str | int, list[Point]] = {}
-        """By trial, and for the parent: points of the best value since the last `take`, and of the
-        cost.
-        """
+        self._bests: dict[str | int, list[Point]] = defaultdict(list)
+        """By trial, and for the parent: points of best value and cost since the last `take`."""
         self._cost = 0.0
         """Cost of the attempts that have ended."""
         self._told = 0
@@ -87,7 +82,7 @@ class Runs:
         self._best: parent_run.Best | None = None
         self._standing = ""
         """The experiment's progress in words when it was last opened or closed. `_checkpoint`: its
-        best trial's checkpoint at that time.
+        best trial's checkpoint at that time. `_costs`: the tags of its cost.
         """
         self._costs: dict[str, str] = {}
         self._checkpoint: tuple[parent_run.Best | None, str | None] = None, None
@@ -98,8 +93,10 @@ class Runs:
         self._source: dict[str, str] = {}
         self._born: dict[int, dict[str, str]] = {}
         """By trial: tags of the code with which it was proposed."""
-        self._decisions: dict[int, dict[str, str]] = {}
-        """By trial: tags of the scheduler's last decision."""
+        self._decisions: dict[int, dict[str, str]] = defaultdict(dict)
+        """By trial: tags of the scheduler's last decision, and of the last rung."""
+        self._dropped: set[int] = set()
+        """Trials that the user dropped at some time."""
         self._retired: list[RunUpdate] = []
         self._notes = NONE
 
@@ -109,10 +106,6 @@ class Runs:
             return False
         self._notes, self._parent = notes, True
         return True
-
-    def parent(self) -> RunUpdate:
-        """Return the full update of the experiment's own run, without marking anything as taken."""
-        return self._parent_update()
 
     def apply(self, event: AnyEvent, segment: int = 0) -> None:
         """Apply an event of this segment."""
@@ -131,32 +124,28 @@ class Runs:
                 if isinstance(event, Opened):
                     self._note_environment(event)
                 told = True
-                self._dirty.update(
-                    dict.fromkeys(
-                        n for s in TrialState if not s.final for n in self.history.by_state[s]
-                    )
-                )
+                alive = (state for state in TrialState if not state.final)
+                self._dirty |= dict.fromkeys(n for s in alive for n in self.history.by_state[s])
             case Proposed():
                 self._born[event.trial], self._since[event.trial] = self._source, segment
                 self._dirty[event.trial] = None
-            case Started() | Began() | Ended() | Saved() | Retired() | Revived():
+            case Started() | Began() | Ended() | Saved() | Retired() | Revived() | Excluded():
                 self._dirty[event.trial] = None
+                told = isinstance(event, Excluded)
+                self._dropped |= {event.trial} if told else set()
+                self._told += told  # the best value of all may change, which is another point
                 if rewound:  # the rest of the curve continues in a new run
                     self._told += 1
                     self._bests.pop(event.trial, None)
                     self._note_best(self.history.trials[event.trial], event.t)
             case Decided():
-                self._decisions[event.trial] = _decision(event) | _rung(
-                    event, self._decisions.get(event.trial, {})
-                )
+                self._decisions[event.trial] |= _decision(event)
                 self._dirty[event.trial] = None
             case Reported():
                 self._dirty[event.trial] = None
                 if event.trial not in self._again:
-                    self._rows.setdefault(event.trial, []).extend(event.rows)
-                self._metrics.update(
-                    dict.fromkeys(name for row in event.rows for name in row.metrics)
-                )
+                    self._rows[event.trial] += event.rows
+                self._metrics |= dict.fromkeys(name for row in event.rows for name in row.metrics)
                 self._told += len(event.rows)
                 if trial is not None and trial.best != before:
                     self._note_best(trial, event.t)
@@ -167,8 +156,8 @@ class Runs:
         best = parent_run.best_of(self.history)
         if best != self._best:
             objective, found = self.history.objective.name, None if best is None else best[1:]
-            self._bests.setdefault(PARENT, []).extend(
-                parent_run.best_points(objective, found, self._told, _ms(event.t))
+            self._bests[PARENT] += parent_run.best_points(
+                objective, found, self._told, _ms(event.t)
             )
         if told or best != self._best:
             self._best, self._parent = best, True
@@ -180,17 +169,15 @@ class Runs:
 
     def take(self) -> list[RunUpdate]:
         """Return the updates since the last call, the parent run first."""
-        updates = [self._parent_update()] if self._parent else []
+        updates = [self.parent()] if self._parent else []
         updates += self._retired
         updates += [self._trial_update(self.history.trials[n]) for n in self._dirty]
         self.skip()
         return updates
 
     def current(self) -> list[RunUpdate]:
-        """Return full updates of every run that is not superseded, the parent first, without
-        marking anything as taken.
-        """
-        return [self._parent_update(), *map(self._trial_update, self.history.trials)]
+        """Return full updates of all current runs, the parent first; nothing counts as taken."""
+        return [self.parent(), *map(self._trial_update, self.history.trials)]
 
     def skip(self) -> None:
         """Drop the updates since the last call: MLflow has them already."""
@@ -199,16 +186,11 @@ class Runs:
             kept.clear()
 
     def key(self, trial: int, attempt: int) -> str | None:
-        """Return the key of the run for an attempt's work; None if the attempt has not begun, or is
-        not the last one.
-        """
+        """Return the key of an attempt's run; None if it has not begun, or is not the last."""
         trials = self.history.trials
-        current = (
-            trials[trial].attempts[-1] if trial < len(trials) and trials[trial].attempts else None
-        )
-        if current is None or current.number != attempt or current.t_began is None:
-            return None
-        return self.current_key(trial)
+        attempts = trials[trial].attempts if trial < len(trials) else []
+        began = attempts and attempts[-1].number == attempt and attempts[-1].t_began is not None
+        return self.current_key(trial) if began else None
 
     def is_over(self, trial: int, attempt: int) -> bool:
         """Return whether an attempt that was started no longer holds its lease."""
@@ -218,7 +200,8 @@ class Runs:
 
     def current_key(self, trial: int) -> str:
         """Return the key of the run that has a trial's current curve."""
-        return _key(trial, self._generation.get(trial, 0))
+        generation = self._generation[trial]
+        return f"{task_name(trial)}.{generation}" if generation else task_name(trial)
 
     def _note_environment(self, event: Opened) -> None:
         if not event.environment:  # from a coordinator, or a log of an older version
@@ -226,12 +209,9 @@ class Runs:
         self._source = parent_run.source_tags(self.history.spec.to_json(), event.environment)
         if event.environment not in self._environments[-1:]:
             self._environments.append(event.environment)
-            name = (
-                "environment.json"
-                if len(self._environments) == 1
-                else f"environment-session-{self.history.sessions}.json"
-            )
-            self._files[name] = parent_run.environment_file(event.environment)
+            later = "" if len(self._environments) == 1 else f"-session-{self.history.sessions}"
+            text = json.dumps(event.environment, indent=2, ensure_ascii=False)
+            self._files[f"environment{later}.json"] = f"{text}\n".encode()
 
     def _note_best(self, trial: TrialRecord, t: float) -> None:
         """Add the trial's best value as points, unless the user reports a metric of that name."""
@@ -239,21 +219,16 @@ class Runs:
             points = parent_run.best_points(
                 self.history.objective.name, trial.best, trial.best[1], _ms(t)
             )
-            self._bests.setdefault(trial.number, []).extend(
-                point for point in points if point[0] not in self._metrics
-            )
+            self._bests[trial.number] += [one for one in points if one[0] not in self._metrics]
 
     def _note_cost(self, trial: TrialRecord, t: float) -> None:
-        """Add the cost of the trial, and of all trials, at the end of an attempt; nothing if the
-        attempt had no price.
-        """
+        """Add the cost of the trial, and of all trials, when an attempt with a price has ended."""
         if (paid := trial.attempts[-1].cost) is None:
             return
         self._cost += paid
-        self._bests.setdefault(trial.number, []).append(
-            (COST, cost.of_trial(trial, t) or 0.0, trial.step, _ms(t))
-        )
-        self._bests.setdefault(PARENT, []).append((COST, self._cost, self._told, _ms(t)))
+        own = cost.of_trial(trial, t) or 0.0
+        self._bests[trial.number].append((COST, own, trial.step, _ms(t)))
+        self._bests[PARENT].append((COST, self._cost, self._told, _ms(t)))
         self._parent = True
 
     def _rewind(self, event: Began) -> bool:
@@ -265,20 +240,11 @@ class Runs:
             return False
         old = self._trial_update(trial)
         name = f"{task_name(trial.number)} (until attempt {event.attempt - 1}, superseded)"
+        tags = {**old.tags, "mlflow.runName": name, "regrow.superseded": "true"}
         self._retired.append(
-            RunUpdate(
-                key=old.key,
-                name=old.name,
-                start_ms=old.start_ms,
-                params=old.params,
-                metrics=old.metrics,
-                status="KILLED",
-                tags={**old.tags, "mlflow.runName": name, "regrow.superseded": "true"},
-                end_ms=_ms(event.t),
-                deleted=True,
-            )
+            replace(old, status="KILLED", tags=tags, end_ms=_ms(event.t), deleted=True)
         )
-        self._generation[trial.number] = self._generation.get(trial.number, 0) + 1
+        self._generation[trial.number] += 1
         self._rows.pop(trial.number, None)
         self._again.add(trial.number)
         return True
@@ -292,6 +258,8 @@ class Runs:
         nodes = [a.where for a in trial.attempts if a.where]
         tags = {"regrow.state": trial.state.value, "regrow.attempts": str(len(trial.attempts))}
         tags |= self._born.get(trial.number, {}) | self._decisions.get(trial.number, {})
+        if trial.number in self._dropped:
+            tags["regrow.dropped"] = "true" if trial.excluded else "false"
         if nodes:
             tags["regrow.node"] = nodes[-1]
         if markets := [a.market for a in trial.attempts if a.market and a.t_began is not None]:
@@ -305,17 +273,16 @@ class Runs:
             tags["regrow.reason"] = trial.attempts[-1].message or "-"
         for change in trial.changes:  # parameters of a run cannot change in MLflow
             source = "" if change.source is None else f" with the weights of trial {change.source}"
-            tags[f"regrow.after_step_{change.step:06}"] = (
-                json.dumps(change.config, ensure_ascii=False)[:4000] + source
-            )
+            config = json.dumps(change.config, ensure_ascii=False)[:4000]
+            tags[f"regrow.after_step_{change.step:06}"] = config + source
         if trial.checkpoints:
-            tags["regrow.checkpoint"] = self._address(
-                trial.checkpoints[max(trial.checkpoints)].manifest
-            )
+            last = trial.checkpoints[max(trial.checkpoints)]
+            tags["regrow.checkpoint"] = self._address(last.manifest)
         if trial.state is TrialState.FAILED and trial.attempts and trial.attempts[-1].trace:
-            tags[parent_run.NOTE_TAG] = _traceback(
-                trial.attempts[-1].message, trial.attempts[-1].trace
-            )
+            # The end of the traceback shows where the error occurred.
+            trace = trial.attempts[-1].trace[-6000:].replace("````", "...")
+            message = trial.attempts[-1].message
+            tags[parent_run.NOTE_TAG] = f"**{message}**\n\n````\n{trace}\n````"
         elif trial.revived:  # otherwise the note of its failure would remain
             failed = next(
                 (a for a in reversed(trial.attempts) if a.outcome == "failed"), trial.attempts[-1]
@@ -337,19 +304,13 @@ class Runs:
     def _points(self, trial: TrialRecord) -> Iterable[Point]:
         bests = self._bests.get(trial.number, [])
         if trial.number in self._again:
-            return _Logged(
-                self._reports,
-                max(0, self._since[trial.number] - 1),
-                trial.number,
-                tuple(trial.curve.runs),
-                bests,
-            )
-        return [
-            *(point for row in self._rows.get(trial.number, ()) for point in _points(row)),
-            *bests,
-        ]
+            after = max(0, self._since[trial.number] - 1)
+            return _Logged(self._reports, after, trial.number, tuple(trial.curve.runs), bests)
+        rows = self._rows.get(trial.number, ())
+        return [*(point for row in rows for point in _points(row)), *bests]
 
-    def _parent_update(self) -> RunUpdate:
+    def parent(self) -> RunUpdate:
+        """Return the full update of the experiment's own run, without marking anything as taken."""
         history, spec = self.history, self.history.spec
         closed = history.closed
         status: RunStatus = "RUNNING" if closed is None else _CLOSED.get(closed.status, "KILLED")
@@ -360,13 +321,12 @@ class Runs:
             "regrow.experiment": spec.name,
             "regrow.sessions": str(history.sessions),
             "regrow.trials": str(history.total),
+            "regrow.state": "running" if closed is None else closed.status,
         }
-        tags["regrow.state"] = "running" if closed is None else closed.status
         if history.opened is not None and history.opened.flow_run:
             tags["regrow.flow_run"] = history.opened.flow_run
         checkpoint = self._checkpoint[1] if self._checkpoint[0] == self._best else None
-        tags |= self._costs
-        tags |= parent_run.best_tags(self._best, checkpoint)
+        tags |= self._costs | parent_run.best_tags(self._best, checkpoint)
         tags[parent_run.NOTE_TAG] = parent_run.note(
             history, self._best, checkpoint, self._standing, self._notes
         )
@@ -413,28 +373,11 @@ def _points(row: Row) -> Iterator[Point]:
     )
 
 
-def _key(trial: int, generation: int) -> str:
-    return task_name(trial) if generation == 0 else f"{task_name(trial)}.{generation}"
-
-
 def _decision(event: Decided) -> dict[str, str]:
-    return {
-        "regrow.decision": f"{event.verdict} at step {event.step}{event.why and ': '}{event.why}"
-    }
-
-
-def _rung(event: Decided, before: dict[str, str]) -> dict[str, str]:
-    """Return the tag of the last rung that the trial reached, if the scheduler has rungs; a rung is
-    given by its step.
-    """
-    if " rung " in f" {event.why}":
-        return {"regrow.rung": str(event.step)}
-    return {"regrow.rung": before["regrow.rung"]} if "regrow.rung" in before else {}
-
-
-def _traceback(message: str, trace: str) -> str:
-    """Return the message and the end of the traceback, which shows where the error occurred."""
-    return f"**{message}**\n\n````\n{trace[-6000:].replace('````', '...')}\n````"
+    """Return the tags of a decision. A rung that the trial reached by it is given by its step."""
+    why = f"{event.verdict} at step {event.step}{event.why and ': '}{event.why}"
+    rung = {"regrow.rung": str(event.step)} if " rung " in f" {event.why}" else {}
+    return {"regrow.decision": why, **rung}
 
 
 def _ms(t: float) -> int:

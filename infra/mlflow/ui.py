@@ -41,16 +41,13 @@ def mlflow_ui(
         yield tracking_uri
         return
     make_sure_of(tracking_uri, artifacts)
-    with socket.socket() as probe:
-        # A port that was in use a moment ago counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port or 0))
-        except OSError:
-            raise UserError(
-                f"port {port} is in use; give another with --mlflow-port, or leave it out"
-            ) from None
-        port = probe.getsockname()[1]
+    try:
+        with socket.create_server(("127.0.0.1", port or 0)) as probe:
+            port = probe.getsockname()[1]
+    except OSError:
+        raise UserError(
+            f"port {port} is in use; give another with --mlflow-port, or leave it out"
+        ) from None
     url = f"http://127.0.0.1:{port}"
     command, settings = server_command(tracking_uri, artifacts, services=services, port=port)
     with tempfile.NamedTemporaryFile() as output:
@@ -59,7 +56,7 @@ def mlflow_ui(
         server = Supervised.of(child)
         try:
             answers = partial(_answers, url)
-            if why := await_ready(answers, server.is_alive, seconds=BOOT_SECONDS):
+            if why := await_ready(answers, server.is_alive, seconds=BOOT_SECONDS, pid=server.pid):
                 raise RegrowError(f"MLflow's server {why}: {last_line(log)}")
             yield url
         finally:
@@ -75,29 +72,21 @@ def server_command(
     `services`: the folder with its password. `host`: where it listens in addition to the loopback,
     None: nowhere.
     """
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "regrow.infra.mlflow.server",
-        "--services",
-        str(services),
-        "--port",
-        str(port),
-    ]
+    command = [sys.executable, "-P", "-m", "regrow.infra.mlflow.server"]
+    command += ["--services", str(services), "--port", str(port)]
     command += ["--host", host] if host is not None else []
     command += ["--artifacts", artifacts] if artifacts is not None else []
     # The URI is in the environment rather than on the command line, which every user of the machine
     # can read: it may contain a password. PYTHONSAFEPATH keeps files in the current folder from
     # being imported, also by the server's children.
-    settings = {"MLFLOW_BACKEND_STORE_URI": tracking_uri, "PYTHONSAFEPATH": "1"}
-    # Its job runners are processes of 250 MB each that a read-only page does not need.
-    quiet = {
+    return command, {
+        "MLFLOW_BACKEND_STORE_URI": tracking_uri,
+        "PYTHONSAFEPATH": "1",
+        # Its job runners are processes of 250 MB each that a read-only page does not need.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
     }
-    return command, {**settings, **quiet}
 
 
 def runs_page(
@@ -127,18 +116,18 @@ def runs_page(
     url, credentials = _apart(url.rstrip("/"))
     request = urllib.request.Request(f"{url}/api/2.0/mlflow/experiments/get-by-name?{query}")
     if credentials := auth or credentials:
-        request.add_header(
-            "Authorization", f"Basic {base64.b64encode(credentials.encode()).decode()}"
-        )
+        basic = base64.b64encode(credentials.encode()).decode()
+        request.add_header("Authorization", f"Basic {basic}")
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             number = json.load(answer)["experiment"]["experiment_id"]
     except (urllib.error.URLError, http.client.HTTPException, OSError, KeyError, ValueError):
         return url
+    ours = "" if only is None else f" AND tags.`{EXPERIMENT_TAG}` = '{only}'"
     view = {
         "workflowType": "machine_learning",
         "compareRunsMode": "CHART",
-        "searchFilter": _trials_of(only),
+        "searchFilter": "attributes.run_name LIKE 'trial-%'" + ours,
         "orderByKey": f"metrics.`{legal_name(best_metric(metric))}`",
         "orderByAsc": "true" if mode == "min" else "false",
     }
@@ -147,25 +136,12 @@ def runs_page(
 
 
 def _apart(url: str) -> tuple[str, str]:
-    """Return an address without user and password, and these as USER:PASSWORD, else those of
-    MLflow's own variables; "" for none.
-    """
+    """Return an address without USER:PASSWORD, and these, else those of MLflow's variables."""
     parts = urllib.parse.urlsplit(url)
-    user, password = (
-        os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD")
-    )
+    user, password = (os.environ.get(f"MLFLOW_TRACKING_{n}", "") for n in ("USERNAME", "PASSWORD"))
     given, _, host = parts.netloc.rpartition("@")
     credentials = urllib.parse.unquote(given) or (f"{user}:{password}" if user else "")
     return parts._replace(netloc=host).geturl(), credentials
-
-
-def _trials_of(experiment_id: str | None) -> str:
-    trials = "attributes.run_name LIKE 'trial-%'"
-    return (
-        trials
-        if experiment_id is None
-        else f"{trials} AND tags.`{EXPERIMENT_TAG}` = '{experiment_id}'"
-    )
 
 
 def _answers(url: str, _: float) -> bool:

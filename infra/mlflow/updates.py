@@ -1,8 +1,6 @@
-"""What is written to MLflow for a run (`RunUpdate`), with names and lengths that MLflow accepts,
-and how writing may fail.
+"""What is written to MLflow for a run (`RunUpdate`), in a form that it accepts, and how that fails.
 
-Nothing here knows the event log, and nothing imports mlflow: `sink.py` chooses between the two ways
-of writing.
+Nothing here knows the event log, or imports mlflow: `sink.py` chooses how to write.
 """
 
 import getpass
@@ -12,10 +10,10 @@ import os
 import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from regrow.infra.mlflow.check import SERVER_ADVICE
 from regrow.tasks.errors import RegrowError
@@ -54,9 +52,7 @@ _ENVIRONMENT: Final = {
 
 
 class SinkUnavailable(RegrowError):
-    """MLflow is unavailable or overloaded: call `load()` later and continue from the cursor that it
-    returns.
-    """
+    """MLflow is away or overloaded: `load()` later, and continue from the cursor it returns."""
 
 
 class SinkRefused(RegrowError):
@@ -100,27 +96,23 @@ class RunUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """What MLflow contains.
+class Target:
+    """Where a writer writes: one MLflow experiment, and in it the runs of one regrow experiment.
 
     Attributes:
-        run_ids: our key -> MLflow's run id.
-        cursor: the cursor written last; None: write everything.
+        tracking_uri: MLflow's tracking URI.
+        experiment_name: name of the MLflow experiment.
+        experiment_id: regrow's id (a uuid): runs of another experiment of the same name are not
+            touched.
+        artifact_root: folder or URI for artifacts; None: decided by MLflow (`./mlruns` of the
+            process that writes) or by its server.
 
     """
-
-    run_ids: Mapping[str, str]
-    cursor: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where a writer writes: one MLflow experiment, and in it the runs of one regrow experiment."""
 
     tracking_uri: str
     experiment_name: str
     experiment_id: str
-    artifact_root: str | None
+    artifact_root: str | None = None
 
     @property
     def artifact_location(self) -> str | None:
@@ -135,16 +127,14 @@ class Writer(Protocol):
 
     mlflow_experiment_id: str
 
-    def load(self) -> Recorded: ...
+    def load(self) -> int | None: ...
     def write(self, updates: Sequence[RunUpdate], cursor: int) -> None: ...
     def run_id(self, key: str) -> str | None: ...
     def close(self) -> None: ...
 
 
 def prepare_environment() -> None:
-    """Set mlflow's variables before it is imported, so that it prints little and does not retry for
-    minutes.
-    """
+    """Set mlflow's variables before its import: it prints little, and retries briefly."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -170,9 +160,7 @@ def first_tags(update: RunUpdate, target: Target, parent_run_id: str | None) -> 
 
 
 def cut_tags(update: RunUpdate) -> dict[str, str]:
-    """Return the update's tags with names and lengths that MLflow accepts, and our mark on a
-    superseded run.
-    """
+    """Return the update's tags as MLflow accepts them, and our mark of a superseded run."""
     tags = {legal_name(key): value[:_TAG_CHARS] for key, value in update.tags.items()}
     if RUN_NAME_TAG in tags:  # this tag renames the run, in MLflow and here
         tags[RUN_NAME_TAG] = tags[RUN_NAME_TAG][:_NAME_CHARS]
@@ -208,6 +196,20 @@ def user() -> str:
         return "unknown"
 
 
+def every_page(search: Callable[..., Any], *what: object, **how: object) -> Iterator[Any]:
+    """Yield all results of one of MLflow's searches, page by page."""
+    token: str | None = None
+    while token is None or token:
+        page = search(*what, **how, page_token=token)
+        yield from page
+        token = page.token or ""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of MLflow, without passwords."""
+    return redacted(str(error)).strip().partition("\n")[0] or type(error).__name__
+
+
 def refusal(target: Target, error: Exception) -> SinkRefused:
     """Return the error for a refusal, with MLflow's message and address."""
     return SinkRefused(
@@ -218,7 +220,6 @@ def refusal(target: Target, error: Exception) -> SinkRefused:
 def unavailable(target: Target, error: Exception) -> SinkUnavailable:
     """Return the error for a failure that may pass."""
     # A database's message continues with the statement and its values.
-    first = redacted(str(error)).partition("\n")[0]
     return SinkUnavailable(
-        f"MLflow at {redacted(target.tracking_uri)} is away: {first}. {SERVER_ADVICE}"
+        f"MLflow at {redacted(target.tracking_uri)} is away: {first_line(error)}. {SERVER_ADVICE}"
     )

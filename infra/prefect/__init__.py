@@ -1,3 +1,1 @@
-"""Everything that uses Prefect: its server, task runs, events, artifacts, logs. Flows are in
-`flows/`.
-"""
+"""All that uses Prefect: its server, task runs, events, artifacts, logs. Flows are in `flows/`."""

@@ -1,5 +1,4 @@
-"""The times of a schedule, by Prefect's classes: whether they are valid, which come next, and how
-they are described.
+"""The times of a schedule, by Prefect's classes, and how they are described.
 
 Prefect is imported where it is needed, as the server may have to be known first.
 """
@@ -20,8 +19,8 @@ from regrow.search.spec import When
 
 _HINTS = {
     "cron": 'write minute, hour, day of the month, month, day of the week: "0 2 * * *"',
-    "rrule": 'write a rule of RFC 5545: "FREQ=WEEKLY;BYDAY=MO;BYHOUR=2;BYMINUTE=0;BYSECOND=0"',
     "every": 'write seconds, or text such as "6h"',
+    "rrule": 'write a rule of RFC 5545: "FREQ=WEEKLY;BYDAY=MO;BYHOUR=2;BYMINUTE=0;BYSECOND=0"',
 }
 
 
@@ -33,47 +32,38 @@ def clock(when: When) -> dict[str, Any] | None:
     that never come.
     """
     zone = _zone(when)
-    if when.cron is not None:
-        made: dict[str, Any] = {"cron": when.cron, "timezone": zone.key}
-    elif when.every is not None:
+    key = next((key for key in _HINTS if getattr(when, key) is not None), None)
+    if key is None:
+        return None
+    given = getattr(when, key)
+    made: dict[str, Any] = {key: given, "timezone": zone.key}
+    if key == "every":
         # The interval starts at a midnight in the zone, not now: schedules made again with other
         # options keep their times, and names are short. It is counted in UTC: in a zone, Prefect
         # counts whole days by the wall clock, but by elapsed time from the moment it looks, so that
         # after each clock change an interval of a day or more would come at two hours, both of
         # them.
         anchor = datetime(2020, 1, 1, tzinfo=zone).astimezone(UTC)
-        made = {"interval": when.every, "anchor_date": anchor.isoformat(), "timezone": "UTC"}
-    elif when.rrule is not None:
-        made = {"rrule": when.rrule, "timezone": zone.key}
-    else:
-        return None
-    key = next(key for key in ("cron", "every", "rrule") if getattr(when, key) is not None)
+        made = {"interval": given, "anchor_date": anchor.isoformat(), "timezone": "UTC"}
     from regrow.infra.prefect.private import next_times
 
     try:
         coming = next_times(made, 1)
     except ValidationError as error:
-        why = (
-            str(error.errors(include_url=False)[0]["ctx"].get("error", ""))
-            .rpartition(": ")[2]
-            .strip('"')
-        )
-        why = "" if why == getattr(when, key) else f" ({why})"
-        raise SpecError(
-            f"when.{key}", getattr(when, key), f"says no times{why}", _HINTS[key]
-        ) from None
+        said = str(error.errors(include_url=False)[0]["ctx"].get("error", ""))
+        why = said.rpartition(": ")[2].strip('"')
+        told = "says no times" if why == given else f"says no times ({why})"
+        raise SpecError(f"when.{key}", given, told, _HINTS[key]) from None
     if not coming:
-        raise SpecError(f"when.{key}", getattr(when, key), "never comes", _HINTS[key])
+        raise SpecError(f"when.{key}", given, "never comes", _HINTS[key])
     return made
 
 
 def in_short(clock: Mapping[str, Any]) -> str:
     """Return the times in a few words: `0 2 * * * Europe/Zurich`, `every 6 h`."""
     zone = clock.get("timezone") or "UTC"
-    if "cron" in clock:
-        return f"{clock['cron']} {zone}"
-    if "rrule" in clock:
-        return f"{clock['rrule']} {zone}"
+    if rule := clock.get("cron") or clock.get("rrule"):
+        return f"{rule} {zone}"
     interval = clock.get("interval", 0.0)
     seconds = interval.total_seconds() if isinstance(interval, timedelta) else float(interval)
     return f"every {in_words(seconds)}"
@@ -98,11 +88,7 @@ def _zone(when: When) -> ZoneInfo:
         from zoneinfo import available_timezones
 
         near = nearest(when.timezone or "", sorted(available_timezones()))
-        hint = (
-            near
-            if near.startswith("did")
-            else "write a name of the time zone database, such as Europe/Zurich"
-        )
-        raise SpecError(
-            "when.timezone", when.timezone, "is no time zone that this machine knows", hint
-        ) from None
+        usual = "write a name of the time zone database, such as Europe/Zurich"
+        hint = near if near.startswith("did") else usual
+        wrong = "is no time zone that this machine knows"
+        raise SpecError("when.timezone", when.timezone, wrong, hint) from None

@@ -1,12 +1,10 @@
-"""Schedules in Prefect: deployments of the flow `regrow`, created, listed, paused and deleted
-through its public client.
-"""
+"""Schedules in Prefect, through its public client: deployments of the flow `regrow`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -29,6 +27,10 @@ if TYPE_CHECKING:
 FLOW = TAG = "regrow"
 """The flow whose deployments are schedules, and their tag."""
 ENTRYPOINT = "regrow.flows.run.run"
+POOL = "regrow"
+"""The work pool of scheduled experiments: deployments name it, and the station's worker takes due
+runs from it. Its type lets `prefect worker start` take runs from it, too.
+"""
 BY_HAND = "by hand"
 """The deployment, and a tag, of manually started runs: Prefect's page offers Retry, Cancel and
 Suspend only for runs of deployments.
@@ -101,6 +103,19 @@ def connected(places: Places) -> Iterator[SyncPrefectClient]:
             yield client
 
 
+def ensure_pool(client: SyncPrefectClient) -> None:
+    """Create the pool unless it exists."""
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+
+    try:
+        client.read_work_pool(POOL)
+    except ObjectNotFound:
+        new = WorkPoolCreate(name=POOL, type="process", description="Experiments of regrow")
+        with suppress(ObjectAlreadyExists):  # another process was faster
+            client.create_work_pool(new)
+
+
 def make(
     client: SyncPrefectClient,
     name: str,
@@ -124,23 +139,14 @@ def make(
     """
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
-    from regrow.infra.prefect.pool import POOL, ensure_pool
-
-    ensure_pool(client)
     there = _find(client, name)
-    times = (
-        []
-        if clock is None
-        else [DeploymentScheduleCreate.model_validate({"schedule": dict(clock), "active": True})]
-    )
-    client.create_deployment(
-        client.create_flow_from_name(FLOW),
+    times = [] if clock is None else [{"schedule": dict(clock), "active": True}]
+    _deploy(
+        client,
         name,
-        schedules=times,
+        schedules=[DeploymentScheduleCreate.model_validate(one) for one in times],
         parameters=parameters,
         tags=[TAG],
-        work_pool_name=POOL,
-        entrypoint=ENTRYPOINT,
         description=description,
         parameter_openapi_schema=form,
         enforce_parameter_schema=True,
@@ -160,27 +166,28 @@ def by_hand(
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Pending
 
-    from regrow.infra.prefect.pool import POOL, ensure_pool
-
     try:
         deployment = client.read_deployment_by_name(f"{FLOW}/{BY_HAND}").id
     except ObjectNotFound:
-        ensure_pool(client)
-        deployment = client.create_deployment(
-            client.create_flow_from_name(FLOW),
+        about = "What `regrow run`, `regrow resume` and Python start; it has no schedule."
+        deployment = _deploy(
+            client,
             BY_HAND,
             tags=[TAG, BY_HAND],
-            work_pool_name=POOL,
-            entrypoint=ENTRYPOINT,
-            description=(
-                "What `regrow run`, `regrow resume` and Python start; it has no schedule. Retry"
-                " there wants a station."
-            ),
+            description=f"{about} Retry there wants a station.",
             parameter_openapi_schema=form,
             enforce_parameter_schema=False,
         )
     return client.create_flow_run_from_deployment(
         deployment, name=name, parameters=parameters, state=Pending()
+    )
+
+
+def _deploy(client: SyncPrefectClient, name: str, **settings: Any) -> UUID:
+    ensure_pool(client)
+    flow = client.create_flow_from_name(FLOW)
+    return client.create_deployment(
+        flow, name, work_pool_name=POOL, entrypoint=ENTRYPOINT, **settings
     )
 
 
@@ -190,9 +197,7 @@ def schedule_of(run: FlowRun) -> UUID | None:
 
 
 def pause(client: SyncPrefectClient, name: str) -> None:
-    """Pause the schedule: it starts nothing by its times until it is resumed. Raises UserError if
-    there is none.
-    """
+    """Pause the schedule: its times start nothing. Raises UserError if there is none."""
     client.pause_deployment(known(client, name).id)
 
 
@@ -206,16 +211,12 @@ def resume(client: SyncPrefectClient, name: str) -> None:
 
 
 def delete(client: SyncPrefectClient, name: str) -> None:
-    """Delete the schedule, and its runs that have not begun; its experiments stay. Raises UserError
-    if there is none.
-    """
+    """Delete the schedule and its waiting runs, not its experiments. Raises UserError."""
     client.delete_deployment(known(client, name).id)
 
 
 def known(client: SyncPrefectClient, name: str) -> DeploymentResponse:
-    """Return the deployment of a schedule. Raises UserError, naming the existing ones, if there is
-    none.
-    """
+    """Return a schedule's deployment. Raises UserError, naming the schedules, if it is none."""
     if (found := _find(client, name)) is None:
         there = ", ".join(one.name for one in _all(client))
         raise UserError(
@@ -226,9 +227,7 @@ def known(client: SyncPrefectClient, name: str) -> DeploymentResponse:
 
 
 def listed(client: SyncPrefectClient, root: str | None = None) -> list[Scheduled]:
-    """Return the schedules by name, with coming times and last runs; only those of the state root
-    `root`, None: all.
-    """
+    """Return the schedules of the state root (None: all) by name, with times and runs."""
     found = [
         one for one in _all(client) if root is None or one.parameters.get("state") in (None, root)
     ]
@@ -285,12 +284,11 @@ def _last(client: SyncPrefectClient, deployment: UUID) -> list[FlowRun]:
 
 
 def _ran(one: FlowRun) -> Ran:
-    state = one.state
     return Ran(
         id=one.id,
         experiment=str(one.labels.get(EXPERIMENT, "")),
-        state="" if state is None else state.name or "",
-        message="" if state is None else state.message or "",
+        state=(one.state and one.state.name) or "",
+        message=(one.state and one.state.message) or "",
         due=one.expected_start_time,
         began=one.start_time,
         ended=one.end_time,
@@ -298,9 +296,7 @@ def _ran(one: FlowRun) -> Ran:
 
 
 def _all(client: SyncPrefectClient) -> list[DeploymentResponse]:
-    """Return the deployments of our flow that are schedules: they have times, or the parameter
-    `when`.
-    """
+    """Return the schedules: deployments of our flow with times, or the parameter `when`."""
     from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 
     flows = FlowFilter(name=FlowFilterName(any_=[FLOW]))

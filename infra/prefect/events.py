@@ -22,6 +22,7 @@ experiment are related resources.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid5
@@ -32,13 +33,15 @@ from regrow.search.events import (
     Closed,
     Closing,
     Ended,
+    Excluded,
     Opened,
     Reported,
     Retired,
     Revived,
 )
-from regrow.search.history import History, TrialRecord
+from regrow.search.history import History, TrialRecord, repeats
 from regrow.search.lifecycle import TrialState
+from regrow.search.numbers import readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,43 +87,50 @@ class PrefectEvents:
         self._down: dict[int, float] = {}
         """Trials whose last attempt was lost or preempted, and when (seconds since the epoch)."""
         self._best_value: float | None = None
-        self._count = 0
+        self._t, self._count = 0.0, 0
+        """Time and number of the last event."""
 
     def take(self, event: AnyEvent) -> list[PrefectEvent]:
         """Apply an event of the log. Returns what to send about it."""
+        self.history.apply(event)
+        self._t, self._count = event.t, self._count + 1
+        return list(self._told(event))
+
+    def _told(self, event: AnyEvent) -> Iterator[PrefectEvent]:
         history = self.history
-        history.apply(event)
-        self._count += 1
         match event:
             case Opened() if event.by == "driver":
-                return self._opened(event)
+                yield self._opened(event)
             case Began():
-                return self._began(event)
+                yield from self._began(event)
             case Reported():
-                return self._improved(event.t)
+                yield from self._improved()
             case Ended():
-                return [*self._improved(event.t), *self._ended(event)]
+                yield from self._improved()
+                yield from self._ended(event)
             case Retired():
-                return [self._over(event.t, history.trials[event.trial], event.why)]
+                yield self._over(history.trials[event.trial], event.why)
             case Revived():
-                trial = history.trials[event.trial]
-                return [
-                    self._made(
-                        event.t, line=f"trial {event.trial}, which had failed, is {again(trial)}"
-                    )
-                ]
+                how = again(history.trials[event.trial])
+                yield self._made(f"trial {event.trial}, which had failed, is {how}")
+            case Excluded():
+                leader = history.leader
+                self._best_value = leader.best[0] if leader and leader.best else None
+                what = "dropped" if event.excluded else "kept"
+                yield self._made(f"trial {event.trial} is {what}; {self.standing}")
             case Closing():
-                return [self._closing(event)]
+                hours, line = history.spec.stop.hours, f"ending: {event.why}"
+                spent = hours is not None and history.elapsed(event.t) >= hours * 3600
+                if event.by == "planner" and spent:
+                    yield self._made(line, "regrow.experiment.budget", why=event.why)
+                else:
+                    yield self._made(line)
             case Closed():
-                return self._closed(event)
-            case _:
-                return []
+                yield self._closed(event)
 
     @property
     def progress(self) -> float:
-        """Progress in percent: trials that ended count fully, others by their steps, if those are
-        limited.
-        """
+        """Progress in percent: of trials that run, the steps count, if those are limited."""
         history = self.history
         if not history.total or not history.t_created:
             return 0.0
@@ -135,99 +145,75 @@ class PrefectEvents:
         """Progress in words."""
         history = self.history
         counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
-        told = f"{history.ended} of {history.total} trials ended" + (
-            f" ({counts})" if counts else ""
-        )
-        if (leader := history.leader) is not None and (best := leader.best) is not None:
-            told += (
-                f"; best: trial {leader.number}, {history.spec.objective.name} {best[0]:.6g} at"
-                f" step {best[1]}"
-            )
+        told = f"{history.ended} of {history.total} trials ended"
+        told += f" ({counts})" if counts else ""
+        if (best := repeats.best(history)) is not None:
+            value = f"{history.spec.objective.name} {best.shown} at step {best.step}"
+            told += f"; best: trial {best.trial.number}, {value}"
         return told
 
-    def _opened(self, event: Opened) -> list[PrefectEvent]:
+    def _opened(self, event: Opened) -> PrefectEvent:
         history = self.history
-        first = history.sessions == 1
-        what = " workers" if history.spec.resources.ranked else ""
-        told = (
-            f"{history.total} trials, up to {event.slots}{what} at a time"
-            if first
-            else f"continues: {self.standing}"
-        )
-        payload = {"trials": history.total, "slots": event.slots, "session": history.sessions}
-        name = "regrow.experiment.started" if first else "regrow.experiment.resumed"
-        return [self._made(event.t, line=told, event=name, payload=payload)]
+        event_name, what = "regrow.experiment.resumed", f"continues: {self.standing}"
+        if history.sessions == 1:
+            workers = " workers" if history.spec.resources.ranked else ""
+            event_name = "regrow.experiment.started"
+            trials = f"{history.total} trial{'' if history.total == 1 else 's'}"
+            what = f"started: {trials}, up to {event.slots}{workers} at a time"
+        total, session = history.total, history.sessions
+        return self._made(what, event_name, trials=total, slots=event.slots, session=session)
 
-    def _began(self, event: Began) -> list[PrefectEvent]:
-        skipped = [
-            self._made(
-                event.t,
-                line=f"trial {event.trial}: a checkpoint cannot be used: {why}",
-                level=logging.WARNING,
-            )
-            for why in event.skipped
-        ]
+    def _began(self, event: Began) -> Iterator[PrefectEvent]:
+        for why in event.skipped:
+            line = f"trial {event.trial}: a checkpoint cannot be used: {why}"
+            yield self._made(line, level=logging.WARNING)
         since = self._down.pop(event.trial, None)
         if since is None:
-            return skipped
-        start = (
-            f"after step {event.restored}, from its checkpoint"
-            if event.restored
-            else "from the beginning"
-        )
+            return
+        start = "from the beginning"
+        if event.restored:
+            start = f"after step {event.restored}, from its checkpoint"
         seconds = round(max(0.0, event.t - since), 3)
         where = self.history.trials[event.trial].attempts[-1].where
-        told = (
+        yield self._made(
             f"trial {event.trial} continues as attempt {event.attempt} on {where}, {start}"
-            f" ({seconds:.1f} s later)"
+            f" ({seconds:.1f} s later)",
+            "regrow.trial.recovered",
+            trial=event.trial,
+            attempt=event.attempt,
+            step=event.restored,
+            seconds=seconds,
+            node=where,
         )
-        payload = {
-            "attempt": event.attempt,
-            "step": event.restored,
-            "seconds": seconds,
-            "node": where,
-        }
-        return [
-            *skipped,
-            self._made(
-                event.t,
-                line=told,
-                event="regrow.trial.recovered",
-                trial=event.trial,
-                payload=payload,
-            ),
-        ]
 
-    def _improved(self, t: float) -> list[PrefectEvent]:
+    def _improved(self) -> Iterator[PrefectEvent]:
         history = self.history
         trial = history.leader
         if trial is None or (best := trial.best) is None:
-            return []
+            return
         value, step = best
         metric = history.spec.objective
         # After a loss the best remaining value may be worse for a while. Neither that nor the
         # repeated steps are news.
         if self._best_value is not None and metric.sign * value >= metric.sign * self._best_value:
-            return []
+            return
         self._best_value = value
-        payload = {
-            "attempt": trial.curve.attempt_at(step),
-            "step": step,
-            "value": value,
-            "metric": metric.name,
-            "mode": metric.mode,
-            "config": history.spec.space.nest(history.path(trial.number, step)[-1]),
-        }
-        told = f"new best: trial {trial.number}, {metric.name} {value:.6g} at step {step}"
-        return [
-            self._made(t, line=told, event="regrow.trial.best", trial=trial.number, payload=payload)
-        ]
+        yield self._made(
+            f"new best: trial {trial.number}, {metric.name} {readable(value)} at step {step}",
+            "regrow.trial.best",
+            trial=trial.number,
+            attempt=trial.curve.attempt_at(step),
+            step=step,
+            value=value,
+            metric=metric.name,
+            mode=metric.mode,
+            config=history.spec.space.nest(history.path(trial.number, step)[-1]),
+        )
 
-    def _ended(self, event: Ended) -> list[PrefectEvent]:
-        history = self.history
-        trial = history.trials[event.trial]
+    def _ended(self, event: Ended) -> Iterator[PrefectEvent]:
+        trial = self.history.trials[event.trial]
         attempt = trial.attempts[event.attempt - 1]
-        payload = {
+        payload: dict[str, Any] = {
             "attempt": event.attempt,
             "step": event.step,
             "cause": event.cause,
@@ -237,81 +223,71 @@ class PrefectEvents:
         why = f": {attempt.message}" if attempt.message else ""
         if trial.state is TrialState.FAILED:
             told = f"{self._count_of(trial)} failed at step {trial.step}{why}"
-            line = {"line": told, "level": logging.ERROR, "event": "regrow.trial.failed"}
+            name, level = "regrow.trial.failed", logging.ERROR
         elif event.outcome in ("lost", "failed", "preempted"):
             self._down[event.trial] = event.t
             where = f" on {attempt.where}" if attempt.where else ""
-            told = (
-                f"trial {event.trial}, attempt {event.attempt}{where}: {event.outcome} at step"
-                f" {event.step}{why}"
-            )
+            how = f"{event.outcome} at step {event.step}{why}"
+            told = f"trial {event.trial}, attempt {event.attempt}{where}: {how}"
             name = "regrow.trial.preempted" if event.outcome == "preempted" else "regrow.trial.lost"
-            line = {"line": told, "level": logging.WARNING, "event": name}
-        elif trial.state.final:
-            return [self._over(event.t, trial, attempt.message)]
+            level = logging.WARNING
         else:
-            # Paused, to continue later or with another configuration. Schedulers do that
-            # frequently, so it is not reported.
-            return []
-        made = [self._made(event.t, trial=event.trial, payload=payload, **line)]
+            # A trial that is paused continues later, or with another configuration. Schedulers do
+            # that frequently, so it is not reported.
+            if trial.state.final:
+                yield self._over(trial, attempt.message)
+            return
+        yield self._made(told, name, level=level, trial=event.trial, **payload)
         if event.cause == "stalled":
-            made.append(
-                self._made(
-                    event.t,
-                    trial=event.trial,
-                    payload={**payload, "text": told},
-                    event="regrow.trial.stalled",
-                )
-            )
-        return made
+            name = "regrow.trial.stalled"
+            yield self._made(event=name, trial=event.trial, text=told, **payload)
 
-    def _closing(self, event: Closing) -> PrefectEvent:
-        history = self.history
-        hours, told = history.spec.stop.hours, f"ending: {event.why}"
-        if event.by != "planner" or hours is None or history.elapsed(event.t) < hours * 3600:
-            return self._made(event.t, line=told)
-        return self._made(
-            event.t, line=told, event="regrow.experiment.budget", payload={"why": event.why}
-        )
-
-    def _over(self, t: float, trial: TrialRecord, why: str) -> PrefectEvent:
+    def _over(self, trial: TrialRecord, why: str) -> PrefectEvent:
         """Return the line for a trial that is done, or was stopped."""
-        found = f", {self.history.spec.objective.name} {trial.best[0]:.6g}" if trial.best else ""
-        told = (
-            f"{self._count_of(trial)} {trial.state.value} at step"
-            f" {trial.step}{found}{f': {why}' if why else ''}"
+        found = (
+            f", {self.history.spec.objective.name} {readable(trial.best[0])}" if trial.best else ""
         )
-        return self._made(t, line=told)
+        reason = f": {why}" if why else ""
+        how = f"{trial.state.value} at step {trial.step}{found}{reason}"
+        return self._made(f"{self._count_of(trial)} {how}")
 
-    def _closed(self, event: Closed) -> list[PrefectEvent]:
+    def _closed(self, event: Closed) -> PrefectEvent:
         history = self.history
         closing = history.closing.why if history.closing is not None else ""
         best = None
-        if (leader := history.leader) is not None and (found := leader.best) is not None:
-            best = {"trial": leader.number, "value": found[0], "step": found[1]}
-        payload = {
-            "why": closing,
-            "trials": len(history.trials),
-            "best": best,
-            "counts": {state.value: n for state, n in history.counts.items() if n},
-        }
-        told = f"{event.status}{f', because {closing}' if closing else ''}: {self.standing}"
-        level = logging.ERROR if event.status == "failed" else logging.INFO
-        name = f"regrow.experiment.{event.status}"
-        return [self._made(event.t, line=told, level=level, event=name, payload=payload)]
+        if (found := repeats.best(history)) is not None:
+            best = {"trial": found.trial.number, "value": found.counts, "step": found.step}
+        return self._made(
+            f"{event.status}{f', because {closing}' if closing else ''}: {self.standing}",
+            f"regrow.experiment.{event.status}",
+            level=logging.ERROR if event.status == "failed" else logging.INFO,
+            why=closing,
+            trials=len(history.trials),
+            best=best,
+            counts={state.value: n for state, n in history.counts.items() if n},
+        )
 
     def _count_of(self, trial: TrialRecord) -> str:
         return f"[{self.history.ended}/{self.history.total}] trial {trial.number}"
 
-    def _made(self, t: float, **what: Any) -> PrefectEvent:
-        payload = {
-            "experiment": self.history.spec.name,
-            **({"trial": what["trial"]} if what.get("trial") is not None else {}),
-        }
-        given = what.pop("payload", {})
-        if what.get("event"):
-            given = {"text": what.get("line", ""), **given}
-        number = uuid5(
-            UUID(self.history.id), f"{self._count}/{what.get('event', '')}/{what.get('line', '')}"
+    def _made(
+        self,
+        line: str = "",
+        event: str = "",
+        *,
+        level: int = logging.INFO,
+        trial: int | None = None,
+        **payload: Any,
+    ) -> PrefectEvent:
+        whose: dict[str, Any] = {"experiment": self.history.spec.name}
+        whose |= {} if trial is None else {"trial": trial}
+        text = {"text": line} if event else {}
+        return PrefectEvent(
+            t=self._t,
+            line=line,
+            level=level,
+            event=event,
+            trial=trial,
+            payload={**whose, **text, **payload},
+            id=uuid5(UUID(self.history.id), f"{self._count}/{event}/{line}"),
         )
-        return PrefectEvent(t=t, payload={**payload, **given}, id=number, **what)

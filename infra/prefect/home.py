@@ -12,7 +12,6 @@ listens.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -22,20 +21,21 @@ from regrow.infra.machine.supervised import until
 from regrow.infra.state import passwords
 from regrow.tasks.errors import RegrowError, UserError
 
+MIGRATIONS = "server/database/_migrations/versions/sqlite"
+"""Prefect's migrations, below its package."""
+DUMP = Path(__file__).with_name("database.sql")
+"""An empty database with all migrations of the Prefect in requirements.lock, as SQL. Written by
+`make dumps`."""
 TICK = 0.01
 """Seconds between two checks for what another process is about to do."""
 _PATIENCE_SECONDS = 15.0
 """Seconds that other processes may hold the locks that are held only briefly."""
 _LOOK_SECONDS = 0.5
-"""Seconds to wait for the station's lock: a process that checks for a station holds it for an
-instant.
-"""
+"""Seconds to wait for the station's lock, which a process that checks holds for an instant."""
 
 
 def use(home: Path) -> IO[str]:
-    """Take the users' lock, shared with other users: while it is open the server does not end.
-    Raises RegrowError as `start` does.
-    """
+    """Take the users' lock: the server does not end while it is open. Raises as `start`."""
     return _briefly_held(home / "users.lock", shared=True)
 
 
@@ -65,9 +65,7 @@ def stays(home: Path) -> bool:
 
 
 def host(home: Path) -> str | None:
-    """Return where the server of `home` is to listen in addition to the loopback, as set by a
-    station; None: nowhere.
-    """
+    """Return where a station has the server listen beyond the loopback; None: nowhere."""
     try:
         return (stays(home) and (home / "host").read_text()) or None
     except FileNotFoundError:
@@ -95,10 +93,5 @@ def is_leaving(home: Path, gone: Callable[[], bool]) -> bool:
 
 
 def read_record(home: Path) -> dict[str, Any]:
-    """Return what the last server of `home` was started with (pid, port, api_url); empty if there
-    was none.
-    """
-    try:
-        return dict(json.loads((home / "server.json").read_text()))
-    except (OSError, ValueError):
-        return {}
+    """Return the last server's record (pid, port, api_url); empty if there was none."""
+    return private_files.read_record(home / "server.json")

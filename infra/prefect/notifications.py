@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from regrow.infra.prefect.home import read_record, stays
 from regrow.infra.state.places import Places
 from regrow.search.recurrence import stem
 from regrow.search.spec import Spec
-from regrow.search.spec.notify import Notify
+from regrow.search.spec.station import Notify
 
 SUBJECT = "{{ event.payload.experiment }}: {{ event.payload.text|truncate(80) }}"
 EVENTS: Mapping[str, str] = {
@@ -46,23 +46,16 @@ def ensure(
     Changes nothing that is set up already. Never raises: training is more important than a message.
     """
     if not _lasts(places):
-        needed = (
-            "notify needs a station (`regrow up`) or a Prefect server of your own; nobody will be"
-            " told"
-        )
-        return [needed] if spec.notify is not None else []
+        needed = "notify needs a station (`regrow up`) or a Prefect server of your own"
+        return [f"{needed}; nobody will be told"] if spec.notify is not None else []
     try:
         owner = spec.name if deployment_id is None else client.read_deployment(deployment_id).name
         if spec.notify is None:
             forget(client, owner)
             return []
         blocks, remarks = _blocks(client, spec.notify, owner)
-        _automate(
-            client,
-            automation(
-                _name(owner), owner, spec.notify, blocks, scheduled=deployment_id is not None
-            ),
-        )
+        scheduled = deployment_id is not None
+        _automate(client, automation(_name(owner), owner, spec.notify, blocks, scheduled=scheduled))
     except Exception as error:  # noqa: BLE001 - Prefect and its blocks raise many types
         return [f"notify cannot be set up, nobody may be told: {error}"]
     return remarks
@@ -112,14 +105,11 @@ def automation(
 
 def _automate(client: SyncPrefectClient, wanted: AutomationCore) -> None:
     known = client.read_automations_by_name(wanted.name)
-    for one in known[1:]:
+    for one in known[1 if wanted.actions else 0 :]:  # all of them if no address is usable
         client.delete_automation(one.id)
-    if not wanted.actions:  # no address is usable
-        for one in known[:1]:
-            client.delete_automation(one.id)
-    elif not known:
+    if wanted.actions and not known:
         client.create_automation(wanted)
-    elif _form(known[0]) != _form(wanted):
+    elif wanted.actions and _form(known[0]) != _form(wanted):
         client.update_automation(known[0].id, wanted)
 
 
@@ -145,7 +135,7 @@ def _blocks(client: SyncPrefectClient, notify: Notify, owner: str) -> tuple[list
             )
             continue
         try:
-            block = _MAKERS[channel](address)
+            block = _block(channel, address)
         except ValueError:  # the error's text may contain the address
             remarks.append(
                 f"notify.{channel}: what {variable} holds is no address for {channel}; nobody is"
@@ -165,9 +155,7 @@ def _blocks(client: SyncPrefectClient, notify: Notify, owner: str) -> tuple[list
 
 
 def block_name(owner: str, channel: str) -> str:
-    """Return the name of the block document: Prefect accepts lower-case letters, digits and
-    dashes.
-    """
+    """Return the block document's name, of lower-case letters, digits and dashes."""
     plain = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")
     return f"regrow-{plain}-{hashlib.sha256(owner.encode()).hexdigest()[:6]}-{channel}"
 
@@ -178,60 +166,42 @@ def _lasts(places: Places) -> bool:
     return get_current_settings().api.url != embedded or stays(places.prefect_home)
 
 
-def _slack(address: str) -> Any:
-    from prefect.blocks.notifications import SlackWebhook
-
-    if not address.startswith("https://"):
-        raise ValueError("no https")
-    return SlackWebhook(url=SecretStr(address))
-
-
-def _teams(address: str) -> Any:
-    from prefect.blocks.notifications import MicrosoftTeamsWebhook
-
-    return MicrosoftTeamsWebhook(url=SecretStr(address))
+_BEGINNINGS: Mapping[str, str | tuple[str, ...]] = {
+    "slack": "https://",
+    "email": ("mailto://", "mailtos://"),
+    "webhook": ("https://", "http://"),
+}
+"""How the addresses of a channel begin."""
 
 
-def _discord(address: str) -> Any:
-    from prefect.blocks.notifications import DiscordWebhook
+def _block(channel: str, address: str) -> Any:
+    """Return a block that sends to an address. Raises ValueError for what is none of its channel.
 
-    found = re.search(r"^https://[^/]*discord[^/]*/api/webhooks/(\d+)/([\w-]+)", address)
-    if found is None:
-        raise ValueError("no webhook of Discord")
-    return DiscordWebhook(webhook_id=SecretStr(found[1]), webhook_token=SecretStr(found[2]))
-
-
-def _email(address: str) -> Any:
-    """Return a block for a mail server. Prefect has none, but its block for Slack passes addresses
-    that are not Slack's to Apprise, which supports mail.
+    Prefect has no block for a mail server, but its block for Slack passes addresses that are not
+    Slack's to Apprise, which supports mail.
     """
-    from prefect.blocks.notifications import SlackWebhook
-
-    if not address.startswith(("mailto://", "mailtos://")):
-        raise ValueError("no mail server")
-    return SlackWebhook(url=SecretStr(address))
-
-
-def _webhook(address: str) -> Any:
-    from prefect.blocks.notifications import CustomWebhookNotificationBlock
+    from prefect.blocks import notifications as blocks
     from prefect.types import SecretDict
 
-    if not address.startswith(("https://", "http://")):
-        raise ValueError("no http")
-    return CustomWebhookNotificationBlock(
-        name="regrow",
-        headers=None,
-        cookies=None,
-        url="{{address}}",
-        secrets=SecretDict({"address": address}),
-        json_data={"subject": "{{subject}}", "body": "{{body}}"},
-    )
-
-
-_MAKERS: Mapping[str, Callable[[str], Any]] = {
-    "slack": _slack,
-    "teams": _teams,
-    "discord": _discord,
-    "email": _email,
-    "webhook": _webhook,
-}
+    if not address.startswith(_BEGINNINGS.get(channel, "")):
+        raise ValueError(f"no address of {channel}")
+    match channel:
+        case "slack" | "email":
+            return blocks.SlackWebhook(url=SecretStr(address))
+        case "teams":
+            return blocks.MicrosoftTeamsWebhook(url=SecretStr(address))
+        case "discord":
+            found = re.search(r"^https://[^/]*discord[^/]*/api/webhooks/(\d+)/([\w-]+)", address)
+            if found is None:
+                raise ValueError("no webhook of Discord")
+            number, token = map(SecretStr, found.groups())
+            return blocks.DiscordWebhook(webhook_id=number, webhook_token=token)
+        case _:
+            return blocks.CustomWebhookNotificationBlock(
+                name="regrow",
+                headers=None,
+                cookies=None,
+                url="{{address}}",
+                secrets=SecretDict({"address": address}),
+                json_data={"subject": "{{subject}}", "body": "{{body}}"},
+            )

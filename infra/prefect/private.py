@@ -25,23 +25,10 @@ from prefect.utilities.engine import emit_task_run_state_change_event
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = [
-    "Labels",
-    "emit_state",
-    "events_kept",
-    "make_database",
-    "next_times",
-    "no_small_talk",
-    "reread_settings",
-    "run_flow",
-    "run_task_async",
-    "server_app",
-]
+__all__ = ["run_flow", "run_task_async"]
 
 CHECKPOINT_SECONDS = 10.0
-"""Seconds between two questions to the server whether it has received all events. After an outage,
-it gets them with the same delay.
-"""
+"""Seconds between two checks whether the server has all events; after an outage it gets them."""
 
 
 class Labels(list[str]):
@@ -79,9 +66,7 @@ def events_kept() -> Iterator[None]:
 
 
 def emit_state(task_run: TaskRun, before: State | None) -> None:
-    """Send the server the current state of a task run, and the state before (None: the run is
-    new).
-    """
+    """Send the server the state of a task run, and the one before (None: it is new)."""
     if task_run.state is not None:
         emit_task_run_state_change_event(
             task_run, initial_state=before, validated_state=task_run.state
@@ -89,9 +74,7 @@ def emit_state(task_run: TaskRun, before: State | None) -> None:
 
 
 def no_small_talk() -> None:
-    """Keep the messages of Prefect's task engine about itself, a request per line, out of the
-    server's logs: the states contain the same.
-    """
+    """Keep the task engine's messages about itself out of the logs: states say the same."""
     logger = logging.getLogger("prefect.task_runs")
     if _not_small_talk not in logger.filters:
         logger.addFilter(_not_small_talk)
@@ -112,12 +95,9 @@ def next_times(clock: Mapping[str, Any], count: int) -> list[datetime]:
     """
     from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule, RRuleSchedule
 
-    now, given = datetime.now(UTC), dict(clock)
-    if "cron" in clock:
-        return list(asyncio.run(CronSchedule(**given).get_dates(count, start=now)))
-    if "rrule" in clock:
-        return list(asyncio.run(RRuleSchedule(**given).get_dates(count, start=now)))
-    return list(asyncio.run(IntervalSchedule(**given).get_dates(count, start=now)))
+    kinds: dict[str, Any] = {"cron": CronSchedule, "rrule": RRuleSchedule}
+    kind = next((kinds[key] for key in kinds if key in clock), IntervalSchedule)
+    return list(asyncio.run(kind(**clock).get_dates(count, start=datetime.now(UTC))))
 
 
 def server_app() -> FastAPI:
@@ -125,21 +105,6 @@ def server_app() -> FastAPI:
     from prefect.server.api.server import create_app
 
     return create_app(final=True)
-
-
-async def make_database() -> None:
-    """Run all migrations of the installed Prefect on the database in its settings, and register its
-    block types.
-    """
-    from prefect.server.database import provide_database_interface
-    from prefect.server.models.block_registration import run_block_auto_registration
-
-    db = provide_database_interface()
-    await db.create_db()
-    async with db.session_context() as session:
-        await run_block_auto_registration(session=session)
-        await session.commit()
-    await (await db.engine()).dispose()
 
 
 def _not_small_talk(record: logging.LogRecord) -> bool:

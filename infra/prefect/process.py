@@ -8,7 +8,6 @@ environment.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import fcntl
 import gc
 import os
@@ -16,7 +15,6 @@ import resource
 import shutil
 import signal
 import socket
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regrow.infra.machine import addresses
-from regrow.infra.machine.sqlite import fill_from_template, revision
+from regrow.infra.machine.sqlite import create_database, is_current, load_dump
 from regrow.infra.prefect import home as homes
+from regrow.infra.prefect.home import DUMP, MIGRATIONS
 from regrow.infra.state import passwords
 from regrow.tasks.process import background, temporary
 
@@ -72,32 +71,6 @@ class Tenancy:
         hard_exit.start()
 
 
-def create_server_database(database: Path, template: Path) -> None:
-    """Create the server's database unless it exists: a copy of `template`, which the first use
-    creates.
-
-    Running Prefect's migrations takes 6.5 s, copying their result 5 ms. The template is the result
-    of the same migrations, stamped with their revision.
-    """
-    if not database.exists():
-        from regrow.infra.prefect.private import make_database
-
-        fill_from_template(database, template, lambda: asyncio.run(make_database()))
-
-
-def is_current(database: Path, template: Path) -> bool:
-    """Return whether `database` has the last revision of the installed Prefect's migrations.
-
-    That revision is read from the template, which is named after Prefect's version. Without a
-    template, the answer is False.
-    """
-    try:
-        last = revision(template)
-        return last is not None and revision(database) == last
-    except (OSError, sqlite3.Error):
-        return False
-
-
 def _guarded(app: ASGIApp, home: Path) -> ASGIApp:
     """Wrap the application so that only clients with the state root's password can use it."""
     from regrow.infra.machine.guard import Account, Guard, Rules
@@ -119,7 +92,6 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--home", type=Path, required=True)
     arguments.add_argument("--users", type=Path, required=True)
-    arguments.add_argument("--template", type=Path, required=True)
     arguments.add_argument(
         "--socket", type=int, required=True, nargs="+", help="inherited listening sockets"
     )
@@ -139,9 +111,9 @@ def main() -> None:
     # 0.65 s of 2.9 s.
     gc.disable()
     database = options.home / "prefect.db"
-    create_server_database(database, options.template)
-    if is_current(database, options.template):
-        # Asking Alembic whether there is anything to migrate loads all migrations: 0.6 s of CPU.
+    create_database(database, lambda new: load_dump(new, DUMP, "prefect", MIGRATIONS))
+    # If nothing is to be done, Alembic would load all migrations to find that: 0.6 s of CPU.
+    if is_current(database, "prefect", MIGRATIONS):
         os.environ["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] = "false"
     from regrow.infra.machine import http_server
     from regrow.infra.prefect.private import server_app

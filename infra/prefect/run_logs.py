@@ -1,6 +1,4 @@
-"""Log lines of task runs, sent to Prefect's server in batches by a thread. An unavailable server
-gets them later.
-"""
+"""Log lines of task runs, sent by a thread in batches; an unavailable server gets them later."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 import httpx
@@ -29,15 +28,34 @@ MOST_WAITING = 20_000
 """Most lines that wait for an unavailable server; beyond that the oldest are dropped."""
 LAST_SECONDS = 5.0
 """Seconds that the end of the block waits for the thread to finish."""
+T = TypeVar("T")
 
 
 def is_away(error: httpx.HTTPError) -> bool:
-    """Return whether Prefect's server is unavailable or overloaded, and may accept the same request
-    later. Otherwise it refused it.
-    """
+    """Return whether Prefect's server is away or overloaded, and did not refuse."""
     if not isinstance(error, httpx.HTTPStatusError):
         return True
     return is_outage(error.response.status_code)
+
+
+def deliver(
+    client: SyncPrefectClient, waiting: deque[T], send: Callable[[list[T]], object]
+) -> bool:
+    """Send what waits, oldest first, MOST_AT_ONCE at a time. Return False if the server is
+    unavailable: then what was not sent waits on. What the server refuses is dropped.
+    """
+    while waiting:
+        if not answers(str(client.api_url), 0.0):
+            return False
+        batch = [waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(waiting)))]
+        try:
+            send(batch)
+        except httpx.HTTPError as error:
+            if is_away(error):
+                waiting.extendleft(reversed(batch))
+                return False
+            logging.getLogger("regrow").info("Prefect refuses what it is told: %s", error)
+    return True
 
 
 class RunLogs:
@@ -87,13 +105,4 @@ class RunLogs:
         # The cluster may be lost. Lines for display are no reason to end an experiment.
         except Exception:
             logging.getLogger("regrow").info("lines for Prefect were lost", exc_info=True)
-        while self._waiting and answers(str(self._client.api_url), 0.0):
-            batch = [self._waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(self._waiting)))]
-            try:
-                self._client.create_logs(batch)
-            except httpx.HTTPError as error:
-                if is_away(error):
-                    self._waiting.extendleft(reversed(batch))
-                    return
-                # Not kept: the server would refuse them again.
-                logging.getLogger("regrow").info("Prefect refuses logs: %s", error)
+        deliver(self._client, self._waiting, self._client.create_logs)

@@ -12,33 +12,33 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import sys
 import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from regrow.infra.machine import addresses, locks, private_files
+from regrow.infra.machine.awaiting import announced
+from regrow.infra.machine.sqlite import damage, is_known, revision, set_aside, url_of
 from regrow.infra.machine.supervised import Supervised, await_ready, last_line, spawn, until
 from regrow.infra.prefect import home as homes
-from regrow.infra.prefect import records
-from regrow.infra.prefect.home import TICK, is_leaving, read_record
-from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT, server_environment, template
+from regrow.infra.prefect.home import MIGRATIONS, TICK, is_leaving, read_record
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process import background
 from regrow.tasks.process.addresses import redacted
 
 BOOT_SECONDS = 60.0
-"""Seconds for a server to answer; 2.3 s are normal, 9 s with all migrations, more on a busy
-machine.
-"""
+"""Seconds for a server to answer; 2.3 s are normal, 9 s with all migrations."""
 ADOPTION_SECONDS = 5.0
 """Seconds for a server that the user configured to answer."""
 DYING_SECONDS = 1.0
@@ -49,6 +49,30 @@ _WATCH_SECONDS = 0.5
 """Seconds between two checks whether an embedded server still runs."""
 _SAID = 200
 """Most characters that are shown of Prefect's message about unreadable settings."""
+SETTINGS_FILES = {"prefect.toml": "api", "pyproject.toml": "tool.prefect", ".env": "prefect_api"}
+"""Files of the current folder that Prefect reads, each with the word without which it has no server
+there.
+"""
+# Required are the recorder of task runs, the stores of events and logs, and the streams that the UI
+# follows. A server that lives only while an experiment runs has no deployments, workers or
+# automations to handle; that of a station has.
+_STATION_SERVICES = (
+    "SCHEDULER",
+    "LATE_RUNS",
+    "CANCELLATION_CLEANUP",
+    "CLEANUP_RECONCILER",
+    "FOREMAN",
+    "PAUSE_EXPIRATIONS",
+    "TRIGGERS",
+)
+CLIENT_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
+    {
+        # Without a URL every process would start its own server, all with the same sqlite file.
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+)
 _outliving: list[Supervised] = []
 """Servers that others still use. Kept, because otherwise Python warns about an abandoned child."""
 
@@ -61,9 +85,7 @@ class PrefectServer:
     ui_url: str
     embedded: bool
     auth: str | None = field(default=None, repr=False)
-    """USER:PASSWORD of an embedded server; None for one that the user configured, whose password is
-    in the user's variables.
-    """
+    """USER:PASSWORD of an embedded server; that of the user's is in the user's variables."""
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which a process uses this server and no other."""
@@ -72,74 +94,75 @@ class PrefectServer:
 
 
 class PrefectServerHandle:
-    """A server that may still be starting. Close it to leave: an embedded server ends with its last
-    user.
-    """
+    """A server that may still be starting. An embedded one ends when its last user closes it."""
 
-    def __init__(self, server: PrefectServer, home: Path) -> None:
-        self._server = server
-        self._home = home
+    def __init__(
+        self,
+        server: PrefectServer,
+        home: Path,
+        process: Supervised | None = None,
+        remark: str | None = None,
+    ) -> None:
+        """`process`: None for a server that the user configured. `remark`: what was wrong with the
+        former server's database; None: nothing.
+        """
+        self.server, self.home, self.remark = server, home, remark
+        """The server's addresses are known before it answers."""
+        self._process = process
         self._users: IO[str] | None = None
-        self._process: Supervised | None = None
-        """None for a server that the user configured."""
-        self.remark: str | None = None
-        """What was wrong with the former server's database; None: nothing."""
         self._left = threading.Event()
         self._watcher: threading.Thread | None = None
 
-    @property
-    def server(self) -> PrefectServer:
-        """The server's addresses, known before it answers."""
-        return self._server
-
-    def wait(self, seconds: float = BOOT_SECONDS) -> PrefectServer:
-        """Block until the server answers. Raises UserError if the user's server does not,
-        RegrowError if an embedded one does not.
+    def wait(
+        self, seconds: float = BOOT_SECONDS, *, say: Callable[[str], None] = lambda _: None
+    ) -> PrefectServer:
+        """Block until the server answers. `say` gets a message if that takes long. Raises UserError
+        if the user's server does not answer, RegrowError if an embedded one does not, and makes no
+        progress for `seconds`.
         """
         if self._process is None:
-            _check_adopted(self._server.api_url)
-            return self._server
+            _check_adopted(self.server.api_url)
+            return self.server
         # The socket listens before the server runs: one request simply waits until the server
         # handles it.
-        healthy = partial(_healthy, self._server.api_url)
-        if why := await_ready(healthy, lambda: not self._gone(), seconds=seconds, tick=TICK):
-            log = self._home / "server.log"
+        healthy = partial(_healthy, self.server.api_url)
+        pid, alive = self._process.pid, lambda: not self._gone()
+        with announced("the Prefect server to start", say):
+            why = await_ready(healthy, alive, seconds=seconds, tick=TICK, pid=pid)
+        if why:
+            log = self.home / "server.log"
             raise RegrowError(f"The Prefect server {why}: {last_line(log)} (see {log})")
-        return self._server
+        return self.server
 
     def watch(self) -> None:
-        """Restart an embedded server from now on, on its port and its database, whenever it has
-        ended.
-        """
-        if self._server.embedded and self._watcher is None:
+        """Restart an embedded server whenever it ends, on its port and database."""
+        if self.server.embedded and self._watcher is None:
             self._watcher = background.start(self._look_after, name="prefect-watch")
 
     def _look_after(self) -> None:
         while not self._left.wait(_WATCH_SECONDS):
             # Its port is not free yet, or another user is restarting it: try again later.
             with suppress(OSError, RegrowError):
-                if locks.is_held(self._home / "server.lock"):
+                if locks.is_held(self.home / "server.lock"):
                     continue
-                with homes.start(self._home):
-                    lock = None if self._left.is_set() else locks.take(self._home / "server.lock")
+                with homes.start(self.home):
+                    lock = None if self._left.is_set() else locks.take(self.home / "server.lock")
                     if lock is None:  # another process was faster and has started it
                         continue
                     with lock:
-                        port = listener_port(self._server)
-                        again = _spawn(self._home, lock.fileno(), port, port)
+                        port = urllib.parse.urlsplit(self.server.api_url).port
+                        started = _spawn(self.home, lock.fileno(), port, again=True)
                 self._gone()  # reaps it
-                self._process = again._process
+                self._process = started._process
 
     def replace(self) -> None:
-        """Kill the running embedded server, so that its watcher starts the next one. Returns once
-        that has happened, or after 3 s.
-        """
-        pid = read_record(self._home).get("pid")
+        """Kill the embedded server, and wait up to 3 s for the one that the watcher starts."""
+        pid = read_record(self.home).get("pid")
         # Otherwise it has ended, and its pid may be reused.
-        if pid is not None and locks.is_held(self._home / "server.lock"):
+        if pid is not None and locks.is_held(self.home / "server.lock"):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until(lambda: read_record(self._home).get("pid") != pid, seconds=LEAVING_SECONDS, tick=TICK)
+        until(lambda: read_record(self.home).get("pid") != pid, seconds=LEAVING_SECONDS, tick=TICK)
 
     def close(self) -> None:
         """Stop using the server. If it has no other user, return once its process has ended."""
@@ -150,7 +173,7 @@ class PrefectServerHandle:
             self._watcher.join()
         self._users.close()
         self._users = None
-        if not is_leaving(self._home, self._gone):
+        if not is_leaving(self.home, self._gone):
             if self._process is not None:
                 _outliving.append(self._process)
         elif self._process is not None:
@@ -188,9 +211,7 @@ def staying(
 
 @contextmanager
 def prefect_server(home: Path, *, port: int | None = None) -> Iterator[PrefectServer]:
-    """Use the user's Prefect server, or the embedded one of `home`, within the block; see
-    `begin`.
-    """
+    """Use a Prefect server within the block, the user's or that of `home`; see `begin`."""
     handle = begin(home, port=port)
     try:
         server = handle.wait()
@@ -235,25 +256,24 @@ def is_looked_after(handle: PrefectServerHandle) -> bool:
     """Return whether the server has automations that react to a flow run's heartbeats: a user's
     server and a station's have.
     """
-    return not handle.server.embedded or homes.stays(handle._home)
+    return not handle.server.embedded or homes.stays(handle.home)
 
 
 def answers(api_url: str, seconds: float) -> bool:
     """Return whether anything accepts connections at a URL, now or within `seconds`. A server that
     wants a key counts, and so does another kind of server.
     """
-    deadline = time.monotonic() + seconds
     parts = urllib.parse.urlsplit(api_url)
-    while True:
+    place = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+    def accepts() -> bool:
         try:
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-            socket.create_connection((parts.hostname or "", port), timeout=5.0).close()
+            socket.create_connection(place, timeout=5.0).close()
         except OSError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_WATCH_SECONDS)
-        else:
-            return True
+            return False
+        return True
+
+    return until(accepts, seconds=seconds, tick=_WATCH_SECONDS)
 
 
 def configured_api_url() -> str | None:
@@ -268,19 +288,9 @@ def configured_api_url() -> str | None:
     profiles = Path(
         os.environ.get("PREFECT_PROFILES_PATH", prefect_home / "profiles.toml")
     ).expanduser()
-    # The files that Prefect reads, each with the word without which it has no setting there.
-    places = {
-        profiles: "api",
-        Path("prefect.toml"): "api",
-        Path("pyproject.toml"): "tool.prefect",
-        Path(".env"): "prefect_api",
-    }
+    places = {profiles: "api", **{Path(name): word for name, word in SETTINGS_FILES.items()}}
     try:
-        found = [
-            file
-            for file, word in places.items()
-            if file.is_file() and word in file.read_text(errors="replace").lower()
-        ]
+        found = [file for file, word in places.items() if has_word(file, word)]
     except OSError as error:
         raise UserError(
             f"{error.filename} cannot be read ({error.strerror}), where Prefect has its settings"
@@ -298,6 +308,11 @@ def configured_api_url() -> str | None:
             f"Prefect cannot read its settings in {files} ({why}); correct them, or move the file"
             " away"
         ) from error
+
+
+def has_word(file: Path, word: str) -> bool:
+    """Return whether a file exists and has a word in it. Raises OSError."""
+    return file.is_file() and word in file.read_text(errors="replace").lower()
 
 
 def other_api_url(home: Path) -> str | None:
@@ -333,21 +348,27 @@ def _attach(home: Path, known: Mapping[str, Any], port: int | None) -> PrefectSe
             f"The Prefect server of {home} already runs on port {known['port']}, not {port}: "
             "leave the port out, or wait until its users have finished"
         )
-    handle = PrefectServerHandle(_embedded(home, known["port"]), home)
-    handle._process = Supervised(pid=known["pid"])
-    return handle
+    process = Supervised(pid=known["pid"])
+    return PrefectServerHandle(_embedded(home, known["port"]), home, process)
 
 
-def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectServerHandle:
+def _spawn(
+    home: Path, lock: int, port: int | None, last_port: int = 0, *, again: bool = False
+) -> PrefectServerHandle:
+    """Start a server, which inherits the descriptor `lock`. `again`: in place of one that ended."""
     schedules, host = homes.stays(home), homes.host(home)
-    remark = records.replaced(home / "prefect.db")
+    known = read_record(home)
+    # One that was replaced on purpose had other services.
+    restarts = known.get("restarts", 0) + 1 if again and known["schedules"] == schedules else 0
+    remark = replaced(home / "prefect.db")
     with ExitStack() as stack:
         listeners = [stack.enter_context(one) for one in _listen(port, last_port, host)]
         numbers = [one.fileno() for one in listeners]
-        server = _embedded(home, listeners[0].getsockname()[1])
+        listens = listeners[0].getsockname()[1]
+        server = _embedded(home, listens)
         command = [sys.executable, "-P", "-m", "regrow.infra.prefect.process"]
         command += ["--home", str(home), "--users", str(home / "users.lock")]
-        command += ["--template", str(template()), "--socket", *map(str, numbers)]
+        command += ["--socket", *map(str, numbers)]
         # Not in the user's folder or in the state root, whose settings files are not meant for it.
         child = spawn(
             command,
@@ -358,20 +379,76 @@ def _spawn(home: Path, lock: int, port: int | None, last_port: int) -> PrefectSe
         )
     record = {
         "pid": child.pid,
-        "port": listener_port(server),
+        "port": listens,
         "api_url": server.api_url,
         "schedules": schedules,
         "since": time.time(),
         "host": host,
+        "restarts": restarts,
     }
     private_files.replace(home / "server.json", json.dumps(record))
-    handle = PrefectServerHandle(server, home)
-    handle._process, handle.remark = Supervised.of(child), remark
-    return handle
+    return PrefectServerHandle(server, home, Supervised.of(child), remark)
 
 
-def listener_port(server: PrefectServer) -> int:
-    return urllib.parse.urlsplit(server.api_url).port or 0
+def replaced(database: Path) -> str | None:
+    """Set a database aside with which no server would start. Returns a line for the user about
+    that; None if the database is usable or missing.
+
+    The caller holds the server's lock, so no server has the database open.
+    """
+    why = damage(database)
+    if why is None:
+        try:
+            at = revision(database)
+        except sqlite3.Error:  # missing, or without migrations, which the server then makes
+            return None
+        if at is None or is_known(at, "prefect", MIGRATIONS):
+            return None
+        why = "made by another version of Prefect, which this one does not know"
+    return (
+        f"Prefect's records are unusable ({why}) and in {set_aside(database)} now; experiments lack"
+        " nothing, as their logs have all of it; make schedules again, with `regrow schedule`"
+    )
+
+
+def server_environment(home: Path, api_url: str, *, schedules: bool) -> dict[str, str]:
+    """Return the whole environment of the server for `api_url`; `schedules`: enable the services of
+    a station.
+
+    The password is not in it: our own guard in front of the server checks it (`process.py`).
+    """
+    foreign = (
+        "PREFECT_API_",
+        "PREFECT_SERVER_",
+        "PREFECT_UI_",
+        "PREFECT_HOME",
+        "PREFECT_PROFILE",
+        "PREFECT_LOGGING_",
+    )
+    settings = {
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": url_of(home / "prefect.db", "sqlite+aiosqlite"),
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "PREFECT_SERVER_API_PORT": str(urllib.parse.urlsplit(api_url).port),
+        "PREFECT_SERVER_UI_API_URL": "/api",  # relative: the page may be opened under any name
+        # The default lets any web page call this API.
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": api_url.removesuffix("/api"),
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        # The catalogue of the UI's "Blocks": 0.7 s of CPU. Clients register the types they use.
+        "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": str(schedules).lower(),
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "[]",
+        # One transaction for many events instead of one each: 7 ms of CPU per task run instead of
+        # 29 ms. Shown 1 s later.
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+        **{
+            f"PREFECT_SERVER_SERVICES_{name}_ENABLED": str(schedules).lower()
+            for name in _STATION_SERVICES
+        },
+        **CLIENT_ENVIRONMENT,
+    }
+    return {**{k: v for k, v in os.environ.items() if not k.startswith(foreign)}, **settings}
 
 
 def _embedded(home: Path, port: int) -> PrefectServer:
@@ -387,7 +464,7 @@ def _listen(port: int | None, last_port: int, host: str | None = None) -> list[s
     """
     for candidate in (port,) if port is not None else (last_port, 0):
         try:
-            return list(addresses.listen(host, candidate))
+            return addresses.listen(host, candidate)
         except OSError as error:
             reason = error
     if port is not None:

@@ -1,6 +1,4 @@
-"""Prefect's settings for all our processes: logs of runs go to the server, not into the terminal of
-the live view.
-"""
+"""Prefect's settings for our processes: logs of runs go to the server, not to the terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from regrow.infra.machine.host_environment import direct
-from regrow.infra.prefect.server import configured_api_url
-from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
+from regrow.infra.prefect.server import (
+    CLIENT_ENVIRONMENT,
+    SETTINGS_FILES,
+    configured_api_url,
+    has_word,
+)
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
@@ -21,9 +23,9 @@ QUIET = {
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
 }
 _TRIES = "PREFECT_CLIENT_MAX_RETRIES"
-_FILES = {"prefect.toml": "", "pyproject.toml": "tool.prefect", ".env": "prefect_"}
-"""The files with settings that Prefect reads in the current folder, and the word without which they
-have none.
+_FILES = {**SETTINGS_FILES, "prefect.toml": "", ".env": "prefect_"}
+"""The files that Prefect reads in the current folder, and the words without which they have no
+settings at all.
 """
 
 
@@ -50,15 +52,13 @@ def own_home(places: Places) -> dict[str, str]:
 
 
 def refuse_settings(places: Places) -> None:
-    """Raise UserError if the current folder is in the state root and Prefect would read settings
-    from it, which can run code.
-    """
+    """Raise UserError if Prefect would read settings, which can run code, of a state root."""
     try:
         here = Path.cwd()
     except OSError:  # the current folder was deleted
         return
     for name, word in _FILES.items() if here.is_relative_to(places.root) else ():
-        if (file := here / name).is_file() and word in file.read_text(errors="replace").lower():
+        if has_word(file := here / name, word):
             hint = "go to another folder, or move that file out of the state root"
             raise UserError(
                 f"{file} is in the state root {places.root}, and Prefect would take its settings"

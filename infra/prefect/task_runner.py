@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 LEAVE_SECONDS = 10.0
-"""Seconds that the end of a flow waits for task runs that the flow did not await; they are reported
-as crashed.
-"""
+"""Seconds that the end of a flow waits for task runs; then they count as crashed."""
 
 _OPTIONS: ContextVar[Mapping[str, Any]] = ContextVar("_OPTIONS", default={})  # noqa: B039 - never modified in place
 
@@ -81,9 +79,7 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         self.under_way: set[asyncio.Task[Any]] = set()
         """The task runs that have not ended yet. May be read from any thread."""
         self._remote: dict[int, tuple[Task[..., Any], Any]] = {}
-        """Ray's form of each task's function, by `id(task)`. Stored with the task, so that no other
-        task gets the same id.
-        """
+        """Ray's form of each task's function, by `id(task)`, and the task, whose id it is."""
 
     def duplicate(self) -> Self:
         """Return another runner like this one, not started."""
@@ -158,18 +154,14 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         return ended
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Schedule a call of a function in the loop's thread, in the caller's context. There,
-        `get_client()` returns the loop's client.
-        """
+        """Call a function in the loop, in our context but with its client (`get_client()`)."""
         loop = self._running()
         loop.call_soon_threadsafe(
             functools.partial(function, *arguments), context=self._with_client(copy_context())
         )
 
     def _offloaded(self, task: Task[..., Any]) -> Task[..., Any]:
-        """Return a copy of the task whose body is sent to Ray and awaited. Prefect does the
-        retries; Ray never does.
-        """
+        """Return a copy of the task whose body awaits Ray. Prefect does the retries, never Ray."""
         if id(task) not in self._remote:
             self._remote[id(task)] = task, ray.remote(max_retries=0)(task.fn)
         remote = self._remote[id(task)][1].options(name=task.name, **_OPTIONS.get())
@@ -224,9 +216,7 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
             await asyncio.wait(left, timeout=LEAVE_SECONDS)
 
     def _with_client(self, context: Context) -> Context:
-        """Return the caller's context with the client of the loop: otherwise each engine would open
-        its own, which takes 55 ms.
-        """
+        """Return the caller's context with the loop's client, as opening one takes 55 ms."""
         for variable, value in (self._base or {}).items():
             if isinstance(value, AsyncClientContext):
                 context.run(variable.set, value)

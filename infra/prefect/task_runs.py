@@ -1,11 +1,10 @@
 """Comparing the ends of task runs with what Prefect's server knows, and sending it the ends that it
-missed.
-
-Only those in transit when the server, or the process that had to send them, was killed.
+missed: of those in transit when the server, or the process that had to send them, was killed.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -13,10 +12,17 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterId
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    TaskRunFilter,
+    TaskRunFilterId,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
 from prefect.client.schemas.objects import State, StateType, TaskRun
 from prefect.exceptions import ObjectNotFound
-from prefect.states import Pending
+from prefect.states import Crashed, Pending
 from prefect.tasks import Task
 
 SETTLE_SECONDS = 15.0
@@ -57,9 +63,7 @@ def settle(
 
 
 def otherwise(client: SyncPrefectClient, ends: Mapping[UUID, StateType]) -> set[UUID]:
-    """Return the task runs that the server does not know, or shows in another state than they ended
-    in.
-    """
+    """Return the task runs that the server does not know, or shows with another end."""
     fine = {
         run.id
         for batch in _read(client, sorted(ends))
@@ -75,9 +79,7 @@ def repair(
     task: Task[..., Any],
     ended: Mapping[UUID, tuple[str, State[Any]]],
 ) -> None:
-    """Send the server the ends of task runs (id -> name and final state) that it does not know to
-    have ended.
-    """
+    """Send the server ends that it missed (id -> name and final state)."""
     for run_id, (name, state) in ended.items():
         try:
             client.read_task_run(run_id)
@@ -86,6 +88,20 @@ def repair(
                 task, flow_run_id, dynamic_key=str(run_id), id=run_id, name=name, state=Pending()
             )
         client.set_task_run_state(run_id, state, force=True)
+
+
+def crash(client: SyncPrefectClient, flow_run_id: UUID, until: float = math.inf) -> None:
+    """Close the task runs that a dead driver left running or pending, unless they got their state
+    after `until` (seconds since 1970).
+    """
+    alive = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
+    left = client.read_task_runs(
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
+        task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=alive)),
+    )
+    for run in left:
+        if run.state is not None and run.state.timestamp.timestamp() <= until:
+            client.set_task_run_state(run.id, Crashed(message="its driver was lost"), force=True)
 
 
 def _read(client: SyncPrefectClient, ids: list[UUID]) -> Iterator[list[TaskRun]]:

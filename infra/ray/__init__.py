@@ -1,3 +1,1 @@
-"""Everything that uses Ray: the cluster, its nodes, workers, attempts on them, preemption notices.
-No trial is selected or judged here.
-"""
+"""All that uses Ray: cluster, nodes, workers, attempts, notices. No trial is judged here."""

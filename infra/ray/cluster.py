@@ -16,11 +16,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regrow.infra.machine import capacity
+from regrow.infra.machine.awaiting import announced
 from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import Guard
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.5
 """Seconds between two checks whether the cluster still exists."""
+START_SECONDS = 5.0
+"""Seconds after which the start of a local cluster is announced: it takes 2 s, 3.5 s beside Prefect
+on two cores.
+"""
 SILENT_SECONDS = 8.0
 """Seconds without an answer after which the head of the user's cluster counts as lost."""
 _VITAL = ("gcs_server", "raylet")
@@ -81,16 +87,12 @@ class Cluster:
         return [node["Resources"] for node in _ray().nodes() if node["Alive"]]
 
 
-class TooBusy(RegrowError):
-    """A local cluster did not start within Ray's time limit. A second try may find the machine less
-    busy.
-    """
+class NotStarted(RegrowError):
+    """A local cluster did not start. A second try may succeed."""
 
 
 class ClusterLost(RegrowError):
-    """The Ray cluster is lost, with everything that ran on it. Connect to another one and resume
-    from the log.
-    """
+    """The Ray cluster is lost, with all that ran on it. Resume from the log on another one."""
 
 
 @dataclass(slots=True)
@@ -136,8 +138,8 @@ def connect(
     not close it. A local cluster dies with the *thread* that calls this (Ray ties its processes to
     it): call it from the main thread. Signals are handled once it is connected.
 
-    Raises UserError if the cluster does not answer or refuses, TooBusy if a local one does not
-    start in time.
+    Raises UserError if the cluster does not answer or refuses, NotStarted if a local one does not
+    start.
 
     Args:
         address: the cluster; None: RAY_ADDRESS, else a local cluster.
@@ -146,7 +148,7 @@ def connect(
         runtime_env: Ray's runtime environment of the workers.
         keep_idle: whether idle processes of a local cluster are kept for four months.
         plain: whether a local cluster runs Ray's own programs only, which costs 80 MB and 1.5 s.
-        say: gets messages about what is awaited if the user's cluster takes long.
+        say: gets messages about what is awaited if that takes long.
 
     """
     target = address or os.environ.get("RAY_ADDRESS")
@@ -155,22 +157,23 @@ def connect(
     if is_joined():
         return Cluster(address=_ray().get_runtime_context().gcs_address, local=False)
     named = "the address" if address else "RAY_ADDRESS"
-    if target is None:
-        with signals_held():
-            return _connected(
-                None,
-                named,
-                cpus=cpus,
-                env=env,
-                runtime_env=runtime_env,
-                keep_idle=keep_idle,
-                plain=plain,
-            )
-    with probing.waiting(target, say) as at:
-        probing.probe(target, named_by=named, at=at)
-        at.step("it answers, and has not taken this process in yet")
-        with signals_held():
-            return _connected(target, named, cpus=cpus, env=env, runtime_env=runtime_env)
+    with ExitStack() as stack:
+        if target is None:
+            stack.enter_context(announced("Ray to start", say, after=START_SECONDS))
+        else:
+            step = stack.enter_context(announced(f"the Ray cluster at {target}", say))
+            probing.probe(target, named_by=named, step=step)
+            step("it answers, and has not taken this process in yet")
+        stack.enter_context(signals_held())
+        return _connected(
+            target,
+            named,
+            cpus=cpus,
+            env=env,
+            runtime_env=runtime_env,
+            keep_idle=keep_idle,
+            plain=plain,
+        )
 
 
 def _connected(
@@ -180,13 +183,15 @@ def _connected(
     cpus: int | None,
     env: Mapping[str, str],
     runtime_env: Mapping[str, Any] | None,
-    keep_idle: bool = False,
-    plain: bool = False,
+    keep_idle: bool,
+    plain: bool,
 ) -> Cluster:
     mark = secrets.token_hex(8)
     settings = {**_LOCAL_SETTINGS, **(_KEPT if keep_idle else {})}
     settings[private.SETUP_HOOK] = own_code.INSTALL
-    undo = {} if target else put({**settings, **_token(), _MARK: mark})
+    # Every user of this machine can reach the loopback, and Ray would run code from any of them.
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    undo = {} if target else put({**settings, **token, _MARK: mark})
     undo |= put(_IN_A_JOB) if target else {}
     undo[_BREAKPOINT] = os.environ.get(_BREAKPOINT)
     ray, guard = _ray(), None
@@ -194,7 +199,9 @@ def _connected(
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if target:
-            options |= {"address": target, "runtime_env": _merged(runtime_env, env)}
+            given = dict(runtime_env or {})
+            given["env_vars"] = {**env, **given.get("env_vars", {})}
+            options |= {"address": target, "runtime_env": given}
         else:
             private.reread_authentication()
             undo |= {name: old for name, old in put(env).items() if name not in undo}
@@ -203,8 +210,6 @@ def _connected(
                 "address": "local",
                 "num_cpus": cpus or here["num_cpus"],
                 "include_dashboard": False,
-            }
-            options |= {
                 "object_store_memory": here.get("object_store_memory"),
                 "runtime_env": dict(runtime_env) if runtime_env else None,
             }
@@ -223,18 +228,15 @@ def _connected(
         _remove(folder)
         put_back(undo)
         if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
-            place = (runtime_env or {}).get("working_dir")
-            advice = (
-                "name a folder with nothing but the code that trials need, in the specification's"
-                " working_dir"
-            )
             raise UserError(
-                f"the folder {place} cannot be shipped to the cluster ({error}); {advice}"
+                f"the folder {(runtime_env or {}).get('working_dir')} cannot be shipped to the"
+                f" cluster ({error}); name a folder with nothing but the code that trials need, in"
+                " the specification's working_dir"
             ) from error
-        if not target and private.STARTED_LATE in str(error):
+        if isinstance(error, private.NotStarted):
             load, cpus = os.getloadavg()[0], os.cpu_count()
-            raise TooBusy(
-                f"Ray did not start within its 30 s: the machine has a load of {load:.0f} on {cpus}"
+            raise NotStarted(
+                f"Ray did not start here: {error}; the machine has a load of {load:.0f} on {cpus}"
                 " CPUs"
             ) from error
         if target and isinstance(error, ConnectionError):
@@ -242,7 +244,7 @@ def _connected(
             raise UserError(f"No Ray cluster at {named} {target!r} ({error}); {advice}") from error
         raise
     # The raylet has them now. The driver keeps only its token.
-    for name in undo.keys() - {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}:
+    for name in undo.keys() - token.keys():
         put_back({name: undo.pop(name)})
     undo |= put(_DRIVER_SETTINGS)
     global _owned
@@ -319,9 +321,8 @@ def head_answers() -> bool:
     owned = _owned  # a copy, as another thread may disconnect
     if owned is None or owned.head is None:
         return True
-    host, _, port = owned.head.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
+        _touch(owned.head, 2.0)
     except OSError:
         return False
     return True
@@ -334,14 +335,17 @@ def is_ending() -> bool:
     owned = _owned
     if owned is None or owned.guard is None:
         return False
-    host, _, port = owned.gcs.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=LOOK_SECONDS).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+        _touch(owned.gcs, LOOK_SECONDS)
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
     return False
+
+
+def _touch(address: str, seconds: float) -> None:
+    """Connect to a control store, and leave it. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
 
 
 def alarm() -> None:
@@ -351,9 +355,7 @@ def alarm() -> None:
 
 
 def given_up(why: str) -> ClusterLost:
-    """Kill what remains of a local cluster, so that nothing waits for it. Returns the error to
-    raise.
-    """
+    """Kill what is left of a local cluster, for which things wait; return the error."""
     owned = _owned
     if owned is not None and owned.guard is not None:
         owned.guard.kill()
@@ -384,9 +386,7 @@ def await_head(seconds: float, given_up: Callable[[], bool]) -> bool:
     deadline, address = time.monotonic() + seconds, os.environ["RAY_ADDRESS"]
     while not given_up():
         try:
-            probing.probe(
-                address, named_by="RAY_ADDRESS", at=probing.Waiting(lambda _: None, address)
-            )
+            probing.probe(address, named_by="RAY_ADDRESS")
             return True
         except UserError:
             if time.monotonic() > deadline:
@@ -395,10 +395,44 @@ def await_head(seconds: float, given_up: Callable[[], bool]) -> bool:
     return False
 
 
+def start_actor(
+    kind: type,
+    *arguments: Any,
+    waiting: int,
+    name: str | None = None,
+    node_id: str | None = None,
+    again: bool = True,
+) -> Any:
+    """Start an actor that Ray restarts, without a CPU of its own, and return its handle.
+
+    Args:
+        kind: its class.
+        arguments: those of its constructor.
+        waiting: most calls that it serves at a time.
+        name: its name in Ray; None: none.
+        node_id: its node; None: this one.
+        again: whether calls that it had not answered are sent again after a restart.
+
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray = _ray()
+    node_id = node_id or ray.get_runtime_context().get_node_id()
+    options = {
+        "name": name,
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1 if again else 0,
+        "max_concurrency": waiting,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
+    }
+    return ray.remote(kind).options(**options).remote(*arguments)
+
+
 def warm_up(
     count: int, modules: Sequence[str], *, runtime_env: Mapping[str, Any] | None = None
 ) -> list[ray.ObjectRef[float]]:
-    """Import Ray late: on its first import it reads its authentication settings."""
+    """Start `count` processes of this runtime environment, and import the modules in them."""
     options: dict[str, Any] = {"runtime_env": dict(runtime_env)} if runtime_env else {}
     remote = _ray().remote(num_cpus=1, max_retries=0, **options)(_import_all)
     return [remote.remote(tuple(modules)) for _ in range(count)]
@@ -416,15 +450,3 @@ def _ray() -> Any:
     import ray
 
     return ray
-
-
-def _merged(runtime_env: Mapping[str, Any] | None, env: Mapping[str, str]) -> dict[str, Any]:
-    given = dict(runtime_env or {})
-    return {**given, "env_vars": {**env, **given.get("env_vars", {})}}
-
-
-def _token() -> dict[str, str]:
-    """Return variables with a new token. Every user of this machine can reach the loopback, and Ray
-    would run code from any of them.
-    """
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

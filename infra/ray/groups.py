@@ -1,5 +1,4 @@
-"""Attempts of several processes: a placement group that the driver makes, with a bundle for each
-rank and for each child.
+"""Attempts of several processes: a placement group of the driver's, a bundle for each of them.
 
 Removing the group ends everything in it, also stopped processes, so it is the fence of such an
 attempt. A group made by a task or an actor would live until the whole job ends.
@@ -18,23 +17,19 @@ from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from regrow.search.needs import Needs
 from regrow.tasks.ports.executor import ExecutionResult
 from regrow.tasks.process import background
 
 END_SECONDS = 5.0
-"""Seconds for the other ranks to end after the first: their output is still being written to the
-store.
-"""
+"""Seconds for the other ranks to end after the first, while their output is written."""
 TELL_SECONDS = 3.0
 """Seconds for Ray to report how a missing rank ended."""
 LAST_SECONDS = 1.0
 """Seconds for rank 0 to finish when another rank is lost. It may be in the middle of a step, and
 has reported everything before that; a pending commit takes one or two requests.
 """
-KEY_BYTES = 32
 _LOG = logging.getLogger(__name__)
 
 
@@ -68,18 +63,14 @@ class MemberLost(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Grouped:
-    """A running attempt in a placement group. `refs`: the references of its ranks' tasks, in order
-    of ranks.
-    """
+    """A running attempt in a placement group. `refs`: the tasks of its ranks, in their order."""
 
     group: PlacementGroup
     refs: list[Any] = field(default_factory=list)
     removed: bool = False
 
     async def outcome(self) -> ExecutionResult:
-        """Wait for the attempt's result and remove the group. Raises MemberLost, and what Ray
-        raises for rank 0.
-        """
+        """Return the result and remove the group. Raises MemberLost, and rank 0's errors."""
         futures = [asyncio.ensure_future(_awaited(ref)) for ref in self.refs]
         others = futures[1:]
         try:
@@ -115,24 +106,6 @@ def make(needs: Needs, *, name: str, selector: dict[str, str] | None) -> Placeme
         bundle_label_selector=labels,
     )
     return group
-
-
-def place(
-    group: PlacementGroup, bundle: int, *, children: bool
-) -> PlacementGroupSchedulingStrategy:
-    """Return where a rank runs. `children`: tasks and actors that it starts go into the group as
-    well, unless they choose otherwise.
-    """
-    return PlacementGroupSchedulingStrategy(
-        placement_group=group,
-        placement_group_bundle_index=bundle,
-        placement_group_capture_child_tasks=children,
-    )
-
-
-def new_key() -> bytes:
-    """Return a new key with which the ranks of one attempt authenticate each other."""
-    return secrets.token_bytes(KEY_BYTES)
 
 
 async def _awaited(ref: Any) -> Any:

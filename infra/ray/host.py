@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra.machine import descendants
-from regrow.infra.ray import waiting
+from regrow.infra.ray import private
 from regrow.infra.ray.nodes import MARKET_LABEL
 from regrow.infra.ray.notices import NodeNotices, Tell
 from regrow.search.events import Place
 from regrow.search.needs import Bundle
+from regrow.tasks.process import background
 
 NODE_TYPES = ("regrow.io/instance-type", "node.kubernetes.io/instance-type", "ray.io/node-group")
 """Labels for the type of a node, the most specific one first. With the last one, launchers (Ray's
@@ -23,10 +26,11 @@ own, KubeRay) name their node group.
 """
 PRICE = "regrow.io/price"
 """Label for the price of the whole node per hour."""
+WAIT_SECONDS = 10.0
+"""Seconds between two checks for waiting actors; one found by two of them has no room."""
 LOOK_SECONDS = 5.0
-"""Seconds between two searches for remains of dead workers: a search takes some milliseconds, and
-some trials are as short.
-"""
+"""Seconds between two searches, of some milliseconds each, for remains of dead workers."""
+_LOG = logging.getLogger("regrow.trial")
 
 
 # Without slots, which would create a second class that super() does not know.
@@ -66,7 +70,8 @@ class RayHost(NodeNotices):
         """See Host."""
         descendants.adopt()
         _look_for_orphans()
-        with super().listen(tell), waiting.told(self.bundles[len(self.bundles) - self.children :]):
+        bundles = self.bundles[len(self.bundles) - self.children :]
+        with super().listen(tell), _waiting_told(bundles):
             yield
 
     def end_children(self) -> None:
@@ -78,9 +83,7 @@ _looked = [float("-inf")]
 
 
 def _look_for_orphans() -> None:
-    """End processes that dead workers left: they would keep memory and GPUs that the attempt
-    needs.
-    """
+    """End processes of dead workers, which keep memory and GPUs that the attempt needs."""
     if time.monotonic() - _looked[0] >= LOOK_SECONDS:
         descendants.end_orphans()
         _looked[0] = time.monotonic()
@@ -113,3 +116,45 @@ def _share(here: Any, bundles: Sequence[Bundle]) -> float:
         if node.get(name, 0.0) > 0 and not name.startswith("node:")
     ]
     return min(1.0, max(parts, default=1.0))
+
+
+@contextmanager
+def _waiting_told(bundles: tuple[Bundle, ...]) -> Iterator[None]:
+    """Within the block, in which the trial trains, report its actors for which it has no room: Ray
+    lets them wait forever, without a word. `bundles`: the bundles of its children.
+    """
+    if not bundles:
+        yield
+        return
+    before, said = dict[str, str](), set[str]()
+
+    def look() -> None:
+        nonlocal before
+        try:
+            now = private.waiting_actors()
+        except Exception as error:  # noqa: BLE001 - Ray raises many types; none may disturb the trial
+            _LOG.debug("waiting actors could not be looked for: %s", error)
+            return
+        new = {actor: name for actor, name in now.items() if actor in before and actor not in said}
+        if new:
+            _LOG.warning("%s", line(new.values(), bundles))
+            said.update(new)
+        before = now
+
+    with background.every(WAIT_SECONDS, look, name="waiting", wait=0.0):
+        yield
+
+
+def line(classes: Iterable[str], bundles: tuple[Bundle, ...]) -> str:
+    """Return the warning: which actors wait, and what room the trial has."""
+    count = Counter(classes)
+    who = ", ".join(
+        f"{number} of {name}" if number > 1 else name for name, number in sorted(count.items())
+    )
+    has = ", ".join(f"{name.lower()} {amount:g}" for name, amount in bundles[0].items())
+    total = count.total()
+    return (
+        f"{total} actor{'s' if total > 1 else ''} ({who}) wait{'' if total > 1 else 's'} for room:"
+        f" this trial's children have {len(bundles)} bundle{'s' if len(bundles) > 1 else ''} of"
+        f" {has}; raise resources.children.count, or start fewer"
+    )

@@ -1,6 +1,4 @@
-"""Joining a Ray cluster with what the workers of an experiment need: variables, code, warm
-processes.
-"""
+"""Joining a Ray cluster with what workers need: variables, code, warm processes."""
 
 from __future__ import annotations
 
@@ -31,9 +29,9 @@ def join(spec: Spec, say: Callable[[str], None]) -> Iterator[cluster.Cluster]:
     """Join the Ray cluster within the block, with what the workers of `spec` need. A cluster that
     this process joined before stays connected.
 
-    If the machine is too busy to start one, it tries a second time, and announces that by `say`;
-    then with Ray's own programs only, as another Ray may wait for something from them. Raises
-    TooBusy after that.
+    If a local one does not start, it tries a second time, and announces that by `say`; then with
+    Ray's own programs only, as another Ray may wait for something from them. Raises NotStarted
+    after that.
     """
     import ray
 
@@ -51,9 +49,9 @@ def join(spec: Spec, say: Callable[[str], None]) -> Iterator[cluster.Cluster]:
         variables = {**environment(spec), **code(spec)}
         try:
             joined = cluster.connect(env=variables, runtime_env=shipped, say=say)
-        except cluster.TooBusy as busy:
-            say(f"{busy}; once more")
-            joined = cluster.connect(env=variables, runtime_env=shipped, plain=True)
+        except cluster.NotStarted as error:
+            say(f"{error}; once more")
+            joined = cluster.connect(env=variables, runtime_env=shipped, plain=True, say=say)
         yield joined
     finally:
         if not before:
@@ -78,9 +76,7 @@ def environment(spec: Spec) -> dict[str, str]:
 
 
 def code(spec: Spec) -> dict[str, str]:
-    """Return the variable that tells workers where the trainable's code is: in its folder, or where
-    Ray has shipped that folder.
-    """
+    """Return the variable with the folder of the trainable's code, where Ray has put it."""
     return own_code.told(spec.program, None if os.environ.get("RAY_ADDRESS") else spec.working_dir)
 
 
@@ -103,18 +99,13 @@ def shortage(spec: Spec, ray_cluster: cluster.Cluster) -> str | None:
     nodes = ray_cluster.nodes()
     if spec.resources.shape.slots(nodes):
         return None
-    nowhere = (
-        "The cluster has no room for"
-        if spec.resources.grouped
-        else "No node of the cluster can hold"
-    )
+    all_nodes, each = "The cluster has no room for", "No node of the cluster can hold"
+    nowhere = all_nodes if spec.resources.grouped else each
     return f"{nowhere} a trial now, which needs {_asked(spec)}: they wait for one. {_have(nodes)}."
 
 
 def check_room(spec: Spec) -> None:
-    """Raise SpecError if no trial fits on this machine, before a local cluster is started. Other
-    clusters are not checked.
-    """
+    """Raise SpecError if a local cluster, which is not started yet, has no room."""
     here = capacity.resources()
     if here is None or os.environ.get("RAY_ADDRESS", "local") != "local" or cluster.is_joined():
         return
@@ -127,14 +118,11 @@ def _no_room(spec: Spec, nodes: Sequence[Mapping[str, float]], *, local: bool) -
     least = wanted.widths[0]
     group = f" of {least} workers" if least > 1 else ""
     if wanted.children is not None:
-        group += (
-            f" with {wanted.children.count} bundle{'s' * (wanted.children.count > 1)} of children"
-        )
-    there = (
-        f"the cluster has no room for a trial{group}"
-        if wanted.grouped
-        else "no node of the cluster can hold a trial"
-    )
+        count = wanted.children.count
+        group += f" with {count} bundle{'s' * (count > 1)} of children"
+    there = "no node of the cluster can hold a trial"
+    if wanted.grouped:
+        there = f"the cluster has no room for a trial{group}"
     problem = f"{there} that need{'s' * (least == 1)} this; {_have(nodes)}"
     hint = "ask for less, or add a node that has it"
     if not local:
@@ -146,17 +134,13 @@ def _no_room(spec: Spec, nodes: Sequence[Mapping[str, float]], *, local: bool) -
 
 
 def _asked(spec: Spec) -> dict[str, Any]:
-    asked = {
-        name: amount
-        for name, amount in spec.resources
-        if amount and name not in ("reduce", "children")
-    }
+    asked: dict[str, Any] = {}
+    for name, amount in spec.resources:
+        if amount and name not in ("reduce", "children"):
+            asked[name] = list(amount) if isinstance(amount, tuple) else amount
     if (children := spec.resources.children) is not None:
         asked["children"] = {name: amount for name, amount in children if amount}
-    return {
-        name: list(amount) if isinstance(amount, tuple) else amount
-        for name, amount in asked.items()
-    }
+    return asked
 
 
 def _have(nodes: Sequence[Mapping[str, float]]) -> str:

@@ -42,9 +42,7 @@ class Cloud(Protocol):
     """Asks one cloud's metadata service."""
 
     def look(self) -> str | None:
-        """Return in one line why this machine goes away; None if it stays, as far as is known.
-        Raises Unanswered.
-        """
+        """Return why this machine goes away; None: it stays, it seems. Raises Unanswered."""
         ...
 
 
@@ -97,9 +95,7 @@ def _line(file: Path) -> str:
 
 
 class Aws:
-    """EC2's instance metadata service. `rebalance`: whether a rebalance recommendation counts as a
-    notice.
-    """
+    """EC2's instance metadata service. `rebalance`: recommendations to leave count, too."""
 
     def __init__(self, endpoint: str, *, rebalance: bool = False) -> None:
         self._at, self._rebalance = endpoint.rstrip("/"), rebalance
@@ -111,15 +107,11 @@ class Aws:
             action = _object(found)
             if action.get("action") not in ("terminate", "stop", "hibernate"):
                 raise Unanswered(f"no such action is documented: {found[:80]}")
-            return (
-                f"AWS takes the spot instance back ({action['action']} at"
-                f" {action.get('time', 'an unknown time')})"
-            )
+            when = action.get("time", "an unknown time")
+            return f"AWS takes the spot instance back ({action['action']} at {when})"
         if self._rebalance and (found := self._get("events/recommendations/rebalance")) is not None:
-            return (
-                "AWS recommends to leave the spot instance (noticed at"
-                f" {_object(found).get('noticeTime', 'an unknown time')})"
-            )
+            when = _object(found).get("noticeTime", "an unknown time")
+            return f"AWS recommends to leave the spot instance (noticed at {when})"
         return None
 
     def _get(self, path: str) -> str | None:
@@ -140,9 +132,7 @@ class Aws:
         raise Unanswered(f"status {status}")
 
     def _new_token(self) -> str:
-        """Return a session token; empty if the service has none (IMDSv1 only), and is then asked
-        without.
-        """
+        """Return a session token; empty if the service has none (IMDSv1), and needs none."""
         header = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_SECONDS)}
         status, body = _ask(f"{self._at}/latest/api/token", header, method="PUT")
         if status == 200:
@@ -167,9 +157,9 @@ class Gcp:
         return None
 
     def _get(self, key: str) -> str:
-        status, body = _ask(f"{self._at}/{key}", {"Metadata-Flavor": "Google"})
-        if status != 200 or not (known := body.strip().upper()).replace("_", "").isalpha():
-            raise Unanswered(f"status {status}")
+        known = _text(f"{self._at}/{key}", {"Metadata-Flavor": "Google"}).strip().upper()
+        if not known.replace("_", "").isalpha():
+            raise Unanswered("no word")
         return known
 
 
@@ -183,37 +173,23 @@ class Azure:
     def look(self) -> str | None:
         """See Cloud."""
         if self._name is None:
-            self._name = (
-                self._get("instance/compute/name?api-version=2021-02-01&format=text")
-                .strip()
-                .lower()
-            )
+            name = self._get("instance/compute/name?api-version=2021-02-01&format=text")
+            self._name = name.strip().lower()
         events = _object(self._get("scheduledevents?api-version=2020-07-01")).get("Events")
         if not isinstance(events, list):
             raise Unanswered("no list of events")
         for event in events:
-            if (
-                isinstance(event, dict)
-                and event.get("EventType") in ("Preempt", "Terminate")
-                and self._concerns(event)
-            ):
-                return (
-                    f"Azure takes the machine away ({event['EventType']}, not before"
-                    f" {event.get('NotBefore') or 'now'})"
-                )
+            if not isinstance(event, dict):
+                continue
+            kind, resources = event.get("EventType"), event.get("Resources")
+            ours = [str(one).lower() for one in resources] if isinstance(resources, list) else []
+            if kind in ("Preempt", "Terminate") and self._name in ours:
+                when = event.get("NotBefore") or "now"
+                return f"Azure takes the machine away ({kind}, not before {when})"
         return None
 
-    def _concerns(self, event: Mapping[str, Any]) -> bool:
-        resources = event.get("Resources")
-        return isinstance(resources, list) and self._name in [
-            str(name).lower() for name in resources
-        ]
-
     def _get(self, path: str) -> str:
-        status, body = _ask(f"{self._at}/{path}", {"Metadata": "true"})
-        if status != 200:
-            raise Unanswered(f"status {status}")
-        return body
+        return _text(f"{self._at}/{path}", {"Metadata": "true"})
 
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -230,6 +206,13 @@ def _ask(url: str, headers: Mapping[str, str], *, method: str = "GET") -> tuple[
         return error.code, ""
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise Unanswered(str(error) or type(error).__name__) from error
+
+
+def _text(url: str, headers: Mapping[str, str]) -> str:
+    status, body = _ask(url, headers)
+    if status != 200:
+        raise Unanswered(f"status {status}")
+    return body
 
 
 def _object(text: str) -> dict[str, Any]:

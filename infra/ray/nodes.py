@@ -1,5 +1,4 @@
-"""The cluster's nodes as the driver sees them: which are gone, which are about to go, which are
-spot machines.
+"""The cluster's nodes as the driver sees them: gone, about to go, spot machines.
 
 A thread queries Ray, so that a cluster that does not answer never blocks the driver.
 """
@@ -50,9 +49,7 @@ class Nodes:
         self._known: dict[str, dict[str, Any]] = {}
         """All nodes seen since the session began."""
         self._fitting: dict[tuple[tuple[str, float], ...], set[str]] = {}
-        """Ids of the known nodes that are large enough, by needed resources: checking 300 nodes
-        takes 10 ms.
-        """
+        """By needed resources: ids of the nodes large enough. To check 300 nodes takes 10 ms."""
         self._used: dict[str, float] = {}
         self._gone: dict[str, float] = {}
         """Ids of nodes that died, and when that was noticed (monotonic seconds)."""
@@ -107,15 +104,11 @@ class Nodes:
             ][-GONE_MOST:]
         found = dict(_MARKETS.get(market, {}))
         if market:
-            able = {
-                key: node
-                for key, node in able.items()
-                if (_market(node) == "spot") == (market == "spot")
-            }
+            spot = {key for key, node in able.items() if _market(node) == "spot"}
+            able = {key: able[key] for key in able if (key in spot) == (market == "spot")}
         excluded = sorted(set(avoid) & able.keys())
-        if not needs.have_room(
-            [node["Resources"] for key, node in able.items() if key not in excluded]
-        ):
+        others = [node["Resources"] for key, node in able.items() if key not in excluded]
+        if not needs.have_room(others):
             excluded = []
         if excluded or gone:
             found[NODE_LABEL] = f"!in({','.join([*excluded, *gone])})"
@@ -148,11 +141,9 @@ class Nodes:
         """Return the ids of the living nodes on which attempts run, or ran within the last 20 s."""
         with self._lock:
             lately = time.monotonic() - USED_SECONDS
-            self._used = {
-                node_id: t
-                for node_id, t in self._used.items()
-                if t > lately and node_id in self._alive
-            }
+            for node_id, t in tuple(self._used.items()):
+                if t <= lately or node_id not in self._alive:
+                    del self._used[node_id]
             return list(self._used)
 
     def _that_fit(self, needs: Needs) -> set[str]:
@@ -191,10 +182,8 @@ class Nodes:
 
     def _drain_asked(self) -> None:
         with self._lock:
-            asked = [
-                (node_id, why) for node_id, why in self._to_drain.items() if node_id in self._alive
-            ]
-        for node_id, why in asked:
+            asked = {key: why for key, why in self._to_drain.items() if key in self._alive}
+        for node_id, why in asked.items():
             private.drain(node_id, why, DRAIN_SECONDS)
             with self._lock:
                 self._to_drain.pop(node_id, None)

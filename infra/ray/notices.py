@@ -12,8 +12,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -52,7 +52,8 @@ class NodeNotices:
         ends the process; so does a block that has not ended `grace` seconds later. node=True: the
         cloud announced the node's end, possibly before the block began.
         """
-        with _cloud_notices(tell), _signals(tell, self.grace):
+        poller = _poller()
+        with poller.listening(tell) if poller else nullcontext(), _signals(tell, self.grace):
             yield
 
 
@@ -78,13 +79,9 @@ def _signals(tell: Tell, grace: float) -> Iterator[None]:
 
     def wait() -> None:
         if number := signals.get():
-            name = signal.Signals(number).name
-            _call(
-                tell,
-                f"the worker process was told to end by others than regrow ({name}), as memory"
-                " daemons do",
-                node=False,
-            )
+            told = "the worker process was told to end by others than regrow"
+            why = f"{told} ({signal.Signals(number).name}), as memory daemons do"
+            _call(tell, why, node=False)
             try:
                 signals.get(timeout=grace)
             except Empty:
@@ -99,16 +96,6 @@ def _signals(tell: Tell, grace: float) -> Iterator[None]:
         waiting.join()
 
 
-@contextmanager
-def _cloud_notices(tell: Tell) -> Iterator[None]:
-    poller = _poller()
-    if poller is None:
-        yield
-        return
-    with poller.listening(tell):
-        yield
-
-
 def _call(tell: Tell, why: str, *, node: bool) -> None:
     try:
         tell(why, node)
@@ -117,9 +104,7 @@ def _call(tell: Tell, why: str, *, node: bool) -> None:
 
 
 class Poller:
-    """Asks a cloud on behalf of all listeners, while there are any. Its thread starts with the
-    first listener and then stays.
-    """
+    """Asks a cloud for all listeners, by a thread that starts with the first one and stays."""
 
     def __init__(
         self, source: Cloud, *, every: float = POLL_SECONDS, at_most: float = MOST_POLL_SECONDS
@@ -188,15 +173,13 @@ _pollers: dict[int, Poller | None] = {}
 _starting = threading.Lock()
 
 
-def _poller(environment: Mapping[str, str] = os.environ) -> Poller | None:
-    """Return the poller of the process, made on the first call. None if there is no cloud to
-    ask.
-    """
+def _poller() -> Poller | None:
+    """Return the process's poller, made on the first call; None if there is no cloud to ask."""
     me = os.getpid()
     with _starting:
         if me not in _pollers:
             try:
-                source = cloud(environment)
+                source = cloud(os.environ)
             except UserError as error:
                 _LOG.error("no notice of the cloud will be heard: %s", error)
                 source = None

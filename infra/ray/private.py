@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from regrow.infra.machine.awaiting import Deadline
+
 _LOG = logging.getLogger(__name__)
 PREEMPTION = 2
-"""The reason for draining a node, by its number in Ray's protocol, where numbers never change their
-meaning.
-"""
+"""The reason for draining a node, by its number in Ray's protocol, which never changes."""
 SETUP_HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 """Variable that tells workers what to call as they start. The documented way,
 `worker_process_setup_hook`, is a runtime environment of the whole job: our actors could then use
@@ -36,10 +36,8 @@ NETWORK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 does on Linux (2.60).
 """
 
-STARTED_LATE = "timed out during startup"
-"""Part of Ray's message (an error of type Exception) that a node did not start within 30 s, which
-no setting changes.
-"""
+STARTED_SECONDS = 30.0
+"""Seconds without progress after which a local cluster counts as one that does not start."""
 
 _AGENT, _WORKER = "--dashboard_agent_command", "--python_worker_command"
 _AGENTS_PORTS = (
@@ -54,6 +52,10 @@ from ray._private.services import canonicalize_bootstrap_address
 from ray._raylet import GcsClient
 GcsClient(address=canonicalize_bootstrap_address(sys.argv[1]))
 """
+
+
+class NotStarted(Exception):
+    """The processes of a local cluster ended while they started, or made no progress."""
 
 
 def _module(name: str) -> Any:
@@ -86,9 +88,7 @@ def node_options(*, memory: float | None, address: str, folder: Path | None) -> 
 
 
 def reread_authentication() -> None:
-    """Make Ray read the authentication variables again, in case it was imported before they were
-    set.
-    """
+    """Make Ray read its authentication again, in case it was imported before."""
     raylet = _module("ray._raylet")
     # Both calls as in ray._private.authentication_test_utils.
     raylet.Config.initialize("")
@@ -125,9 +125,7 @@ def waiting_actors() -> dict[str, str]:
 
 
 def drain(node_id: str, why: str, seconds: float) -> None:
-    """Ask Ray to place nothing more on a node that ends in `seconds`. Like `ray drain-node`, which
-    is not public either.
-    """
+    """Ask Ray to place nothing on a node that ends in `seconds`, as `ray drain-node`."""
     import ray
 
     gcs = _module("ray._raylet").GcsClient(address=ray.get_runtime_context().gcs_address)
@@ -178,9 +176,7 @@ def sigterm_kept() -> Iterator[None]:
 
 
 def _call(function: str, *arguments: bytes | bool) -> None:
-    """Call a function of Ray's C++ part by its mangled name. Does nothing if it has another name,
-    as it may outside Linux.
-    """
+    """Call a function of Ray's C++ part, if there is one of this mangled name (on Linux)."""
     with suppress(AttributeError, OSError):
         getattr(ctypes.CDLL(_module("ray._raylet").__file__), function)(*arguments)
 
@@ -252,8 +248,35 @@ def in_own_session(
         )
         return process
 
-    with _replaced("ray._private.services", "ConsolePopen", begin):
+    with _replaced("ray._private.services", "ConsolePopen", begin), _patient(begun):
         yield begun
+
+
+@contextmanager
+def _patient(begun: Mapping[str, subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Wait for a local node as long as its processes make progress. Raises NotStarted.
+
+    Ray asks its control store for the node for 30 s (2.60), which a busy machine needs and more.
+    """
+    services = _module("ray._private.services")
+    get_node = services.get_node
+
+    def patiently(*arguments: Any) -> Any:
+        deadline = Deadline(STARTED_SECONDS, lambda: [one.pid for one in begun.values()])
+        while True:
+            try:
+                return get_node(*arguments)
+            except RuntimeError as error:  # it is not registered yet
+                for name, process in begun.items():
+                    if process.poll() is not None:
+                        raise NotStarted(f"its {name} ended while it started") from error
+                if deadline.left() < 0:
+                    why = f"it made no progress for {STARTED_SECONDS:.0f} s"
+                    raise NotStarted(why) from error
+                time.sleep(0.05)
+
+    with _replaced("ray._private.services", "get_node", patiently):
+        yield
 
 
 def light(command: list[str]) -> list[str]:

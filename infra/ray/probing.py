@@ -1,26 +1,19 @@
-"""Checking that the user's cluster answers, before Ray joins it: `ray.init` waits long and then
-ends the process.
+"""Checking that the user's cluster answers: `ray.init` would wait long and then end the process.
 
-There is no limit while the connection makes progress, only for silence. That limit is longer on a
-busy machine.
+There is no limit while the connection makes progress, only for silence, longer on a busy machine.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 
+from regrow.infra.machine.awaiting import Step
 from regrow.infra.ray import private
 from regrow.tasks.errors import UserError
 
 SILENT_SECONDS = 10.0
 """Seconds that an address may stay silent, if the machine is not busy."""
-LATE_SECONDS = 3.0
-"""Seconds after which the user is shown what is awaited."""
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """The connection preface of a gRPC client (RFC 9113, section 3.4). The server's first frame is also
 of type SETTINGS.
@@ -28,47 +21,7 @@ of type SETTINGS.
 _KIND, _SETTINGS = 3, 4
 
 
-@dataclass(slots=True)
-class Waiting:
-    """What is awaited. Passed to `say` if it takes long, and then each further step, too."""
-
-    say: Callable[[str], None]
-    address: str
-    _what: str = ""
-    _late: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def step(self, what: str) -> None:
-        """Set what is awaited from now on."""
-        with self._lock:
-            self._what = what
-            if self._late:
-                self._told()
-
-    def late(self) -> None:
-        """Announce that it takes long."""
-        with self._lock:
-            self._late = True
-            self._told()
-
-    def _told(self) -> None:
-        self.say(f"waiting for the Ray cluster at {self.address}: {self._what}")
-
-
-@contextmanager
-def waiting(address: str, say: Callable[[str], None]) -> Iterator[Waiting]:
-    """Provide the record of what is awaited within the block."""
-    found = Waiting(say, address)
-    timer = threading.Timer(LATE_SECONDS, found.late)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield found
-    finally:
-        timer.cancel()
-
-
-def probe(address: str, *, named_by: str, at: Waiting) -> None:
+def probe(address: str, *, named_by: str, step: Step = lambda _: None) -> None:
     """Raise UserError unless a cluster answers at `address`."""
     wrong = f"No Ray cluster at {named_by} {address!r}"
     advice = f"correct or unset {named_by}, or start the cluster"
@@ -76,10 +29,10 @@ def probe(address: str, *, named_by: str, at: Waiting) -> None:
     ours = address == "auto" or "://" in address or os.environ.get("RAY_USE_TLS", "0") != "0"
     if address != "auto":
         seconds = SILENT_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        at.step("it is not connected yet")
+        step("it is not connected yet")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as there:
-                at.step("it is connected, and has said nothing yet")
+                step("it is connected, and has said nothing yet")
                 if not ours and not _speaks(there):
                     raise UserError(f"{wrong}: nothing there speaks Ray; {advice}")
         except ValueError:
@@ -94,15 +47,13 @@ def probe(address: str, *, named_by: str, at: Waiting) -> None:
             raise UserError(f"{wrong} ({error.strerror or error}): {advice}") from None
     if "://" in address:
         return  # Ray Client itself checks, and gives up
-    at.step("its head is there, and has not answered yet")
+    step("its head is there, and has not answered yet")
     if (reason := private.ask_head(address)) is not None:
         raise UserError(f"{wrong}: {reason}; {advice}")
 
 
 def _speaks(there: socket.socket) -> bool:
-    """Return whether the other end is a gRPC server. Raises OSError, TimeoutError if it stays
-    silent.
-    """
+    """Return whether the other end is a gRPC server. Raises OSError, also if it stays silent."""
     there.sendall(_PREFACE)
     said = b""
     while len(said) <= _KIND:

@@ -1,6 +1,4 @@
-"""Clusters that grow once something waits: their largest size, set in the environment by the
-program that started them.
-"""
+"""Clusters that grow once something waits: variables with their largest size."""
 
 from __future__ import annotations
 
@@ -12,23 +10,17 @@ from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 
 SLOTS = "REGROW_SLOTS"
-"""Variable with the most trials the cluster may have room for or, for trials of several workers,
-the most workers.
-"""
+"""Variable with the most trials, or workers of trials with several, that it has room for."""
 MARKETS = "REGROW_MARKETS"
 """Variable with the kinds of machines it may have, by Ray's names: "spot,on-demand"."""
 
 
 MARKET = "REGROW_MARKET"
-"""Variable with where a trial starts, and when it may move: the key `market` for specifications
-without one, as JSON.
-"""
+"""Variable with the key `market`, as JSON, for specifications without one."""
 
 
 def with_market(spec: Spec) -> Spec:
-    """Return the specification with the cluster's `market`, if it has none itself. Raises UserError
-    for an invalid variable.
-    """
+    """Return the specification, with the cluster's `market` if it has none. Raises UserError."""
     if spec.market is not None or not (text := os.environ.get(MARKET, "")):
         return spec
     try:
@@ -59,7 +51,5 @@ def most(spec: Spec) -> int | None:
 
 
 def markets() -> frozenset[str]:
-    """Return the kinds of machines that the cluster may have, even if it has none of them now;
-    empty if not specified.
-    """
+    """Return the kinds of machines that the cluster may ever have; empty: unspecified."""
     return frozenset(word.strip() for word in os.environ.get(MARKETS, "").split(",")) - {""}

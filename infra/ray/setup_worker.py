@@ -1,5 +1,4 @@
-"""Starts a Ray worker with the variables of its runtime environment, in place of Ray's script of
-the same name.
+"""Starts a Ray worker with its runtime environment, in place of Ray's script of the same name.
 
 Ray's script imports all of Ray for that, and the worker then does so again: 0.3 s of CPU each time.
 Other settings of a runtime environment, and arguments that are not as in Ray 2.60, are left to
@@ -29,10 +28,7 @@ def main(worker: str, *arguments: str) -> None:
         and "$" not in "".join(variables.values())
     ):
         os.environ.update(variables)
-        words = [
-            worker,
-            *(word for word in arguments if not word.startswith((CONTEXT, LANGUAGE))),
-        ]
+        words = [worker, *(word for word in arguments if not word.startswith((CONTEXT, LANGUAGE)))]
     else:
         words = [str(Path(worker).with_name(Path(__file__).name)), worker, *arguments]
     os.execv(sys.executable, [sys.executable, *words])  # noqa: S606 - as Ray does

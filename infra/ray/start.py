@@ -1,5 +1,4 @@
-"""Calling ray.init without the parts that an experiment does not use, and protected from what ends
-the driver.
+"""Calling ray.init without the parts that are not used, and protected from what ends the driver.
 
 Ray has no settings for these things (2.60); `private.py` replaces parts of Ray meanwhile.
 """

@@ -1,5 +1,4 @@
-"""Warm processes on each node, ready to take over a trial whose worker died: a cold start takes 3 s
-and more.
+"""Warm processes on each node, for a trial whose worker died: a cold start takes 3 s and more.
 
 Ray gives an idle process to the next task of the same runtime environment, and ends it if it stays
 idle for a while. So a task that does nothing is sent regularly, which also starts the next spare
@@ -26,28 +25,18 @@ from regrow.infra.ray.nodes import Nodes
 from regrow.tasks.process import background
 
 FIRST_SECONDS = 6.0
-"""Seconds until the first task, which takes 2.4 s of CPU: the trials that start with the session
-need the processor more.
-"""
+"""Seconds until the first task, of 2.4 s of CPU, which the first trials need more."""
 PERIOD_SECONDS = 10.0
-"""Seconds between two tasks: less than Ray lets a process idle before it ends it (20 s in a local
-cluster).
-"""
+"""Seconds between two tasks: less than Ray keeps an idle process (20 s in a local cluster)."""
 OVERLAP_SECONDS = 0.5
-"""Seconds that a task lasts if several are sent at a time: else one process would run all of
-them.
-"""
+"""Seconds that a task lasts if several are sent: else one process would run all of them."""
 MOST_NODES = 32
-"""Most nodes with spares. With more nodes, a trial whose worker is lost finds an idle process
-somewhere.
-"""
+"""Most nodes with spares. In a larger cluster some process is idle anyway."""
 
 
 @contextmanager
 def spares(nodes: Nodes, ranks: int = 1) -> Iterator[None]:
-    """Within the block, keep a spare for each of an attempt's `ranks`, on every node on which an
-    attempt runs or ran lately.
-    """
+    """Within the block, keep spares, one for each rank, on nodes where attempts run."""
     waiting: dict[str, list[Any]] = {}
 
     def keep() -> None:

@@ -1,3 +1,1 @@
-"""Contents of a state root beside the log: places and locks, specifications, provenance, notes.
-Nothing here runs anything.
-"""
+"""Contents of a state root beside the log: places and locks, specifications, notes."""

@@ -1,6 +1,4 @@
-"""Garbage collection of an experiment's checkpoints: once nothing runs, data that no live manifest
-refers to is deleted.
-"""
+"""Garbage collection of checkpoints: what no live manifest refers to, once nothing runs."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from regrow.tasks.ports.store import Store
 
 
 def collect(store: Store, history: History) -> Swept:
-    """Delete what attempts that ended, according to this history, have left behind. A crash
-    meanwhile leaves the rest for the next call.
-    """
+    """Delete what attempts left behind that ended by this history. Repeatable after a crash."""
     live = {c.manifest for trial in history.trials for c in trial.checkpoints.values()}
     ended = [
         (t.number, a.number) for t in history.trials for a in t.attempts if a.outcome is not None

@@ -1,6 +1,4 @@
-"""Which experiments of a state root run: a lock held by the driver's process, and for other
-machines the driver's signs of life.
-"""
+"""Which experiments run: a lock of the driver's process, and for other machines signs of life."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ WIND_UP_SECONDS = 60.0
 """How long a driver may take to inform MLflow and Prefect after its log is closed."""
 _TICK = 0.1
 _LOOKS_TAKE_SECONDS = 0.5
-"""How long a driver waits for its lock: a process that only checks whether the experiment runs
-holds the lock for an instant.
-"""
+"""Seconds that a driver waits for its lock, which others hold for an instant to look at it."""
 
 
 @contextmanager
@@ -47,9 +43,7 @@ def driving(places: Places, experiment: str) -> Iterator[None]:
 
 
 def already(places: Places, experiment: str) -> UserError:
-    """Return the error for an experiment that runs already. It names the host, if that is another
-    one.
-    """
+    """Return the error for an experiment that runs already. It names another host."""
     there = lock_file(places, experiment).read_text().strip()
     where = f" on {there}" if there not in ("", socket.gethostname()) else ""
     hint = "follow it with `regrow show`, end it with `regrow stop`"
@@ -72,9 +66,7 @@ def await_wound_up(places: Places, experiment: str, is_closed: Callable[[], bool
 
 
 def runs_here(places: Places, experiment: str) -> bool:
-    """Return whether a process of this machine runs the experiment. Certain for this machine; see
-    `runs` for others.
-    """
+    """Return whether a process of this machine runs the experiment, for certain."""
     return locks.is_held(lock_file(places, experiment))
 
 
@@ -86,7 +78,5 @@ def runs(places: Places, experiment: str) -> bool:
 
 
 def lock_file(places: Places, experiment: str) -> Path:
-    """Return the file that is locked while a host runs the experiment; it contains the host's
-    name.
-    """
+    """Return the file that a host locks while it runs the experiment; it has the host's name."""
     return places.common / "running" / experiment

@@ -1,6 +1,4 @@
-"""Opening an experiment of a state root: whether it exists, whether its specification is the same,
-and how many trials it gets.
-"""
+"""Opening an experiment: whether it exists and is the same, and how many trials it gets."""
 
 from __future__ import annotations
 
@@ -8,8 +6,10 @@ import os
 import sys
 import uuid
 from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import Survey, replay, survey
+from regrow.infra.state import snapshot
 from regrow.infra.state.driver_lock import already, await_wound_up
 from regrow.infra.state.places import CLUSTER, Places
 from regrow.search import samplers
@@ -25,18 +26,15 @@ from regrow.search.events import Closed, Known, Status
 from regrow.search.history import specification
 from regrow.search.lifecycle import TrialState
 from regrow.search.options import AUTO
-from regrow.search.planning.learning import MOST_EXPERIMENTS, learnt_from
-from regrow.search.planning.warm import known_from
+from regrow.search.planning.learning import MOST_EXPERIMENTS, known_from, learnt_from
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.search.spec.auto import Choice
 from regrow.search.spec.parts import Resources
 from regrow.tasks.errors import RegrowError, UserError
-from regrow.tasks.ports.store import Store
+from regrow.tasks.ports.store import Missing, Store
 
 _UNTOLD = ("event", "serve")
-"""Keys whose changes are not reported: each run has another event, and the station itself reports
-what it serves.
-"""
+"""Keys whose changes are not reported: the event of each run, and what the station serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +61,10 @@ class Prepared:
     """How many failed trials will be retried; None if no retry was asked for."""
     stored: Spec | None = None
     """The specification as of the last session; None for a new experiment."""
+    restored: str | None = None
+    """The line about code that was taken from the state; None if it was not."""
     choice: Choice | None = None
-    """For a new experiment whose specification leaves its search or schedule to regrow: the choice,
-    and the reasons.
-    """
+    """For a new experiment that leaves its search or schedule to regrow: the choice, and why."""
 
     @property
     def ended(self) -> Status | None:
@@ -83,8 +81,13 @@ class Prepared:
         """Settings that differ from the last session, one line each."""
         if self.stored is None:
             return []
-        kept = [key for key in _changed(self.stored, self.spec) if key not in _often()]
-        return [_change(key, self.stored, self.spec) for key in kept]
+        # On a cluster, each job's files lie elsewhere.
+        untold = (*_UNTOLD, "working_dir") if os.environ.get(CLUSTER) else _UNTOLD
+        kept = [key for key in _changed(self.stored, self.spec) if key not in untold]
+        if self.restored is not None:
+            kept = [key for key in kept if key != "working_dir"]
+        lines = [_change(key, self.stored, self.spec) for key in kept]
+        return lines if self.restored is None else [self.restored, *lines]
 
     def needing(self, resources: Resources) -> Prepared:
         """Return the same with other resources of a trial."""
@@ -106,12 +109,8 @@ class Prepared:
             and self.spec.learn_from == AUTO
             and self.spec.takes_first
         ):
-            return [
-                (
-                    "nothing: no other experiment of this state root has trials that ended, these"
-                    " parameters and this metric"
-                )
-            ]
+            no_other = "nothing: no other experiment of this state root has trials that ended"
+            return [f"{no_other}, these parameters and this metric"]
         counts = Counter(known.origin.rpartition(":")[0] for known in self.learnt)
         return [
             f"{name}: {count} trial{'' if count == 1 else 's'}" for name, count in counts.items()
@@ -133,18 +132,14 @@ class Prepared:
 
 
 def make_importable(spec: Spec) -> None:
-    """Put the folder of the user's code on this process's import path, if the sampler or the
-    scheduler is a class in it.
-    """
+    """Put the folder of a user's sampler or scheduler on this process's import path."""
     folder = spec.working_dir
     if (spec.own_sampler or spec.own_scheduler) and folder is not None and folder not in sys.path:
         sys.path.insert(0, folder)
 
 
 def request_stop(store: Store) -> str:
-    """Ask the driver of an experiment, wherever it runs, to stop. Returns the request's key, for
-    `withdraw_stop`.
-    """
+    """Ask the driver of an experiment to stop. Returns the key for `withdraw_stop`."""
     store.create(key := f"control/stop-{uuid.uuid4().hex}", b"")
     return key
 
@@ -155,12 +150,37 @@ def withdraw_stop(store: Store, key: str) -> None:
 
 
 def take_stop_requests(store: Store) -> bool:
-    """Return whether `regrow stop` was called since the last call of this function. Deletes the
-    requests.
-    """
+    """Return whether `regrow stop` was called since the last call. Deletes the requests."""
     requests = store.list("control/stop-")
     store.delete(requests)
     return bool(requests)
+
+
+def request_exclusion(store: Store, trials: Iterable[int], *, excluded: bool) -> str:
+    """Ask the driver of an experiment to drop or to keep trials. Returns the request's key."""
+    order = msgspec.json.encode(_Exclusion(trials=tuple(trials), excluded=excluded))
+    store.create(key := f"{_EXCLUSIONS}{uuid.uuid4().hex}", order)
+    return key
+
+
+def carry_out_exclusions(store: Store, exclude: Callable[[int, bool], object]) -> None:
+    """Call `exclude` with each trial of each request, and whether it is dropped; then delete the
+    request. What cannot be decoded is deleted, too.
+    """
+    for key in store.list(_EXCLUSIONS):
+        with suppress(msgspec.MsgspecError, Missing):
+            order = msgspec.json.decode(store.read(key), type=_Exclusion)
+            for trial in order.trials:
+                exclude(trial, order.excluded)
+        store.delete([key])
+
+
+class _Exclusion(msgspec.Struct, frozen=True):
+    trials: tuple[int, ...]
+    excluded: bool
+
+
+_EXCLUSIONS = "control/exclude-"
 
 
 def prepare(
@@ -202,8 +222,11 @@ def prepare(
     if stored.name != name:
         stored = Spec.parse({**stored.to_json(), "name": name})
     total = max(log.opened.trials if log.opened else 0, stored.total)
+    restored = None
     if spec is None:
         current = _moved(stored, places)
+        if _lacks_code(current):
+            current, restored = _elsewhere(current, places, store, log)
     else:
         _same(stored, spec.like(stored), name)
         current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SESSION})
@@ -224,6 +247,7 @@ def prepare(
         nothing_left=over and not more and not {"stop", "register"} & {*_changed(stored, current)},
         failed=failed,
         stored=stored,
+        restored=restored,
     )
 
 
@@ -247,38 +271,20 @@ def _new(
 def _check_total(stored: Spec, trials: int, total: int) -> None:
     """Raise SpecError if an experiment that has `total` trials cannot have `trials`."""
     if trials < total:
-        raise SpecError(
-            key="trials",
-            value=trials,
-            hint=f"write {total} or more",
-            problem=(
-                f"experiment {stored.name!r} has {total} already, and a total can only be raised"
-            ),
-        )
+        problem = f"experiment {stored.name!r} has {total} already, and a total can only be raised"
+        raise SpecError("trials", trials, problem, f"write {total} or more")
     if trials % stored.repeats:
         hint = f"write {trials - trials % stored.repeats + stored.repeats}"
-        raise SpecError(
-            key="trials",
-            value=trials,
-            problem=f"is no multiple of repeats ({stored.repeats})",
-            hint=hint,
-        )
+        raise SpecError("trials", trials, f"is no multiple of repeats ({stored.repeats})", hint)
     cells = None if stored.own_sampler else samplers.size(stored.search, stored.setting)
     if cells is not None and trials > (cells := cells * stored.repeats):
-        raise SpecError(
-            key="trials",
-            value=trials,
-            problem=f"the grid has only {cells} cells",
-            hint=f"at most {cells}",
-        )
+        raise SpecError("trials", trials, f"the grid has only {cells} cells", f"at most {cells}")
 
 
 def _standing(
     store: Store, name: str, log: Survey, total: int, *, retry_failed: bool
 ) -> tuple[bool, int | None]:
-    """Return whether all of the `total` trials are over, and how many failed ones are to be
-    retried, None if that was not asked for.
-    """
+    """Return whether all trials are over, and how many failed ones to retry (None: not asked)."""
     status = log.last.status if isinstance(log.last, Closed) else None
     history = replay(store, name) if retry_failed or status == "failed" else None
     over = status == "finished" or (
@@ -298,16 +304,65 @@ def _moved(stored: Spec, places: Places) -> Spec:
     code to run.
     """
     root = places.folder
-    if stored.working_dir is None or root is None or (was := Path(stored.working_dir)).exists():
+    if stored.working_dir is None or root is None or Path(stored.working_dir).exists():
         return stored
-    code = stored.program.partition(":")[0]
+    return _below(stored, root.parent) or stored
+
+
+def _below(stored: Spec, top: Path) -> Spec | None:
+    """Return the specification with its code in a folder that has the same path below `top` as the
+    recorded one has below one of its parents; None if there is none.
+    """
+    was = Path(stored.working_dir or ".")
+    for below in range(1, len(was.parts) + 1):
+        found = stored.model_copy(update={"working_dir": str(top.joinpath(*was.parts[below:]))})
+        if _has_code(found):
+            return found
+    return None
+
+
+def _lacks_code(spec: Spec) -> bool:
+    """Return whether the folder of the code, or the file that it is to have, is not here."""
+    if spec.working_dir is None:
+        return False
+    folder, code = Path(spec.working_dir), spec.program.partition(":")[0]
+    return not folder.is_dir() or (code.endswith(".py") and not (folder / code).exists())
+
+
+def _missing(spec: Spec) -> str:
+    """Return the path whose absence makes `_lacks_code` true."""
+    folder = Path(spec.working_dir or ".")
+    return str(folder / spec.program.partition(":")[0] if folder.is_dir() else folder)
+
+
+def _has_code(spec: Spec) -> bool:
+    """Return whether the folder of the code has the trainable, as far as that is in a folder."""
+    code = spec.program.partition(":")[0]
     package = code.partition(".")[0]
     names = (code,) if "/" in code or code.endswith(".py") else (code, package, f"{package}.py")
-    for below in range(1, len(was.parts) + 1):
-        folder = root.parent.joinpath(*was.parts[below:])
-        if any((folder / name).exists() for name in names):
-            return stored.model_copy(update={"working_dir": str(folder)})
-    return stored
+    folder = Path(spec.working_dir or ".")
+    return folder.is_dir() and any((folder / name).exists() for name in names)
+
+
+def _elsewhere(stored: Spec, places: Places, store: Store, log: Survey) -> tuple[Spec, str | None]:
+    """Return the specification with the code of the current folder, else with that of the snapshot
+    in the state, and a line about it; unchanged if neither has it. Raises UserError.
+    """
+    if (here := _below(stored, Path.cwd())) is not None:
+        return here, None
+    if log.snapshot is None:
+        return stored, None
+    try:
+        folder = snapshot.restore(store, log.snapshot, places.services / "code")
+    except UserError as error:
+        advice = "put it back, or name its folder by --code"
+        raise UserError(f"{_missing(stored)} is not here, and {error}; {advice}") from None
+    when = datetime.fromtimestamp(log.told.t if log.told else 0.0)  # noqa: DTZ006 - the user's local time
+    line = (
+        f"code: {_missing(stored)} is not here; used is the snapshot in the state, as of"
+        f" {when:%Y-%m-%d %H:%M}, in {folder} (--code FOLDER names another one)"
+    )
+    return stored.model_copy(update={"working_dir": str(folder)}), line
 
 
 def _warm(places: Places, spec: Spec) -> list[Known]:
@@ -323,11 +378,9 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
             raise SpecError(key, start.experiment, str(error)) from None
         found, outside = known_from(history, spec, start, key)
         if not found:
-            problem = (
-                f"has no trial in this space ({outside} lie outside)"
-                if outside
-                else "has no trial that ended"
-            )
+            problem = "has no trial that ended"
+            if outside:
+                problem = f"has no trial in this space ({outside} lie outside)"
             raise SpecError(key, start.experiment, problem, "leave it out")
         known += found
     return known
@@ -345,24 +398,17 @@ def _learnt(places: Places, spec: Spec) -> list[Known]:
         try:
             found = learnt_from(replay(places.known(name), name), spec, name, key)
         except UserError as error:
-            raise SpecError(
-                key,
-                name,
-                str(error),
-                "write auto for whatever fits" if name.lower() == "auto" else "",
-            ) from None
+            hint = "write auto for whatever fits" if name.lower() == "auto" else ""
+            raise SpecError(key, name, str(error), hint) from None
         if not found:
-            raise SpecError(
-                key, name, "has no trial in this space that ended with a value", "leave it out"
-            )
+            problem = "has no trial in this space that ended with a value"
+            raise SpecError(key, name, problem, "leave it out")
         learnt += found
     return learnt
 
 
 def _whatever_fits(places: Places, spec: Spec) -> list[Known]:
-    """Return the results of the newest experiments with the same parameters and metric. Others, and
-    unreadable ones, are skipped.
-    """
+    """Return the results of the newest readable experiments with this space and metric."""
     found: list[tuple[float, list[Known]]] = []
     for name in places.experiments():
         if name == spec.name:
@@ -375,13 +421,6 @@ def _whatever_fits(places: Places, spec: Spec) -> list[Known]:
                 found.append((history.created.t, kept))
     found.sort(key=lambda one: -one[0])
     return [known for _, kept in found[:MOST_EXPERIMENTS] for known in kept]
-
-
-def _often() -> tuple[str, ...]:
-    """Return the keys whose changes are not reported. On a cluster that includes the folder of the
-    code: each job's files lie elsewhere.
-    """
-    return (*_UNTOLD, "working_dir") if os.environ.get(CLUSTER) else _UNTOLD
 
 
 def _pickled(digest: str | None) -> tuple[str, str] | None:
@@ -407,20 +446,13 @@ def _same(stored: Spec, given: Spec, name: str) -> None:
     for key in a:
         if a[key] != b[key]:
             where, old, new = _difference(key, a[key], b[key])
-            raise SpecError(
-                key=where,
-                value=new,
-                problem=(
-                    f"differs from the experiment {name!r} that is there already, which has {old}"
-                ),
-                hint=f"give this one another name, or continue with that one: regrow resume {name}",
-            )
+            problem = f"differs from the experiment {name!r} that is there already, which has {old}"
+            hint = f"give this one another name, or continue with that one: regrow resume {name}"
+            raise SpecError(where, new, problem, hint)
 
 
 def _difference(key: str, old: Any, new: Any) -> tuple[str, str, Any]:
-    """Return the key at which two values differ, as deep as possible; the old value in words; and
-    the new value.
-    """
+    """Return the deepest key at which two values differ, the old value in words, and the new."""
     if isinstance(old, dict) and isinstance(new, dict):
         name = next(n for n in (*old, *new) if n not in old or n not in new or old[n] != new[n])
         return _difference(f"{key}.{name}", old.get(name), new.get(name))

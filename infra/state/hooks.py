@@ -1,6 +1,4 @@
-"""The secrets of schedules that an HTTP request may start, `POST /hooks/NAME`: a file that only the
-user may read.
-"""
+"""Secrets of the schedules that `POST /hooks/NAME` may start: a file for its owner only."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ def place(places: Places) -> Path:
 
 
 def known(places: Places) -> dict[str, str]:
-    """Return the secrets by schedule; empty if there is no file. Raises RegrowError if the file
-    cannot be read.
-    """
+    """Return the secrets by schedule; empty without a file. Raises RegrowError."""
     file = place(places)
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, str])

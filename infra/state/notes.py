@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports.store import Exists, Missing, Store
+from regrow.tasks.ports.store import Missing, Store, created
 
 PREFIX = "notes/"
 MOST_TAG, MOST_TEXT = 100, 8000
@@ -23,9 +23,7 @@ MOST_TAG, MOST_TEXT = 100, 8000
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One entry made at `t` (seconds since the epoch): a text, possibly empty, and tags that were
-    added or removed.
-    """
+    """One entry made at `t`, seconds since the epoch: a text, may be empty, and changed tags."""
 
     t: float
     text: str = ""
@@ -84,9 +82,7 @@ def read(store: Store) -> Notes:
 
 
 def add(store: Store, text: str, *, tags: Iterable[str] = (), untags: Iterable[str] = ()) -> None:
-    """Add a note permanently. Raises UserError for an invalid tag, or if there is nothing to
-    note.
-    """
+    """Add a note permanently. Raises UserError for an invalid tag, or nothing to note."""
     note = Note(
         t=time.time(),
         text=text.strip(),
@@ -104,16 +100,9 @@ def add(store: Store, text: str, *, tags: Iterable[str] = (), untags: Iterable[s
     number = max(
         (int(key.removeprefix(PREFIX).partition(".")[0]) for key in store.list(PREFIX)), default=0
     )
-    while True:
+    number += 1
+    while not created(store, f"{PREFIX}{number:06d}.json", data):  # another writer's
         number += 1
-        key = f"{PREFIX}{number:06d}.json"
-        try:
-            store.create(key, data)
-        except Exists:
-            # It is ours if the answer to an earlier try was lost, else another writer's.
-            if store.read(key) != data:
-                continue
-        return
 
 
 def _tag(tag: str) -> str:

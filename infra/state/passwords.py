@@ -26,9 +26,7 @@ _PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passwords:
-    """Passwords of the Prefect server, MLflow's server and the page. `cookies`: key that signs
-    login links and cookies.
-    """
+    """Passwords of Prefect, MLflow and the page. `cookies`: signs login links and cookies."""
 
     prefect: str = field(repr=False)
     mlflow: str = field(repr=False)
@@ -51,15 +49,11 @@ class Passwords:
         return {"MLFLOW_TRACKING_USERNAME": USER, "MLFLOW_TRACKING_PASSWORD": self.mlflow}
 
     def link(self, server: str, url: str) -> str:
-        """Return the address of a page with a token that logs one browser in, once. `server`:
-        prefect, mlflow or page.
-        """
+        """Return a page's address with a token that logs one browser in, once."""
         return login.link(url, self.cookies, server)
 
     def shown(self, server: str, url: str) -> str:
-        """Return the address for printing: with a login token only on a terminal, as other output
-        may be kept.
-        """
+        """Return the address for printing, with a login token only on a terminal."""
         return self.link(server, url) if sys.stdout.isatty() and sys.stderr.isatty() else url
 
 
@@ -69,16 +63,12 @@ def file_of(services: Path) -> Path:
 
 
 def used_links(services: Path) -> Path:
-    """Return the folder that has one file for each login link that was used and has not expired
-    yet.
-    """
+    """Return the folder with a file for each login link that was used and is still valid."""
     return private_files.folder(services / "station" / "used-links")
 
 
 def read(services: Path) -> Passwords | None:
-    """Return the passwords of a folder of services; None if none were made for it. Raises UserError
-    if the file cannot be read.
-    """
+    """Return the passwords made for a folder of services, None for none. Raises UserError."""
     file = file_of(services)
     try:
         known = json.loads(file.read_text())

@@ -4,7 +4,8 @@
   code/ control/. Output of its trials: logs/. Notes on it: notes/.
 * `<state>/.services/`: files of the embedded Prefect and MLflow servers: rebuilt, or not missed,
   when deleted. Its on/<host>/ has the files of a second host that uses a shared file system at the
-  same time (hosts.py). Elsewhere with the state in S3 and on clusters (service_files.py).
+  same
+  time. Elsewhere with the state in S3 and on clusters (service_files.py).
 
 Nothing here knows a kind of store. What is kept in the root is asked of its adapter,
 `Places.storage`; the services' files are those of service_files.py.
@@ -20,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 
 from regrow.infra.machine import sqlite
-from regrow.infra.state import hosts, service_files
+from regrow.infra.state import service_files
 from regrow.infra.stores import Root, open_root
 from regrow.search.options import nearest
 from regrow.tasks.errors import UserError
@@ -32,9 +33,7 @@ AGAIN = "REGROW_AGAIN"
 """Environment variable with the command to type to resume an experiment that runs on a cluster."""
 DEFAULT_STATE = "./.regrow"
 TOMBSTONE = "log/removed"
-"""Object that is written before an experiment is deleted, and deleted last: until then the
-experiment is listed.
-"""
+"""Object written before an experiment is deleted, and deleted last: until then it is listed."""
 
 
 class HalfRemoved(UserError):
@@ -43,9 +42,7 @@ class HalfRemoved(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """The addresses under one state root: an absolute local folder, or a URL in its canonical
-    form.
-    """
+    """The addresses under one state root: an absolute local folder, or a URL in canonical form."""
 
     root: str
 
@@ -75,24 +72,18 @@ class Places:
 
     @property
     def shared(self) -> bool:
-        """Whether other machines see the state too, as far as known: in a bucket, or in a folder on
-        a cluster.
-        """
+        """Whether other machines see the state too: in a bucket, or in a folder on a cluster."""
         return self.storage.shared or bool(os.environ.get(CLUSTER))
 
     def address(self, experiment: str, key: str = "") -> str:
-        """Return the address of an experiment's objects, or of the one with this key: a path, or a
-        URL.
-        """
+        """Return the address of an experiment's objects, or of one of them: a path, or a URL."""
         base, mark, options = (
             self.root.partition("?") if self.folder is None else (self.root, "", "")
         )
         return f"{base}/{experiment}{key and '/'}{key}{mark}{options}"
 
     def command(self, verb: str, experiment: str, rest: str = "") -> str:
-        """Return a command for the user to type next. It names this state root if the user's
-        default is another.
-        """
+        """Return a command to type next. It names this state root if it is not the default."""
         if verb == "resume" and (again := os.environ.get(AGAIN)):
             return f"{again} {rest}".rstrip()
         words = ["regrow", verb, experiment, rest]
@@ -103,22 +94,18 @@ class Places:
     # ---- files of the services
 
     def writable(self) -> Places:
-        """Return this object after checking that the root can be written. Raises UserError if it
-        cannot.
-        """
+        """Check that the root can be written, and return this object. Raises UserError."""
         service_files.make(self.storage, None if self.shared else self.folder)
         return self
 
     @property
     def services(self) -> Path:
         """Files of the embedded services on this host."""
-        return hosts.folder(self.common)
+        return service_files.folder(self.common)
 
     @property
     def common(self) -> Path:
-        """What hosts with this root know of each other, and the services' files of the first of
-        these hosts.
-        """
+        """What hosts with this root know of each other, and the services' files of the first."""
         return service_files.common(self.storage, None if self.shared else self.folder)
 
     @property
@@ -128,19 +115,15 @@ class Places:
 
     @property
     def mlflow_uri(self) -> str:
-        """Where MLflow's records go: the user's tracking server, else a sqlite file of this state
-        root.
-        """
+        """Where MLflow's records go: the user's server, else a sqlite file of this state root."""
         return os.environ.get("MLFLOW_TRACKING_URI") or sqlite.url_of(self.services / "mlflow.db")
 
     @property
     def mlflow_artifacts(self) -> str | None:
         """Root of MLflow's artifacts; None: decided by the user's tracking server."""
-        return (
-            None
-            if os.environ.get("MLFLOW_TRACKING_URI")
-            else sqlite.uri_of(self.services / "mlflow-artifacts")
-        )
+        if os.environ.get("MLFLOW_TRACKING_URI"):
+            return None
+        return sqlite.uri_of(self.services / "mlflow-artifacts")
 
     # ---- experiments
 
@@ -167,9 +150,7 @@ class Places:
         return self.store(experiment)
 
     def has(self, experiment: str) -> None:
-        """Raise UserError, naming the existing experiments, if there is no experiment of this
-        name.
-        """
+        """Raise UserError, naming those that exist, if there is no experiment of this name."""
         if not self.storage.has(experiment):
             there = self.experiments()
             hint = f"{near}; " if (near := nearest(experiment, there)).startswith("did") else ""
@@ -188,9 +169,7 @@ class Places:
             )
 
     def removal_begun(self, experiment: str) -> bool:
-        """Return whether a removal of the experiment was begun. False once it is removed
-        completely.
-        """
+        """Return whether a removal was begun. False once the experiment is removed completely."""
         try:
             self.store(experiment).read(TOMBSTONE)
         except (Missing, ValueError):  # there is none, or the name is not valid

@@ -21,18 +21,14 @@ from regrow.tasks.process import background
 
 PERIOD_SECONDS = 15.0
 FRESH_SECONDS = 60.0
-"""How old a sign may be, in seconds: several periods, as a store may be slow and clocks may
-differ.
-"""
+"""Seconds for which a sign counts: several periods, as stores are slow and clocks differ."""
 PREFIX = "control/alive-"
 _SIGN = re.compile(re.escape(PREFIX) + r"(\d+)-(.+)")
 
 
 @contextmanager
 def present(store: Store) -> Iterator[None]:
-    """Give signs of life within the block, and remove them at its end. Does not wait for a store
-    that is unavailable.
-    """
+    """Give signs of life within the block, and remove them at its end without waiting."""
     signs: list[str] = []
     try:
         give = partial(_give, store, signs)
@@ -44,9 +40,7 @@ def present(store: Store) -> Iterator[None]:
 
 
 def elsewhere(store: Store) -> bool:
-    """Return whether a driver on another machine gave a sign of life recently. For this machine,
-    the driver's lock is more reliable.
-    """
+    """Return whether a driver on another machine gave a sign of life in the last minute."""
     found = (_SIGN.fullmatch(key) for key in store.list(PREFIX))
     return any(
         int(sign[1]) > time.time() - FRESH_SECONDS and sign[2] != _host()

@@ -15,7 +15,7 @@ import msgspec
 
 from regrow.infra.machine import private_files
 from regrow.infra.state.places import Places
-from regrow.search.spec.serve import Serve
+from regrow.search.spec.station import Serve
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,9 +39,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parsed(self) -> Serve:
-        """The parsed `serve` section. Raises ValueError if another version wrote it in another
-        form.
-        """
+        """The parsed `serve` section. Raises ValueError for the form of another version."""
         return Serve.model_validate(self.serve)
 
 

@@ -54,7 +54,7 @@ def sources(folder: str, trainable: str) -> dict[str, Any]:
     complete = True
     if own is not None:
         digests[own] = _digest(Path(folder, own)) or ""
-    for path in _walk(Path(folder)):
+    for path in walk(Path(folder)):
         if path is None or len(digests) >= MOST_FILES:
             complete = False
             break
@@ -78,9 +78,7 @@ def sources(folder: str, trainable: str) -> dict[str, Any]:
 
 
 def code_changed(before: Opened, now: Mapping[str, Any]) -> str | None:
-    """Return a line about the code that changed since the session that `before` opened; None if
-    nothing changed or it is unknown.
-    """
+    """Return a line about the code that changed since a session; None for no known change."""
     changed = changes(before.environment, now)
     if not changed:
         return None
@@ -89,9 +87,7 @@ def code_changed(before: Opened, now: Mapping[str, Any]) -> str | None:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the names of source files that differ between two environments; ["the commit"] if only
-    that differs.
-    """
+    """Return the source files that differ between two environments, or else ["the commit"]."""
     if "files" not in before or "files" not in now:
         return _commits(before, now) if before and now else []
     old, new = before["files"], now["files"]
@@ -116,11 +112,8 @@ def _commits(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def _commit(environment: Mapping[str, Any]) -> str:
     """Return ' (commit 1a2b3c4, dirty)', or '' outside a repository."""
     git = environment.get("git", {})
-    return (
-        f" (commit {git['commit'][:7]}{', dirty' if git.get('dirty') else ''})"
-        if git.get("commit")
-        else ""
-    )
+    dirty = ", dirty" if git.get("dirty") else ""
+    return f" (commit {git['commit'][:7]}{dirty})" if git.get("commit") else ""
 
 
 def _file(folder: str, trainable: str) -> str | None:
@@ -132,10 +125,8 @@ def _file(folder: str, trainable: str) -> str | None:
     return next((name for name in names if Path(folder, name).is_file()), None)
 
 
-def _walk(folder: Path) -> Iterator[Path | None]:
-    """Yield source files, those of a folder before those of its subfolders. Yields None last if the
-    limit of entries was reached.
-    """
+def walk(folder: Path) -> Iterator[Path | None]:
+    """Yield source files, a folder's before its subfolders'. At the limit, yields None last."""
     left, folders = MOST_ENTRIES, [folder]
     while folders:
         try:
@@ -161,10 +152,8 @@ def _walk(folder: Path) -> Iterator[Path | None]:
 def _digest(file: Path) -> str | None:
     """Return the file's SHA-256, None if it is too large or cannot be read."""
     try:
-        return (
-            hashlib.sha256(file.read_bytes()).hexdigest()
-            if file.stat().st_size <= MOST_BYTES
-            else None
-        )
+        if file.stat().st_size <= MOST_BYTES:
+            return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:
-        return None
+        pass
+    return None

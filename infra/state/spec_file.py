@@ -6,11 +6,16 @@ import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
+from regrow.infra.log.reading import survey
+from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import located, read_map, write_map
 from regrow.search.errors import SpecError
+from regrow.search.history import specification
 from regrow.search.spec import Spec
+from regrow.search.spec.overrides import overridden
 from regrow.tasks.attempt.trainable import functions
 from regrow.tasks.errors import UserError
 
@@ -19,9 +24,7 @@ FORMATS = "regrow.spec_files"
 
 
 class Format(Protocol):
-    """A file format of another tool that describes an experiment. Consulted for files without
-    `space`.
-    """
+    """A file format of another tool, which describes an experiment. For files without `space`."""
 
     def is_its(self, data: Mapping[str, Any]) -> bool:
         """Return whether the file's content is of this format."""
@@ -57,7 +60,11 @@ def _untold(_line: str) -> None:
 
 
 def read_spec(
-    path: Path, *, trials: int | None = None, tell: Callable[[str], object] = _untold
+    path: Path,
+    *,
+    trials: int | None = None,
+    tell: Callable[[str], object] = _untold,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Spec:
     """Return the specification in a file; its folder becomes `working_dir` if none is given.
 
@@ -68,19 +75,21 @@ def read_spec(
         trials: number of trials for another tool's file that has none.
         tell: for another tool's file, gets a line for each thing that only resembles what the tool
             does.
+        changes: values by dotted key that take the place of the file's; see `overridden`.
 
     """
     data = read_map(path, "experiment", "regrow schema")
     for point in entry_points(group=FORMATS) if "space" not in data else ():
         found: Format = point.load()()
         if found.is_its(data):
+            if changes:
+                raise UserError(f"--set: {path} is another tool's file; change it there")
             return found.read(data, path, trials, tell, _checked)
-    folder = data.get("working_dir")
+    data = overridden(data, changes)
+    folder, place = data.get("working_dir"), path.parent
     if folder is None or isinstance(folder, str):
-        data = {
-            **data,
-            "working_dir": str((path.parent / Path(folder or ".").expanduser()).resolve()),
-        }
+        place = (path.parent / Path(folder or ".").expanduser()).resolve()
+        data = {**data, "working_dir": str(place)}
     try:
         str(data.get("working_dir")).encode()
     except UnicodeEncodeError:
@@ -90,44 +99,50 @@ def read_spec(
             " rename it"
         ) from None
     try:
-        return _checked(
-            data,
-            folder,
-            Path(data["working_dir"]) if isinstance(data.get("working_dir"), str) else path.parent,
-        )
+        return _checked(data, folder, place)
     except SpecError as error:
-        raise located(error, path) from None
+        raise set_by(error, changes) or located(error, path) from None
+
+
+def set_by(error: SpecError, changes: Mapping[str, Any]) -> SpecError | None:
+    """Return the error located at the `--set` that its key comes from; None if at none."""
+    for key in changes:
+        if key == error.key or key.startswith(f"{error.key}.") or error.key.startswith(f"{key}."):
+            return error.at(f"--set {key}")
+    return None
+
+
+def changed_spec(places: Places, name: str, changes: Mapping[str, Any]) -> Spec:
+    """Return the specification of an experiment's last session with `changes`, see `overridden`.
+
+    Raises UserError for an experiment that does not exist, SpecError for invalid changes.
+    """
+    log = survey(places.known(name))
+    if log.created is None:
+        raise UserError(f"the log of experiment {name!r} in {places.root} holds nothing")
+    try:
+        return Spec.parse(overridden(specification(log.created, log.opened).to_json(), changes))
+    except SpecError as error:
+        raise set_by(error, changes) or error from None
 
 
 def _checked(data: dict[str, Any], written: Any, folder: Path) -> Spec:
-    """Return the specification, checking that its code exists in `folder` (`written`: that folder
-    as given). Raises SpecError.
-    """
-    place, _, name = (
-        data["trainable"].partition(":")
-        if isinstance(data.get("trainable"), str)
-        else ("", "", "x")
-    )
+    """Return the specification, whose code must be in `folder`, as `written`. Raises SpecError."""
+    trainable = data.get("trainable")
+    place, _, name = trainable.partition(":") if isinstance(trainable, str) else ("", "", "x")
     if place.endswith(".py") and not name and (folder / place).is_file():
         names = functions(folder / place)
         hint = f"write {' or '.join(f'{place}:{one}' for one in names) or 'file.py:function'}"
         raise SpecError("trainable", data["trainable"], "names no function or class", hint)
     spec = Spec.parse(data)
+    relative = "write it relative to the specification's folder"
     if not folder.is_dir():
-        problem, hint = (
-            f"there is no folder {folder}",
-            "write it relative to the specification's folder",
-        )
-        raise SpecError(key="working_dir", value=written, problem=problem, hint=hint)
+        raise SpecError("working_dir", written, f"there is no folder {folder}", relative)
     if spec.trainable == "pickled":
-        problem, hint = "is for experiments from Python", "write file.py:function"
-        raise SpecError(key="trainable", value=spec.trainable, problem=problem, hint=hint)
+        hint = "write file.py:function"
+        raise SpecError("trainable", spec.trainable, "is for experiments from Python", hint)
     if place.endswith(".py") and not (folder / place).is_file():
-        problem, hint = (
-            f"there is no file {folder / place}",
-            "write it relative to the specification's folder",
-        )
-        raise SpecError(key="trainable", value=spec.trainable, problem=problem, hint=hint)
+        raise SpecError("trainable", spec.trainable, f"there is no file {folder / place}", relative)
     return spec
 
 

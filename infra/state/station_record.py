@@ -58,6 +58,8 @@ class Station:
     page_url: str
     s3: str | None = None
     """Folder of the S3 server that it started, None if it started none."""
+    restarts: int = 0
+    """How often its supervisor was restarted after it had ended unexpectedly."""
     ray: str | None = None
     """Address of the user's Ray cluster, None if the station started its own."""
 
@@ -77,19 +79,13 @@ class Station:
             "MLFLOW_TRACKING_URI": self.mlflow_url,
             "RAY_ADDRESS": self.ray or "",
         }
-        return next(
-            (
-                name
-                for name, url in own.items()
-                if (variables.get(name) or url).rstrip("/") != url.rstrip("/")
-            ),
-            None,
-        )
+        for name, url in own.items():
+            if (variables.get(name) or url).rstrip("/") != url.rstrip("/"):
+                return name
+        return None
 
     def pages(self, shown: Callable[[str, str], str], *, path: str = "") -> list[str]:
-        """Return lines with the addresses of its pages: ours at `path`, Prefect's, MLflow's.
-        `shown`: see Passwords.
-        """
+        """Return lines with the addresses of its pages. `path`: of ours. `shown`: see Passwords."""
         known = {"page": ("page", self.page_url + path), "Prefect": ("prefect", self.prefect_url)}
         lines = [f"{name + ':':9}{shown(server, url)}" for name, (server, url) in known.items()]
         # Else a server of the user's, which needs no login link.
@@ -97,9 +93,7 @@ class Station:
         return [*lines, f"MLflow:  {mlflow}"]
 
     def parts(self) -> dict[str, dict[str, Any]]:
-        """Return what runs, by name: `pid`, `since` (seconds since the epoch), `restarts`, `state`
-        (starting, running or waiting).
-        """
+        """Return what runs, by name: `pid`, `since` (since the epoch), `restarts`, `state`."""
         return read(self.folder / "parts.json")
 
     def write(self) -> None:
@@ -114,9 +108,7 @@ def folder_of(places: Places) -> Path:
 
 
 def find(places: Places) -> Station | None:
-    """Return the station of a state root; None if none runs, or it has not written its record
-    yet.
-    """
+    """Return the station of a state root; None if none runs, or its record is not there yet."""
     folder = folder_of(places)
     if not locks.is_held(folder / "station.lock"):
         return None

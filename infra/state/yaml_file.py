@@ -1,11 +1,9 @@
-"""Reading and writing YAML files that people write: safe YAML only, and errors that name the file
-and the line or key.
-"""
+"""Reading and writing YAML files of people: safe, with errors that name the line or key."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +45,6 @@ _PLAIN = {
     ),
 }
 """For each type of plain scalar: its form, and the characters it may begin with."""
-for _kind, (_form, _first) in _PLAIN.items():
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first)
-    )
 
 
 class _Dumper(yaml.SafeDumper):
@@ -58,9 +52,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 for _kind, (_form, _first) in _PLAIN.items():
-    _Dumper.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first)
-    )
+    _scalar = f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), list(_first)
+    _Loader.add_implicit_resolver(*_scalar)
+    _Dumper.add_implicit_resolver(*_scalar)
 
 
 def write_map(data: dict[str, Any]) -> bytes:
@@ -108,9 +102,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 
 
 def _text(_loader: _Loader, node: yaml.ScalarNode) -> str:
-    """Return the text, joining surrogate pairs: JSON writes a character beyond 16 bits as two
-    halves.
-    """
+    """Return the text with its surrogate pairs joined, which JSON writes as two halves."""
     written = str(node.value)
     try:
         return written.encode("utf-16", "surrogatepass").decode("utf-16")
@@ -220,15 +212,28 @@ def read_map(path: Path, what: str, see: str) -> dict[str, Any]:
     return data
 
 
+def set_values(given: Sequence[str]) -> dict[str, Any]:
+    """Return the values of `--set KEY=VALUE` by key, read as in a file. Raises UserError."""
+    found: dict[str, Any] = {}
+    for text in given:
+        key, equals, written = text.partition("=")
+        if not equals or not all(key.split(".")):
+            raise UserError(f"--set {text}: write KEY=VALUE, such as trials=40 or space.lr=0.1")
+        try:
+            found[key] = _loaded(written)
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            problem = str(getattr(error, "problem", None) or error)
+            raise UserError(f"--set {text}: {written!r} is not valid YAML: {problem}") from None
+    return found
+
+
 def located(error: SpecError, path: Path) -> SpecError:
     """Return the error with its place in a file."""
     return error.at(place(error.key, path))
 
 
 def place(key: str, path: Path) -> str:
-    """Return where a dotted key is in a file, `sweep.yaml:7`: the key, or its longest existing
-    prefix; else the file alone.
-    """
+    """Return where a dotted key, or its longest prefix, is in a file: `sweep.yaml:7`."""
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
@@ -262,9 +267,7 @@ _CONTENTS = {type(None): "is empty", list: "holds a list"}
 
 
 def _invalid(path: Path, error: yaml.YAMLError) -> UserError:
-    """Return an error with the line and PyYAML's description; for frequent mistakes, with what to
-    do.
-    """
+    """Return an error with the line and PyYAML's words; for frequent mistakes, what to do."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     problem = " ".join(problem.split())

@@ -59,9 +59,7 @@ class Root(Protocol):
         """Return how many objects an experiment has, and their bytes."""
 
     def prove(self) -> None:
-        """Check that objects can be created, created only once, and deleted. Creates the root if it
-        does not exist.
-        """
+        """Check that objects can be created, only once, and deleted. Creates the root."""
 
 
 def open_root(url: str) -> Root:

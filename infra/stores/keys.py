@@ -5,9 +5,7 @@ that a key valid in one is valid in all.
 from __future__ import annotations
 
 RESERVED = ".tmp"
-"""Name of the folder in which the local adapter prepares objects. No part of a key may be equal to
-it.
-"""
+"""Folder in which the local adapter prepares objects. No part of a key may be equal to it."""
 
 MAX_KEY, MAX_PART = 1024, 255
 """Most bytes of a key (S3), and of one part of it (file names)."""
@@ -27,9 +25,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix`: "" or the beginning of a valid key, possibly ending in "/". Raises
-    ValueError for any other.
-    """
+    """Return `prefix`: "" or the beginning of a key, may end in "/". Raises ValueError."""
     if prefix.rstrip("/"):
         check_key(prefix.removesuffix("/"))
     elif prefix:

@@ -30,9 +30,7 @@ from regrow.tasks.ports.store import Exists, Missing, Unavailable
 from regrow.tasks.process.disk import explain
 
 STALE_S = 24 * 3600.0
-"""Age in seconds at which a prepared object is removed: its writer has not written to it for so
-long, and is gone.
-"""
+"""Seconds after which a prepared object is removed, whose writer wrote nothing and is gone."""
 
 _CHUNK = 1 << 20
 _UNUSABLE = {
@@ -48,9 +46,7 @@ _PASSING = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class LocalRoot:
-    """`Root` in the folder at a local path or a `file://` URL. Raises UserError for an impossible
-    place.
-    """
+    """`Root` in the folder at a path or a `file://` URL. Raises UserError for an impossible one."""
 
     endpoint = ""
     shared = metered = False  # several machines may mount the folder, which is not known
@@ -149,9 +145,7 @@ def unusable(root: Path | str, what: str, error: OSError) -> UserError:
 
 
 class LocalStore:
-    """`Store` in the folder `root`, which the first write creates. A create costs two fsyncs (0.24
-    ms each on a local disk).
-    """
+    """`Store` in the folder `root`. A create costs two fsyncs (0.24 ms each on a local disk)."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -161,9 +155,7 @@ class LocalStore:
         self._apart: set[Path] = set()
         self._lock = threading.Lock()
         self._worked = False
-        """Whether a write succeeded before. A write that fails after that may become possible
-        again.
-        """
+        """Whether a write succeeded before: one that fails after that may do so again."""
 
     def __reduce__(self) -> tuple[type[LocalStore], tuple[Path]]:
         return LocalStore, (self._root,)  # stores are sent to workers
@@ -222,9 +214,7 @@ class LocalStore:
         return self._root / check_key(key)
 
     def _make(self, folder: Path) -> None:
-        """Create `folder` and its parents, with durable entries. The first time also removes stale
-        files.
-        """
+        """Create `folder` and its parents durably. The first time also removes stale files."""
         ours = folder.is_relative_to(self._root)
         if folder.is_dir() and (folder in self._durable or not ours):
             return
@@ -267,9 +257,7 @@ class LocalStore:
                 temporary.unlink()
 
     def _write(self, key: str, path: Path, data: bytes | Path) -> None:
-        """Write a new file. Raises FileExistsError. An error while reading `data` is not turned
-        into an error of the store.
-        """
+        """Write a new file. Raises FileExistsError, and errors of reading `data` as they are."""
         if isinstance(data, Path):
             with data.open("rb") as source, self._failures(key, FileExistsError):
                 _write(path, source)
@@ -303,9 +291,7 @@ def _absence(key: str) -> Iterator[None]:
 
 
 def _write(path: Path, source: BinaryIO) -> None:
-    """Create the file, complete and on disk. It is left incomplete only if the process dies. Raises
-    FileExistsError.
-    """
+    """Create the file, on disk, incomplete only if the process dies. Raises FileExistsError."""
     with path.open("xb") as file:
         try:
             shutil.copyfileobj(source, file, _CHUNK)
@@ -317,9 +303,7 @@ def _write(path: Path, source: BinaryIO) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable. Some file systems do not support this call, and write the
-    entries at a later time.
-    """
+    """Make the folder's entries durable. Some file systems do so only later, by themselves."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,6 +1,4 @@
-"""A store in memory, for tests and simulations. Its content ends with its process, so it has no
-scheme.
-"""
+"""A store in memory, for tests and simulations. It ends with its process, and has no scheme."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
@@ -42,9 +43,7 @@ class S3Root:
 
     def __init__(self, url: str) -> None:
         self.url = _url(*_parsed(url))
-        self.endpoint = (
-            os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-        )
+        self.endpoint = _configured_endpoint()
 
     def store(self, experiment: str) -> S3Store:
         return open_s3(self.url).below(experiment)
@@ -80,9 +79,7 @@ class S3Store:
     """
 
     gather_seconds = 0.5
-    """Seconds for which writes are gathered. A write costs $0.000005: 20 a second are $0.36 an
-    hour.
-    """
+    """Seconds for which writes are gathered, of which 20 a second cost $0.36 an hour."""
 
     def __init__(
         self,
@@ -98,12 +95,9 @@ class S3Store:
         self._objects = Objects(self._requests)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (
-            self._requests.place,
-            self._prefix,
-            self._requests.patience,
-            self._requests.worked,
-        )
+        requests = self._requests
+        made = partial(S3Store, patience=requests.patience, worked=requests.worked)
+        return made, (requests.place, self._prefix)
 
     def __str__(self) -> str:
         return f"s3://{self._requests.place.bucket}/{self._prefix}"
@@ -126,42 +120,46 @@ class S3Store:
         self._run(key, self._objects.fetch(self._above + check_key(key), path))
 
     def list(self, prefix: str) -> list[str]:
-        found = self._run(prefix, self._objects.keys(self._above + check_prefix(prefix)))
-        return sorted(key.removeprefix(self._above) for key in found)
+        return sorted(str(item["Key"]) for item in self._listed(check_prefix(prefix)))
 
     def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
-        for_all = [self._above + check_key(key) for key in keys]
-        self._run(
-            "", self._objects.delete(for_all) if ordered else self._objects.delete_together(for_all)
-        )
+        full = [self._above + check_key(key) for key in keys]
+        delete = self._objects.delete if ordered else self._objects.delete_together
+        self._run("", delete(full))
 
     # ---- beyond the port
 
-    def folders(self) -> Iterable[str]:
+    def folders(self) -> Sequence[str]:
         """Return the parts of the keys before their first slash, sorted."""
-        return sorted(
-            name.rstrip("/") for name in self._run("", self._objects.folders(self._above))
-        )
+        listing = self._objects.listed(self._above, "CommonPrefixes", Delimiter="/")
+        found = self._run("", listing)
+        return sorted(str(item["Prefix"]).removeprefix(self._above).rstrip("/") for item in found)
 
     def holds_any(self, prefix: str) -> bool:
         """Return whether any key begins with `prefix`, by one small request."""
-        return bool(
-            self._run(prefix, self._objects.keys(self._above + check_prefix(prefix), most=1))
-        )
+        return bool(self._listed(check_prefix(prefix), most=1))
 
     def size(self) -> tuple[int, int]:
         """Return the number of objects and their bytes. Takes one request per thousand objects."""
-        return self._run("", self._objects.size(self._above))
+        found = self._listed("")
+        return len(found), sum(int(item.get("Size", 0)) for item in found)
 
-    def details(self, prefix: str) -> Iterable[tuple[str, str, int, float]]:
-        """Return key, ETag, bytes, and time of last change (seconds since the epoch) of the objects
-        whose keys begin with `prefix`.
-        """
-        found = self._run(prefix, self._objects.details(self._above + prefix))
+    def details(self, prefix: str) -> Sequence[tuple[str, str, int, float]]:
+        """Return key, ETag, bytes, and time of last change (epoch) of objects below `prefix`."""
         return [
-            (key.removeprefix(self._above), etag, size, modified)
-            for key, etag, size, modified in found
+            (
+                str(item["Key"]),
+                str(item["ETag"]).strip('"'),
+                int(item.get("Size", 0)),
+                item["LastModified"].timestamp(),
+            )
+            for item in self._listed(prefix)
         ]
+
+    def _listed(self, prefix: str, *, most: int | None = None) -> Sequence[dict[str, Any]]:
+        """Return the objects whose keys begin with `prefix`, with their keys in this store."""
+        found = self._run(prefix, self._objects.listed(self._above + prefix, most=most))
+        return [{**item, "Key": item["Key"].removeprefix(self._above)} for item in found]
 
     def below(self, folder: str) -> S3Store:
         """Return the store of a folder of this one."""
@@ -174,9 +172,7 @@ class S3Store:
         )
 
     def prove(self) -> None:
-        """Check that objects can be created, created only once, and deleted. Raises UserError for a
-        server that overwrites objects.
-        """
+        """Check that objects can be created, only once, and deleted. Raises UserError."""
         key = f".probe/{uuid.uuid4().hex}"
         self.create(key, b"first")
         try:
@@ -205,16 +201,14 @@ def open_s3(url: str) -> S3Store:
     URL.
     """
     place, prefix = _parsed(url)
-    asked = (
-        {}
-        if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
-        else os.environ
-    )
-    endpoint = (
-        place.endpoint or asked.get("AWS_ENDPOINT_URL_S3") or asked.get("AWS_ENDPOINT_URL") or None
-    )
+    ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
+    endpoint = place.endpoint or ("" if ignored else _configured_endpoint()) or None
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
     return S3Store(Place(bucket=place.bucket, endpoint=endpoint, region=region), prefix)
+
+
+def _configured_endpoint() -> str:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
 
 
 def is_s3(text: str) -> bool:
@@ -264,7 +258,3 @@ def _url(place: Place, prefix: str) -> str:
     return f"s3://{place.bucket}{path}" + (
         f"?endpoint_url={quote(place.endpoint, safe=':/')}" if place.endpoint else ""
     )
-
-
-def _restored(place: Place, prefix: str, patience: Patience, worked: bool) -> S3Store:
-    return S3Store(place, prefix, patience=patience, worked=worked)

@@ -41,57 +41,30 @@ class Failure:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """What the messages name: the bucket, the endpoint (None: Amazon's own), and where the
-    credentials came from.
-    """
-
-    bucket: str
-    endpoint: str | None
-    credentials: str
-
-    @property
-    def server(self) -> str:
-        return self.endpoint or "Amazon S3"
-
-
 RETRIED = {Kind.BUSY, Kind.AWAY}
-_BY_CODE = {
-    **dict.fromkeys(
-        ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"),
-        Kind.EXPIRED,
+_CODES = {
+    Kind.EXPIRED: "ExpiredToken ExpiredTokenException TokenRefreshRequired RequestExpired",
+    Kind.REFUSED: (
+        "InvalidAccessKeyId SignatureDoesNotMatch InvalidToken InvalidClientTokenId"
+        " UnrecognizedClientException InvalidSecurity AuthFailure"
     ),
-    **dict.fromkeys(
-        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"),
-        Kind.REFUSED,
+    Kind.FORBIDDEN: "AccessDenied AllAccessDisabled AccountProblem Forbidden",
+    Kind.ELSEWHERE: (
+        "PermanentRedirect AuthorizationHeaderMalformed IllegalLocationConstraintException"
     ),
-    **dict.fromkeys(
-        ("UnrecognizedClientException", "InvalidSecurity", "AuthFailure"), Kind.REFUSED
+    Kind.BUSY: (
+        "SlowDown RequestTimeout Throttling ThrottlingException RequestLimitExceeded"
+        # Damaged or truncated in transit.
+        " BadDigest XAmzContentSHA256Mismatch IncompleteBody InternalError"
+        # Another conditional write of this key is in progress; which of the two wins is known a
+        # moment later.
+        " ConditionalRequestConflict OperationAborted"
     ),
-    **dict.fromkeys(
-        ("AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"), Kind.FORBIDDEN
-    ),
-    **dict.fromkeys(
-        ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
-        Kind.ELSEWHERE,
-    ),
-    **dict.fromkeys(
-        ("SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
-        Kind.BUSY,
-    ),
-    # Damaged or truncated in transit.
-    **dict.fromkeys(
-        ("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody", "InternalError"), Kind.BUSY
-    ),
-    # Another conditional write of this key is in progress; which of the two wins is known a moment
-    # later.
-    **dict.fromkeys(("ConditionalRequestConflict", "OperationAborted"), Kind.BUSY),
-    "NoSuchKey": Kind.MISSING,
-    "NoSuchUpload": Kind.MISSING,
-    "NoSuchBucket": Kind.NO_BUCKET,
-    "NotImplemented": Kind.UNCONDITIONAL,
+    Kind.MISSING: "NoSuchKey NoSuchUpload",
+    Kind.NO_BUCKET: "NoSuchBucket",
+    Kind.UNCONDITIONAL: "NotImplemented",
 }
+_BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
 _BY_STATUS = {
     404: Kind.MISSING,
     412: Kind.TAKEN,
@@ -103,9 +76,7 @@ _BY_STATUS = {
 
 
 def failure(error: BaseException) -> Failure | None:
-    """Return what an exception of a request means; None if it is a bug or a cancellation, not a
-    failure of the store.
-    """
+    """Return what an exception of a request means; None for a bug or a cancellation."""
     import aiohttp
     from botocore import exceptions as boto
 
@@ -168,53 +139,47 @@ def _answered(response: Any) -> Failure:
     return Failure(kind=kind, why=f"{text}: {told.get('Message')}" if kind is Kind.WRONG else text)
 
 
-def user_error(failed: Failure, where: Address) -> UserError:
-    """Return the error that tells the user how to fix a failure which does not pass without
-    action.
+_CORRECT = "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+_TOLD = {
+    Kind.NO_BUCKET: "{bucket} does not exist at {server}; create it, or correct the state's URL",
+    Kind.FORBIDDEN: (
+        "{bucket} at {server} is closed to {whose}: {why}; allow them s3:ListBucket on it, and"
+        " s3:GetObject, s3:PutObject and s3:DeleteObject on its objects"
+    ),
+    Kind.REFUSED: f"{{server}} does not accept {{whose}} for {{bucket}}: {{why}}; {_CORRECT}",
+    Kind.EXPIRED: (
+        "{whose} for {bucket} at {server} have expired: {why}; renew them (AWS_SESSION_TOKEN, or"
+        " AWS_PROFILE)"
+    ),
+    Kind.NONE: (
+        f"there are no credentials for {{bucket}} at {{server}};"
+        f" {_CORRECT.replace('correct', 'set')}"
+    ),
+    Kind.ELSEWHERE: "{bucket} is in another region: {why}; set AWS_REGION to the bucket's",
+    Kind.UNCONDITIONAL: (
+        "{server} cannot create an object on the condition that it is not there; use an S3 that can"
+    ),
+    Kind.UNUSABLE: (
+        "{bucket} cannot be used: {why}; correct AWS_PROFILE, AWS_REGION or AWS_ENDPOINT_URL_S3"
+    ),
+    Kind.AWAY: (
+        "no S3 at {server} for {bucket}: {why}; start that server, or correct AWS_ENDPOINT_URL_S3"
+        " (or AWS_ENDPOINT_URL, or endpoint_url in the state's URL)"
+    ),
+}
+
+
+def user_error(failed: Failure, bucket: str, endpoint: str | None, credentials: str) -> UserError:
+    """Return the error that tells the user how to fix a failure which does not pass without action.
+
+    `endpoint` None: Amazon's own. `credentials`: where they came from.
     """
-    bucket, server, whose = (
-        f"the bucket {where.bucket!r}",
-        where.server,
-        f"the credentials ({where.credentials})",
+    told = _TOLD.get(failed.kind, "{bucket} at {server} refuses: {why}")
+    return UserError(
+        told.format(
+            bucket=f"the bucket {bucket!r}",
+            server=endpoint or "Amazon S3",
+            whose=f"the credentials ({credentials})",
+            why=failed.why,
+        )
     )
-    correct = "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-    match failed.kind:
-        case Kind.NO_BUCKET:
-            told = f"{bucket} does not exist at {server}; create it, or correct the state's URL"
-        case Kind.FORBIDDEN:
-            told = (
-                f"{bucket} at {server} is closed to {whose}: {failed.why}; allow them s3:ListBucket"
-                " on it, and s3:GetObject, s3:PutObject and s3:DeleteObject on its objects"
-            )
-        case Kind.REFUSED:
-            told = f"{server} does not accept {whose} for {bucket}: {failed.why}; {correct}"
-        case Kind.EXPIRED:
-            told = (
-                f"{whose} for {bucket} at {server} have expired: {failed.why}; renew them"
-                " (AWS_SESSION_TOKEN, or AWS_PROFILE)"
-            )
-        case Kind.NONE:
-            told = (
-                f"there are no credentials for {bucket} at {server};"
-                f" {correct.replace('correct', 'set')}"
-            )
-        case Kind.ELSEWHERE:
-            told = f"{bucket} is in another region: {failed.why}; set AWS_REGION to the bucket's"
-        case Kind.UNCONDITIONAL:
-            told = (
-                f"{server} cannot create an object on the condition that it is not there; use an S3"
-                " that can"
-            )
-        case Kind.UNUSABLE:
-            told = (
-                f"{bucket} cannot be used: {failed.why}; correct AWS_PROFILE, AWS_REGION or"
-                " AWS_ENDPOINT_URL_S3"
-            )
-        case Kind.AWAY:
-            told = (
-                f"no S3 at {server} for {bucket}: {failed.why}; start that server, or correct"
-                " AWS_ENDPOINT_URL_S3 (or AWS_ENDPOINT_URL, or endpoint_url in the state's URL)"
-            )
-        case _:
-            told = f"{bucket} at {server} refuses: {failed.why}"
-    return UserError(told)

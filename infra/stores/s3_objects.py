@@ -1,6 +1,4 @@
-"""Creating, reading, listing and deleting objects of S3, as coroutines. Keys are complete; their
-meaning is not known here.
-"""
+"""Requests for objects of S3, as coroutines. Keys are complete; their meaning is unknown."""
 
 from __future__ import annotations
 
@@ -17,15 +15,11 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Unavailable
 
 PART = 16 << 20
-"""Bytes of a part; larger if an object would have more than 10,000 parts. 8 MB were a quarter
-slower.
-"""
+"""Bytes of a part; larger above 10,000 parts. 8 MB were a quarter slower."""
 SLOWEST = 64 << 10
 """Bytes per second below which an upload counts as hanging."""
 ROUNDS = 3
-"""How often a transfer is restarted after the server lost its basis (a vanished upload, a replaced
-object).
-"""
+"""How often a transfer is restarted after its upload vanished, or its object was replaced."""
 _WRITER = "regrow-writer"
 _PAGE = 1000
 
@@ -59,15 +53,16 @@ class Objects:
     async def put(self, key: str, data: bytes) -> None:
         """Create the object by one request."""
         writer = uuid.uuid4().hex
-
-        async def put(client: Any) -> None:
-            async with asyncio.timeout(self._requests.patience.read + len(data) / SLOWEST):
-                await client.put_object(
-                    **self._at(key), Body=data, IfNoneMatch="*", Metadata={_WRITER: writer}
-                )
-
         try:
-            await self._requests.tried(key, put)
+            await self._ask(
+                key,
+                "put_object",
+                seconds=self._requests.patience.read + len(data) / SLOWEST,
+                **self._at(key),
+                Body=data,
+                IfNoneMatch="*",
+                Metadata={_WRITER: writer},
+            )
         except Answer as answer:
             # The answer to an earlier try may have been lost, and the object be ours. This is
             # checked after our first try as well, because aiohttp itself repeats a PUT when a
@@ -80,8 +75,14 @@ class Objects:
         await self._refuse_taken(key)  # before gigabytes are sent for nothing
         for _ in range(ROUNDS):
             writer = uuid.uuid4().hex
-            upload_id = await self._begin(key, writer)
-            upload = {**self._at(key), "UploadId": upload_id}
+            begun = await self._ask(
+                key,
+                "create_multipart_upload",
+                seconds=self._requests.patience.read,
+                **self._at(key),
+                Metadata={_WRITER: writer},
+            )
+            upload = {**self._at(key), "UploadId": str(begun["UploadId"])}
             joined = False
             try:
                 parts = await self._send_parts(key, upload, source, size, head)
@@ -95,16 +96,6 @@ class Objects:
             head = b""
         raise Unavailable(key, f"its upload vanished {ROUNDS} times")
 
-    async def _begin(self, key: str, writer: str) -> str:
-        async def begin(client: Any) -> str:
-            async with asyncio.timeout(self._requests.patience.read):
-                answer = await client.create_multipart_upload(
-                    **self._at(key), Metadata={_WRITER: writer}
-                )
-            return str(answer["UploadId"])
-
-        return await self._requests.tried(key, begin)
-
     async def _send_parts(
         self, key: str, upload: dict[str, Any], source: ReadHandle, size: int, head: bytes
     ) -> list[dict[str, Any]]:
@@ -113,14 +104,11 @@ class Objects:
         sent: list[asyncio.Task[str]] = []
 
         async def send(number: int, data: bytes) -> str:
-            async def part(client: Any) -> str:
-                async with asyncio.timeout(
-                    self._requests.patience.read + PARTS * len(data) / SLOWEST
-                ):
-                    answer = await client.upload_part(**upload, PartNumber=number, Body=data)
-                return str(answer["ETag"])
-
-            return await self._requests.tried(key, part)
+            seconds = self._requests.patience.read + PARTS * len(data) / SLOWEST
+            answer = await self._ask(
+                key, "upload_part", seconds=seconds, **upload, PartNumber=number, Body=data
+            )
+            return str(answer["ETag"])
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -146,18 +134,16 @@ class Objects:
     async def _join(
         self, key: str, upload: dict[str, Any], parts: list[dict[str, Any]], writer: str
     ) -> bool:
-        """Make the object from its parts. Returns False if the upload vanished and the caller must
-        start again.
-        """
-
-        async def join(client: Any) -> None:
-            async with asyncio.timeout(10 * self._requests.patience.read):
-                await client.complete_multipart_upload(
-                    **upload, IfNoneMatch="*", MultipartUpload={"Parts": parts}
-                )
-
+        """Make the object from its parts. Returns False if the upload vanished: start again."""
         try:
-            await self._requests.tried(key, join)
+            await self._ask(
+                key,
+                "complete_multipart_upload",
+                seconds=10 * self._requests.patience.read,
+                **upload,
+                IfNoneMatch="*",
+                MultipartUpload={"Parts": parts},
+            )
         except Answer as answer:
             # The answer to an earlier try may have been lost here, too; then the upload is gone.
             found = await self._writer_of(key)
@@ -171,9 +157,7 @@ class Objects:
         return True
 
     async def _abort(self, upload: dict[str, Any]) -> None:
-        """Try once to abort the upload, ignoring errors. Parts that remain cost space until the
-        bucket's rules remove them.
-        """
+        """Try once to abort the upload. Parts that remain cost space until a rule removes them."""
         with suppress(Exception):
             async with asyncio.timeout(self._requests.patience.connect):
                 await (await self._requests.session()).client.abort_multipart_upload(**upload)
@@ -184,13 +168,9 @@ class Objects:
             raise Answer(key, Failure(kind=Kind.TAKEN, why="it is there"))
 
     async def _writer_of(self, key: str) -> str | None:
-        """Return the id of the writer that created the object: "" if it has none, None if there is
-        no object.
-        """
+        """Return the id of the object's writer: "" if it has none, None without an object."""
         try:
-            answer = await self._requests.tried(
-                key, lambda client: client.head_object(**self._at(key))
-            )
+            answer = await self._ask(key, "head_object", **self._at(key))
         except Answer:
             return None
         return str(answer.get("Metadata", {}).get(_WRITER, ""))
@@ -264,58 +244,20 @@ class Objects:
 
     # ---- listing and deleting
 
-    async def keys(self, prefix: str, *, most: int | None = None) -> list[str]:
-        """Return the keys that begin with `prefix`, in the server's order; at most `most` of them,
-        None: all.
-        """
-        return [
-            str(item["Key"]) for item in await self._listed("Contents", Prefix=prefix, most=most)
-        ]
-
-    async def folders(self, prefix: str) -> list[str]:
-        """Return the folders below `prefix`: the part of each key after `prefix` up to and
-        including the next slash.
-        """
-        listed = await self._listed("CommonPrefixes", Prefix=prefix, Delimiter="/")
-        return [str(item["Prefix"])[len(prefix) :] for item in listed]
-
-    async def _listed(
-        self, what: str, *, most: int | None = None, **options: str
+    async def listed(
+        self, prefix: str, what: str = "Contents", *, most: int | None = None, **options: Any
     ) -> list[dict[str, Any]]:
+        """Return what the server lists of the keys that begin with `prefix`, in its order, `most`
+        at most. `what`: Contents for the objects, CommonPrefixes for folders.
+        """
+        wanted = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": most or _PAGE, **options}
         found: list[dict[str, Any]] = []
         while True:
-
-            async def page(client: Any) -> dict[str, Any]:
-                return dict(
-                    await client.list_objects_v2(
-                        Bucket=self._bucket, MaxKeys=most or _PAGE, **options
-                    )
-                )
-
-            answer = await self._requests.tried(options["Prefix"], page)
+            answer = await self._ask(prefix, "list_objects_v2", **wanted)
             found += answer.get(what, ())
             if not answer.get("IsTruncated") or (most and len(found) >= most):
                 return found
-            options["ContinuationToken"] = answer["NextContinuationToken"]
-
-    async def size(self, prefix: str) -> tuple[int, int]:
-        """Return how many objects have keys that begin with `prefix`, and their bytes."""
-        listed = await self._listed("Contents", Prefix=prefix)
-        return len(listed), sum(int(item.get("Size", 0)) for item in listed)
-
-    async def details(self, prefix: str) -> list[tuple[str, str, int, float]]:
-        """Return key, ETag, bytes and time of last change (seconds since the epoch) of each object
-        whose key begins with `prefix`.
-        """
-        return [
-            (
-                str(item["Key"]),
-                str(item["ETag"]).strip('"'),
-                int(item.get("Size", 0)),
-                item["LastModified"].timestamp(),
-            )
-            for item in await self._listed("Contents", Prefix=prefix)
-        ]
+            wanted["ContinuationToken"] = answer["NextContinuationToken"]
 
     async def delete_together(self, keys: list[str]) -> None:
         """Delete the objects, a thousand per request, in any order.
@@ -328,13 +270,9 @@ class Objects:
 
     async def _left(self, keys: list[str]) -> list[str]:
         """Delete the objects by one request. Returns those that the server did not delete."""
-
-        async def together(client: Any) -> dict[str, Any]:
-            wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-            return dict(await client.delete_objects(Bucket=self._bucket, Delete=wanted))
-
+        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
-            answer = await self._requests.tried(keys[0], together)
+            answer = await self._ask(keys[0], "delete_objects", Bucket=self._bucket, Delete=wanted)
         except UserError:
             # The server does not support the request, or does not allow it. If it does not allow
             # deleting at all, the first single delete reports that.
@@ -345,10 +283,22 @@ class Objects:
         """Delete the objects one by one, in order; a request for many keeps no order."""
         for key in keys:
             with suppress(Answer):  # some servers answer that the object is missing
-                await self._delete(key)
+                await self._ask(key, "delete_object", **self._at(key))
 
-    async def _delete(self, key: str) -> None:
-        await self._requests.tried(key, lambda client: client.delete_object(**self._at(key)))
+    # ---- requests
 
-    def _at(self, key: str) -> dict[str, str]:
+    async def _ask(
+        self, place: str, name: str, *, seconds: float | None = None, **request: Any
+    ) -> dict[str, Any]:
+        """Return the answer to the client's request `name` about a key, or a prefix. A try of it
+        may take `seconds`; None: as long as the client allows.
+        """
+
+        async def once(client: Any) -> dict[str, Any]:
+            async with asyncio.timeout(seconds):
+                return dict(await getattr(client, name)(**request))
+
+        return await self._requests.tried(place, once)
+
+    def _at(self, key: str) -> dict[str, Any]:
         return {"Bucket": self._bucket, "Key": key}

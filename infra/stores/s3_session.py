@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from regrow.infra.stores.s3_failures import RETRIED, Address, Failure, Kind, failure, user_error
+from regrow.infra.stores.s3_failures import RETRIED, Failure, Kind, failure, user_error
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Unavailable
 
@@ -56,9 +56,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A bucket at an endpoint (None: Amazon's own, or the one configured by AWS_PROFILE) in a
-    region (None: the configured one).
-    """
+    """A bucket, its endpoint (None: Amazon's, or AWS_PROFILE's), its region (None: configured)."""
 
     bucket: str
     endpoint: str | None = None
@@ -66,9 +64,7 @@ class Place:
 
 
 class Answer(Exception):
-    """A negative answer of the server: the key is taken, there is no such object, or it is
-    empty.
-    """
+    """A negative answer: the key is taken, there is no such object, or it is empty."""
 
     def __init__(self, key: str, failed: Failure) -> None:
         super().__init__(key, failed)
@@ -80,18 +76,14 @@ class Answer(Exception):
 
 
 class Requests:
-    """Requests to one place. `worked`: a request to it succeeded before, maybe in another process,
-    so a failure may be temporary.
-    """
+    """Requests to one place. `worked`: one succeeded before, so failures may be temporary."""
 
     def __init__(self, place: Place, patience: Patience, *, worked: bool) -> None:
         self.place, self.patience, self.worked = place, patience, worked
         self._worked_here = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine in s3fs's event loop and wait for it. May be called from any other
-        thread.
-        """
+        """Run the coroutine in s3fs's event loop and wait for it, in any other thread."""
         try:
             running = asyncio.run_coroutine_threadsafe(work, self._sessions.loop)
         except BaseException:
@@ -104,9 +96,7 @@ class Requests:
             raise
 
     async def tried(self, key: str, attempt: Callable[[Any], Awaitable[T]]) -> T:
-        """Return the result of `attempt(client)`, repeated while the store is busy. Raises Answer,
-        UserError or Unavailable.
-        """
+        """Return `attempt(client)`, repeated while busy. Raises Answer, UserError, Unavailable."""
         patience, begun = self.patience, time.monotonic()
         session: Session | None = None
         for turn in range(patience.tries):
@@ -132,12 +122,7 @@ class Requests:
 
     def refusal(self, failed: Failure, credentials: str = "none were found") -> UserError:
         """Return the error for the user about a failure that a retry does not fix."""
-        return user_error(
-            failed,
-            Address(
-                bucket=self.place.bucket, endpoint=self.place.endpoint, credentials=credentials
-            ),
-        )
+        return user_error(failed, self.place.bucket, self.place.endpoint, credentials)
 
     def _verdict(self, key: str, failed: Failure, session: Session | None) -> Exception:
         if failed.kind in (Kind.TAKEN, Kind.MISSING, Kind.EMPTY):
@@ -152,11 +137,7 @@ class Requests:
             Kind.REFUSED: self._worked_here,
             Kind.NONE: self._worked_here,
         }
-        told = (
-            self.refusal(failed, session.credentials)
-            if session is not None
-            else self.refusal(failed)
-        )
+        told = self.refusal(failed, session.credentials if session else "none were found")
         if not passing.get(failed.kind, False):
             return told
         if failed.kind in RETRIED:
@@ -179,9 +160,7 @@ class Session:
 
 
 class _Sessions:
-    """The s3fs file system for an address in this process. It is made again when credentials must
-    be read again.
-    """
+    """The s3fs file system for an address, made again when credentials must be read again."""
 
     def __init__(self, endpoint: str | None, region: str | None, patience: Patience) -> None:
         try:

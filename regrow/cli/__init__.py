@@ -19,7 +19,6 @@ _STARTERS = ("run", "resume", "ui")
 
 
 def main() -> None:
-    """Run the command line and exit."""
     if sys.argv[1:2] and sys.argv[1] in _STARTERS:  # each installs its handlers later
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, interrupt)

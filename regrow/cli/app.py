@@ -1,57 +1,32 @@
-"""The list of commands, and how errors reach the user. Heavy modules are imported only by the
-commands that need them.
-"""
+"""The list of commands, and how errors reach the user. Heavy modules are imported by commands."""
 
 from __future__ import annotations
 
 import gc
 import os
+import platform
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
 
-from regrow.cli.best import best
 from regrow.cli.cluster import cluster
-from regrow.cli.compare import compare
-from regrow.cli.cp import cp
-from regrow.cli.down import down
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.export import export
+from regrow.cli.help import GROUPS, Grouped
 from regrow.cli.hidden_modules import hidden_module
-from regrow.cli.logs import logs
-from regrow.cli.ls import ls
-from regrow.cli.mv import mv
-from regrow.cli.note import note
-from regrow.cli.report import report
-from regrow.cli.resume import resume
-from regrow.cli.rm import rm
-from regrow.cli.run import run
-from regrow.cli.schedule import schedule
-from regrow.cli.schedules import schedules
-from regrow.cli.schema import schema
-from regrow.cli.serve import serve
-from regrow.cli.show import show
-from regrow.cli.simulate import simulate
-from regrow.cli.status import status
-from regrow.cli.stop import stop
-from regrow.cli.trials import trials
-from regrow.cli.try_ import try_
-from regrow.cli.tune import tune
-from regrow.cli.ui import ui
-from regrow.cli.up import up
-from regrow.cli.verify import verify
-from regrow.cli.watch import watch
+from regrow.cli.options import option
 from regrow.infra.log.log import Contradiction, CorruptLog
 from regrow.infra.machine.host_environment import a_home, direct
 from regrow.infra.machine.streams import refusal, to_nowhere
-from regrow.search.errors import SpecError
+from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.history.view import Uncreated
-from regrow.show.live.terminal import PlainConsole, tell
+from regrow.show.live.terminal import tell
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
-from regrow.tasks.output.traces import one_line
+from regrow.tasks.output.traces import one_line, user_trace
 from regrow.tasks.ports.store import Unavailable
 from regrow.tasks.process.addresses import redacted
 from regrow.tasks.process.interrupted import Interrupted
@@ -63,51 +38,56 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Machine-learning experiments that cannot be lost.",
+    cls=Grouped,
 )
-COMMANDS: tuple[Callable[..., None], ...] = (
-    run,
-    try_,
-    tune,
-    resume,
-    stop,
-    watch,
-    ls,
-    show,
-    compare,
-    trials,
-    best,
-    logs,
-    report,
-    export,
-    serve,
-    note,
-    cp,
-    mv,
-    rm,
-    verify,
-    schema,
-    simulate,
-    ui,
-    up,
-    down,
-    status,
-    schedule,
-    schedules,
+_NAMES = [
+    "try_" if name == "try" else name
+    for names in GROUPS.values()
+    for name in names
+    if name != "cluster"  # a group of commands
+]
+"""Each is the one public function of the module with its name, whose `SETTINGS`, if there are any,
+are the command's.
+"""
+_MODULES = {name: import_module(f"regrow.cli.{name}") for name in _NAMES}
+COMMANDS: tuple[Callable[..., None], ...] = tuple(
+    getattr(module, name) for name, module in _MODULES.items()
 )
-"""In the order of `regrow --help`. Each is the one public function of the module with its name."""
-
-for command in COMMANDS:
-    settings = getattr(sys.modules[command.__module__], "SETTINGS", None)
-    app.command(command.__name__.rstrip("_"), context_settings=settings)(command)
+for command, module in zip(COMMANDS, _MODULES.values(), strict=True):
+    app.command(command.__name__.rstrip("_"), context_settings=getattr(module, "SETTINGS", None))(
+        command
+    )
 app.add_typer(cluster, name="cluster")
 
 
+def _versions(asked: bool) -> None:
+    """Print the versions of regrow and of what it runs on, without importing them; then exit."""
+    if asked:
+        for name in ("regrow", "ray", "prefect", "mlflow", "optuna"):
+            tell(f"{name} {version(name)}")
+        tell(f"python {platform.python_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any_command(
+    version: Annotated[
+        bool,
+        option(
+            "Print the versions of regrow and of the libraries that it runs on, and exit",
+            "--version",
+            callback=_versions,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 def main() -> None:
-    """Run the command line and exit."""
-    errors = PlainConsole(stderr=True, soft_wrap=True)
 
     def fail(code: ExitCode, why: object) -> NoReturn:
-        errors.print(f"regrow: {redacted(one_line(str(why)))}", markup=False)
+        tell(f"regrow: {redacted(one_line(str(why)))}", error=True)
         sys.exit(code)
 
     os.environ.update(a_home(os.environ))
@@ -130,7 +110,10 @@ def main() -> None:
         )
         fail(ExitCode.DAMAGED, f"{damaged}; nothing was overwritten{restored}")
     except UserCodeError as theirs:
-        errors.print(theirs.trace, markup=False, end="")
+        tell(theirs.trace, error=True, end="")
+        fail(ExitCode.WRONG_INPUT, theirs)
+    except SearchCodeError as theirs:
+        tell(user_trace(theirs.__cause__ or theirs), error=True, end="")
         fail(ExitCode.WRONG_INPUT, theirs)
     except RegrowError as failed:
         fail(ExitCode.FAILED, failed)
@@ -143,10 +126,10 @@ def main() -> None:
         tell(traceback.format_exc(), error=True, end="")
         if hidden := hidden_module(error):
             fail(ExitCode.WRONG_INPUT, hidden)
-        errors.print(
+        tell(
             "regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume`"
             " continues",
-            markup=False,
+            error=True,
         )
         sys.exit(ExitCode.FAILED)
     finally:

@@ -1,29 +1,42 @@
-"""`regrow cluster`: the single steps of clusters that a file describes; `regrow run --on` does all
-of them.
+"""`regrow cluster`: the single steps of clusters that a file describes; `regrow run --on`, whose
+`run_on` is here, does all of them.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from regrow.cli.on_cluster import (
-    confirm,
-    opened,
-    order,
-    say,
-    say_served,
-    show,
-    told_what_may_be_left,
+from regrow.cli.console import agreed
+from regrow.cli.exit_codes import ExitCode
+from regrow.cli.help import Grouped
+from regrow.cli.options import (
+    FileArgument,
+    IncludeOption,
+    OtherNameOption,
+    OtherTrialsOption,
+    RetryFailedOption,
+    StateOption,
+    YesOption,
+    option,
+    take_along,
 )
-from regrow.cli.options import IncludeOption, StateOption, take_along
+from regrow.infra.state.places import Places
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
+
+if TYPE_CHECKING:
+    from regrow.flows.remote import ClusterRun, RunRequest
+    from regrow.infra.clusters.description import Cluster
 
 cluster = typer.Typer(
     name="cluster",
@@ -32,9 +45,135 @@ cluster = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
+    cls=Grouped,
 )
 ClusterFile = Annotated[Path, typer.Argument(help="The cluster's YAML file", readable=False)]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
+
+
+def say(line: str) -> None:
+    """Print a message on standard error: standard output is the experiment's."""
+    tell(line, error=True, flush=True)
+
+
+def show(text: str) -> None:
+    """Print what an experiment prints on its cluster."""
+    tell(text, end="", flush=True)
+
+
+def opened(file: Path) -> ClusterRun:
+    """Return the cluster that a file describes. Raises UserError and SpecError."""
+    from regrow.flows.remote import ClusterRun
+    from regrow.infra.clusters.cluster_file import read_cluster
+
+    return ClusterRun(cluster=read_cluster(file), say=say, show=show, file=file)
+
+
+def order(
+    cluster: Cluster,
+    file: Path,
+    *,
+    name: str | None,
+    trials: int | None,
+    state: str | None,
+    changes: Sequence[str] | None = None,
+    **others: bool,
+) -> RunRequest:
+    """Return the order of an experiment for a cluster. Raises UserError and SpecError for errors
+    that can be found before it starts. `others`: of `RunRequest`.
+    """
+    from regrow.apps.serving import station_registration
+    from regrow.cli.spec_file import located_in, named, read
+    from regrow.flows.checks import check_search, precheck
+    from regrow.flows.remote import RunRequest, check_state
+
+    spec = read(file, trials, changes=changes)
+    places = Places.at(state or spec.state)
+    with located_in(file):
+        spec = named(spec, name)
+        check_search(spec)
+        precheck(spec)
+        station_registration.checked(spec, places)
+        if not state and not os.environ.get("REGROW_STATE"):
+            check_state(places, cluster, "state")
+    check_state(places, cluster, "--state")
+    return RunRequest(
+        spec=spec,
+        file=file,
+        places=places,
+        name=name,
+        trials=trials,
+        changes=tuple(changes or ()),
+        **others,
+    )
+
+
+def confirm(lines: list[str], *, yes: bool) -> None:
+    """Show what will be started, and ask. Exits on a no; raises UserError without a terminal."""
+    for line in lines:
+        say(line)
+    alone = "nobody is there to say yes to this; give --yes"
+    if not agreed("start it?", yes=yes, alone=alone, error=True):
+        sys.exit(ExitCode.DONE)
+
+
+def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: Any) -> NoReturn:
+    """Start a cluster, run an experiment there, fetch its results, end the cluster, and exit with
+    the experiment's code.
+
+    `options`: those of `order`.
+    """
+    from regrow.flows.remote import offer
+
+    run = opened(cluster_file)
+    what = order(run.cluster, file, **options)
+    run.provider.check()
+    confirm(
+        [f"{what.spec.name} on {run.cluster.name}, {run.cluster.on}:", *offer(run.provider.plan())],
+        yes=yes,
+    )
+    with told_what_may_be_left(run):
+        run.up(keep=keep)
+        job = run.submit(what)
+    say_served(what)
+    say(
+        f"{what.spec.name} runs on {run.cluster.name}; with Ctrl-C it continues there without this"
+        " terminal"
+    )
+    try:
+        code = run.follow(what, job)
+    except KeyboardInterrupt:
+        say(
+            f"{what.spec.name} continues there; `regrow cluster attach {cluster_file}"
+            f" {what.spec.name}` follows it again"
+        )
+        say(f"the cluster stays up: {run.ending}")
+        sys.exit(ExitCode.INTERRUPTED)
+    with told_what_may_be_left(run):
+        run.bring_home(what, Path(what.spec.name))
+        run.done(what)
+    sys.exit(code)
+
+
+def say_served(what: RunRequest) -> None:
+    """Register the experiment with this machine's station, if it is to be served."""
+    from regrow.apps.serving import station_registration
+
+    for line in station_registration.of_experiment(what.places, what.spec):
+        say(line)
+
+
+@contextmanager
+def told_what_may_be_left(run: ClusterRun) -> Iterator[None]:
+    """On Ctrl-C within the block, warn that machines may still run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(
+            f"interrupted: of the cluster {run.cluster.name} machines may be up; `regrow cluster"
+            f" status {run.file}` shows them"
+        )
+        say(run.ending)
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 @cluster.command()
@@ -56,7 +195,7 @@ def up(file: ClusterFile, yes: YesOption = False) -> None:
 @cluster.command()
 def status(
     file: ClusterFile,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines: JSON")] = False,
+    as_json: Annotated[bool, option("For machines: JSON", "--json")] = False,
 ) -> None:
     """Show the machines and experiments of a cluster."""
     from regrow.infra.clusters.jobs import Away
@@ -69,27 +208,11 @@ def status(
         say(str(away))
         jobs = []
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "name": run.cluster.name,
-                    "machines": [
-                        {
-                            "address": one.address,
-                            "role": one.role,
-                            "type": one.type,
-                            "market": one.market,
-                            "state": one.state,
-                        }
-                        for one in machines
-                    ],
-                    "experiments": [
-                        {"name": job.experiment, "job": job.id, "status": job.status}
-                        for job in jobs
-                    ],
-                }
-            )
-        )
+        experiments = [
+            {"name": job.experiment, "job": job.id, "status": job.status} for job in jobs
+        ]
+        there = [asdict(one) for one in machines]
+        print(json.dumps({"name": run.cluster.name, "machines": there, "experiments": experiments}))
         return
     if not machines:
         tell(f"nothing of the cluster {run.cluster.name} is there")
@@ -108,22 +231,14 @@ def status(
 @cluster.command()
 def submit(
     file: ClusterFile,
-    experiment: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
-    name: Annotated[str | None, typer.Option(help="Another name than the file's")] = None,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Another total number of trials than the file's")
-    ] = None,
-    retry_failed: Annotated[
-        bool,
-        typer.Option(
-            "--retry-failed",
-            help="If it is there already: try failed trials again, from their last checkpoints",
-        ),
-    ] = False,
+    experiment: FileArgument,
+    name: OtherNameOption = None,
+    trials: OtherTrialsOption = None,
+    retry_failed: RetryFailedOption = False,
     state: StateOption = None,
     include: IncludeOption = None,
     apart: Annotated[
-        bool, typer.Option("--job", help="On Kubernetes: with a cluster of its own, as a RayJob")
+        bool, option("On Kubernetes: with a cluster of its own, as a RayJob", "--job")
     ] = False,
 ) -> None:
     """Start an experiment on a cluster that is up, without following it."""
@@ -227,7 +342,7 @@ def export(
     folder: Annotated[
         Path, typer.Option("--output", "-o", help="The folder to write into")
     ] = Path(),
-    sky: Annotated[bool, typer.Option("--sky", help="A task of SkyPilot instead")] = False,
+    sky: Annotated[bool, option("A task of SkyPilot instead", "--sky")] = False,
 ) -> None:
     """Write the engine's files, such as Ray's launcher file or KubeRay's manifests, for use without
     regrow.

@@ -1,14 +1,42 @@
-"""The console that tables and summaries are printed on."""
+"""What commands print tables on, how they ask, and how they report damage."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import typer
 from rich.console import Console
 
+from regrow.infra.log.log import CorruptLog
 from regrow.show.live.terminal import PlainConsole
+from regrow.tasks.errors import UserError
 
 
 def plain_console() -> Console:
     """Return a console as wide as the terminal; for a file or a pipe, lines may have any length."""
     return PlainConsole() if sys.stdout.isatty() else PlainConsole(width=1000)
+
+
+def agreed(question: str, *, yes: bool, alone: str, error: bool = False) -> bool:
+    """Ask, unless `yes`; return the answer. `error`: on standard error.
+
+    Raises UserError with the text `alone` if standard input is no terminal.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UserError(alone)
+    return typer.confirm(question, err=error)
+
+
+@contextmanager
+def damage_told_last() -> Iterator[Callable[[CorruptLog], None]]:
+    """Show what can be read of a damaged experiment: collect damage of a log within the block (pass
+    it to readers as `on_damage`); at the end, raise the first, which is exit code 4.
+    """
+    met: list[CorruptLog] = []
+    yield met.append
+    if met:
+        raise met[0]

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from regrow.cli.options import NameArgument, StateOption
+from regrow.cli.options import NameArgument, SetOption, StateOption, option
 from regrow.flows.housekeeping.copying import specification_like
 from regrow.infra.state.places import Places
+from regrow.infra.state.yaml_file import set_values
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 
@@ -23,14 +24,19 @@ def cp(
             show_default=False,
         ),
     ] = None,
+    trial: Annotated[
+        int | None,
+        option("Run this trial's configuration alone again, to its end", "--trial", min=0),
+    ] = None,
+    changes: SetOption = None,
     state: StateOption = None,
 ) -> None:
-    """Write a specification like an experiment's, with its best configuration as the first point,
-    to edit and run.
+    """Write a specification like an experiment's, to edit and run: it begins with the best
+    configuration, and its sampler learns from the trials that fit its space.
     """
     places = Places.at(state)
     file = _free(places, name) if file is None else file
-    text = specification_like(places, name, file)
+    text = specification_like(places, name, file, set_values(changes or ()), trial=trial)
     if file.stem in places.experiments():
         raise UserError(
             f"{file}: there is an experiment {file.stem!r} already; give the file another name"
@@ -46,9 +52,7 @@ def cp(
 
 
 def _free(places: Places, name: str) -> Path:
-    """Return NAME-2.yaml, or the next number for which there is neither a file nor an
-    experiment.
-    """
+    """Return NAME-2.yaml, or the next number with neither a file nor an experiment."""
     taken = set(places.experiments())
     number = 2
     while Path(f"{name}-{number}.yaml").exists() or f"{name}-{number}" in taken:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from regrow.cli.options import ServerFolderOption, StateOption
+from regrow.cli.options import ServerFolderOption, StateOption, option
 from regrow.infra.local import s3_server
 from regrow.infra.state.places import Places
 from regrow.show.live.terminal import tell
@@ -15,8 +13,7 @@ from regrow.show.live.terminal import tell
 def down(
     state: StateOption = None,
     s3: Annotated[
-        bool,
-        typer.Option("--s3", help="End the S3 server of `regrow up --s3` as well; its data stays"),
+        bool, option("End the S3 server of `regrow up --s3` as well; its data stays", "--s3")
     ] = False,
     folder: ServerFolderOption = None,
 ) -> None:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """The exit code of a command."""
-
     DONE = 0
     FAILED = 1
     """The experiment, or the trial of `try`, failed, or `verify` found a difference."""
@@ -25,9 +23,7 @@ class ExitCode(IntEnum):
 
 
 def deaf() -> None:
-    """Ignore signals from now on, so that they do not change the exit code while the command prints
-    its last lines.
-    """
+    """Ignore signals from now on: they must not change the exit code of the last lines."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

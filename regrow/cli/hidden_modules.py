@@ -1,6 +1,4 @@
-"""Detects a user's file that is imported in place of a library with its name, such as `six.py`
-beside a trainable.
-"""
+"""Detects a user's file that hides a library of its name, such as `six.py` by a trainable."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from regrow.cli.options import JsonOption, StateOption
+from regrow.cli.options import JsonOption, StateOption, option
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.show.live.terminal import tell
@@ -32,18 +32,13 @@ def logs(
     trial: Annotated[
         int | None, typer.Argument(min=0, help="The trial's number", show_default=False)
     ] = None,
-    attempt: Annotated[
-        int | None, typer.Option(min=1, help="Only this attempt [default: all]", show_default=False)
-    ] = None,
+    attempt: Annotated[int | None, option("Only this attempt [default: all]", min=1)] = None,
     follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", help="Continue as more comes, until the trial has ended"),
+        bool, option("Continue as more comes, until the trial has ended", "--follow", "-f")
     ] = False,
     station: Annotated[
         bool,
-        typer.Option(
-            "--station", help="What the station's parts printed instead; NAME: only of that part"
-        ),
+        option("What the station's parts printed instead; NAME: only of that part", "--station"),
     ] = False,
     state: StateOption = None,
     as_json: JsonOption = False,
@@ -99,7 +94,6 @@ def _json(attempt: int, line: OutputLine) -> str:
 
 
 def _text(line: OutputLine) -> str:
-    """Format a line for people."""
     text = line.text
     if line.stream == "regrow":
         return f"--- {text}"

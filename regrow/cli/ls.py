@@ -15,7 +15,7 @@ from rich.text import Text
 
 from regrow.cli import tables
 from regrow.cli.console import plain_console
-from regrow.cli.options import JsonOption, StateOption
+from regrow.cli.options import JsonOption, StateOption, option
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import replay
 from regrow.infra.state import notes
@@ -63,14 +63,12 @@ def ls(
     sort: Annotated[
         SortKey, typer.Option("--sort", help="By what; the newest, largest and most first")
     ] = SortKey.NAME,
-    tag: Annotated[
-        str | None, typer.Option("--tag", help="Only those that have this tag", show_default=False)
-    ] = None,
+    tag: Annotated[str | None, option("Only those that have this tag")] = None,
     size: Annotated[
         bool,
-        typer.Option(
+        option(
+            "How large each is also in a bucket, by a request for every 1,000 of its objects",
             "--size",
-            help="How large each is also in a bucket, by a request for every 1,000 of its objects",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -100,16 +98,8 @@ def ls(
                     one.history, alive=one.status == "running", now=now, notes=one.notes
                 )
                 del view["trials"]
-                print(
-                    json.dumps(
-                        {
-                            **view,
-                            "name": one.name,
-                            "last_t": round(one.history.t_last, 3),
-                            "bytes": one.size,
-                        }
-                    )
-                )
+                last = round(one.history.t_last, 3)
+                print(json.dumps({**view, "name": one.name, "last_t": last, "bytes": one.size}))
     elif found:
         plain_console().print(_table(found, now))
         for one in found:
@@ -127,24 +117,16 @@ def ls(
 
 
 def _listed(places: Places, name: str, *, size: bool) -> Listed:
+    held = places.storage.size(name)[1] if size else None
     try:
         store = places.known(name)
         history = replay(store, name)
     except HalfRemoved:
-        return Listed(
-            name=name, status="half-removed", size=places.storage.size(name)[1] if size else None
-        )
+        return Listed(name=name, status="half-removed", size=held)
     if history.created is None:
-        return Listed(
-            name=name, status="empty", size=places.storage.size(name)[1] if size else None
-        )
-    return Listed(
-        name=name,
-        status=summaries.status(history, alive=runs(places, name)),
-        history=history,
-        notes=notes.read(store),
-        size=places.storage.size(name)[1] if size else None,
-    )
+        return Listed(name=name, status="empty", size=held)
+    status = summaries.status(history, alive=runs(places, name))
+    return Listed(name=name, status=status, history=history, notes=notes.read(store), size=held)
 
 
 _ORDERS: dict[SortKey, Callable[[Listed], Any]] = {
@@ -156,29 +138,34 @@ _ORDERS: dict[SortKey, Callable[[Listed], Any]] = {
 }
 
 
+_COLUMNS = (
+    *("name", "status", "trials", "best", "value", "ran"),
+    *("age", "size", "wasted", "tags", "note"),
+)
+
+
 def _table(found: Sequence[Listed], now: float) -> Table:
     """Make the table, one line per experiment; empty columns are omitted."""
-    columns: dict[str, list[str]] = {}
-
-    def add(column: str, cell: str) -> None:
-        columns.setdefault(column, []).append(cell)
-
+    rows: list[dict[str, str]] = []
     for one in found:
-        history = one.history
-        view = summaries.best(history) if history is not None else None
-        add("name", one.name)
-        add("status", one.status)
-        add("trials", "" if history is None else f"{len(history.trials)}/{history.total}")
-        add("best", f"trial {view['trial']}" if view else "")
-        add("value", f"{view['value']:.5g}" if view else "")
-        add("ran", "" if history is None else text.duration(history.elapsed()))
-        add("age", "" if history is None else text.age(now - history.t_last))
-        add("size", "" if one.size is None else disk.size(one.size))
-        add("wasted", "" if history is None else str(history.lost_steps))
-        add("tags", ", ".join(one.notes.tags))
-        add("note", one_line(one.notes.texts[-1].text) if one.notes.texts else "")
-    shown = {column: cells for column, cells in columns.items() if any(cells)}
+        row = {"name": one.name, "status": one.status}
+        if (history := one.history) is not None:
+            view = summaries.best(history)
+            row |= {
+                "trials": f"{len(history.trials)}/{history.total}",
+                "best": f"trial {view['trial']}" if view else "",
+                "value": summaries.reached(view) if view else "",
+                "ran": text.duration(history.elapsed()),
+                "age": text.age(now - history.t_last),
+                "wasted": str(history.lost_steps),
+            }
+        if one.size is not None:
+            row["size"] = disk.size(one.size)
+        row["tags"] = ", ".join(one.notes.tags)
+        row["note"] = one_line(one.notes.texts[-1].text) if one.notes.texts else ""
+        rows.append(row)
+    shown = [column for column in _COLUMNS if any(row.get(column) for row in rows)]
     table = tables.plain_table(*shown)
-    for row in zip(*shown.values(), strict=True):
-        table.add_row(*map(Text, row))
+    for row in rows:
+        table.add_row(*(Text(row.get(column, "")) for column in shown))
     return table

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from regrow.cli.options import NameArgument, StateOption
+from regrow.cli.options import NameArgument, StateOption, option
 from regrow.flows.recording.catch_up import tell_notes
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.show.live import text
-from regrow.show.live.terminal import PlainConsole
+from regrow.show.live.terminal import tell
 
 
 def note(
@@ -19,14 +19,8 @@ def note(
     words: Annotated[
         str, typer.Argument(metavar="[TEXT]", help="The note, in quotes", show_default=False)
     ] = "",
-    tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", help="Give it this tag; may be repeated", show_default=False),
-    ] = None,
-    untag: Annotated[
-        list[str] | None,
-        typer.Option("--untag", help="Take this tag away; may be repeated", show_default=False),
-    ] = None,
+    tag: Annotated[list[str] | None, option("Give it this tag; may be repeated")] = None,
+    untag: Annotated[list[str] | None, option("Take this tag away; may be repeated")] = None,
     state: StateOption = None,
 ) -> None:
     """Add a note or tags to an experiment, also while it runs; without either, print its notes.
@@ -36,13 +30,12 @@ def note(
     """
     places = Places.at(state)
     store = places.known(name)
-    console = PlainConsole(soft_wrap=True)
     if changes := bool(words or tag or untag):
         notes.add(store, words, tags=tag or (), untags=untag or ())
     found = notes.read(store)
     for line in text.noted(found):
-        console.print(line, markup=False)
+        tell(line)
     if not (found.texts or found.tags):
-        console.print(f"nothing is noted of {name}", markup=False)
+        tell(f"nothing is noted of {name}")
     if changes and (trouble := tell_notes(places, name)) is not None:
-        console.print(trouble, markup=False)
+        tell(trouble)

@@ -4,60 +4,85 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+
+def option(told: str, *names: str, **given: Any) -> Any:
+    """Return an option whose default is not shown, as it is None or False."""
+    return typer.Option(*names, help=told, show_default=False, **given)
+
+
 NameArgument = Annotated[str, typer.Argument(help="The experiment's name")]
+FileArgument = Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)]
 StateOption = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Root of the durable state: a folder or s3://BUCKET/PREFIX [default: $REGROW_STATE or"
+        " ./.regrow]",
         "--state",
-        help=(
-            "Root of the durable state: a folder or s3://BUCKET/PREFIX [default: $REGROW_STATE or"
-            " ./.regrow]"
-        ),
-        show_default=False,
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="For machines: JSON on standard output")]
+JsonOption = Annotated[bool, option("For machines: JSON on standard output", "--json")]
 EventsOption = Annotated[
     bool,
-    typer.Option(
-        "--json", help="For machines: the log's events on standard output, one a line, nothing else"
-    ),
+    option("For machines: the log's events on standard output, one a line, nothing else", "--json"),
 ]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but errors and the last lines")
+    bool, option("Print nothing but errors and the last lines", "--quiet", "-q")
+]
+YesOption = Annotated[bool, option("Do not ask", "--yes", "-y")]
+OtherNameOption = Annotated[str | None, option("Another name than the file's")]
+OtherTrialsOption = Annotated[
+    int | None, option("Another total number of trials than the file's", min=1)
+]
+RetryFailedOption = Annotated[
+    bool,
+    option(
+        "If it is there already: try failed trials again, from their last checkpoints",
+        "--retry-failed",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    option(
+        "Another value than the specification's, which is YAML: trials=40,"
+        " space.lr.loguniform=[1e-4,1e-1]; null removes the key; may be repeated",
+        "--set",
+        metavar="KEY=VALUE",
+    ),
 ]
 PortOption = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "Port of the embedded Prefect server [default: any free one]",
         "--prefect-port",
         min=1,
         max=65535,
-        help="Port of the embedded Prefect server [default: any free one]",
-        show_default=False,
+    ),
+]
+HostOption = Annotated[
+    str | None,
+    option(
+        "Listen there as well: a name or address of this machine, or 0.0.0.0 [default: loopback"
+        " only]"
     ),
 ]
 IncludeOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Send these files to the cluster although they may hold keys or passwords: certs/ca.pem,"
+        " '.env'; may be repeated",
         "--include",
         metavar="PATTERN",
-        show_default=False,
-        help=(
-            "Send these files to the cluster although they may hold keys or passwords:"
-            " certs/ca.pem, '.env'; may be repeated"
-        ),
     ),
 ]
 ServerFolderOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "Folder of the server's data [default: s3 in $REGROW_HOME or ~/.local/share/regrow]",
         "--dir",
-        help="Folder of the server's data [default: s3 in $REGROW_HOME or ~/.local/share/regrow]",
-        show_default=False,
     ),
 ]
 

@@ -6,10 +6,8 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from regrow.cli.damage import damage_told_last
-from regrow.cli.options import NameArgument, StateOption
+from regrow.cli.console import damage_told_last
+from regrow.cli.options import NameArgument, StateOption, option
 from regrow.infra.log.reading import replayed
 from regrow.infra.log.rows import Rows
 from regrow.infra.state import notes
@@ -27,18 +25,12 @@ def report(
     name: NameArgument,
     state: StateOption = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="The file to write [default: NAME.html]", show_default=False
-        ),
+        Path | None, option("The file to write [default: NAME.html]", "--output", "-o")
     ] = None,
     png: Annotated[
-        Path | None,
-        typer.Option(
-            "--png", help="Write the figures into this folder instead, as PNG", show_default=False
-        ),
+        Path | None, option("Write the figures into this folder instead, as PNG")
     ] = None,
-    browser: Annotated[bool, typer.Option("--open", help="Open the report in a browser")] = False,
+    browser: Annotated[bool, option("Open the report in a browser", "--open")] = False,
 ) -> None:
     """Write an experiment's report: one HTML file with all figures, that needs no network. Also
     possible while it runs.

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from regrow.cli.options import EventsOption, NameArgument, PortOption, QuietOption, StateOption
+from regrow.cli.options import (
+    EventsOption,
+    NameArgument,
+    PortOption,
+    QuietOption,
+    SetOption,
+    StateOption,
+    option,
+)
 from regrow.cli.session import run_session
 from regrow.infra.state.places import Places
+from regrow.tasks.errors import UserError
 
 
 def resume(
     name: NameArgument,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Raise the total number of trials to this")
+    trials: Annotated[int | None, option("Raise the total number of trials to this", min=1)] = None,
+    changes: SetOption = None,
+    code: Annotated[
+        Path | None,
+        option(
+            "Folder of the code [default: the recorded one, else the current folder, else the"
+            " snapshot in the state]",
+            "--code",
+            metavar="FOLDER",
+        ),
     ] = None,
     retry_failed: Annotated[
-        bool,
-        typer.Option("--retry-failed", help="Try failed trials again, from their last checkpoints"),
+        bool, option("Try failed trials again, from their last checkpoints", "--retry-failed")
     ] = False,
     state: StateOption = None,
     quiet: QuietOption = False,
@@ -26,10 +41,21 @@ def resume(
     prefect_port: PortOption = None,
 ) -> None:
     """Resume an experiment that was interrupted, stopped or lost its driver."""
+    places, spec = Places.at(state), None
+    if changes or code is not None:
+        from regrow.infra.state.spec_file import changed_spec
+        from regrow.infra.state.yaml_file import set_values
+
+        given = set_values(changes or ())
+        if code is not None:
+            if not code.is_dir():
+                raise UserError(f"--code {code}: there is no such folder")
+            given["working_dir"] = str(code.resolve())
+        spec = changed_spec(places, name, given)
     run_session(
         name,
-        spec=None,
-        places=Places.at(state),
+        spec=spec,
+        places=places,
         trials=trials,
         quiet=quiet,
         as_json=as_json,

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Annotated
 
 import typer
 
-from regrow.cli.options import StateOption
+from regrow.cli.console import agreed
+from regrow.cli.options import StateOption, YesOption
 from regrow.flows.housekeeping import removal
 from regrow.infra.state.places import Places
 from regrow.show.live import text
-from regrow.show.live.terminal import PlainConsole
+from regrow.show.live.terminal import tell
 from regrow.show.views import summaries
-from regrow.tasks.errors import UserError
 from regrow.tasks.process import disk
 
 
 def rm(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The experiments' names")],
     state: StateOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Remove experiments permanently: log, checkpoints, output of trials, and their runs in MLflow
     and Prefect.
@@ -30,32 +29,24 @@ def rm(
     is half-removed, and a second `rm` removes the rest.
     """
     places = Places.at(state)
-    console = PlainConsole(soft_wrap=True)
     names = list(dict.fromkeys(names))
     for name in names:
         places.has(name)
         removal.refuse_running(places, name, "removed")
     for name in names:
-        console.print(_estate(places, name), markup=False)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UserError(
-                "nothing was removed: there is no terminal to ask at; say it with --yes"
-            )
-        if not typer.confirm(
-            f"Remove {'it' if len(names) == 1 else f'these {len(names)}'} for good?"
-        ):
-            console.print("nothing was removed", markup=False)
-            return
+        tell(_estate(places, name))
+    question = f"Remove {'it' if len(names) == 1 else f'these {len(names)}'} for good?"
+    alone = "nothing was removed: there is no terminal to ask at; say it with --yes"
+    if not agreed(question, yes=yes, alone=alone):
+        tell("nothing was removed")
+        return
     for name in names:
-        removal.remove(places, name, say=lambda line: console.print(line, markup=False))
-        console.print(f"{name} is removed", markup=False)
+        removal.remove(places, name, say=tell)
+        tell(f"{name} is removed")
 
 
 def _estate(places: Places, name: str) -> str:
-    """Describe it: 'digits: finished, 10 trials, 1.2 MB in 153 objects, last heard of 3
-    days ago'.
-    """
+    """Describe it: 'digits: finished, 10 trials, 1.2 MB in 153 objects, last heard of 3 h ago'."""
     objects, size = places.storage.size(name)
     held = f"{disk.size(size)} in {objects:,} object{text.ends(objects)}"
     if places.removal_begun(name):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from regrow.cli.options import StateOption
+from regrow.cli.options import FileArgument, OtherNameOption, StateOption, option
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.show.live.terminal import tell
@@ -23,101 +20,62 @@ _OPTIONS = {"files": "on-files", "event": "on-event", "cluster": "on"}
 """Keys of `when` whose option has another name."""
 
 
-class Each(StrEnum):
-    """What a run of a schedule does: start a new experiment, or continue the same one."""
-
-    NEW = "new"
-    CONTINUE = "continue"
-
-
-class Overlap(StrEnum):
-    """What to do with a run that is due while the previous one still runs."""
-
-    SKIP = "skip"
-    QUEUE = "queue"
-    REPLACE = "replace"
-
-
-def _option(name: str, told: str, metavar: str | None = None) -> Any:
-    return typer.Option(f"--{name}", metavar=metavar, help=told, show_default=False)
-
-
 def schedule(
-    file: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
+    file: FileArgument,
     cron: Annotated[
-        str | None, _option("cron", 'At these times: "0 2 * * *" is every night at two', "LINE")
+        str | None, option('At these times: "0 2 * * *" is every night at two', metavar="LINE")
     ] = None,
     every: Annotated[
-        str | None, _option("every", "At this distance, whatever the clocks do: 6h, 10min", "SPAN")
+        str | None, option("At this distance, whatever the clocks do: 6h, 10min", metavar="SPAN")
     ] = None,
     rrule: Annotated[
-        str | None, _option("rrule", 'By a rule of RFC 5545: "FREQ=WEEKLY;BYDAY=MO"', "RULE")
+        str | None, option('By a rule of RFC 5545: "FREQ=WEEKLY;BYDAY=MO"', metavar="RULE")
     ] = None,
     timezone: Annotated[
-        str | None,
-        _option("timezone", "In which times are meant: Europe/Zurich [default: UTC]", "ZONE"),
+        str | None, option("In which times are meant: Europe/Zurich [default: UTC]", metavar="ZONE")
     ] = None,
     on_files: Annotated[
         str | None,
-        _option(
-            "on-files", "On new files: 'data/*.parquet', 's3://BUCKET/PREFIX/*.parquet'", "PATTERN"
-        ),
+        option("On new files: 'data/*.parquet', 's3://BUCKET/PREFIX/*.parquet'", metavar="PATTERN"),
     ] = None,
     settle: Annotated[
         str | None,
-        _option(
-            "settle", "How long no further file may have come before that [default: 1min]", "SPAN"
+        option(
+            "How long no further file may have come before that [default: 1min]", metavar="SPAN"
         ),
     ] = None,
-    after: Annotated[
-        str | None, _option("after", "On the end of another experiment", "NAME")
-    ] = None,
+    after: Annotated[str | None, option("On the end of another experiment", metavar="NAME")] = None,
     on_event: Annotated[
-        str | None, _option("on-event", "On a Prefect event of this name", "NAME")
+        str | None, option("On a Prefect event of this name", metavar="NAME")
     ] = None,
     hook: Annotated[
-        bool | None,
-        typer.Option(
-            "--hook/--no-hook",
-            help="On a request to the station, with a secret",
-            show_default=False,
-        ),
+        bool | None, option("On a request to the station, with a secret", "--hook/--no-hook")
     ] = None,
     each: Annotated[
-        Each | None,
-        _option(
-            "each",
-            "Each run a new experiment that learns from the last, or the same with more trials",
-        ),
+        Literal["new", "continue"] | None,
+        option("Each run a new experiment that learns from the last, or the same with more trials"),
     ] = None,
     overlap: Annotated[
-        Overlap | None,
-        _option("overlap", "A run that is due while one runs: left out, after it, or in its place"),
+        Literal["skip", "queue", "replace"] | None,
+        option("A run that is due while one runs: left out, after it, or in its place"),
     ] = None,
     on: Annotated[
         str | None,
-        _option(
-            "on", "A cluster's YAML file: each run brings it up, runs there, and ends it", "CLUSTER"
+        option(
+            "A cluster's YAML file: each run brings it up, runs there, and ends it",
+            metavar="CLUSTER",
         ),
     ] = None,
     keep: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="How many of the schedule's experiments are kept [default: all]",
-            show_default=False,
-        ),
+        int | None, option("How many of the schedule's experiments are kept [default: all]", min=1)
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Another name than the file's", show_default=False)
-    ] = None,
+    name: OtherNameOption = None,
     state: StateOption = None,
 ) -> None:
     """Schedule the experiment that FILE describes: by the clock or on events. Options take
     precedence over its `when`.
     """
-    from regrow.cli.spec_file import read
-    from regrow.infra.state.yaml_file import located
+    from regrow.cli.spec_file import located_in, read
 
     given = {
         "cron": cron,
@@ -129,29 +87,27 @@ def schedule(
         "after": after,
         "event": on_event,
         "hook": hook,
-        "each": each and each.value,
-        "overlap": overlap and overlap.value,
+        "each": each,
+        "overlap": overlap,
         "keep": keep,
         "cluster": _absolute(on, Path.cwd()),
     }
     given = {key: value for key, value in given.items() if value is not None}
     try:
-        spec = read(file)
-        spec = _scheduled(spec, name or spec.name, given, file)
-        _make(spec, Places.at(state or spec.state), file)
+        with located_in(file):
+            spec = read(file)
+            spec = _scheduled(spec, name or spec.name, given, file)
+            _make(spec, Places.at(state or spec.state), file)
     except SpecError as error:
         key = error.key.removeprefix("when.")
-        if error.key != key and key in given:
-            raise SpecError(
-                f"--{_OPTIONS.get(key, key)}", error.value, error.problem, error.hint
-            ) from None
-        raise (error if error.where else located(error, file))  # noqa: B904 - the same error, with its location
+        if error.key == key or key not in given:
+            raise
+        flag = f"--{_OPTIONS.get(key, key)}"
+        raise SpecError(flag, error.value, error.problem, error.hint) from None
 
 
 def _scheduled(spec: Spec, name: str, given: dict[str, Any], file: Path) -> Spec:
-    """Return the specification with the options in its `when`. Raises UserError if it has no
-    trigger.
-    """
+    """Return the specification with the options in `when`. Raises UserError without a trigger."""
     own = spec.when.to_json() if spec.when is not None else {}
     if set(given) & set(_TIMES):
         own = {key: value for key, value in own.items() if key not in _TIMES}
@@ -220,9 +176,7 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
 
 
 def _check(spec: Spec, places: Places) -> None:
-    """Check what `regrow run` checks before it starts anything. Raises SpecError, UserError,
-    UserCodeError.
-    """
+    """Check what `regrow run` checks first. Raises SpecError, UserError, UserCodeError."""
     from regrow.flows.checks import check_search, precheck
     from regrow.infra.ray.joining import check_room, environment
     from regrow.infra.state.driver_lock import runs_here
@@ -239,11 +193,8 @@ def _check(spec: Spec, places: Places) -> None:
 
 
 def _check_cluster(file: str | None, places: Places) -> list[str]:
-    """Return what each run starts and costs on the cluster, for people. Raises UserError and
-    SpecError.
-    """
-    from regrow.flows.engines import engine
-    from regrow.flows.remote import check_state, offer
+    """Return what each run starts and costs on the cluster. Raises UserError and SpecError."""
+    from regrow.flows.remote import check_state, engine, offer
     from regrow.infra.clusters.cluster_file import read_cluster
 
     if file is None:
@@ -256,9 +207,7 @@ def _check_cluster(file: str | None, places: Places) -> list[str]:
 
 
 def _check_files(pattern: str | None) -> str:
-    """Return a warning about the expected files, "" for none. Raises SpecError if they cannot be
-    listed.
-    """
+    """Return a warning about the files, "" for none. Raises SpecError if they are not listed."""
     from regrow.apps.station.triggers.files import listed
 
     if pattern is None:
@@ -329,9 +278,7 @@ def _span(text: str | None) -> float | str | None:
 
 
 def _absolute(pattern: Any, folder: Path) -> Any:
-    """Return a file pattern as an absolute path, since the station runs elsewhere; URLs are
-    returned unchanged.
-    """
+    """Return a pattern as an absolute path, as the station runs elsewhere; URLs unchanged."""
     if not isinstance(pattern, str) or "://" in pattern:
         return pattern
     return str(folder / Path(pattern).expanduser())

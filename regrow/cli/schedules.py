@@ -6,9 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from regrow.cli.options import JsonOption, StateOption
+from regrow.cli.options import JsonOption, StateOption, option
 from regrow.infra.state.places import Places
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
@@ -25,20 +23,9 @@ _SHOWN = 3
 
 
 def schedules(
-    pause: Annotated[
-        str | None,
-        typer.Option("--pause", metavar="NAME", help="Start no run of it", show_default=False),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option("--resume", metavar="NAME", help="Continue with it", show_default=False),
-    ] = None,
-    delete: Annotated[
-        str | None,
-        typer.Option(
-            "--delete", metavar="NAME", help="Remove it; its experiments stay", show_default=False
-        ),
-    ] = None,
+    pause: Annotated[str | None, option("Start no run of it", metavar="NAME")] = None,
+    resume: Annotated[str | None, option("Continue with it", metavar="NAME")] = None,
+    delete: Annotated[str | None, option("Remove it; its experiments stay", metavar="NAME")] = None,
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,7 +77,7 @@ def _list(found: list[Scheduled], places: Places, *, as_json: bool) -> None:
     elif found:
         plain_console().print(_table(found))
         for line in aside.lines(places, [one.name for one in found]):
-            plain_console().print(line, markup=False, soft_wrap=True)
+            tell(line)
     else:
         tell(f"no schedules in {places.root}; make one with `regrow schedule FILE`")
 

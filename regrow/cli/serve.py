@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from regrow.cli.options import NameArgument, StateOption
+from regrow.cli.options import HostOption, NameArgument, StateOption, option
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 
@@ -15,42 +15,29 @@ def serve(
     name: NameArgument,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
+        option(
+            "The class that answers, a rg.Served, as in serve.py:Digits [default: models that"
+            " trials logged to MLflow]",
             metavar="FILE:CLASS",
-            show_default=False,
-            help=(
-                "The class that answers, a rg.Served, as in serve.py:Digits [default: models that"
-                " trials logged to MLflow]"
-            ),
         ),
     ] = None,
     follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", help="Move to a better checkpoint whenever the experiment saves one"
-        ),
+        bool, option("Move to a better checkpoint whenever the experiment saves one", "--follow")
     ] = False,
     gate: Annotated[
         str | None,
-        typer.Option(
+        option(
+            'Serve only checkpoints whose metrics meet it: "accuracy > 0.98 and latency <= 10"',
             metavar="CONDITIONS",
-            help=(
-                'Serve only checkpoints whose metrics meet it: "accuracy > 0.98 and latency <= 10"'
-            ),
-            show_default=False,
         ),
     ] = None,
     canary: Annotated[
         str | None,
-        typer.Option(
+        option(
+            'With --follow: first give a better checkpoint this share of the requests, "10% for'
+            " 5min\"; or one trial's for"
+            " good, 17=10%",
             metavar="SHARE",
-            show_default=False,
-            help=(
-                'With --follow: first give a better checkpoint this share of the requests, "10% for'
-                " 5min\"; or one trial's for"
-                " good, 17=10%"
-            ),
         ),
     ] = None,
     replicas: Annotated[
@@ -61,32 +48,16 @@ def serve(
     ] = "1",
     ray: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Have Ray Serve answer, on the cluster at RAY_ADDRESS, else on one that is started"
+            " here",
             "--ray",
-            help=(
-                "Have Ray Serve answer, on the cluster at RAY_ADDRESS, else on one that is started"
-                " here"
-            ),
         ),
     ] = False,
     trial: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Serve the best checkpoint of this trial [default: of all]",
-            show_default=False,
-        ),
+        int | None, option("Serve the best checkpoint of this trial [default: of all]", min=0)
     ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Listen there as well: a name or address of this machine, or 0.0.0.0 [default:"
-                " loopback only]"
-            ),
-            show_default=False,
-        ),
-    ] = None,
+    host: HostOption = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one")] = 8000,
     state: StateOption = None,
 ) -> None:

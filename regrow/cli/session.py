@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from regrow.cli import exit_codes
 from regrow.infra.log.reading import replay
@@ -49,36 +49,31 @@ def run_session(
         store = places.store(name)
         live = Live(console, quiet=quiet, events=events, notes=lambda: notes.read(store))
         there = None if prefect_port is not None else _station(places, live.announce)
+        given: dict[str, Any] = {
+            "spec": spec,
+            "places": places,
+            "trials": trials,
+            "retry_failed": retry_failed,
+            "announce": live.announce,
+        }
         try:
             check()
-            if there is None or not there(
-                name,
-                spec=spec,
-                places=places,
-                trials=trials,
-                retry_failed=retry_failed,
-                viewer=live.viewer,
-                announce=live.announce,
-            ):
+            if there is None or not there(name, viewer=live.viewer, **given):
                 from regrow.flows.launch import launch
                 from regrow.flows.session import Session
 
                 launch(
                     Session(
                         name=name,
-                        spec=spec,
-                        places=places,
-                        trials=trials,
-                        retry_failed=retry_failed,
                         watch=live.watch,
                         prefect_port=prefect_port,
-                        announce=live.announce,
                         warn=live.warn,
+                        **given,
                     )
                 )
         except KeyboardInterrupt:  # or SIGTERM; Typer would exit with 130 without a message
             exit_codes.deaf()
-            console.print("interrupted before the experiment began; nothing is lost", markup=False)
+            console.print("interrupted before the experiment began; nothing is lost")
             sys.stdout.flush()
             # Do not wait for library threads that still try to reach servers that have ended: waits
             # of 40 s were seen.
@@ -91,7 +86,7 @@ def run_session(
         history = replay(store, name)
         if not (as_json and quiet):
             for line in ending(history, places):
-                console.print(line, markup=False, soft_wrap=True)
+                console.print(line, soft_wrap=True)
     if console.lost:
         to_nowhere(console.file)  # else its buffer is written once more at exit, which then fails
         with suppress(OSError):
@@ -104,9 +99,7 @@ def run_session(
 
 
 def _station(places: Places, announce: Callable[[str], None]) -> Callable[..., bool] | None:
-    """Return the function that runs a session on the station of the state root; None if no station
-    can.
-    """
+    """Return what runs a session on the station of the state root; None if none can."""
     from regrow.infra.state import station_record as record
 
     station = record.find(places)

@@ -8,14 +8,14 @@ import time
 from rich.text import Text
 
 from regrow.cli import tables
-from regrow.cli.console import plain_console
-from regrow.cli.damage import damage_told_last
+from regrow.cli.console import damage_told_last, plain_console
 from regrow.cli.options import JsonOption, NameArgument, StateOption
 from regrow.infra.log.reading import read
 from regrow.infra.state import notes, unhealed
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.show.live import text
+from regrow.show.live.terminal import tell
 from regrow.show.views import summaries
 
 
@@ -42,7 +42,7 @@ def show(name: NameArgument, state: StateOption = None, as_json: JsonOption = Fa
             *told,
             *text.noted(notes_of),
         ):
-            console.print(line, markup=False, soft_wrap=True)
+            tell(line)
         for part in report(board, now, signs_of(console), console.width, alive=alive):
             console.print(Text("\n").join([Text(), *part]), soft_wrap=True)
         console.print()

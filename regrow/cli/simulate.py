@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 
 from regrow.cli import tables
-from regrow.cli.options import JsonOption
+from regrow.cli.options import FileArgument, JsonOption, OtherTrialsOption, option
 from regrow.show.live import text
-from regrow.show.live.terminal import PlainConsole
+from regrow.show.live.terminal import PlainConsole, tell
 from regrow.show.views import summaries
 
 
 def simulate(
-    file: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
+    file: FileArgument,
     table: Annotated[
         Path,
         typer.Option(help="CSV (or CSV.gz) of recorded curves: parameters, step, metrics, seconds"),
@@ -27,18 +27,14 @@ def simulate(
         int, typer.Option(min=1, help="Machines, each of which runs one trial at a time")
     ] = 4,
     trace: Annotated[
-        Path | None, typer.Option(help="JSON trace of a spot market: when the machines are there")
+        Path | None, option("JSON trace of a spot market: when the machines are there")
     ] = None,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Another total number of trials than the file's")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Another seed than the file's")] = None,
+    trials: OtherTrialsOption = None,
+    seed: Annotated[int | None, option("Another seed than the file's", min=0)] = None,
     scale: Annotated[
         float, typer.Option(min=0.0, help="Multiply the table's seconds by this")
     ] = 1.0,
-    log: Annotated[
-        Path | None, typer.Option(help="Write the events here, one JSON object a line")
-    ] = None,
+    log: Annotated[Path | None, option("Write the events here, one JSON object a line")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Simulate the experiment that FILE describes on recorded learning curves: hours of it in
@@ -46,12 +42,11 @@ def simulate(
     """
     from regrow.cli.spec_file import read
     from regrow.flows.checks import check_search
-    from regrow.search.errors import SearchCodeError, SpecError
+    from regrow.search.errors import SpecError
     from regrow.search.events import encode
     from regrow.search.planning import simulator
     from regrow.show.exports.recorded import Table, read_trace
-    from regrow.tasks.errors import UserCodeError, UserError
-    from regrow.tasks.output.traces import user_trace
+    from regrow.tasks.errors import UserError
 
     changes = {
         name: value for name, value in (("trials", trials), ("seed", seed)) if value is not None
@@ -75,8 +70,6 @@ def simulate(
     began = time.perf_counter()
     try:
         run = simulator.simulate(spec, curves, workers=workers, availability=machines)
-    except SearchCodeError as error:
-        raise UserCodeError(str(error), user_trace(error.__cause__ or error)) from None
     except RuntimeError as error:
         raise UserError(f"{trace or file}: {error}") from None
     took = time.perf_counter() - began
@@ -94,12 +87,10 @@ def simulate(
     hours = text.duration(run.now) if run.now >= 60 else f"{run.now:.1f} s"
     many = f"{workers} machine{'s' if workers > 1 else ''}"
     if history.choice.why:
-        console.print(history.choice.told(), markup=False, soft_wrap=True)
-    console.print(
-        f"{spec.name}: {hours} of experiment on {many}, simulated in {took:.1f} s", markup=False
-    )
+        tell(history.choice.told())
+    console.print(f"{spec.name}: {hours} of experiment on {many}, simulated in {took:.1f} s")
     for line in text.standing(history):
-        console.print(line, markup=False, soft_wrap=True)
+        tell(line)
     shown = tables.trials(history, console, most=10)
     shown.caption = f"{more} more: --json" if (more := len(history.trials) - 10) > 0 else None
     console.print(shown)

@@ -38,13 +38,8 @@ def status(state: StateOption = None, as_json: JsonOption = False) -> None:
 def _print(places: Places, found: StationStatus) -> None:
     from regrow.apps.station.triggers import aside
 
-    console = PlainConsole()
     now = time.time()
-    console.print(
-        f"station of {places.root}, up since {age(now - found.station.since)}",
-        markup=False,
-        soft_wrap=True,
-    )
+    tell(f"station of {places.root}, up since {age(now - found.station.since)}")
     table = LineTable(header_style="dim")
     for column in ("part", "state", "process", "up since", "restarts", "memory"):
         table.add_column(
@@ -59,20 +54,20 @@ def _print(places: Places, found: StationStatus) -> None:
             str(part.restarts),
             f"{part.memory / 1e6:,.0f} MB" if part.memory else "-",
         )
-    console.print(table)
+    PlainConsole().print(table)
     for line in found.station.pages(passwords.make(places.services).shown):
-        console.print(line, markup=False, soft_wrap=True)
+        tell(line)
     for served in found.served:
         for line in told(served, now):
-            console.print(line, markup=False, soft_wrap=True)
-    for one in found.scheduled:
-        console.print(f"next:    {one}", markup=False, soft_wrap=True)
-    for line in aside.lines(places):
-        console.print(f"events:  {line}", markup=False, soft_wrap=True)
-    for line in found.unhealed:
-        console.print(f"stuck:   {line}", markup=False, soft_wrap=True)
-    for line in found.running:
-        console.print(f"runs:    {line}", markup=False, soft_wrap=True)
+            tell(line)
+    for mark, lines in (
+        ("next:    ", found.scheduled),
+        ("events:  ", aside.lines(places)),
+        ("stuck:   ", found.unhealed),
+        ("runs:    ", found.running),
+    ):
+        for line in lines:
+            tell(f"{mark}{line}")
 
 
 def told(served: Serving, now: float) -> Iterator[str]:

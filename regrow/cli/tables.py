@@ -12,58 +12,93 @@ from rich.table import Table
 
 from regrow.infra.log.rows import Sorted
 from regrow.search.history import History, TrialRecord
+from regrow.search.numbers import columned
 from regrow.show.live.terminal import LineTable
-from regrow.show.live.text import config, ranked, value
+from regrow.show.live.text import middle, value
 from regrow.show.views import summaries
 from regrow.tasks.output.traces import one_line
 
+LONGEST = 12
+"""Cells of a parameter's name where the table would be wider than the terminal otherwise."""
 _AT_ONCE = 1000
 """Rows of a long table that are laid out together."""
 
 
-def trials(history: History, console: Console, most: int | None = None) -> Table:
-    """Return a table of trials, best first; with a column per parameter if the console is wide
-    enough, else one for all.
+def trials(
+    history: History,
+    console: Console,
+    most: int | None = None,
+    only: Sequence[TrialRecord] | None = None,
+) -> Table:
+    """Return a table of trials, best first, with a column for each parameter that there is room
+    for: those that differ between the trials first. Names, then texts are cut in their middle.
+
+    `only`: these trials, in their order; None: all.
     """
     names = list(dict.fromkeys(key for trial in history.trials for key in trial.config))
-    shown = ranked(history)[:most]
-    wide = _trials(history, shown, {n: [value(t.config.get(n, "")) for t in shown] for n in names})
-    if _width(console, wide) > console.width:
-        room = max(12, console.width - _width(console, _trials(history, shown, {})) - 2)
-        short = [
-            line if len(line) <= room else line[: room - 1] + "…" for line in map(config, shown)
-        ]
-        wide = _trials(history, shown, {"configuration": short})
-    if len(history.trials) > len(shown):
-        wide.caption = f"{len(history.trials) - len(shown)} more: regrow trials {history.spec.name}"
-    return wide
+    shown = summaries.ranked(history)[:most] if only is None else only
+    columns = {n: [value(t.config.get(n, "")) for t in shown] for n in names}
+    made = _trials(history, shown, columns)
+    hidden = 0
+    if _width(console, made) > console.width:
+        columns = {n: [middle(cell, LONGEST) for cell in column] for n, column in columns.items()}
+        made = _trials(history, shown, columns, longest=LONGEST)
+    kept = sorted(columns, key=lambda name: len({*columns[name]}) == 1)
+    while kept and _width(console, made) > console.width:
+        kept.pop()
+        hidden += 1
+        left = {name: column for name, column in columns.items() if name in kept}
+        made = _trials(history, shown, left, longest=LONGEST)
+    notes = []
+    if hidden:
+        notes.append(
+            f"{hidden} more parameter{'' if hidden == 1 else 's'}: a wider terminal, --csv"
+        )
+    if only is None and len(history.trials) > len(shown):
+        more = len(history.trials) - len(shown)
+        notes.append(f"{more} more trials: regrow trials {history.spec.name}")
+    made.caption = "; ".join(notes) or None
+    return made
 
 
 def _trials(
-    history: History, shown: Sequence[TrialRecord], settings: Mapping[str, Sequence[str]]
+    history: History,
+    shown: Sequence[TrialRecord],
+    settings: Mapping[str, Sequence[str]],
+    *,
+    longest: int | None = None,
 ) -> Table:
+    """Make the table. `longest`: names are cut to this, or to the width of their values if that is
+    more; None: they are not cut.
+    """
+    titles = [
+        name if longest is None else middle(name, max(longest, *map(cell_len, column)))
+        for name, column in settings.items()
+    ]
     groups = ("workers", "node") if history.spec.resources.ranked else ()
     table = plain_table(
         "trial",
         "state",
-        history.spec.objective.name,
+        history.spec.objective.name
+        if longest is None
+        else middle(history.spec.objective.name, 2 * longest),
         "step",
         "steps",
         "attempts",
         *groups,
-        *settings,
+        *titles,
     )
+    values = columned([trial.best[0] if trial.best else None for trial in shown])
     for place, trial in enumerate(shown):
-        number, step = (f"{trial.best[0]:.5g}", str(trial.best[1])) if trial.best else ("", "")
         cells = [
             *(_group(trial) if groups else ()),
             *(column[place] for column in settings.values()),
         ]
         table.add_row(
             str(trial.number),
-            trial.state.value,
-            number,
-            step,
+            summaries.standing(trial),
+            values[place],
+            str(trial.best[1]) if trial.best else "",
             str(trial.step),
             str(len(trial.attempts)),
             *cells,

@@ -1,6 +1,4 @@
-"""`trials`: lists the trials of an experiment, or all their steps, for people, machines and
-spreadsheets.
-"""
+"""`trials`: lists the trials of an experiment, or all their steps, for people and programs."""
 
 from __future__ import annotations
 
@@ -14,9 +12,8 @@ from typing import Annotated
 import typer
 
 from regrow.cli import tables
-from regrow.cli.console import plain_console
-from regrow.cli.damage import damage_told_last
-from regrow.cli.options import JsonOption, NameArgument, StateOption
+from regrow.cli.console import damage_told_last, plain_console
+from regrow.cli.options import JsonOption, NameArgument, StateOption, option
 from regrow.infra.log.reading import replayed
 from regrow.infra.log.rows import Rows
 from regrow.infra.state.places import Places
@@ -35,13 +32,11 @@ def trials(
     ] = None,
     state: StateOption = None,
     history: Annotated[
-        bool, typer.Option("--history", help="Every step of every trial instead of a line a trial")
+        bool, option("Every step of every trial instead of a line a trial", "--history")
     ] = False,
     as_json: JsonOption = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="CSV, safe to open in a spreadsheet")
-    ] = False,
-    as_parquet: Annotated[bool, typer.Option("--parquet", help="A Parquet file")] = False,
+    as_csv: Annotated[bool, option("CSV, safe to open in a spreadsheet", "--csv")] = False,
+    as_parquet: Annotated[bool, option("A Parquet file", "--parquet")] = False,
 ) -> None:
     """List the trials of an experiment, best first; with --history every reported step."""
     if as_json + as_csv + as_parquet > 1:
@@ -53,44 +48,23 @@ def trials(
     places = Places.at(state)
     with damage_told_last() as noted:
         rows = replayed(places.known(name), name, on_damage=noted)
-        _list(
-            rows,
-            places,
-            file,
-            history=history,
-            as_json=as_json,
-            as_csv=as_csv,
-            as_parquet=as_parquet,
-        )
-
-
-def _list(
-    rows: Rows,
-    places: Places,
-    file: Path | None,
-    *,
-    history: bool,
-    as_json: bool,
-    as_csv: bool,
-    as_parquet: bool,
-) -> None:
-    found = rows.history
-    if as_csv or as_parquet:
-        _table(rows, places, file, history=history, parquet=as_parquet)
-    elif history:
-        with rows.sorted() as steps:
-            if as_json:
-                for point in summaries.points(steps):
-                    print(json.dumps(point))
-            else:
-                for table in tables.points(steps):
-                    plain_console().print(table)
-    elif as_json:
-        for trial in found.trials:
-            print(json.dumps(summaries.trial_view(found, trial)))
-    else:
-        console = plain_console()
-        console.print(tables.trials(found, console))
+        found = rows.history
+        if as_csv or as_parquet:
+            _table(rows, places, file, history=history, parquet=as_parquet)
+        elif history:
+            with rows.sorted() as steps:
+                if as_json:
+                    for point in summaries.points(steps):
+                        print(json.dumps(point))
+                else:
+                    for table in tables.points(steps):
+                        plain_console().print(table)
+        elif as_json:
+            for trial in found.trials:
+                print(json.dumps(summaries.trial_view(found, trial)))
+        else:
+            console = plain_console()
+            console.print(tables.trials(found, console))
 
 
 def _table(rows: Rows, places: Places, file: Path | None, *, history: bool, parquet: bool) -> None:

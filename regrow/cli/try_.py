@@ -1,6 +1,4 @@
-"""`try`: runs one trial in this process, so that a debugger works. The underscore is needed because
-`try` is a keyword.
-"""
+"""`try` (a keyword, so `try_`): runs one trial in this process, so that a debugger works."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regrow.cli.exit_codes import ExitCode
+from regrow.cli.options import FileArgument, option
 from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Row, Saved
 from regrow.show.live.terminal import tell
@@ -32,20 +31,17 @@ _MOST_FILES = 5
 
 
 def try_(
-    file: Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)],
+    file: FileArgument,
     given: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "A parameter's value; NAME is dotted, as in model.layers=3",
             "--set",
             metavar="NAME=VALUE",
-            help="A parameter's value; NAME is dotted, as in model.layers=3",
         ),
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Steps at most [default: max_steps of the file]", show_default=False
-        ),
+        int | None, option("Steps at most [default: max_steps of the file]", min=1)
     ] = None,
     trial: Annotated[
         int, typer.Option(min=0, help="Another draw: that of this trial's number")
@@ -55,7 +51,7 @@ def try_(
         typer.Option(help="Afterwards, continue from a checkpoint as after a loss, and compare"),
     ] = True,
     keep: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Leave the last checkpoint's files here")
+        Path | None, option("Leave the last checkpoint's files here", metavar="FOLDER")
     ] = None,
 ) -> None:
     """Try one trial of the experiment that FILE describes in this process: nothing is recorded,
@@ -123,7 +119,6 @@ class _StepPrinter:
         )
 
     def show(self, row: Row) -> None:
-        """Print one step."""
         took, self._last = row.t - self._last, row.t
         self.seconds.append(took)
         metrics = "  ".join(f"{name} {number(value)}" for name, value in row.metrics.items())

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.options import QuietOption, StateOption
+from regrow.cli.options import QuietOption, StateOption, option
 from regrow.show.live.terminal import tell
 
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -23,9 +23,7 @@ def tune(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Its own arguments", show_default=False)
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Another name of the experiment than the script's")
-    ] = None,
+    name: Annotated[str | None, option("Another name of the experiment than the script's")] = None,
     state: StateOption = None,
     quiet: QuietOption = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`ui`: opens the web pages of Prefect and MLflow on a state root."""
+"""`ui`: opens the web pages on a state root: ours, Prefect's and MLflow's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import html
 import signal
 import threading
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
-from regrow.cli.options import PortOption, StateOption
+from regrow.cli.options import PortOption, StateOption, option
 from regrow.flows import crash_report
 from regrow.infra.log.reading import replay
 from regrow.infra.machine import private_files
@@ -20,7 +21,7 @@ from regrow.infra.prefect.settings import refuse_settings
 from regrow.infra.state import passwords
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
-from regrow.show.live.terminal import PlainConsole, tell
+from regrow.show.live.terminal import tell
 from regrow.tasks.process.addresses import redacted
 
 
@@ -31,19 +32,12 @@ def ui(
     state: StateOption = None,
     prefect_port: PortOption = None,
     mlflow_port: Annotated[
-        int | None,
-        typer.Option(
-            "--mlflow-port",
-            min=1,
-            max=65535,
-            help="Port of MLflow's page [default: any free one]",
-            show_default=False,
-        ),
+        int | None, option("Port of MLflow's page [default: any free one]", min=1, max=65535)
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the pages in a browser")] = True,
 ) -> None:
-    """Open the station's page on the state root; without a station, serve Prefect's and MLflow's
-    pages until Ctrl-C.
+    """Open the pages on the state root: the station's; without a station, serve our page,
+    Prefect's and MLflow's until Ctrl-C.
     """
     places = Places.at(state)
     if (station := record.find(places)) is not None:
@@ -55,16 +49,18 @@ def ui(
         if browser:
             _open(places, known.link("page", station.page_url + path))
         return
+    from regrow.apps.page.process import page
+
     refuse_settings(places)
     crash_report.tell_in_background(places)
     history = replay(places.known(name), name) if name is not None else None
     check(places.mlflow_uri, 5.0)
-    console = PlainConsole()
     with (
         prefect_server.prefect_server(places.writable().prefect_home, port=prefect_port) as prefect,
         mlflow_ui(
             places.mlflow_uri, places.mlflow_artifacts, services=places.services, port=mlflow_port
         ) as mlflow_url,
+        page(places, prefect=prefect.ui_url, mlflow=mlflow_url) as page_url,
     ):
         known, own = passwords.make(places.services), mlflow_url != places.mlflow_uri
         trials, flow = mlflow_url, f"{prefect.ui_url}/runs"
@@ -84,18 +80,18 @@ def ui(
                 else ""
             )
 
-        def flows() -> str:
-            return known.link("prefect", flow) if prefect.embedded else redacted(flow)
+        def links() -> tuple[str, str, str]:  # each works in one browser only
+            return (
+                known.link("page", page_url + (f"/e/{quote(name)}" if name is not None else "")),
+                known.link("prefect", flow) if prefect.embedded else redacted(flow),
+                known.link("mlflow", trials) if own else redacted(trials),
+            )
 
-        def records() -> str:
-            return known.link("mlflow", trials) if own else redacted(trials)
-
-        console.print(f"Prefect: {flows()}", markup=False, soft_wrap=True)
-        console.print(f"MLflow:  {records()}", markup=False, soft_wrap=True)
-        console.print("Each link logs one browser in, once. Ctrl-C ends both", markup=False)
+        for server, link in zip(("page:    ", "Prefect: ", "MLflow:  "), links(), strict=True):
+            tell(f"{server}{link}")
+        tell("Each link logs one browser in, once. Ctrl-C ends all", flush=True)
         if browser:
-            # As separate files, since each link works in one browser only.
-            _open(places, records(), flows())
+            _open(places, links()[0])
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
@@ -103,14 +99,13 @@ def ui(
 
 
 def _open(places: Places, *pages: str) -> None:
-    """Open pages through private files, because all users of the machine can read a link on the
-    browser's command line.
-    """
+    """Open pages through private files: everybody can read a browser's command line."""
     import webbrowser
 
-    for number, page in enumerate(pages):
+    for number, address in enumerate(pages):
         file = places.writable().services / f"open-{number}.html"
         private_files.replace(
-            file, f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(page)}">'
+            file,
+            f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(address)}">',
         )
         webbrowser.open(file.as_uri())

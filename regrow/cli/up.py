@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regrow.cli.options import ServerFolderOption, StateOption
+from regrow.cli.options import HostOption, ServerFolderOption, StateOption, option
 from regrow.infra.local import s3_server
 from regrow.infra.state.places import Places
-from regrow.show.live.terminal import PlainConsole
+from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 
 _FOREIGN = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -23,7 +22,7 @@ _FOREIGN = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SE
 def up(
     state: StateOption = None,
     s3: Annotated[
-        bool, typer.Option("--s3", help="Start an S3 server on this machine as well, for the state")
+        bool, option("Start an S3 server on this machine as well, for the state", "--s3")
     ] = False,
     station: Annotated[
         bool, typer.Option(help="--no-station: start nothing but the S3 server")
@@ -31,38 +30,24 @@ def up(
     folder: ServerFolderOption = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=55_531,
-            help="First port of the S3 server [default: any free ones]",
-            show_default=False,
-        ),
+        option("First port of the S3 server [default: any free ones]", min=1, max=55_531),
     ] = None,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay in this terminal until told to end")
+        bool, option("Stay in this terminal until told to end", "--foreground")
     ] = False,
-    host: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Listen there as well: a name or address of this machine, or 0.0.0.0 [default:"
-                " loopback only]"
-            ),
-            show_default=False,
-        ),
-    ] = None,
+    host: HostOption = None,
     systemd: Annotated[
-        bool, typer.Option("--systemd", help="Write a systemd unit for the station; start nothing")
+        bool, option("Write a systemd unit for the station; start nothing", "--systemd")
     ] = False,
     compose: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Write a compose.yaml with servers for a team into this folder; start nothing",
             "--compose",
-            help="Write a compose.yaml with servers for a team into this folder; start nothing",
         ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="With --compose: write over the file that is there")
+        bool, option("With --compose: write over the file that is there", "--force")
     ] = False,
 ) -> None:
     """Start a station on this machine: Prefect, MLflow, Ray and a worker that stay up, on loopback
@@ -71,17 +56,12 @@ def up(
     With a station, schedules run, `regrow run` starts in a moment, and Retry in Prefect's page
     resumes experiments. `regrow down` ends it.
     """
-    console = PlainConsole()
-
-    def say(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
-
     if systemd or compose:
         for line in _written(state, host, compose=compose, force=force, s3=s3):
-            say(line)
+            _say(line)
         return
     place = s3_server.home(folder)
-    root = _start_s3(place, port, say, named=folder is not None) if s3 else None
+    root = _start_s3(place, port, named=folder is not None) if s3 else None
     if not station:
         return
     from regrow.apps.station import start
@@ -91,7 +71,11 @@ def up(
         start.stay(places, s3=place if s3 else None, host=host)
         return
     for line in start.start(places, s3=place if s3 else None, host=host):
-        say(f"# {line}" if s3 else line)
+        _say(f"# {line}" if s3 else line)
+
+
+def _say(line: str) -> None:
+    tell(line, flush=True)
 
 
 def _written(
@@ -114,25 +98,23 @@ def _written(
     return unit.write(places, Path.cwd(), host=addresses.non_loopback(host))
 
 
-def _start_s3(place: Path, port: int | None, say: Callable[[str], None], *, named: bool) -> str:
-    """Start the S3 server, print how to use it, and configure this process for it; return its state
-    root.
-    """
+def _start_s3(place: Path, port: int | None, *, named: bool) -> str:
+    """Start the S3 server, print its use, set this process up for it; return its state root."""
     from regrow.infra.stores.s3 import is_s3
 
     server, new = s3_server.start(place, port=port)
     root = os.environ.get("REGROW_STATE", "")
     root = root if is_s3(root) else f"s3://{server.bucket}"
-    say(
+    _say(
         f"# S3 {'serves' if new else 'serves already'} at {server.endpoint}, on loopback only; its"
         f" data is in {server.folder}"
     )
-    say(f"# end it with: regrow down --s3{f' --dir {shlex.quote(str(place))}' if named else ''}")
+    _say(f"# end it with: regrow down --s3{f' --dir {shlex.quote(str(place))}' if named else ''}")
     for name, value in {**server.environment(), "REGROW_STATE": root}.items():
-        say(f"export {name}={shlex.quote(value)}")
+        _say(f"export {name}={shlex.quote(value)}")
         os.environ[name] = value
     if foreign := [name for name in _FOREIGN if name in os.environ]:
-        say(f"unset {' '.join(foreign)}")
+        _say(f"unset {' '.join(foreign)}")
     for name in foreign:
         del os.environ[name]
     return root

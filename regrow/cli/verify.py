@@ -16,12 +16,9 @@ from regrow.show.live.terminal import tell
 def verify(name: NameArgument, state: StateOption = None) -> None:
     """Recompute every decision of an experiment from its log."""
     from regrow.infra.state.experiments import make_importable
-    from regrow.search.errors import SearchCodeError
     from regrow.search.events import AnyEvent, encode
     from regrow.search.history import specification
     from regrow.search.planning.verify import verify as check
-    from regrow.tasks.errors import UserCodeError
-    from regrow.tasks.output.traces import user_trace
 
     store = Places.at(state).known(name)
     found = survey(store)
@@ -35,10 +32,7 @@ def verify(name: NameArgument, state: StateOption = None) -> None:
             at = segment, line
             yield event
 
-    try:
-        result = check(events())
-    except SearchCodeError as error:
-        raise UserCodeError(str(error), user_trace(error.__cause__ or error)) from None
+    result = check(events())
     end = Log.proven(store)
     if result.difference is None:
         kinds = ", ".join(f"{n} {kind}" for kind, n in result.kinds.items())

@@ -1,16 +1,15 @@
-"""`watch`: the live view of an experiment that runs elsewhere. It only reads the log: it claims and
-writes nothing.
-"""
+"""`watch`: the live view of an experiment that runs elsewhere. It only reads the log."""
 
 from __future__ import annotations
 
 import re
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import msgspec
-from rich.console import Console
 
 from regrow.cli import exit_codes
 from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOption
@@ -26,7 +25,7 @@ from regrow.search.lifecycle import IllegalMove
 from regrow.search.spec import NAME
 from regrow.show.live import Viewer, words
 from regrow.show.live.output import Events, only_events
-from regrow.show.live.terminal import PlainConsole
+from regrow.show.live.terminal import PlainConsole, tell
 from regrow.show.live.text import ending, summary
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store, Unavailable
@@ -53,28 +52,28 @@ def watch(
     whole log is printed, from its beginning.
     """
     places = Places.at(state)
-    console = PlainConsole(stderr=as_json)
-    if (store := _begun(places, name, console, quiet=quiet)) is None:
+    say = partial(tell, error=as_json, flush=True)
+    if (store := _begun(places, name, say, quiet=quiet)) is None:
         return
     with only_events() if as_json else nullcontext() as events:
         viewer = Viewer(
-            console, quiet=quiet, events=events, called=name, notes=lambda: notes.read(store)
+            PlainConsole(stderr=as_json),
+            quiet=quiet,
+            events=events,
+            called=name,
+            notes=lambda: notes.read(store),
         )
         try:
             with viewer.showing():
                 history = _follow(store, viewer, places, name, events)
         except KeyboardInterrupt:
             if not quiet:
-                console.print(
-                    f"{name} is watched no longer, and continues as it was",
-                    markup=False,
-                    soft_wrap=True,
-                )
+                say(f"{name} is watched no longer, and continues as it was")
             return
         except CorruptLog:
             if viewer.board.history.created is not None and not quiet:
                 for line in summary(viewer.board.history, places, alive=False, now=time.time()):
-                    console.print(line, markup=False, soft_wrap=True)
+                    say(line)
             raise
         except Vanished:
             raise UserError(
@@ -84,11 +83,11 @@ def watch(
             return
         if not (as_json and quiet):
             for line in ending(history, places):
-                console.print(line, markup=False, soft_wrap=True)
+                say(line)
     sys.exit(exit_codes.of_experiment(history))
 
 
-def _begun(places: Places, name: str, console: Console, *, quiet: bool) -> Store | None:
+def _begun(places: Places, name: str, say: Callable[[str], None], *, quiet: bool) -> Store | None:
     """Wait for the experiment and return its store; None if the user stops waiting."""
     told = False
     try:
@@ -99,9 +98,7 @@ def _begun(places: Places, name: str, console: Console, *, quiet: bool) -> Store
                 if not re.match(NAME, name):
                     raise
                 if not told and not quiet:
-                    console.print(
-                        f"{missing}; waiting for it, Ctrl-C ends that", markup=False, soft_wrap=True
-                    )
+                    say(f"{missing}; waiting for it, Ctrl-C ends that")
                 told = True
             time.sleep(SIGNS_SECONDS[places.storage.metered])
     except KeyboardInterrupt:
@@ -109,9 +106,7 @@ def _begun(places: Places, name: str, console: Console, *, quiet: bool) -> Store
 
 
 class _Presence:
-    """Checks whether a driver runs the experiment, only while there are no new events, and not too
-    often.
-    """
+    """Checks whether a driver runs it, only without new events, and not too often."""
 
     def __init__(self, places: Places, name: str) -> None:
         self._places, self._name = places, name
@@ -120,7 +115,6 @@ class _Presence:
         self._absent = self._returns = False
 
     def heard(self) -> None:
-        """Note that there were new events."""
         self._heard = time.monotonic()
         self._absent = self._returns = False
 

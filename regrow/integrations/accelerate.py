@@ -31,9 +31,7 @@ class State:
         accelerator.register_for_checkpointing(_Orders(loaders))
 
     def save(self, folder: Path) -> None:
-        """Write this worker's part. All workers call it at the same step: `trial.report(...,
-        checkpoint=state.save)`.
-        """
+        """Write this worker's part; all workers call it at the same step."""
         self._accelerator.save_state(str(folder))
 
     def load(self, folder: Path) -> None:
@@ -50,9 +48,7 @@ class _Orders:
         self._generators = [getattr(loader, "synchronized_generator", None) for loader in loaders]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states by number; Accelerate saves that of rank 0, and all ranks have the same
-        when an epoch begins.
-        """
+        """Return the states by number; all ranks have the same when an epoch begins."""
         return {
             str(n): generator.get_state()
             for n, generator in enumerate(self._generators)

@@ -57,15 +57,13 @@ class Report:
         """
         if info.iteration <= self._trial.step:  # reported before, but not in the snapshot
             return True
-        values = {
-            f"{data}-{name}": history[-1]
-            for data, found in info.metrics.items()
-            for name, history in found.items()
-        }
+        values = reports.latest(info.metrics)
+
+        def stop() -> None:
+            self._over = True
+
         try:
-            reports.report(
-                self._trial, values, self._metric, self._save, lambda: setattr(self, "_over", True)
-            )
+            reports.report(self._trial, values, self._metric, self._save, stop)
         except TrialEnd:
             return False
         return not self._over

@@ -20,9 +20,7 @@ _FOLDER = "state"
 
 
 class State:
-    """The parts of a training by names that the user chooses: nnx modules, optimizers, metrics and
-    `nnx.Rngs`.
-    """
+    """Parts of a training by names of the user's: nnx modules, optimizers, metrics, `nnx.Rngs`."""
 
     def __init__(self, **parts: Any) -> None:
         if not parts:
@@ -43,9 +41,7 @@ class State:
             checkpointer.save(folder.absolute() / _FOLDER, nnx.state(self._parts))
 
     def load(self, folder: Path) -> None:
-        """Restore the parts: `if trial.restored: state.load(trial.restored)`. Raises ValueError if
-        the parts differ.
-        """
+        """Restore the parts, if `trial.restored`. Raises ValueError if the parts differ."""
         with orbax.StandardCheckpointer() as checkpointer:
             nnx.update(
                 self._parts,

@@ -8,9 +8,7 @@ from regrow.tasks.errors import UserError
 
 
 def need(extra: str, *packages: str) -> None:
-    """Raise UserError, naming the extra, unless all packages are installed. Imports
-    none of them.
-    """
+    """Raise UserError, naming the extra, unless all packages are installed; imports none."""
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         are = "which is" if len(missing) == 1 else "which are"

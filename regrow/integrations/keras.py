@@ -33,9 +33,7 @@ MODEL, SEEDS, GENERATORS = "model.keras", "seeds.npz", "generators.pt"
 
 
 def restored(trial: Trial) -> Path | None:
-    """Return the compiled model to continue with, for `keras.models.load_model`; None at the
-    beginning.
-    """
+    """Return the compiled model for `keras.models.load_model`; None at the beginning."""
     return reports.restored(trial, MODEL)
 
 
@@ -54,21 +52,17 @@ class Report(keras.callbacks.Callback):
         self._trial, self._metric = trial, metric
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """See Callback."""
         if (found := self._trial.restored) is None:
             return
         with np.load(found / SEEDS) as saved:
             for number, seed in enumerate(self._seeds()):
                 seed.assign(saved[str(number)])
         if keras.backend.backend() == "torch":
-            import torch
-
             from regrow.integrations.torch import generators
 
-            generators.restore({}, torch.load(found / GENERATORS, weights_only=True))
+            generators.restore_from(found / GENERATORS)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """See Callback."""
 
         def save(folder: Path) -> None:
             self.model.save(folder / MODEL)
@@ -78,11 +72,9 @@ class Report(keras.callbacks.Callback):
             }
             np.savez(folder / SEEDS, **seeds)
             if keras.backend.backend() == "torch":
-                import torch
-
                 from regrow.integrations.torch import generators
 
-                torch.save(generators.states({}), folder / GENERATORS)
+                generators.save_to(folder / GENERATORS)
 
         reports.report(
             self._trial,
@@ -93,6 +85,4 @@ class Report(keras.callbacks.Callback):
         )
 
     def _seeds(self) -> list[Any]:
-        return [
-            variable for variable in self.model.variables if variable.name == "seed_generator_state"
-        ]
+        return [one for one in self.model.variables if one.name == "seed_generator_state"]

@@ -11,7 +11,6 @@ from regrow.integrations.installed import need
 
 need("lightning", "lightning")
 
-import torch  # noqa: E402 - after the check that Lightning is installed
 from lightning.pytorch.callbacks import Checkpoint  # noqa: E402 - after the check that Lightning is installed
 
 from regrow.integrations import reports  # noqa: E402 - after the check that Lightning is installed
@@ -46,7 +45,7 @@ class Report(Checkpoint):
 
         def save(folder: Path) -> None:
             trainer.save_checkpoint(folder / CHECKPOINT)  # all workers take part, rank 0 writes
-            torch.save(generators.states({}), folder / self._generators)
+            generators.save_to(folder / self._generators)
 
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         reports.report(
@@ -57,10 +56,9 @@ class Report(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """See Callback: before the loader draws the next epoch's order."""
-        if (restored := self._trial.restored) is not None and (
-            file := restored / self._generators
-        ).exists():
-            generators.restore({}, torch.load(file, weights_only=True))
+        found = self._trial.restored
+        if found is not None and (found / self._generators).exists():
+            generators.restore_from(found / self._generators)
 
     @property
     def _generators(self) -> str:

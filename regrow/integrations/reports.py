@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from regrow.tasks.errors import ReportError, UserError
@@ -37,6 +37,15 @@ def report(
             raise
     if trial.step >= trial.max_steps:  # the same on all workers of a trial
         stop()
+
+
+def latest(measured: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    """Return the last value of each metric of each data set, as `DATA-METRIC`."""
+    return {
+        f"{data}-{name}": values[-1]
+        for data, found in measured.items()
+        for name, values in found.items()
+    }
 
 
 def restored(trial: Trial, name: str) -> Path | None:

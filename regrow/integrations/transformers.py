@@ -53,7 +53,6 @@ class Report(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """See TrainerCallback."""
         where = "regrow.integrations.transformers: TrainingArguments"
         for name in ("save_strategy", "eval_strategy"):
             if getattr(args, name) == "no":
@@ -73,13 +72,11 @@ class Report(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """See TrainerCallback."""
         self._measured = dict(metrics or {})
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """See TrainerCallback."""
         if not self._measured:
             return
         values, self._measured = self._measured, {}
@@ -94,9 +91,7 @@ class Report(TrainerCallback):
 
 
 def _copy(source: Path, target: Path, rank: int) -> None:
-    """Copy the checkpoint: rank 0 without the other ranks' generators, each other rank only its
-    generators.
-    """
+    """Copy the checkpoint: rank 0 all but other ranks' generators, each other rank its own."""
 
     def others(_: str, names: list[str]) -> list[str]:
         owners = {name: int(found[1]) if (found := _RANK.fullmatch(name)) else 0 for name in names}

@@ -47,12 +47,8 @@ class Report(TrainingCallback):
         def stop() -> None:
             self._over = True
 
-        values = {
-            f"{data}-{name}": history[-1]
-            for data, found in evals_log.items()
-            for name, history in found.items()
-        }
-        reports.report(
-            self._trial, values, self._metric, lambda folder: model.save_model(folder / MODEL), stop
-        )
+        def save(folder: Path) -> None:
+            model.save_model(folder / MODEL)
+
+        reports.report(self._trial, reports.latest(evals_log), self._metric, save, stop)
         return self._over

@@ -1,3 +1,1 @@
-"""Presentation of an experiment: the live view in the terminal, figures, the report, exports for
-other tools. Reads history only.
-"""
+"""Presentation of an experiment: live view, figures, report, exports. Reads history only."""

@@ -3,8 +3,7 @@
 
 - `records.py`: the state of one trial and of one attempt.
 - `fold.py`: how events change it.
-- `clones.py`, `plateau.py`, `clock.py`: parts that concern several trials, or time.
-- `story.py`: a trial's last events as text.
+- `clones.py`, `plateau.py`: parts that concern several trials.
 """
 
 from regrow.search.history.fold import History

@@ -1,6 +1,4 @@
-"""Whether a trial is retried: how often its attempts have ended by a cause, and whether it still
-makes progress.
-"""
+"""Whether a trial is retried: how often its attempts ended by a cause, and its progress."""
 
 from __future__ import annotations
 
@@ -45,17 +43,9 @@ def exhausted(
     used: int,
     evicted: tuple[str, ...],
 ) -> str | None:
-    """Return None if another attempt may follow the one that ends for `cause`; else the limit that
-    was reached, in words, or "" if there is nothing to add.
-
-    Args:
-        retries: the limits.
-        trial: the trial.
-        attempt: the attempt that ends.
-        cause: why it ends.
-        used: how many attempts have ended for this cause, this one included.
-        evicted: where the trial was preempted since its last new step.
-
+    """Return None if another attempt may follow the one that ends for `cause`, the `used`th; else
+    the limit that was reached, in words, or "" if there is nothing to add. `evicted`: where the
+    trial was preempted since its last new step.
     """
     if cause == "preempted" and not retries.within(retries.no_progress, len(evicted)):
         many = f"{len(evicted)} attempts in a row were preempted without one step of progress"
@@ -64,15 +54,9 @@ def exhausted(
         return None
     if used == 1 or cause not in _TOLD:
         return ""
-    ended = [
-        one
-        for one in (*trial.attempts[: attempt.number - 1], attempt)
-        if one.cause == cause or one is attempt
-    ][-used:]
-    return (
-        f"{used} of its attempts ended so{_places(one.where or '' for one in ended)} (retries:"
-        f" {cause}: {used - 1})"
-    )
+    before = [one for one in trial.attempts[: attempt.number - 1] if one.cause == cause]
+    places = _places(one.where or "" for one in [*before, attempt][-used:])
+    return f"{used} of its attempts ended so{places} (retries: {cause}: {used - 1})"
 
 
 def _places(nodes: Iterable[str]) -> str:

@@ -1,6 +1,4 @@
-"""Trials that continue from other trials' checkpoints: which trials wait, whose files they have,
-and which steps led to their weights.
-"""
+"""Trials that continue from other trials' checkpoints: who waits, and for what."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class Clones:
         }
 
     def decided(self, trial: TrialRecord, event: Decided) -> None:
-        """Note that a trial continues with another configuration, or with another trial's
-        weights.
-        """
+        """Note that a trial continues with another configuration or another trial's weights."""
         if event.config is not None or event.source is not None:
             trial.config = trial.config if event.config is None else event.config
             trial.changes.append(Change(step=event.step, config=trial.config, source=event.source))

@@ -1,6 +1,4 @@
-"""What an experiment has cost so far: time on slots, money, steps. Pure functions of the
-history.
-"""
+"""What an experiment has cost so far, as pure functions of its history."""
 
 from __future__ import annotations
 
@@ -41,23 +39,16 @@ def of(history: History, now: float) -> Cost:
 
 
 def of_trial(trial: TrialRecord, now: float) -> float | None:
-    """Return the cost of a trial's attempts by `now`, counting those with a price; None if none has
-    one.
-    """
+    """Return the cost of a trial's attempts by `now`, as far as priced; None if none is."""
     found = [paid for attempt in trial.attempts if (paid := attempt.cost_at(now)) is not None]
     return round(sum(found), 9) if found else None
 
 
 def prices(history: History) -> str:
-    """Return the prices of a slot and hour that attempts had, for people: '0.5', or '0.5 to
-    0.75'.
-    """
+    """Return the prices of a slot and hour of the attempts, for people: '0.5 to 0.75'."""
     running = (history.trials[number].attempts[-1].price for number in history.running)
-    found = [
-        price
-        for price in (*history.slot_seconds, *running, history.spec.price_per_hour)
-        if price is not None
-    ]
+    every = (*history.slot_seconds, *running, history.spec.price_per_hour)
+    found = [price for price in every if price is not None]
     return " to ".join(f"{price:g}" for price in sorted({min(found), max(found)}))
 
 

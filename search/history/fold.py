@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from regrow.search.curve import Curve, Scale
 from regrow.search.events import (
@@ -23,6 +23,7 @@ from regrow.search.events import (
     Decided,
     Dropped,
     Ended,
+    Excluded,
     Noted,
     Opened,
     Proposed,
@@ -35,9 +36,7 @@ from regrow.search.events import (
     Waited,
 )
 from regrow.search.history.budget import exhausted, progress
-from regrow.search.history.price import prices_of
-from regrow.search.history.records import Attempt, TrialRecord, specification
-from regrow.search.history.story import story
+from regrow.search.history.records import Attempt, TrialRecord, prices_of, specification, story
 from regrow.search.history.view import View
 from regrow.search.lifecycle import (
     CAUSES,
@@ -58,29 +57,24 @@ class History(View):
     """The fold of an experiment's events. Reading has no side effects; only `apply` changes it."""
 
     def apply(self, event: AnyEvent) -> None:
-        """Fold in an event. If it is not allowed now, nothing changes and IllegalMove is raised,
-        with the trial's last events.
-        """
+        """Fold in an event. Raises IllegalMove, and changes nothing, if it is not allowed now."""
         if self._spec is None and not isinstance(event, Created):
-            raise IllegalMove(
-                None,
-                None,
-                f"begin with a line of the kind {type(event).__name__.lower()!r}: it was never"
-                " created",
-            )
+            kind = type(event).__name__.lower()
+            what = f"begin with a line of the kind {kind!r}: it was never created"
+            raise IllegalMove(None, None, what)
         try:
             _HANDLERS[type(event)](self, event)
         except IllegalMove as error:
             if error.trial is not None and 0 <= error.trial < len(self.trials):
                 error.story = story(self.trials[error.trial], self.t_created)
             raise
-        self._clock.hear(event.t)
+        self.t_last = max(self.t_last, event.t)
 
     def _created(self, event: Created) -> None:
         if self._spec is not None:
             raise IllegalMove(None, None, "be created twice")
-        self.created = event
         self._spec = self._named(specification(event))
+        self.created = event
         self._objective = self._spec.objective
         self.limits = self._spec.limits
         watched = dict.fromkeys(
@@ -95,13 +89,18 @@ class History(View):
             others=tuple(name for name in watched if name != self._objective.name),
         )
         self._plateau.tolerance = self._spec.stop.tolerance
-        self.id, self.total, self._clock.created = event.id, self._spec.total, event.t
+        self.id, self.total, self.t_created = event.id, self._spec.total, event.t
 
     def _opened(self, event: Opened) -> None:
+        if event.settings != (self.opened.settings if self.opened is not None else {}):
+            self._settle(event)
         self.slots, self.total = event.slots, event.trials
         self.widest = event.widest or event.slots
         if event.by == "driver":
-            self._clock.open(event.t, first=self.opened is None)
+            # another machine's clock may be behind: a session never begins before the last one ends
+            self._before += 0.0 if self.opened is None else self.t_last - self._t_opened
+            self.cut = self.t_last
+            self._t_opened = self.t_last = max(event.t, self.t_last)
             self.sessions += 1
             self.openings.append(event)
             self.closing = self.closed = None
@@ -109,11 +108,10 @@ class History(View):
                 (n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)
             ]
             if event.retry_failed:
+                failed = self.running | self.by_state[TrialState.FAILED]
                 self.revivable = dict.fromkeys(
-                    sorted(self.running | self.by_state[TrialState.FAILED])
+                    n for n in sorted(failed) if not self.trials[n].excluded
                 )
-        if event.settings != (self.opened.settings if self.opened is not None else {}):
-            self._settle(event)
         self.opened = event
         self.environment = event.environment or self.environment
 
@@ -121,16 +119,12 @@ class History(View):
         self.slots, self.widest = event.slots, event.widest
 
     def _named(self, spec: Spec) -> Spec:
-        return (
-            spec
-            if self.called in (None, spec.name)
-            else spec.model_copy(update={"name": self.called})
-        )
+        if self.called in (None, spec.name):
+            return spec
+        return spec.model_copy(update={"name": self.called})
 
     def _settle(self, event: Opened) -> None:
-        """Replace the specification by that of this session, whose settings may differ from the
-        last one's.
-        """
+        """Take over the settings of this session, which may differ from the last one's."""
         if self.created is None:
             return
         self._spec = self._named(specification(self.created, event))
@@ -141,41 +135,35 @@ class History(View):
         if event.trial != len(self.trials):
             there = 0 <= event.trial < len(self.trials)
             state = self.trials[event.trial].state if there else None
-            raise IllegalMove(
-                event.trial, state, f"be proposed: the next one is trial {len(self.trials)}"
-            )
-        self.trials.append(
-            TrialRecord(
-                number=event.trial,
-                config=event.config,
-                proposed=event.config,
-                proposal_state=event.state,
-                curve=Curve(self._scale),
-            )
+            what = f"be proposed: the next one is trial {len(self.trials)}"
+            raise IllegalMove(event.trial, state, what)
+        trial = TrialRecord(
+            number=event.trial,
+            config=event.config,
+            proposed=event.config,
+            proposal_state=event.state,
+            curve=Curve(self._scale),
         )
+        self.trials.append(trial)
         self.by_state[TrialState.PENDING].add(event.trial)
 
     def _started(self, event: Started) -> None:
         trial = self._trial(event.trial, Move.START)
         after = move(trial.number, trial.state, Move.START)
         if event.attempt != len(trial.attempts) + 1:
-            raise IllegalMove(
-                event.trial,
-                trial.state,
-                f"start attempt {event.attempt}: it has had {len(trial.attempts)}",
-            )
-        trial.attempts.append(
-            Attempt(
-                number=event.attempt,
-                t_started=event.t,
-                until=event.until,
-                avoid_spot=event.avoid_spot,
-                width=event.width,
-                checkpoints=event.checkpoints,
-                clones=event.clones,
-                market=event.market,
-            )
+            what = f"start attempt {event.attempt}: it has had {len(trial.attempts)}"
+            raise IllegalMove(event.trial, trial.state, what)
+        attempt = Attempt(
+            number=event.attempt,
+            t_started=event.t,
+            until=event.until,
+            avoid_spot=event.avoid_spot,
+            width=event.width,
+            checkpoints=event.checkpoints,
+            clones=event.clones,
+            market=event.market,
         )
+        trial.attempts.append(attempt)
         self._enter(trial, after)
         self.occupied += event.width
 
@@ -187,9 +175,8 @@ class History(View):
     def _began(self, event: Began) -> None:
         trial, attempt, after = self._holder(event.trial, event.attempt, AttemptMove.BEGIN)
         if not 0 <= event.restored <= trial.step:
-            self._refuse(
-                trial, attempt, f"go on after step {event.restored}, which the trial never reached"
-            )
+            what = f"go on after step {event.restored}, which the trial never reached"
+            self._refuse(trial, attempt, what)
         attempt.state = after
         # the node's clock may have been set: an attempt never begins before it is started
         attempt.t_began = max(attempt.t_started, event.t - event.ago)
@@ -241,11 +228,8 @@ class History(View):
     def _suggested(self, event: Suggested) -> None:
         trial = self._trial(event.trial, "be given a value")
         if self.asked.get((event.trial, event.name)) != event.distribution:
-            raise IllegalMove(
-                event.trial,
-                trial.state,
-                f"be given a value of {event.name!r}, which nobody asked for",
-            )
+            what = f"be given a value of {event.name!r}, which nobody asked for"
+            raise IllegalMove(event.trial, trial.state, what)
         del self.asked[event.trial, event.name]
         trial.suggested[event.name] = event.distribution
         trial.config = trial.proposed = {**trial.proposed, event.name: event.value}
@@ -258,9 +242,8 @@ class History(View):
         what = AttemptMove.GO_ON if event.verdict == "continue" else AttemptMove.LEAVE
         trial, attempt, after = self._holder(event.trial, event.attempt, what)
         if event.step != attempt.until or event.step > trial.curve.time:
-            self._refuse(
-                trial, attempt, f"be decided on at step {event.step}, where no decision is due"
-            )
+            nowhere = f"be decided on at step {event.step}, where no decision is due"
+            self._refuse(trial, attempt, nowhere)
         attempt.state = after
         trial.decided, attempt.until = event.step, event.until
         if event.verdict != "continue":
@@ -271,9 +254,8 @@ class History(View):
     def _retired(self, event: Retired) -> None:
         trial = self._trial(event.trial, "be given up")
         if not trial.held or trial.state is not TrialState.PAUSED:
-            raise IllegalMove(
-                event.trial, trial.state, "be given up: it does not wait for a promotion"
-            )
+            what = "be given up: it does not wait for a promotion"
+            raise IllegalMove(event.trial, trial.state, what)
         self._enter(trial, move(trial.number, trial.state, Move.STOP))
         trial.attempts[-1].message = event.why  # shown as the trial's reason
         self._finish(trial)
@@ -290,14 +272,23 @@ class History(View):
         if trial.state.final:
             self._finish(trial)
 
+    def _excluded(self, event: Excluded) -> None:
+        what = "be dropped" if event.excluded else "be kept"
+        trial = self._trial(event.trial, what)
+        if not trial.state.final:
+            raise IllegalMove(event.trial, trial.state, f"{what}: it has not ended")
+        if trial.excluded is event.excluded:
+            raise IllegalMove(event.trial, trial.state, f"{what} twice")
+        trial.excluded = event.excluded
+        if event.excluded:
+            self.revivable.pop(trial.number, None)
+        self._find_best()
+
     def _saved(self, event: Saved) -> None:
         trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.SAVE)
         if not attempt.saved < event.step <= trial.step:
-            self._refuse(
-                trial,
-                attempt,
-                f"save a checkpoint at step {event.step}: its last one is at {attempt.saved}",
-            )
+            last = f"its last one is at {attempt.saved}"
+            self._refuse(trial, attempt, f"save a checkpoint at step {event.step}: {last}")
         if event.step in trial.checkpoints:
             trial.replaced.append(trial.checkpoints[event.step].manifest)
         trial.checkpoints[event.step] = event
@@ -306,17 +297,11 @@ class History(View):
 
     def _dropped(self, event: Dropped) -> None:
         trial = self._trial(event.trial, "drop a checkpoint")
-        if (
-            missing := set(event.manifests)
-            - {c.manifest for c in trial.checkpoints.values()}
-            - set(trial.replaced)
-        ):
-            raise IllegalMove(
-                event.trial, trial.state, f"drop {min(missing)}, which it does not have"
-            )
-        trial.replaced = [
-            manifest for manifest in trial.replaced if manifest not in event.manifests
-        ]
+        kept = {*trial.replaced, *(c.manifest for c in trial.checkpoints.values())}
+        if missing := set(event.manifests) - kept:
+            what = f"drop {min(missing)}, which it does not have"
+            raise IllegalMove(event.trial, trial.state, what)
+        trial.replaced = [one for one in trial.replaced if one not in event.manifests]
         for step in [s for s, c in trial.checkpoints.items() if c.manifest in event.manifests]:
             self._clones.forget(trial, step)
 
@@ -333,9 +318,8 @@ class History(View):
                 self.spec.retries, trial, attempt, event.cause, used=used, evicted=evicted
             )
         retries = event.outcome in CAUSES and over is None
-        state = move(
-            trial.number, trial.state, consequence(event.outcome, attempt.verdict, retries=retries)
-        )
+        what = consequence(event.outcome, attempt.verdict, retries=retries)
+        state = move(trial.number, trial.state, what)
         attempt.state = after
         self._enter(trial, state)
         if trial.curve.at_end and state is TrialState.DONE:
@@ -346,7 +330,7 @@ class History(View):
         attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
         # it ended with its driver, not when the next driver declared it lost
         if event.by == "planner":
-            attempt.t_ended = max(self._clock.cut, attempt.t_began or attempt.t_started)
+            attempt.t_ended = max(self.cut, attempt.t_began or attempt.t_started)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)
         attempt.cost = attempt.cost_at(attempt.t_ended) if event.cost is None else event.cost
         attempt.narrower = event.narrower
@@ -354,9 +338,8 @@ class History(View):
             trial.unmet_market = attempt.market, event.t
         self.waiting.pop(trial.number, None)
         # One bug may fail a thousand trials with the same message: it is kept in memory once.
-        message = (
-            f"{event.message}; {over}" if over and state is TrialState.FAILED else event.message
-        )
+        failed = over and state is TrialState.FAILED
+        message = f"{event.message}; {over}" if failed else event.message
         attempt.message, attempt.trace = sys.intern(message), sys.intern(event.trace)
         if event.cause:
             trial.account()
@@ -372,9 +355,8 @@ class History(View):
 
     def _closed(self, event: Closed) -> None:
         if self.running:
-            raise IllegalMove(
-                min(self.running), TrialState.RUNNING, "be left behind by a closed experiment"
-            )
+            what = "be left behind by a closed experiment"
+            raise IllegalMove(min(self.running), TrialState.RUNNING, what)
         self.closed = event
 
     # ---- what the handlers share
@@ -387,17 +369,13 @@ class History(View):
     def _holder(
         self, number: int, attempt: int, what: AttemptMove
     ) -> tuple[TrialRecord, Attempt, AttemptState]:
-        """Return the trial, the attempt that holds its lease, and the attempt's state after `what`.
-        Raises IllegalMove.
-        """
+        """Return trial, attempt and the attempt's state after `what`. Raises IllegalMove."""
         trial = self._trial(number, f"{what.value} by attempt {attempt}")
         current = self.lease(number, attempt)
         if current is None:
-            there = 1 <= attempt <= len(trial.attempts)
-            state, why = (
-                (AttemptState.ENDED, ": it does not hold the lease") if there else (None, "")
-            )
-            raise IllegalMove(number, state, f"{what.value}{why}", attempt=attempt)
+            if 1 <= attempt <= len(trial.attempts):
+                move_attempt(number, attempt, AttemptState.ENDED, what)  # raises
+            raise IllegalMove(number, None, what.value, attempt=attempt)
         return trial, current, move_attempt(number, attempt, current.state, what)
 
     def _refuse(self, trial: TrialRecord, attempt: Attempt, what: str) -> NoReturn:
@@ -426,43 +404,20 @@ class History(View):
             self._improve(trial)
 
     def _improve(self, trial: TrialRecord) -> None:
+        """Make a trial the leader if it is better."""
         leader = self.leader.best if self.leader is not None else None
-        if (best := trial.best) is not None and (
-            leader is None or self._scale.better(best[0], leader[0])
-        ):
+        best = trial.best
+        if best is not None and (leader is None or self._scale.better(best[0], leader[0])):
             self.best = trial.number
 
     def _find_best(self) -> None:
-        """Find the leader among all trials, after its best value was superseded or became worse.
-        Ties go to the lower number, as in the order of reports of one slot.
-        """
+        """Find the leader after its best value was superseded. Ties go to the lower number."""
         self.best = None
-        leader: float | None = None
         for trial in self.trials:
-            if trial.best is not None and (
-                leader is None or self._scale.better(trial.best[0], leader)
-            ):
-                self.best, leader = trial.number, trial.best[0]
+            self._improve(trial)
 
 
 _HANDLERS: dict[type, Callable[[History, Any], None]] = {
-    Created: History._created,
-    Opened: History._opened,
-    Capacity: History._capacity,
-    Proposed: History._proposed,
-    Started: History._started,
-    Waited: History._waited,
-    Began: History._began,
-    Reported: History._reported,
-    Asked: History._asked,
-    Suggested: History._suggested,
-    Noted: History._noted,
-    Decided: History._decided,
-    Retired: History._retired,
-    Revived: History._revived,
-    Saved: History._saved,
-    Dropped: History._dropped,
-    Ended: History._ended,
-    Closing: History._closing,
-    Closed: History._closed,
+    kind: getattr(History, f"_{kind.__name__.lower()}") for kind in get_args(AnyEvent)
 }
+"""By event, the method of its name."""

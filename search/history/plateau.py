@@ -1,6 +1,4 @@
-"""The plateau of an experiment: how many trials ended since the best value last improved by more
-than the tolerance.
-"""
+"""How many trials ended since the best value last improved by more than the tolerance."""
 
 from __future__ import annotations
 
@@ -16,13 +14,9 @@ class Plateau:
 
     tolerance: float = 0.0
     _ends: dict[int, float | None] = field(default_factory=dict)
-    """For each ended trial, in the order of their ends, the best cost of all trials at that time;
-    None if there was none.
-    """
+    """By ended trial, in the order of their ends, the best cost of all trials at that time."""
     _counted: tuple[float | None, int] | None = None, 0
-    """The cost of the last improvement, and how many trials ended since. None: to be computed
-    again, because a trial was retried.
-    """
+    """The cost of the last improvement, and trials ended since. None: to be computed again."""
 
     def end(self, number: int, best: float | None) -> None:
         """Count a trial that ended. `best`: the best cost of all trials then, None for none."""

@@ -1,18 +1,20 @@
-"""Records of one trial and of one attempt. Plain data: only the fold (`fold.py`, `clones.py`)
-changes them.
-"""
+"""Records of a trial and of an attempt: plain data, which only the fold changes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from regrow.search.curve import Curve
-from regrow.search.events import Created, Opened, Outcome, Place, Saved
+from regrow.search.events import Began, Created, Opened, Outcome, Place, Saved
 from regrow.search.lifecycle import HELD, AttemptState, Leave, TrialState
 from regrow.search.spec import Spec
+
+STORY = 8
+"""Events of a trial that an error shows."""
+_SHOWN = 80  # characters of a message
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,17 +82,12 @@ class Attempt:
     @property
     def nodes(self) -> tuple[str, ...]:
         """Known ids of the nodes that it runs on, that of the first worker first."""
-        return tuple(
-            dict.fromkeys(
-                node for node in (self.node_id, *(other.node_id for other in self.others)) if node
-            )
-        )
+        found = (self.node_id, *(other.node_id for other in self.others))
+        return tuple(dict.fromkeys(node for node in found if node))
 
     @property
     def where(self) -> str | None:
-        """Its nodes for people, with the number of workers on each, such as "a", "a x2" or "a x2,
-        b"; None until the attempt began.
-        """
+        """Its nodes for people, such as "a", "a x2" or "a x2, b"; None until it began."""
         if not self.others:
             return self.node
         counts = Counter([self.node or "?", *(other.node for other in self.others)])
@@ -109,9 +106,7 @@ class Attempt:
         )  # clocks of machines differ, so the difference may be negative
 
     def cost_at(self, t: float) -> float | None:
-        """Return the cost of the attempt by the time `t` (seconds since the epoch), None without a
-        price.
-        """
+        """Return the cost by the time `t` (seconds since the epoch), None without a price."""
         if self.price is None or self.t_began is None:
             return None
         return round(self.slot_seconds(t) * self.price / 3600.0, 9)
@@ -196,9 +191,7 @@ class TrialRecord:
     ended_by: Counter[str] = field(default_factory=Counter)
     """Number of ended attempts by cause."""
     evictions: int = 0
-    """Attempts that were preempted because their node went away; the loss of a driver does not
-    count.
-    """
+    """Attempts preempted as their node went away; the loss of a driver does not count."""
     unmet_market: tuple[str, float] | None = None
     """The kind of machine for which an attempt of this trial last waited in vain, and when it was
     withdrawn (seconds since the epoch).
@@ -215,11 +208,11 @@ class TrialRecord:
     furthest: int = 0
     """The last step that any of its attempts reported, superseded steps included."""
     evicted: tuple[str, ...] = ()
-    """Nodes (for people) of the preempted attempts since the last step that was new, one entry for
-    each attempt.
-    """
+    """Nodes (for people) of the preempted attempts since the last new step."""
     revived: int = 0
     """How often it was retried after it had failed."""
+    excluded: bool = False
+    """Whether the user dropped it: it does not rank, and nothing learns from it."""
     suggested: dict[str, dict[str, Any]] = field(default_factory=dict)
     """For a define-by-run trial, the distribution of each parameter that has a value by now, in the
     order in which they were asked for.
@@ -242,10 +235,11 @@ class TrialRecord:
         """The value of the objective by which the trial counts, and its step: by `score` of the
         specification the best one, or the last.
 
-        None if no step (or not the last) meets the constraints; with the score "final" also until
-        the trial is done.
+        None if no step (or not the last) meets the constraints, or if the user dropped the trial;
+        with the score "final" also until the trial is done.
         """
-        return None if self.curve.at_end and self.state is not TrialState.DONE else self.curve.best
+        unfinished = self.curve.at_end and self.state is not TrialState.DONE
+        return None if self.excluded or unfinished else self.curve.best
 
     @property
     def attempt(self) -> Attempt | None:
@@ -255,9 +249,7 @@ class TrialRecord:
 
     @property
     def held(self) -> bool:
-        """Whether the scheduler paused the trial, or is about to: it then continues only if
-        promoted.
-        """
+        """Whether the scheduler paused the trial or is about to: only a promotion continues it."""
         return bool(self.attempts) and (self.state, self.attempts[-1].verdict) in HELD
 
     @property
@@ -269,6 +261,12 @@ class TrialRecord:
         )
         return last if wrong else None
 
+    @property
+    def usable(self) -> list[str]:
+        """Manifests of the kept checkpoints that hold the trial's weights, newest first."""
+        steps = sorted((step for step in self.checkpoints if step >= self.stale), reverse=True)
+        return [self.checkpoints[step].manifest for step in steps]
+
     def checkpoint_at(self, step: int) -> Saved | None:
         """Return the checkpoint of `step` if it is kept, else the newest one, None for none."""
         if step in self.checkpoints:
@@ -276,9 +274,7 @@ class TrialRecord:
         return self.checkpoints[max(self.checkpoints)] if self.checkpoints else None
 
     def account(self) -> None:
-        """Compute the wasted time of attempts that failed or were lost, from the steps of the curve
-        that still count.
-        """
+        """Compute the wasted time of lost attempts from the steps that still count."""
         last_row = {number: self.curve.times[last - 1] for number, last in self.curve.runs}
         for attempt in self.attempts:
             if attempt.cause and attempt.t_began is not None and attempt.t_ended is not None:
@@ -288,9 +284,62 @@ class TrialRecord:
 
 
 def specification(created: Created, opened: Opened | None = None) -> Spec:
-    """Return the specification as of a session's settings, or as created if `opened` is None.
-    Raises SpecError.
-    """
+    """Return the specification as of a session's settings, else as created. Raises SpecError."""
     return Spec.recorded(
         {**created.spec, **(opened.settings if opened is not None else {})}, where="log"
     )
+
+
+def prices_of(began: Began, width: int, usual: float | None) -> tuple[float | None, float | None]:
+    """Return the price of a slot and hour, and that of the nodes as a whole; None for unknown ones.
+    `usual`: the specification's price of a slot, for nodes without a price.
+    """
+    own = Place(began.node, began.node_id, began.node_type, began.market, began.price, began.share)
+    places = (own, *began.others)
+    shares = [one.price * one.share for one in places if one.price is not None]
+    nodes = {one.node_id or one.node: one.price for one in places if one.price is not None}
+    if not nodes:
+        return usual, None
+    unknown = (len(places) - len(shares)) * (usual or 0.0)
+    return (sum(shares) + unknown) / width, sum(nodes.values())
+
+
+def story(trial: TrialRecord, zero: float) -> tuple[str, ...]:
+    """Return the last events of a trial as text, oldest first, attempt by attempt, with known times
+    in seconds after `zero`. An error shows them beside the refused move.
+    """
+    told = ["it was proposed"]
+    for attempt in trial.attempts[-STORY:]:
+        told += [
+            what if t is None else f"{what} at {t - zero:.1f} s" for t, what in _of(trial, attempt)
+        ]
+    return tuple(told[-STORY:])
+
+
+def _of(trial: TrialRecord, attempt: Attempt) -> Iterator[tuple[float | None, str]]:
+    who = f"attempt {attempt.number}"
+    yield attempt.t_started, f"{who} was submitted"
+    if attempt.t_began is not None:
+        yield attempt.t_began, f"{who} began on {attempt.node}, after step {attempt.from_step}"
+    if attempt.to_step > attempt.from_step:
+        counts = (
+            attempt.to_step <= trial.step
+            and trial.curve.attempt_at(attempt.to_step) == attempt.number
+        )
+        yield (
+            trial.curve.times[attempt.to_step - 1] if counts else None,
+            f"{who} reported step {attempt.to_step}",
+        )
+    for saved in trial.checkpoints.values():
+        if saved.attempt == attempt.number:
+            yield saved.t, f"{who} saved step {saved.step}"
+    if attempt.verdict is not None:
+        yield None, f"{who} was to {attempt.verdict} ({_short(attempt.why)})"
+    if attempt.outcome is not None:
+        why = f" ({_short(attempt.message)})" if attempt.message else ""
+        yield attempt.t_ended, f"{who} ended as {attempt.outcome}{why}"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

@@ -1,6 +1,4 @@
-"""The state of an experiment's history, and what can be read from it. Nothing in here changes it;
-only the fold in `fold.py` does.
-"""
+"""The state of a history, and what can be read from it; only `fold.py` changes it."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ from typing import Any
 from regrow.search.constraints import Constraint
 from regrow.search.curve import Scale
 from regrow.search.events import Closed, Closing, Created, Opened
-from regrow.search.history.clock import Clock
 from regrow.search.history.clones import Clones
 from regrow.search.history.plateau import Plateau
 from regrow.search.history.records import Attempt, TrialRecord, specification
@@ -32,9 +29,7 @@ class View:
 
     def __init__(self, called: str | None = None) -> None:
         self.called = called
-        """The experiment's current name if it differs from the one in its log, because its folder
-        was renamed; else None.
-        """
+        """The experiment's name now if its folder was renamed since its log began; else None."""
         self.id = ""
         self.trials: list[TrialRecord] = []
         self.by_state: dict[TrialState, set[int]] = {state: set() for state in TrialState}
@@ -47,21 +42,15 @@ class View:
         self.openings: list[Opened] = []
         """The events of drivers only: one for each session."""
         self.environment: dict[str, Any] = {}
-        """What the driver of the last session recorded about its code and its machine; empty if it
-        recorded nothing.
-        """
+        """What the last session's driver recorded of its code and machine; may be empty."""
         self.closing: Closing | None = None
         self.closed: Closed | None = None
         self.held: set[int] = set()
-        """Numbers of the held trials (see `TrialRecord.held`), including those whose attempt has
-        not ended yet.
-        """
+        """Numbers of the held trials, including those whose attempt has not ended yet."""
         self.occupied = 0
         """Slots of running attempts, counted by their widths."""
         self.revivable: dict[int, None] = {}
-        """Failed trials to retry at the user's request, by number; trials whose attempt was still
-        open come first.
-        """
+        """Failed trials to retry at the user's request, those with an open attempt first."""
         self.waiting: dict[int, float] = {}
         """Trials whose attempt waits for a machine and has not begun, and for how many seconds."""
         self.found: dict[str, float] = {}
@@ -69,22 +58,24 @@ class View:
         self.orphans: list[tuple[int, int]] = []
         """(trial, attempt) of attempts left open by a driver that is gone."""
         self.best: int | None = None
-        """Number of the trial with the best value of the objective at a step that meets all
-        constraints, None for none.
-        """
+        """Number of the trial with the best objective among feasible steps, None for none."""
         self.asked: dict[tuple[int, str], dict[str, Any]] = {}
-        """By trial and parameter, the distributions for which a value is asked for and not
-        suggested yet.
-        """
+        """By trial and parameter, the distributions that wait for a suggestion."""
         self.asked_first: dict[str, dict[str, Any]] = {}
         """By parameter, the distribution with which a define-by-run trial first asked for it."""
         self.sessions = 0
         self.lost_steps = 0
         self.slot_seconds: defaultdict[float | None, float] = defaultdict(float)
-        """Slot-seconds of ended attempts, by the price of a slot and hour when each began; key
-        None: without a price.
-        """
-        self._clock = Clock()
+        """Slot-seconds of ended attempts, by the price of a slot and hour (None: no price)."""
+        self.t_created = 0.0
+        """When the experiment was created; here and below in seconds since the epoch."""
+        self.t_last = 0.0
+        """Time of the last event, 0 for an empty log."""
+        self.cut = 0.0
+        """Time of the last event of the previous session."""
+        self._t_opened = 0.0
+        self._before = 0.0
+        """Seconds of all previous sessions."""
         self._clones = Clones(self.trials)
         self._plateau = Plateau()
         self._spec: Spec | None = None
@@ -95,9 +86,7 @@ class View:
 
     @property
     def spec(self) -> Spec:
-        """The specification with the last session's settings. Raises Uncreated before the log's
-        first event.
-        """
+        """The specification with the last session's settings. Raises Uncreated."""
         if self._spec is None:
             raise Uncreated
         return self._spec
@@ -109,18 +98,14 @@ class View:
 
     @property
     def objective(self) -> Metric:
-        """The specification's objective. Cached, because the specification makes it anew at each
-        access (0.3 of a fold's time).
-        """
+        """The specification's objective. Cached, as it is made anew at each access."""
         if self._objective is None:
             raise Uncreated
         return self._objective
 
     @property
     def choice(self) -> Choice:
-        """The search and the schedule, and for those that the specification left to regrow the
-        reason of the choice.
-        """
+        """The search and the schedule, with reasons where the specification left them open."""
         why = {} if self.created is None else self.created.auto
         return Choice(search=self.spec.search, schedule=self.spec.schedule, why=why)
 
@@ -130,25 +115,11 @@ class View:
         return None if self.best is None else self.trials[self.best]
 
     def elapsed(self, now: float | None = None) -> float:
-        """Return the seconds that the experiment ran, over all its sessions. `now` (seconds since
-        the epoch) counts if a session is running.
+        """Return the seconds that the experiment ran, over all its sessions, without the time
+        between them. `now` (seconds since the epoch) counts if a session is running.
         """
-        return self._clock.elapsed(None if self.closed else now)
-
-    @property
-    def cut(self) -> float:
-        """Time of the last event of the previous session, seconds since the epoch."""
-        return self._clock.cut
-
-    @property
-    def t_created(self) -> float:
-        """When the experiment was created, seconds since the epoch."""
-        return self._clock.created
-
-    @property
-    def t_last(self) -> float:
-        """Time of the last event, seconds since the epoch; 0 for an empty log."""
-        return self._clock.last
+        until = self.t_last if self.closed or now is None else max(now, self.t_last)
+        return self._before + (until - self._t_opened)
 
     @property
     def borrowed(self) -> dict[str, int]:
@@ -170,25 +141,21 @@ class View:
         metrics = self.spec.metrics
         found: list[tuple[int, list[float]]] = []
         for trial in self.trials:
+            if trial.excluded:
+                continue
             row = trial.curve.metrics(trial.step)
             values = [m.sign * v for m in metrics if (v := row.get(m.name)) is not None]
             if len(values) == len(metrics) and all(c.violation(row) <= 0 for c in self.limits):
                 found.append((trial.number, values))
-        return [
-            number
-            for number, ours in found
-            if not any(
-                theirs != ours and all(a <= b for a, b in zip(theirs, ours, strict=True))
-                for _, theirs in found
-            )
-        ]
+
+        def dominated(ours: list[float]) -> bool:
+            others = (theirs for _, theirs in found if theirs != ours)
+            return any(all(a <= b for a, b in zip(one, ours, strict=True)) for one in others)
+
+        return [number for number, ours in found if not dominated(ours)]
 
     def path(self, number: int, until: int) -> list[dict[str, Any]]:
-        """Return, for each step that led to a trial's weights at step `until`, in order, the
-        configuration with which it was done.
-
-        The path may lead through clones into other trials, so its length may differ from `until`.
-        """
+        """Return each step's configuration on the way to a trial's weights; see `Clones.path`."""
         return self._clones.path(number, until)
 
     @property
@@ -198,9 +165,7 @@ class View:
 
     @property
     def since_best(self) -> int:
-        """Trials that ended since the best value last improved, as `stop: {plateau: ...}` counts
-        them.
-        """
+        """Trials that ended since the best value last improved, as `stop.plateau` counts."""
         return self._plateau.trials
 
     @property

@@ -8,7 +8,6 @@ its end (or until it was found to be gone).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from regrow.search.history import History, TrialRecord
@@ -67,7 +66,10 @@ def of_trial(trial: TrialRecord) -> dict[str, Waste]:
 
 def of_all(history: History) -> dict[str, Waste]:
     """Return the same for a whole experiment, in the order of CLASSES."""
-    totals = _sum(of_trial(trial) for trial in history.trials)
+    totals: dict[str, Waste] = {}
+    for trial in history.trials:
+        for kind, one in of_trial(trial).items():
+            totals[kind] = totals.get(kind, Waste()) + one
     return {kind: totals[kind] for kind in CLASSES if kind in totals}
 
 
@@ -75,11 +77,3 @@ def money(history: History) -> float | None:
     """Return the cost of all waste, None if there is no price."""
     priced = any(price is not None for price in history.slot_seconds)
     return sum(one.money for one in of_all(history).values()) if priced else None
-
-
-def _sum(parts: Iterable[dict[str, Waste]]) -> dict[str, Waste]:
-    totals: dict[str, Waste] = {}
-    for part in parts:
-        for kind, waste in part.items():
-            totals[kind] = totals.get(kind, Waste()) + waste
-    return totals

@@ -1,3 +1,1 @@
-"""Decides what to do next from everything that happened, and repeats these decisions in a
-simulation or a verification. No state is stored here.
-"""
+"""Decides what to do next from all that happened; simulates and verifies it. Stores nothing."""

@@ -1,6 +1,4 @@
-"""On which kind of machine a trial's next attempt is to run: the preferred kind, the other one if
-none is available, and when to return.
-"""
+"""On which kind of machine a trial's next attempt runs, and when it changes to the other."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ def following(history: History, trial: TrialRecord, now: float) -> Market:
 
 
 def why_withdrawn(history: History, market: str, waited: float) -> str | None:
-    """Return why an attempt that has waited this many seconds for a machine is to stop waiting,
-    None if it is to wait on.
-    """
+    """Return why an attempt is to stop waiting for a machine, None if it is to wait on."""
     if history.closing is not None:
         return f"it waited {in_words(waited)} for {kind(market)}, and the experiment is ending"
     wish = history.spec.market

@@ -28,6 +28,7 @@ from regrow.search.events import (
     Decided,
     Dropped,
     Ended,
+    Excluded,
     Opened,
     Proposed,
     Reported,
@@ -49,19 +50,15 @@ from regrow.search.planning.stopping import why_enough
 from regrow.search.planning.suggesting import FIXED, QUEUED, next_queued, suggestion
 from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
-from regrow.search.samplers import Advised, Result, Sampler, Watching
-from regrow.search.schedulers import SchedulerPort, Verdict, Widening
+from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
+from regrow.search.schedulers.base import SchedulerPort, Verdict, Widening
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]
 
 MOST_PASSED = 1_000
-"""Most decisions that one report of a trial can trigger. A report whose step metric jumps over more
-decision steps skips the rest.
-"""
+"""Most decisions that one report can trigger; further steps that it jumps over are skipped."""
 HOPELESS = 5
-"""A session ends after this many failed trials if no trial has reported anything: the fault is then
-not in a single configuration.
-"""
+"""A session ends after this many failed trials if none reported: it is not their values."""
 
 
 _SAVING = (Saved, Dropped)
@@ -83,15 +80,11 @@ class Planner:
         self._scheduling = Scheduling(self.history)
         self._results = Results(self.history)
         self._due: list[int] = []
-        """Trials whose attempt has reached the step of a decision, in the order in which they
-        reached it.
-        """
+        """Trials whose attempt has reached the step of a decision, in that order."""
         self._untried: Untried | None = None
         """The configurations proposed so far; None if a configuration may be proposed twice."""
         self._grown: set[int] = set()
-        """Trials that may have more checkpoints than retention keeps. All others have none to
-        drop.
-        """
+        """Trials that may have surplus checkpoints. All others have none to drop."""
         self._passed: Counter[int] = Counter()
         """By trial, how many decisions its last report has triggered. A report can pass any number
         of decision steps where steps are counted by a metric.
@@ -100,15 +93,11 @@ class Planner:
         self._reported_now = False
 
     def apply(self, event: AnyEvent) -> None:
-        """Fold an event into the history. Raises IllegalMove, and changes nothing, if the event is
-        not allowed now.
-        """
+        """Fold in an event. Raises IllegalMove, and changes nothing, if it is not allowed."""
         grown = self._grown_by(event)
         self.history.apply(event)
         if grown:
-            self._grown = {
-                number for number in self._grown - grown if self._surplus(number)
-            } | grown
+            self._grown = grown | {one for one in self._grown - grown if self._surplus(one)}
         self._scheduling.apply(event)
         self._results.apply(event)
         match event:
@@ -128,6 +117,8 @@ class Planner:
                 self._due.remove(event.trial)
                 self._passed[event.trial] += 1
                 self._note_due(event.trial)
+            case Excluded():
+                self._sampler = None  # a new one gets the results without this trial's
             case Ended():
                 if event.trial in self._due:
                     self._due.remove(event.trial)
@@ -136,9 +127,7 @@ class Planner:
                 pass
 
     def next(self, now: float) -> AnyEvent | None:
-        """Return the next decision as an event with time `now` (seconds since the epoch), None if
-        there is none.
-        """
+        """Return the next decision at `now` (seconds since the epoch), None for none."""
         history = self.history
         if history.opened is None or history.closed is not None:
             return None
@@ -154,9 +143,7 @@ class Planner:
             )
 
     def _advance(self, now: float, *, complete: bool) -> AnyEvent | None:
-        """Retire or start a trial, or end the session. `complete`: all trials of the experiment
-        have been proposed.
-        """
+        """Retire or start a trial, or end the session. `complete`: all were proposed."""
         if self.history.closing is not None:
             return self._close(now, complete=complete)
         return (
@@ -169,11 +156,9 @@ class Planner:
 
     def _suggest(self, now: float) -> AnyEvent | None:
         """Suggest a value that a define-by-run trial waits for."""
-        return (
-            suggestion(self.history, self._results, self._sampling, now)
-            if self.history.asked
-            else None
-        )
+        if not self.history.asked:
+            return None
+        return suggestion(self.history, self._results, self._sampling, now)
 
     def _declare_lost(self, now: float) -> AnyEvent | None:
         """End an attempt whose driver is gone as lost. It counts against `retries: {preempted:
@@ -195,18 +180,14 @@ class Planner:
         return None
 
     def _withdraw(self, now: float) -> AnyEvent | None:
-        """Withdraw an attempt that has waited too long for a machine. It has not begun, so no work
-        is lost.
-        """
+        """Withdraw an attempt that has waited too long for a machine; no work is lost."""
         for number, waited in self.history.waiting.items():
             trial = self.history.trials[number]
             attempt = trial.attempts[-1]
             narrower = may_narrow(self.history, attempt) and self.history.closing is None
-            why = (
-                why_narrower(self.history, attempt, waited)
-                if narrower
-                else why_withdrawn(self.history, attempt.market, waited)
-            )
+            why = why_withdrawn(self.history, attempt.market, waited)
+            if narrower:
+                why = why_narrower(self.history, attempt, waited)
             if why is not None:
                 return Ended(
                     t=now,
@@ -222,12 +203,9 @@ class Planner:
 
     def _revive(self, now: float) -> AnyEvent | None:
         """Retry a failed trial at the user's request."""
-        number = next(iter(self.history.revivable), None)
-        return (
-            None
-            if number is None
-            else Revived(t=now, trial=number, why="the user wants it tried again")
-        )
+        for number in self.history.revivable:
+            return Revived(t=now, trial=number, why="the user wants it tried again")
+        return None
 
     def _decide(self, now: float) -> AnyEvent | None:
         for number in self._due:
@@ -236,54 +214,30 @@ class Planner:
             if attempt is None or attempt.until is None:
                 continue
             verdict = self._scheduler.decide(number, trial.curve.until(attempt.until))
-            if (
-                self._passed[number] >= MOST_PASSED
-                and verdict.until is not None
-                and verdict.until <= trial.curve.time
-            ):
-                verdict = replace(verdict, until=self._scheduler.first(number, trial.curve.time))
-            if verdict.until is not None and verdict.until <= attempt.until:
-                problem = (
-                    f"decides on trial {number} at step {attempt.until} to decide again at step"
-                    f" {verdict.until}"
-                )
-                raise SpecError(
-                    "schedule",
-                    chosen(self.history.spec.schedule),
-                    problem,
-                    "`until` is a later step",
-                )
+            until, time = verdict.until, trial.curve.time
+            if self._passed[number] >= MOST_PASSED and until is not None and until <= time:
+                until = self._scheduler.first(number, time)
+                verdict = replace(verdict, until=until)
+            if until is not None and until <= attempt.until:
+                decides = f"decides on trial {number} at step {attempt.until}"
+                problem = f"{decides} to decide again at step {until}"
+                name = chosen(self.history.spec.schedule)
+                raise SpecError("schedule", name, problem, "`until` is a later step")
             return self._decided(now, trial, attempt.number, attempt.until, verdict)
         return None
 
     def _decided(
         self, now: float, trial: TrialRecord, attempt: int, step: int, verdict: Verdict
     ) -> Decided:
-        """Return the verdict as an event. A clone whose source has no checkpoint becomes
-        "continue".
-        """
+        """Return the verdict as an event; "continue" if the source has no checkpoint."""
         manifests: list[str] = []
         if self.history.spec.own_scheduler:
             verdict = self._checked(verdict)
         if verdict.source is not None:
-            source = self.history.trials[verdict.source]
-            manifests = [
-                c.manifest
-                for s, c in sorted(source.checkpoints.items(), reverse=True)
-                if s >= source.stale
-            ]
+            manifests = self.history.trials[verdict.source].usable
             if not manifests:
-                why = f"{verdict.why}, which has no checkpoint"
-                following = self._scheduler.first(trial.number, step)
-                return Decided(
-                    t=now,
-                    trial=trial.number,
-                    attempt=attempt,
-                    step=step,
-                    verdict="continue",
-                    until=following,
-                    why=why,
-                )
+                until = self._scheduler.first(trial.number, step)
+                verdict = Verdict(until=until, why=f"{verdict.why}, which has no checkpoint")
         return Decided(
             t=now,
             trial=trial.number,
@@ -298,9 +252,7 @@ class Planner:
         )
 
     def _own(self, config: Mapping[str, Any], key: str) -> dict[str, Any]:
-        """Return a flat configuration made by the user's code with values of the space's own types.
-        Raises SpecError.
-        """
+        """Return the user's code's configuration in values of the space. Raises SpecError."""
         fitted = self.history.spec.space.point(config, key, rounded=False)
         return {name: fitted.get(name, value) for name, value in config.items()}
 
@@ -310,25 +262,19 @@ class Planner:
         """
         name = chosen(self.history.spec.schedule)
         if verdict.source is not None and not 0 <= verdict.source < len(self.history.trials):
-            raise SpecError(
-                "schedule", name, f"names trial {verdict.source} as a source, and there is none"
-            )
+            problem = f"names trial {verdict.source} as a source, and there is none"
+            raise SpecError("schedule", name, problem)
         if verdict.config is not None:
-            verdict = replace(
-                verdict, config=self._own(verdict.config, f"schedule: {name} decided")
-            )
+            own = self._own(verdict.config, f"schedule: {name} decided")
+            verdict = replace(verdict, config=own)
             _check_plain(verdict.config, "schedule", name)
         return verdict
 
     def _retain(self, now: float) -> AnyEvent | None:
-        found = (
-            (number, manifests)
-            for number in sorted(self._grown)
-            if (manifests := self._surplus(number))
-        )
-        return next(
-            (Dropped(t=now, trial=number, manifests=manifests) for number, manifests in found), None
-        )
+        for number in sorted(self._grown):
+            if manifests := self._surplus(number):
+                return Dropped(t=now, trial=number, manifests=manifests)
+        return None
 
     def _retire(self, now: float, *, complete: bool) -> AnyEvent | None:
         """Stop a paused trial that will never be promoted."""
@@ -339,19 +285,14 @@ class Planner:
         found = self._scheduler.surplus(complete=complete)
         if found is not None and found[0] in history.held and found[0] in paused:
             return Retired(t=now, trial=found[0], why=found[1])
-        idle = not any(
-            history.by_state[s] for s in (TrialState.RUNNING, TrialState.PENDING, TrialState.LOST)
-        )
-        if (
-            complete
-            and idle
-            and history.held == paused
-            and self._scheduler.promote(complete=True) is None
-        ):
-            return Retired(
-                t=now, trial=min(history.held), why="nothing is left that could promote it"
-            )
-        return None
+        others = (TrialState.RUNNING, TrialState.PENDING, TrialState.LOST)
+        idle = not any(history.by_state[state] for state in others)
+        if not (complete and idle and history.held == paused):
+            return None
+        if self._scheduler.promote(complete=True) is not None:
+            return None
+        why = "nothing is left that could promote it"
+        return Retired(t=now, trial=min(history.held), why=why)
 
     def _close(self, now: float, *, complete: bool) -> AnyEvent | None:
         history = self.history
@@ -365,11 +306,8 @@ class Planner:
         if complete and all(not history.by_state[s] for s in TrialState if not s.final):
             good = history.by_state[TrialState.DONE] or history.by_state[TrialState.STOPPED]
             status: Status = "finished" if good else "failed"
-            if (
-                self._untried is not None
-                and (cells := self._untried.all_tried)
-                and len(history.trials) < history.total
-            ):
+            cells = None if self._untried is None else self._untried.all_tried
+            if cells and len(history.trials) < history.total:
                 why = f"all {cells} configurations of the space were tried"
                 return Closing(t=now, status=status, why=why, by="planner")
             return Closed(t=now, status=status)
@@ -384,12 +322,8 @@ class Planner:
             number = self._scheduler.promote(complete=complete)
             if number is not None and number not in history.held:
                 problem = f"promotes trial {number}, which is not paused"
-                raise SpecError(
-                    "schedule",
-                    chosen(history.spec.schedule),
-                    problem,
-                    "promote what it was told to have paused",
-                )
+                hint = "promote what it was told to have paused"
+                raise SpecError("schedule", chosen(history.spec.schedule), problem, hint)
             if number in history.running:
                 return None  # its own slot is about to be free; no other trial may take its turn
         if number is not None:
@@ -400,15 +334,10 @@ class Planner:
         return self._propose(now, len(history.trials)) or self._advance(now, complete=True)
 
     def _next_waiting(self) -> int | None:
-        """Return the lowest-numbered trial that is ready to run without a promotion, None if there
-        is none.
-        """
+        """Return the lowest-numbered trial that is ready to run unpromoted, None for none."""
         history = self.history
-        numbers = [
-            min(history.by_state[s])
-            for s in (TrialState.PENDING, TrialState.LOST)
-            if history.by_state[s]
-        ]
+        ready = (history.by_state[TrialState.PENDING], history.by_state[TrialState.LOST])
+        numbers = [min(some) for some in ready if some]
         paused = history.by_state[TrialState.PAUSED]
         # otherwise no paused trial is free to run, and the sets need not be compared
         if len(paused) > len(history.held) - len(history.held & history.running):
@@ -419,70 +348,56 @@ class Planner:
         history, scheduler = self.history, self._scheduler
         wanted = scheduler.width(trial.number) if isinstance(scheduler, Widening) else None
         others = trial.clone.manifests if trial.clone is not None else []
-        own = [
-            c.manifest
-            for step, c in sorted(trial.checkpoints.items(), reverse=True)
-            if step >= trial.stale
-        ]
+        seldom_spot = history.spec.market is None and trial.evictions > 0
         return Started(
             t=now,
             trial=trial.number,
             attempt=len(trial.attempts) + 1,
             until=scheduler.first(trial.number, trial.decided),
-            checkpoints=[*others, *own],
-            avoid_spot=history.spec.market is None
-            and trial.evictions >= history.spec.retries.spot
-            and trial.evictions > 0,
+            checkpoints=[*others, *trial.usable],
+            avoid_spot=seldom_spot and trial.evictions >= history.spec.retries.spot,
             market=following(history, trial, now),
             clones=len(others),
             width=width_of(history, trial, wanted),
         )
 
     def _propose(self, now: float, number: int) -> Proposed | None:
-        """Propose a new trial: a repeat of the previous one, one of the user's points, or a
-        proposal of the sampler. Returns None if nothing is left to propose.
+        """Propose a new trial, None if nothing is left to propose."""
+        found = self._proposal(number)
+        if found is None:
+            return None
+        return Proposed(t=now, trial=number, config=dict(found.config), state=dict(found.state))
+
+    def _proposal(self, number: int) -> Proposal | None:
+        """Return a repeat of the previous trial, one of the user's points, what did well on other
+        tasks, or a proposal of the sampler.
         """
         spec = self.history.spec
         group, repeat = divmod(number, spec.repeats)
         if repeat:
             first = self.history.trials[number - repeat]
-            return Proposed(
-                t=now, trial=number, config=dict(first.proposed), state=dict(first.proposal_state)
-            )
+            return Proposal(config=first.proposed, state=first.proposal_state)
         points = [point for point in spec.points if point.metrics is None]
         if group < len(points):
-            return Proposed(
-                t=now,
-                trial=number,
-                config=spec.space.point(points[group].config, f"points.{group}", rounded=False),
-            )
+            point = spec.space.point(points[group].config, f"points.{group}", rounded=False)
+            return Proposal(config=point)
         learnt = self._first_configurations
         if (place := group - len(points)) < len(learnt):
-            return Proposed(t=now, trial=number, config=dict(learnt[place]))
+            return Proposal(config=learnt[place])
         if self._untried is not None and self._untried.all_tried:
             return None
         proposal = self._sampling.ask(group, seed_for(spec.seed, group))
         if proposal is not None and spec.own_sampler:
-            proposal = replace(
-                proposal,
-                config=self._own(proposal.config, f"search: {chosen(spec.search)} proposed"),
-            )
+            own = self._own(proposal.config, f"search: {chosen(spec.search)} proposed")
+            proposal = replace(proposal, config=own)
             _check_plain((proposal.config, proposal.state), "search", chosen(spec.search))
         if proposal is not None and self._untried is not None:
             proposal = self._untried.instead(proposal, self._sampling, group, spec.seed)
-        if proposal is None:
-            return None
-        if (queued := next_queued(self.history)) is not None:
+        if proposal is not None and (queued := next_queued(self.history)) is not None:
             place, fixed = queued
-            return Proposed(
-                t=now,
-                trial=number,
-                config={},
-                state={**proposal.state, FIXED: dict(fixed), QUEUED: place},
-            )
-        return Proposed(
-            t=now, trial=number, config=dict(proposal.config), state=dict(proposal.state)
-        )
+            state = {**proposal.state, FIXED: dict(fixed), QUEUED: place}
+            return Proposal(config={}, state=state)
+        return proposal
 
     # ---- what the decisions are based on
 
@@ -520,14 +435,9 @@ class Planner:
     def _note_due(self, number: int) -> None:
         trial = self.history.trials[number]
         attempt = trial.attempt
-        if (
-            attempt is None
-            or attempt.until is None
-            or attempt.state is not AttemptState.RUNNING
-            or number in self._due
-        ):
+        if attempt is None or attempt.until is None or number in self._due:
             return
-        if trial.curve.time >= attempt.until:
+        if attempt.state is AttemptState.RUNNING and trial.curve.time >= attempt.until:
             self._due.append(number)
 
     def _surplus(self, number: int) -> list[str]:
@@ -537,9 +447,7 @@ class Planner:
         )
 
     def _grown_by(self, event: AnyEvent) -> set[int]:
-        """Return the trials that may have surplus checkpoints once this event is applied. Called
-        before it is.
-        """
+        """Return the trials that may have surplus checkpoints after this event."""
         grown: set[int] = {event.trial} if isinstance(event, _SAVING) else set()
         if isinstance(event, _CLONING) and 0 <= event.trial < len(self.history.trials):
             clone = self.history.trials[event.trial].clone
@@ -550,15 +458,9 @@ class Planner:
 
 
 def _check_plain(value: object, key: str, name: str) -> None:
-    """Check that a value returned by a user's class can be written to the log. Raises SpecError if
-    not.
-    """
+    """Raise SpecError for a value of the user's class that a log cannot hold."""
     try:
         msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise SpecError(
-            key,
-            name,
-            f"returned what is not plain JSON: {error}",
-            "return Python's own numbers and text",
-        ) from None
+        problem = f"returned what is not plain JSON: {error}"
+        raise SpecError(key, name, problem, "return Python's own numbers and text") from None

@@ -1,6 +1,4 @@
-"""The results that samplers get: of single trials, of repeats as their mean, and those known before
-the first trial.
-"""
+"""The results that samplers get: of trials, of repeats as their mean, and known ones."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ from regrow.search.events import (
     AnyEvent,
     Created,
     Ended,
+    Excluded,
     Known,
     Proposed,
     Retired,
@@ -20,11 +19,11 @@ from regrow.search.events import (
 )
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
-from regrow.search.samplers import Result, Steps
-from regrow.search.schedulers import FINAL
+from regrow.search.samplers.base import Result, Steps
+from regrow.search.schedulers.base import FINAL
 
-_TEACHING = frozenset({Created, Proposed, Suggested, Retired, Ended, Revived})
-"""Events that may add a result."""
+_TEACHING = frozenset({Created, Proposed, Suggested, Retired, Ended, Revived, Excluded})
+"""Events that may add a result, or take one back."""
 
 
 class Results:
@@ -35,9 +34,7 @@ class Results:
     def __init__(self, history: History) -> None:
         self._history = history
         self.untold: list[Result] = []
-        """Results that the sampler does not have yet. The caller passes them on and clears the
-        list.
-        """
+        """Results that the sampler does not have yet. The caller passes them on."""
 
     def apply(self, event: AnyEvent) -> None:
         """Fold in an event, after the history has applied it."""
@@ -57,19 +54,31 @@ class Results:
                 self._revived(trial)
                 if trial.state.final:
                     self._add(trial)
+            case Excluded():
+                self._anew()
             case _:
                 pass
 
+    def _anew(self) -> None:
+        """Add all results once more, for a new sampler, without those of excluded trials."""
+        history, repeats = self._history, self._history.spec.repeats
+        self.untold = []
+        if history.created is not None:
+            self._begin(history.created)
+        for trial in history.trials:
+            if trial.number % repeats == 0:
+                self.untold.append(replace(_begun(self.of(trial)), number=trial.number // repeats))
+            last = trial.number % repeats == repeats - 1
+            if (repeats == 1 or last) and (trial.held or trial.state.final):
+                self._add(trial)
+
     def _begin(self, created: Created) -> None:
         """Add what was known before the first trial."""
-        self.untold += [
-            as_result(-1 - place, known) for place, known in enumerate(self._all_known(created))
-        ]
+        every = enumerate(self._all_known(created))
+        self.untold += [as_result(-1 - place, known) for place, known in every]
 
     def _add(self, trial: TrialRecord) -> None:
-        """Add the result of a trial, or with repeats the result of its configuration once all of
-        them have ended.
-        """
+        """Add the result of a trial; with repeats that of all of them, once they ended."""
         repeats = self._history.spec.repeats
         if repeats == 1:
             self.untold.append(self.of(trial))
@@ -79,50 +88,36 @@ class Results:
             if place == 0:
                 self.untold.append(replace(self.of(trial), number=group))
             return
-        results = [
-            self.of(t) for t in self._history.trials[group * repeats : (group + 1) * repeats]
-        ]
-        if len(results) == repeats and all(
-            result.status not in ("running", "paused") for result in results
-        ):
-            self.untold.append(
-                replace(_mean(group, results), revived=sum(result.revived for result in results))
-            )
+        trials = self._history.trials[group * repeats : (group + 1) * repeats]
+        results = [self.of(one) for one in trials]
+        going = any(result.status in ("running", "paused") for result in results)
+        if len(results) == repeats and not going:
+            revived = sum(result.revived for result in results)
+            self.untold.append(replace(_mean(group, results), revived=revived))
 
     def _revived(self, trial: TrialRecord) -> None:
-        """Replace the result of a retried trial, or of its configuration, by one that is
-        running.
-        """
+        """Replace the result of a retried trial, or its configuration's, by a running one."""
         repeats = self._history.spec.repeats
-        first = trial.number - trial.number % repeats
         number = trial.number // repeats
-        group = self._history.trials[first : first + repeats]
-        self.untold.append(
-            replace(
-                self.of(trial),
-                number=number,
-                status="running",
-                revived=sum(t.revived for t in group),
-            )
-        )
+        group = self._history.trials[number * repeats : (number + 1) * repeats]
+        revived = sum(one.revived for one in group)
+        again = replace(self.of(trial), number=number, status="running", revived=revived)
+        self.untold.append(again)
 
     def _all_known(self, created: Created) -> list[Known]:
-        """Return what was known before the first trial: the user's points with metrics, then
-        earlier experiments.
-        """
+        """Return the user's points with metrics, then what is known from earlier experiments."""
         spec = self._history.spec
         points = []
         for place, point in enumerate(spec.points):
             if point.metrics is not None:
                 values = [point.metrics[m.name] for m in spec.metrics if m.name in point.metrics]
-                points.append(
-                    Known(
-                        config=spec.space.point(point.config, f"points.{place}", rounded=False),
-                        value=values[0],
-                        violations=[c.violation(point.metrics) for c in spec.limits],
-                        values=values if len(values) == len(spec.metrics) else None,
-                    )
+                known = Known(
+                    config=spec.space.point(point.config, f"points.{place}", rounded=False),
+                    value=values[0],
+                    violations=[c.violation(point.metrics) for c in spec.limits],
+                    values=values if len(values) == len(spec.metrics) else None,
                 )
+                points.append(known)
         return points + list(created.known)
 
     def running(self) -> list[Result]:
@@ -130,15 +125,22 @@ class Results:
         repeats, whose configurations count as one result.
         """
         trials = [self._history.trials[number] for number in sorted(self._history.running)]
-        return (
-            [self.of(trial) for trial in trials if trial.step]
-            if self._history.spec.repeats == 1
-            else []
-        )
+        if self._history.spec.repeats > 1:
+            return []
+        return [self.of(trial) for trial in trials if trial.step]
 
     def of(self, trial: TrialRecord) -> Result:
-        """Return the current result of one trial."""
+        """Return the current result of one trial; an excluded one has failed, without a value."""
         spec = self._history.spec
+        if trial.excluded:
+            return Result(
+                number=trial.number,
+                config=trial.proposed,
+                state=trial.proposal_state,
+                status="failed",
+                revived=trial.revived,
+                distributions=trial.suggested,
+            )
         last = trial.curve.metrics(trial.step)
         values = [v for m in spec.metrics if (v := last.get(m.name)) is not None]
         return Result(
@@ -150,9 +152,7 @@ class Results:
             value=trial.values[trial.curve.standing - 1] if trial.step else None,
             # a copy: a paused trial may continue before the sampler gets it
             intermediate=self._steps(trial),
-            values=tuple(values)
-            if len(spec.metrics) > 1 and len(values) == len(spec.metrics)
-            else None,
+            values=tuple(values) if len(values) == len(spec.metrics) > 1 else None,
             violations=tuple(c.violation(last) for c in spec.limits) if trial.step else (),
             revived=trial.revived,
             distributions=trial.suggested,
@@ -163,6 +163,13 @@ class Results:
         if self._history.spec.step_metric is None:
             return Steps(trial.values[:])
         return list(dict(zip(trial.curve.clock, trial.values, strict=True)).items())
+
+
+def _begun(result: Result) -> Result:
+    """Return the result as it was when the trial was proposed."""
+    return replace(
+        result, status="running", value=None, intermediate=(), values=None, violations=()
+    )
 
 
 def as_result(number: int, known: Known) -> Result:
@@ -179,19 +186,16 @@ def as_result(number: int, known: Known) -> Result:
 
 
 def _mean(number: int, group: list[Result]) -> Result:
-    """Return the mean of a configuration's repeats: of those that are done, else of those that were
-    stopped.
-    """
+    """Return the mean of a configuration's repeats: the done ones, else the stopped ones."""
     done = [r for r in group if r.status == "done" and r.value is not None]
     part = done or [r for r in group if r.status == "stopped" and r.value is not None]
     if not part:
         return replace(group[0], number=number, status="failed")
     curves = [dict(r.intermediate) for r in part]
-    curve = [
-        (step, fmean(one[step] for one in curves))
-        for step in sorted(set.intersection(*map(set, curves)))
-    ]
+    steps = sorted(set.intersection(*map(set, curves)))
+    curve = [(step, fmean(one[step] for one in curves)) for step in steps]
     several = [r.values for r in part if r.values is not None]
+    means = tuple(fmean(column) for column in zip(*several, strict=True))
     return Result(
         number=number,
         config=group[0].config,
@@ -199,8 +203,6 @@ def _mean(number: int, group: list[Result]) -> Result:
         status=part[0].status,
         value=fmean(r.value for r in part if r.value is not None),
         intermediate=curve,
-        values=tuple(fmean(column) for column in zip(*several, strict=True))
-        if len(several) == len(part)
-        else None,
+        values=means if len(several) == len(part) else None,
         violations=tuple(max(column) for column in zip(*(r.violations for r in part), strict=True)),
     )

@@ -1,6 +1,4 @@
-"""Which checkpoints of a trial are kept: the last ones, and the best by the objective at their
-steps.
-"""
+"""Which checkpoints of a trial are kept: the last ones, and the best."""
 
 from __future__ import annotations
 
@@ -13,14 +11,8 @@ from regrow.search.spec.parts import Checkpointing
 def surplus(
     trial: TrialRecord, policy: Checkpointing, sign: float, pinned: AbstractSet[str]
 ) -> list[str]:
-    """Return the manifests that are no longer needed.
-
-    Args:
-        trial: the trial.
-        policy: how many checkpoints to keep.
-        sign: makes the objective a cost, by multiplication.
-        pinned: manifests that other trials wait for.
-
+    """Return the manifests that are no longer needed. `sign` makes the objective a cost; `pinned`
+    are manifests that other trials wait for.
     """
     if len(trial.checkpoints) <= policy.keep_last and not trial.replaced and not trial.stale:
         return []

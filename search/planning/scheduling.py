@@ -1,6 +1,4 @@
-"""Runs the scheduler of an experiment: translates the log's events for it. The port is in
-`schedulers/base.py`.
-"""
+"""Runs an experiment's scheduler: translates the log's events for it."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ from regrow.search.events import (
     Created,
     Decided,
     Ended,
+    Excluded,
     Opened,
     Proposed,
     Retired,
@@ -26,12 +25,13 @@ from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.options import chosen
 from regrow.search.planning.widths import widest
-from regrow.search.schedulers import (
+from regrow.search.schedulers.base import (
     FINAL,
     Candidate,
     Decision,
     Drop,
     End,
+    Exclusion,
     News,
     Opening,
     Revival,
@@ -41,7 +41,7 @@ from regrow.search.schedulers import (
 )
 from regrow.search.spec import Spec
 
-_TOLD = frozenset({Opened, Capacity, Proposed, Started, Decided, Retired, Revived, Ended})
+_TOLD = frozenset({Opened, Capacity, Proposed, Started, Decided, Retired, Revived, Excluded, Ended})
 """Events that a scheduler receives. Most events of a log are of other kinds: 1 us each."""
 
 
@@ -56,9 +56,7 @@ class Scheduling:
 
     @property
     def scheduler(self) -> SchedulerPort:
-        """The scheduler. A user's scheduler is built at its first use, so that reading a log does
-        not import the user's code.
-        """
+        """The scheduler. A user's is built at its first use: reading a log imports no user code."""
         if self._scheduler is None:
             self._scheduler = schedulers.make(
                 self._history.spec.schedule, self._history.spec.setting
@@ -93,13 +91,14 @@ class Scheduling:
                 yield Drop(trial=event.trial)
             case Revived():
                 yield Revival(trial=event.trial, held=self._history.trials[event.trial].held)
+            case Excluded():
+                yield Exclusion(trial=event.trial, excluded=event.excluded)
             case _:
                 pass
-        if (
-            isinstance(event, Retired | Revived | Ended)
-            and (state := self._history.trials[event.trial].state).final
-        ):
-            yield End(trial=event.trial, how=FINAL[state])
+        if isinstance(event, Retired | Revived | Ended):
+            state = self._history.trials[event.trial].state
+            if state.final:
+                yield End(trial=event.trial, how=FINAL[state])
 
     def _decision(self, event: Decided) -> Decision:
         values = self._history.trials[event.trial].curve.until(event.step)
@@ -117,9 +116,7 @@ class Scheduling:
 
 @contextmanager
 def theirs(spec: Spec) -> Iterator[None]:
-    """Report exceptions within the block as SearchCodeError if the sampler or scheduler is the
-    user's, naming it.
-    """
+    """Report the user's sampler's or scheduler's exceptions as SearchCodeError, naming it."""
     try:
         yield
     except (SpecError, IllegalMove, KeyboardInterrupt):

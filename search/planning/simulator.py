@@ -16,12 +16,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from regrow.search.endings import Endings
 from regrow.search.events import (
     AnyEvent,
     Began,
+    Cause,
     Created,
     Ended,
     Opened,
@@ -45,17 +46,13 @@ class Objective(Protocol):
     def at(
         self, config: Mapping[str, Json], step: int, seed: int
     ) -> tuple[Mapping[str, float], float]:
-        """Return the metrics of a flat configuration at a step (from 1), and the duration of the
-        step in seconds. `seed` is the trial's.
-        """
+        """Return the metrics of a step (from 1), and its seconds. `seed` is the trial's."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionObjective:
-    """`function(nested configuration, step)` as an objective. It returns the metrics, or one number
-    for the objective metric.
-    """
+    """`function(nested configuration, step)`, which returns metrics or the objective alone."""
 
     function: Callable[[dict[str, Json], int], Mapping[str, float] | float]
     spec: Spec
@@ -108,35 +105,31 @@ class Running:
         machines: numbers of its workers.
         step: the last step that it did.
         endings: the trial's stop conditions, None if it has none or the attempt has not begun.
-        turn: ticket of its placement, in the order of placements.
 
     """
 
     trial: int
     attempt: int
     machines: tuple[int, ...]
-    step: int
-    endings: Endings | None
-    turn: int
+    step: int = 0
+    endings: Endings | None = None
+
+    def at(self, t: float) -> dict[str, Any]:
+        """Return the fields that each event of the attempt at time `t` has."""
+        return {"t": t, "trial": self.trial, "attempt": self.attempt}
 
 
 @dataclass(slots=True, kw_only=True)
 class Simulation:
-    """A running simulation. `events` is its log so far; `now` is virtual, seconds since it
-    began.
-    """
+    """A running simulation. `events` is its log so far; `now` is virtual, in seconds."""
 
     spec: Spec
     objective: Objective
     workers: int
     availability: Sequence[Availability] = ()
-    """By worker, reused in turn if there are fewer than workers; empty: all machines are always
-    up.
-    """
+    """By worker, reused in turn; empty: all machines are always up."""
     checkpoints: bool = True
-    """Whether trials save checkpoints. If nothing is lost and no trial pauses, this changes only
-    the log's size.
-    """
+    """Whether trials save checkpoints: without losses and pauses it only lengthens the log."""
     startup: float = 0.0
     """Seconds from the placement of an attempt to the beginning of its first step."""
     events: list[AnyEvent] = field(default_factory=list)
@@ -166,11 +159,8 @@ class Simulation:
         if not self.events:
             spec, auto = self.spec.resolved.to_json(), self.spec.choice.why
             nobody = "00000000-0000-0000-0000-000000000000"
-            self._write(
-                Created(
-                    t=self.now, id=nobody, spec=spec, auto=auto, distinct=not self.spec.duplicates
-                )
-            )
+            distinct = not self.spec.duplicates
+            self._write(Created(t=self.now, id=nobody, spec=spec, auto=auto, distinct=distinct))
         self._free = [n for n in range(self.workers) if self._machine(n).up(self.now)]
         for number in range(self.workers):
             self._watch(number)
@@ -201,11 +191,9 @@ class Simulation:
         ):
             if not self._queue:
                 there = sum(self._machine(number).up(self.now) for number in range(self.workers))
-                what = (
-                    f"nothing happens any more on {there} workers"
-                    if there
-                    else "every worker is gone for good"
-                )
+                what = f"nothing happens any more on {there} workers"
+                if not there:
+                    what = "every worker is gone for good"
                 raise RuntimeError(f"{what}, and the experiment is not finished")
             if most_seconds is not None and self._queue[0][0] > most_seconds:
                 break
@@ -232,19 +220,8 @@ class Simulation:
 
     def fail(self, trial: int, message: str) -> None:
         """Let the trainable of a running trial raise an error."""
-        running = self._running.pop(trial)
-        self._release(running)
-        self.tell(
-            Ended(
-                t=self.now,
-                trial=trial,
-                attempt=running.attempt,
-                outcome="failed",
-                cause="error",
-                step=running.step,
-                message=message,
-            )
-        )
+        running = self._running[trial]
+        self._over(running, "failed", running.step, message, cause="error")
 
     def _write(self, event: AnyEvent) -> None:
         self.planner.apply(event)
@@ -259,11 +236,8 @@ class Simulation:
     def _waited(self, started: Started) -> None:
         """Report that a group still waits for machines."""
         if started in self._waiting and self.history.closing is None:
-            self.tell(
-                Waited(
-                    t=self.now, trial=started.trial, attempt=started.attempt, seconds=SHRINK_SECONDS
-                )
-            )
+            trial, attempt = started.trial, started.attempt
+            self.tell(Waited(t=self.now, trial=trial, attempt=attempt, seconds=SHRINK_SECONDS))
 
     def _machine(self, number: int) -> Availability:
         return self.availability[number % len(self.availability)] if self.availability else ALWAYS
@@ -289,23 +263,10 @@ class Simulation:
             self._free.remove(number)
         for running in list(self._running.values()):
             if number in running.machines:
-                del self._running[running.trial]
-                self._release(running, but=number)
-                self.tell(
-                    Ended(
-                        t=self.now,
-                        trial=running.trial,
-                        attempt=running.attempt,
-                        outcome="lost",
-                        cause="preempted",
-                        step=self.history.trials[running.trial].step,
-                        message="the node was lost",
-                        by="driver",
-                    )
+                step = self.history.trials[running.trial].step
+                self._over(
+                    running, "lost", step, "the node was lost", cause="preempted", but=number
                 )
-
-    def _release(self, running: Running, *, but: int | None = None) -> None:
-        self._free = sorted([*self._free, *(n for n in running.machines if n != but)])
 
     def _place(self) -> None:
         """Begin attempts that were started while there is room, in the order of their starts."""
@@ -313,14 +274,7 @@ class Simulation:
             started = self._waiting.pop(0)
             machines, self._free = tuple(self._free[: started.width]), self._free[started.width :]
             trial = self.history.trials[started.trial]
-            running = Running(
-                trial=started.trial,
-                attempt=started.attempt,
-                machines=machines,
-                step=0,
-                endings=None,
-                turn=next(self._ticket),
-            )
+            running = Running(trial=trial.number, attempt=started.attempt, machines=machines)
             self._running[started.trial] = running
             self._at(self.now + self.startup, partial(self._begin, running, started, trial))
 
@@ -332,14 +286,12 @@ class Simulation:
     def _begin(self, running: Running, started: Started, trial: TrialRecord) -> None:
         if not self._alive(running):
             return
-        lease: dict[str, Any] = {"t": self.now, "trial": running.trial, "attempt": running.attempt}
+        lease = running.at(self.now)
         own = {c.manifest: step for step, c in trial.checkpoints.items()}
         source = started.checkpoints[0] if started.clones else None
-        restored = (
-            trial.step
-            if source is not None
-            else max((own.get(m, 0) for m in started.checkpoints), default=0)
-        )
+        restored = max((own.get(m, 0) for m in started.checkpoints), default=0)
+        if source is not None:
+            restored = trial.step
         running.step = restored
         if self.spec.stop.trial.watches:
             running.endings = Endings(self.spec.ending, trial.values[:restored])
@@ -363,27 +315,18 @@ class Simulation:
             if trial.clone is None:
                 self._save(running, attempt)
             self._end(running, "paused")
-        elif self._complete(running) or (
-            running.endings is not None and running.endings.why is not None
-        ):
+        elif self._complete(running) or (running.endings is not None and running.endings.why):
             self._end(running, "done")
         else:
-            step = running.step + 1
-            metrics, seconds = self.objective.at(
-                trial.config, step, seed_for(self.spec.seed, trial.number, "trial")
-            )
-            self._at(
-                self.now + seconds / len(running.machines),
-                lambda: self._report(running, step, metrics),
-            )
+            step, seed = running.step + 1, seed_for(self.spec.seed, trial.number, "trial")
+            metrics, seconds = self.objective.at(trial.config, step, seed)
+            t = self.now + seconds / len(running.machines)
+            self._at(t, partial(self._report, running, step, metrics))
 
     def _complete(self, running: Running) -> bool:
         """Return whether the attempt did all its steps, as the specification counts them."""
-        step = (
-            running.step
-            if self.spec.clock is None
-            else self.history.trials[running.trial].curve.time
-        )
+        curve = self.history.trials[running.trial].curve
+        step = running.step if self.spec.clock is None else curve.time
         return step >= self.spec.most_steps
 
     def _report(self, running: Running, step: int, metrics: Mapping[str, float]) -> None:
@@ -393,7 +336,7 @@ class Simulation:
         if running.endings is not None:
             running.endings.tell(metrics[self.spec.objective.name])
         row = Row(step, self.now, dict(metrics))
-        self.tell(Reported(t=self.now, trial=running.trial, attempt=running.attempt, rows=[row]))
+        self.tell(Reported(**running.at(self.now), rows=[row]))
         if not self._alive(running):
             return
         attempt = self.history.lease(running.trial, running.attempt)
@@ -406,35 +349,33 @@ class Simulation:
 
     def _save(self, running: Running, attempt: Attempt) -> None:
         if attempt.saved < running.step:
-            self.tell(
-                Saved(
-                    t=self.now,
-                    trial=running.trial,
-                    attempt=running.attempt,
-                    step=running.step,
-                    manifest=_manifest(running),
-                    size=1,
-                )
-            )
+            lease, manifest = running.at(self.now), _manifest(running)
+            self.tell(Saved(**lease, step=running.step, manifest=manifest, size=1))
 
     def _end(self, running: Running, outcome: Outcome) -> None:
         if not self._alive(running):
             return
+        why = running.endings.why if running.endings is not None and outcome == "done" else None
+        self._over(running, outcome, running.step, why or "")
+
+    def _over(
+        self,
+        running: Running,
+        outcome: Outcome,
+        step: int,
+        message: str,
+        *,
+        cause: Cause = "",
+        but: int | None = None,
+    ) -> None:
+        """End an attempt and free its machines, except for `but`, which went down."""
         del self._running[running.trial]
-        self._release(running)
-        message = (
-            running.endings.why or "" if running.endings is not None and outcome == "done" else ""
+        self._free = sorted([*self._free, *(n for n in running.machines if n != but)])
+        by: Literal["attempt", "driver"] = "attempt" if but is None else "driver"
+        end = Ended(
+            **running.at(self.now), outcome=outcome, cause=cause, step=step, message=message, by=by
         )
-        self.tell(
-            Ended(
-                t=self.now,
-                trial=running.trial,
-                attempt=running.attempt,
-                outcome=outcome,
-                step=running.step,
-                message=message,
-            )
-        )
+        self.tell(end)
 
 
 def _manifest(running: Running) -> str:
@@ -453,22 +394,17 @@ def availability(counts: Sequence[int], gap_seconds: float, workers: int) -> lis
     """
     if not counts:
         raise ValueError("the trace is empty")
-    if min(counts) < 0 or not 0 < gap_seconds < math.inf:
-        raise ValueError(
-            f"there are {min(counts)} machines"
-            if min(counts) < 0
-            else f"the gap is {gap_seconds:g} seconds"
-        )
+    if min(counts) < 0:
+        raise ValueError(f"there are {min(counts)} machines")
+    if not 0 < gap_seconds < math.inf:
+        raise ValueError(f"the gap is {gap_seconds:g} seconds")
     single = max(counts) <= 1
     machines = []
     for number in range(workers):
         shift = number * len(counts) // workers if single else 0
         states = [(c > 0 if single else c > number) for c in [*counts[shift:], *counts[:shift]]]
-        turns = [
-            place * gap_seconds
-            for place in range(1, len(states))
-            if states[place] != states[place - 1]
-        ]
+        changes = [n for n in range(1, len(states)) if states[n] != states[n - 1]]
+        turns = [place * gap_seconds for place in changes]
         machines.append(Availability(changes=(0.0, *turns), begins_up=states[0]))
     return machines
 
@@ -483,9 +419,7 @@ def simulate(
     startup: float = 0.0,
     most_seconds: float | None = None,
 ) -> Simulation:
-    """Run a whole experiment of `workers` machines under a virtual clock; see Simulation for the
-    arguments.
-    """
+    """Run a whole experiment under a virtual clock; see Simulation for the arguments."""
     run = Simulation(
         spec=spec,
         objective=objective,

@@ -1,11 +1,28 @@
-"""The conditions of `stop:`, by which an experiment has done enough. For a single trial see
-`endings.py`.
-"""
+"""The conditions of `stop:` for an experiment. For a single trial see `endings.py`."""
 
 from __future__ import annotations
 
 from regrow.search.history import History
 from regrow.search.spec.parts import Stop
+
+
+def holding(stop: Stop, history: History, now: float) -> list[tuple[str, float | None]]:
+    """Return the key of each condition that holds at `now`, with its value; None for a condition
+    that cannot be raised, only removed.
+    """
+    plateau = None if stop.plateau is None else stop.plateau.trials
+    conditions: list[tuple[str, float | None, Stop]] = [
+        ("stop.target", None, Stop(target=stop.target)),
+        ("stop.hours", stop.hours, Stop(hours=stop.hours)),
+        ("stop.trials", stop.trials, Stop(trials=stop.trials)),
+        ("stop.plateau.trials", plateau, Stop(plateau=stop.plateau)),
+        ("stop.all", None, Stop(all=stop.all)),
+    ]
+    return [
+        (key, value)
+        for key, value, alone in conditions
+        if why_enough(alone, history, now) is not None
+    ]
 
 
 def why_enough(stop: Stop, history: History, now: float) -> str | None:

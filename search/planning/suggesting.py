@@ -1,6 +1,4 @@
-"""The values that define-by-run trials ask for while they run. Each value is a separate decision,
-based on the history.
-"""
+"""The values that define-by-run trials ask for while they run, each a decision."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from regrow.search.chance import seed_for
 from regrow.search.events import Suggested
 from regrow.search.history import History
 from regrow.search.planning.results import Results
-from regrow.search.samplers import Sampler, Suggesting
+from regrow.search.samplers.base import Sampler, Suggesting
 
 FIXED = "fixed"
 """Key of a proposal's state for the values that the user wants tried."""
@@ -17,9 +15,7 @@ QUEUED = "queued"
 
 
 def suggestion(history: History, results: Results, sampler: Sampler, now: float) -> Suggested:
-    """Return the value that was asked for first. Its seed depends on the experiment's seed, the
-    trial and the parameter's name.
-    """
+    """Return the value asked for first, by a seed of experiment, trial and parameter."""
     (number, name), distribution = next(iter(history.asked.items()))
     trial = history.trials[number]
     fixed = trial.proposal_state.get(FIXED, {})
@@ -34,9 +30,7 @@ def suggestion(history: History, results: Results, sampler: Sampler, now: float)
 
 
 def next_queued(history: History) -> tuple[int, dict[str, object]] | None:
-    """Return the place and the values of the next entry of the user's queue, None if none is
-    left.
-    """
+    """Return place and values of the next entry of the user's queue, None for none."""
     taken = sum(QUEUED in trial.proposal_state for trial in history.trials)
     queue = history.spec.enqueue
     return (taken, queue[taken]) if taken < len(queue) else None

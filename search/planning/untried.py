@@ -1,6 +1,4 @@
-"""Prevents a configuration from being tried twice while others are untried, and detects that all
-configurations of a small space were tried.
-"""
+"""Prevents trying a configuration twice, and detects that all of a small space were tried."""
 
 from __future__ import annotations
 
@@ -9,23 +7,18 @@ from functools import cached_property
 
 from regrow.search import samplers, schedulers
 from regrow.search.chance import seed_for
-from regrow.search.samplers import Proposal, Sampler
-from regrow.search.samplers.brute_force import permuted
-from regrow.search.samplers.grid import Cells
+from regrow.search.samplers.base import Proposal, Sampler
+from regrow.search.samplers.grid import Cells, permuted
 from regrow.search.samplers.random_search import drawn
 from regrow.search.space.domains import Choice, Float, Grid, Int, Json, value_key
 from regrow.search.spec import Spec
 
 ASKED_AGAIN = 8
-"""How often the sampler is asked again, with other seeds, if it proposes a tried configuration. Its
-proposals are better than random ones.
-"""
+"""How often the sampler is asked again with other seeds: it does better than chance."""
 DRAWN = 32
 """How many random configurations are tested after that."""
 SMALL = 100_000
-"""Largest number of configurations of a space that are enumerated. In a larger space a random one
-is almost certainly new.
-"""
+"""Most configurations of a space to enumerate. In a larger one a random one is surely new."""
 
 
 def applies(spec: Spec) -> bool:
@@ -34,22 +27,16 @@ def applies(spec: Spec) -> bool:
     It is not if the user's code searches, or if a configuration is tried at several budgets, is
     made while its trial runs, or is changed by the schedule.
     """
-    if (
-        spec.own_sampler
-        or spec.own_scheduler
-        or samplers.gives_budgets(spec.search)
-        or samplers.suggests(spec.search)
-    ):
+    if spec.own_sampler or spec.own_scheduler:
         return False
-    return not any(
-        schedulers.kind(name).changes_configurations for name in schedulers.named(spec.schedule)
-    )
+    if samplers.gives_budgets(spec.search) or samplers.suggests(spec.search):
+        return False
+    kinds = map(schedulers.kind, schedulers.named(spec.schedule))
+    return not any(kind.changes_configurations for kind in kinds)
 
 
 class Untried:
-    """The configurations proposed in an experiment. A fold of its log: `note` is called for each
-    trial, in order.
-    """
+    """The configurations proposed in an experiment: a fold, `note` for each trial in order."""
 
     def __init__(self, spec: Spec) -> None:
         self._space = spec.space
@@ -77,9 +64,7 @@ class Untried:
 
     @property
     def all_tried(self) -> int | None:
-        """Number of configurations of the space if `instead` found that all were tried, else
-        None.
-        """
+        """Number of configurations if `instead` found that all were tried, else None."""
         return self._cells.count if self._exhausted and self._cells is not None else None
 
     def _new(self, config: Mapping[str, Json]) -> bool:

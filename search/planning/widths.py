@@ -20,32 +20,22 @@ def has_room(history: History) -> bool:
     """Return whether one more attempt may start, at its smallest width."""
     least, most = history.spec.resources.widths
     free = history.slots - history.occupied
-    if (
-        least < most
-        and history.spec.concurrency is not None
-        and len(history.running) >= history.spec.concurrency
-    ):
-        # The slots are those of this many groups of the greatest width. Narrow groups would exceed
-        # that number.
-        return False
+    limit = history.spec.concurrency
+    if least < most and limit is not None and len(history.running) >= limit:
+        return False  # the slots are those of so many widest groups; narrow ones would be more
     return free >= least
 
 
 def widest(history: History) -> int:
     """Return the most slots that one attempt may have."""
     # a log without its first event, which `verify` reports
-    resources = history.spec.resources if history.created is not None else None
-    return (
-        min(history.widest, resources.widths[1])
-        if resources is not None and resources.grouped
-        else history.widest
-    )
+    if history.created is None or not history.spec.resources.grouped:
+        return history.widest
+    return min(history.widest, history.spec.resources.widths[1])
 
 
 def width_of(history: History, trial: TrialRecord, wanted: int | None) -> int:
-    """Return the slots of a trial's next attempt, for which there is room. `wanted`: the
-    scheduler's choice, None if it makes none.
-    """
+    """Return the slots of a trial's next attempt. `wanted`: the scheduler's choice, or None."""
     least, most = history.spec.resources.widths
     if trial.attempts and (last := trial.attempts[-1]).narrower and last.width <= widest(history):
         return least
@@ -71,9 +61,7 @@ def too_wide(history: History, attempt: Attempt) -> bool:
 
 
 def why_narrower(history: History, attempt: Attempt, waited: float) -> str | None:
-    """Return why an attempt that may be narrower is to stop waiting for its workers after `waited`
-    seconds, None if it is to wait on.
-    """
+    """Return why a group is to stop waiting for its workers, None if it is to wait on."""
     if too_wide(history, attempt):
         return f"there is no room for {attempt.width} workers any more, and it goes on with fewer"
     if waited < SHRINK_SECONDS:

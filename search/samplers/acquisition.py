@@ -1,5 +1,5 @@
-"""The next point to try: the largest expected improvement over the unit cube, found by random
-points and steps from good ones.
+"""Many points of the unit cube at once, and the one of the largest expected improvement, found by
+random points and steps from good ones. For single values see `cube.py`.
 
 Jones, Schonlau and Welch, 1998, section 4.1. The logarithm distinguishes points even if hardly any
 improvement is expected, as in Ament et al., NeurIPS 2023. A few rounds of steps from several starts
@@ -8,18 +8,18 @@ suffice: the maximum need not be exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr
 
-from regrow.search.samplers.cube import EDGE
-from regrow.search.samplers.cube_points import CubePoints
-from regrow.search.space.domains import Choice
+from regrow.search.samplers.cube import EDGE, MIDDLE, inside
+from regrow.search.samplers.curve_process import Floats
+from regrow.search.space import Parameter, Space
+from regrow.search.space.domains import Choice, Constant, Domain, Int, Json
 
-Floats = npt.NDArray[np.float64]
 Expected = Callable[[Floats], tuple[Floats, Floats]]
 """Maps points (n, d) to the mean and the standard deviation of their cost."""
 
@@ -41,6 +41,66 @@ _FAR: Final = -6.0
 """Below this value the improvement is computed by its asymptotic series."""
 
 
+class CubePoints:
+    """Points of a space, whose `parameters` (in the order of `Space.flat`) are the dimensions.
+
+    A model must evaluate a point where its trial will be: in the middle of a cell, and in the
+    middle of the cube for an inactive parameter.
+    """
+
+    def __init__(self, space: Space, parameters: Sequence[Parameter]) -> None:
+        self.domains = [p.domain for p in parameters]
+        self._parameters = parameters
+        self._constants = {
+            p.name: p.domain.value for p in space.flat if isinstance(p.domain, Constant)
+        }
+        place = {p.name: d for d, p in enumerate(parameters)}
+        self._parents: dict[int, list[int]] = {}
+        """For each conditional dimension, those that it depends on. Dimensions that also depend on
+        a parameter under `grid` are not included.
+        """
+        for d, p in enumerate(parameters):
+            names = {condition.parameter for condition in p.when} - self._constants.keys()
+            if p.when and names <= place.keys():
+                self._parents[d] = sorted(place[name] for name in names)
+
+    def settled(self, points: Floats) -> Floats:
+        """Move points (n, d) to where their configurations are, in place; returns the array."""
+        for d, domain in enumerate(self.domains):
+            points[:, d] = _middles(domain, points[:, d])
+        active = np.ones(points.shape, dtype=np.bool_)
+        for d, parents in self._parents.items():
+            seen, which = np.unique(
+                np.hstack([points[:, parents], active[:, parents]]), axis=0, return_inverse=True
+            )
+            holds = np.array(
+                [self._parameters[d].active(self._values(parents, row.tolist())) for row in seen]
+            )
+            active[:, d] = holds[which.ravel()]
+            points[~active[:, d], d] = MIDDLE
+        return points
+
+    def _values(self, dimensions: Sequence[int], row: Sequence[float]) -> Mapping[str, Json]:
+        """Return the active parameters' values. `row`: first coordinates, then activity."""
+        found = dict(self._constants)
+        for place, d in enumerate(dimensions):
+            if row[len(dimensions) + place]:
+                found[self._parameters[d].name] = self.domains[d].quantile(inside(row[place]))
+        return found
+
+
+def _middles(domain: Domain, at: Floats) -> Floats:
+    """Move coordinates to the middle of their cells, if any, as `cube.position` does."""
+    cells = domain.cells
+    if cells is None:
+        return at
+    if isinstance(domain, Int) and domain.log:
+        low, high = math.log(domain.low - 0.5), math.log(domain.high + 0.5)
+        whole = np.clip(np.round(np.exp(low + (high - low) * at)), domain.low, domain.high)
+        return np.asarray((np.log(whole) - low) / (high - low))
+    return np.asarray((np.minimum(np.floor(at * cells), cells - 1) + 0.5) / cells)
+
+
 def largest_improvement(
     expected: Expected,
     least: float,
@@ -50,18 +110,11 @@ def largest_improvement(
     rng: np.random.Generator,
     log_success: Callable[[Floats], Floats] | None = None,
 ) -> list[float]:
-    """Return the point with the largest expected improvement.
+    """Return the point with the largest expected improvement over the cost `least`.
 
-    Args:
-        expected: mean and standard deviation of the cost at points.
-        least: the cost to improve on.
-        good: points (n, d); the search also starts near them.
-        taken: points (m, d) that are not proposed again while there are others.
-        cube: moves points to where their configurations are.
-        rng: source of randomness.
-        log_success: logarithm of the probability that a trial at a point does not fail; None: it
-            never fails.
-
+    The search also starts near the points `good` (n, d). Points `taken` (m, d) are not proposed
+    again while there are others. `log_success`: logarithm of the probability that a trial at a
+    point does not fail; None: it never fails.
     """
     known = {row.tobytes() for row in np.round(taken, _SAME)}
 

@@ -1,6 +1,4 @@
-"""The port between the planner and a sampler: two methods, and the two records that are passed
-through them.
-"""
+"""The port between the planner and a sampler: two methods, and their two records."""
 
 from __future__ import annotations
 
@@ -112,15 +110,11 @@ class Sampler(Protocol):
     """
 
     def ask(self, number: int, seed: int) -> Proposal | None:
-        """Return the configuration that trial `number` should try, None if nothing is left to try.
-        `seed` is a non-negative int.
-        """
+        """Return a configuration for trial `number`, None for none. `seed` is not negative."""
         ...
 
     def tell(self, result: Result) -> None:
-        """Add a result. May be called again for the same trial as it goes from running to its
-        end.
-        """
+        """Add a result; again for the same trial as it goes from running to its end."""
         ...
 
 
@@ -131,25 +125,17 @@ class Suggesting(Protocol):
     def suggest(
         self, name: str, distribution: Mapping[str, Json], trial: Result, seed: int
     ) -> Json:
-        """Return a value of parameter `name` for a running trial.
+        """Return a value of parameter `name` for a running trial, whose current result is `trial`.
 
-        Args:
-            name: the parameter.
-            distribution: where to draw from, in Optuna's JSON form.
-            trial: the trial's current result.
-            seed: a non-negative int.
-
-        A pure function of these and of what `ask` depends on.
-
+        `distribution` is in Optuna's JSON form, `seed` is not negative. A pure function of these
+        and of what `ask` depends on.
         """
         ...
 
 
 @runtime_checkable
 class Advised(Protocol):
-    """Optional part of a sampler that learns from experiments on other tasks. Their values are not
-    comparable with its own.
-    """
+    """Optional part of a sampler that learns from other tasks, whose values do not compare."""
 
     def advise(self, others: Sequence[Sequence[Result]]) -> None:
         """Take the results of each of the other experiments. Called before any other method."""

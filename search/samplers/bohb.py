@@ -7,16 +7,15 @@ numpy and scipy are imported at the first `ask`.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from regrow.search.chance import uniform_draw
-from regrow.search.errors import SpecError
+from regrow.search.options import check_between, check_whole, check_within
 from regrow.search.samplers.base import Proposal, Result
-from regrow.search.samplers.cube import inside, modelled, position
+from regrow.search.samplers.cube import inside, modelled, point
 from regrow.search.samplers.grid import Cells
 from regrow.search.samplers.told import supersedes
-from regrow.search.space import Parameter
-from regrow.search.space.domains import Choice, Grid, Json
+from regrow.search.space.domains import Choice, Grid
 from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
@@ -56,45 +55,24 @@ class Bohb:
     ) -> None:
         self._parameters = modelled(setting.space)
         least = len(self._parameters) + 1
-        if not isinstance(min_points_in_model, int | None) or isinstance(min_points_in_model, bool):
-            raise SpecError(
-                "search.bohb.min_points_in_model",
-                min_points_in_model,
-                "is not a whole number",
-                f"write {least}",
-            )
-        if min_points_in_model is not None and min_points_in_model < least:
-            problem = f"is below {least}, the number of parameters plus 1"
-            raise SpecError(
-                "search.bohb.min_points_in_model",
-                min_points_in_model,
-                problem,
-                f"write {least} or more",
-            )
-        if not 0 < top_n_percent < 100:
-            raise SpecError(
-                "search.bohb.top_n_percent", top_n_percent, "is not between 0 and 100", "write 15"
-            )
-        if num_samples < 1:
-            raise SpecError("search.bohb.num_samples", num_samples, "is below 1", "write 64")
-        if not 0 <= random_fraction <= 1:
-            raise SpecError(
-                "search.bohb.random_fraction", random_fraction, "is not a fraction", "write 0.33"
-            )
-        for name, value in (
-            ("bandwidth_factor", bandwidth_factor),
-            ("min_bandwidth", min_bandwidth),
-        ):
-            if not value > 0:
-                raise SpecError(
-                    f"search.bohb.{name}", value, "is not above 0", "write a positive number"
-                )
+        hint = f"write {least}, the number of parameters plus 1, or more"
+        check_whole("min_points_in_model", min_points_in_model, least, hint)
+        check_between("top_n_percent", top_n_percent, 0, 100, "write 15")
+        check_whole("num_samples", num_samples, 1, "write 64")
+        check_within("random_fraction", random_fraction, 0, 1, "write 0.33")
+        check_between("bandwidth_factor", bandwidth_factor, 0, math.inf, "write 3")
+        check_between("min_bandwidth", min_bandwidth, 0, math.inf, "write 0.001")
         self._space = setting.space
         self._cells = Cells(setting.space, Grid)
         self._setting = setting
         self._least = min_points_in_model or least
-        self._top, self._samples, self._random = top_n_percent, num_samples, random_fraction
-        self._factor, self._narrowest = bandwidth_factor, min_bandwidth
+        self._random = random_fraction
+        self._options: dict[str, Any] = {
+            "top": top_n_percent,
+            "samples": num_samples,
+            "factor": bandwidth_factor,
+            "narrowest": min_bandwidth,
+        }
         self._results: dict[int, Result] = {}
         self._points: dict[int, list[float]] = {}
         """The point of each usable trial, NaN for an inactive parameter."""
@@ -105,31 +83,23 @@ class Bohb:
 
     def ask(self, number: int, seed: int) -> Proposal:
         """See Sampler; never None. `seed` counts modulo 2**32."""
-        drawn: list[float] | None = None
+        drawn: list[float] = []
         if self._parameters and uniform_draw(seed, "bohb: a random configuration") >= self._random:
             budget = max(
                 (b for b in self._ends if len(self._budgets[b]) >= self._least + 2), default=None
             )
             if budget is not None:
                 drawn = self._model().draw(self._sorted(budget), seed % 2**32)
-        by_name = dict(zip((p.name for p in self._parameters), drawn or (), strict=False))
-
-        def draw(p: Parameter) -> Json:
-            return p.domain.quantile(
-                inside(by_name[p.name]) if p.name in by_name else uniform_draw(seed, p.name)
-            )
-
-        return Proposal(config=self._cells.config(number, draw))
+        names = [p.name for p in self._parameters]
+        coordinates = dict(zip(names, map(inside, drawn), strict=False))
+        return Proposal(config=self._cells.placed(number, seed, coordinates))
 
     def tell(self, result: Result) -> None:
         """See Sampler. A "running" result counts by its curve, if it has one."""
         before = self._results.get(result.number)
         if result.status in ("done", "stopped", "paused") and result.intermediate:
-            # Even if it is only paused here, other trials will be compared with it at this
-            # step.
-            self._ends.add(
-                max(step for step, value in result.intermediate if not math.isnan(value))
-            )
+            # even if it is only paused here, others will be compared with it at this step
+            self._ends.add(max(s for s, value in result.intermediate if not math.isnan(value)))
         if not supersedes(result, before):
             return
         self._results[result.number] = result
@@ -140,29 +110,18 @@ class Bohb:
         ended = result.status in ("done", "stopped")
         if ended and not curve and result.value is not None and not math.isnan(result.value):
             curve = [(self._setting.max_steps or 0, result.value)]
-        if result.status == "failed" or not curve or (point := self._point(result)) is None:
+        if result.status == "failed" or not curve:
             return
-        self._points[result.number] = point
+        if (found := point(self._space, self._parameters, result.config, math.nan)) is None:
+            return
+        self._points[result.number] = found
         for step, value in curve:
             self._budgets.setdefault(step, {})[result.number] = self._setting.sign * value
         if ended:
             self._ends.add(max(curve)[0])
 
-    def _point(self, result: Result) -> list[float] | None:
-        """Return the point of a configuration, None if it does not fit the space."""
-        active = set(self._space.active(result.config))
-        try:
-            return [
-                position(p.domain, result.config[p.name]) if p.name in active else math.nan
-                for p in self._parameters
-            ]
-        except (KeyError, ValueError):
-            return None
-
     def _sorted(self, budget: int) -> list[list[float]]:
-        """Return the points that have a value at a budget, the best first, ties to the smaller
-        number.
-        """
+        """Return the points with a value at a budget, the best first, ties by number."""
         costs = self._budgets[budget]
         return [self._points[number] for number in sorted(costs, key=lambda n: (costs[n], n))]
 
@@ -173,12 +132,5 @@ class Bohb:
             levels = [
                 p.domain.cells or 1 if isinstance(p.domain, Choice) else 0 for p in self._parameters
             ]
-            self._kde = Kde(
-                levels=levels,
-                least=self._least,
-                top=self._top,
-                samples=self._samples,
-                factor=self._factor,
-                narrowest=self._narrowest,
-            )
+            self._kde = Kde(levels=levels, least=self._least, **self._options)
         return self._kde

@@ -43,9 +43,7 @@ class Kde:
     narrowest: float
 
     def draw(self, ordered: Sequence[Sequence[float]], seed: int) -> list[float]:
-        """Return a point, given at least `least` + 2 points, the best first. NaN stands for an
-        inactive parameter.
-        """
+        """Return a point, given `least` + 2 points or more, the best first, NaN if inactive."""
         rng = np.random.RandomState(seed)
         data = self._coded(np.array(ordered, dtype=np.float64))
         good, bad = (self._density(self._imputed(part, rng)) for part in self._split(data))
@@ -64,9 +62,7 @@ class Kde:
         return points
 
     def _split(self, data: Floats) -> tuple[Floats, Floats]:
-        """Split by equation 3: the best max(N_min, q N), and the worst max(N_min, N - N_good). They
-        overlap if there are few points.
-        """
+        """Split by equation 3: the best max(N_min, q N), the worst max(N_min, N - N_good)."""
         count = len(data)
         good = max(self.least, self.top * count // 100)
         bad = max(self.least, count - good)
@@ -79,10 +75,8 @@ class Kde:
         """
         full = data.copy()
         for d, n in enumerate(self.levels):
-            rows, known = (
-                np.flatnonzero(np.isnan(full[:, d])),
-                np.flatnonzero(~np.isnan(data[:, d])),
-            )
+            rows = np.flatnonzero(np.isnan(full[:, d]))
+            known = np.flatnonzero(~np.isnan(data[:, d]))
             if known.size:
                 part, donors = full[rows], data[known[rng.randint(known.size, size=rows.size)]]
                 full[rows] = np.where(np.isnan(part), donors, part)
@@ -93,9 +87,7 @@ class Kde:
         return full
 
     def _density(self, data: Floats) -> tuple[Floats, Floats]:
-        """Return the points and a bandwidth for each dimension: 1.06 sd n^(-1/(4 + d)), by Scott's
-        rule.
-        """
+        """Return the points and bandwidths, by Scott's rule: 1.06 sd n^(-1/(4 + d))."""
         count, dimensions = data.shape
         widths = 1.06 * np.std(data, axis=0) * count ** (-1.0 / (4 + dimensions))
         widths = np.maximum(widths, self.narrowest)
@@ -126,9 +118,7 @@ class Kde:
         return drawn
 
     def _pdf(self, data: Floats, widths: Floats, points: Floats) -> Floats:
-        """Return the density at `points`: Gaussian kernels, and Aitchison and Aitken's (1976) for
-        choices.
-        """
+        """Return the density: Gaussian kernels, for choices Aitchison and Aitken's (1976)."""
         exponent = np.zeros((len(points), len(data)))
         factor, weight = 1.0, np.ones((1, 1))
         for d, n in enumerate(self.levels):

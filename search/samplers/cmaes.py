@@ -6,15 +6,15 @@ The library and numpy are imported at the first `ask`.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
+from regrow.search.options import check_between, check_whole
 from regrow.search.samplers.base import Proposal, Result
-from regrow.search.samplers.cube import inside, position
+from regrow.search.samplers.cube import MIDDLE, inside, point, position
 from regrow.search.samplers.grid import Cells
 from regrow.search.samplers.told import ended_value, supersedes
-from regrow.search.space import Parameter
 from regrow.search.space.domains import Choice, Constant, Grid, Json
 from regrow.search.space.setting import Setting
 
@@ -64,13 +64,8 @@ class CmaEs:
         x0: dict[str, Json] | None = None,
         restart: bool = True,
     ) -> None:
-        whole = isinstance(popsize, int) and not isinstance(popsize, bool)
-        # the learning rates need two parents
-        if popsize is not None and not (whole and popsize >= 4):
-            problem = "is below 4" if whole else "is not a whole number"
-            raise SpecError("search.cmaes.popsize", popsize, problem, "write 4 or more")
-        if not sigma0 > 0:
-            raise SpecError("search.cmaes.sigma0", sigma0, "is not above 0", "write 0.3")
+        check_whole("popsize", popsize, 4)  # the learning rates need two parents
+        check_between("sigma0", sigma0, 0, math.inf, "write 0.3")
         self._cells = Cells(setting.space, Grid)
         unmodelled = (Choice, Constant)
         self._axes = [
@@ -79,20 +74,14 @@ class CmaEs:
         if not self._axes:
             problem = "there is no numeric parameter without a condition"
             raise SpecError("search", "cmaes", problem, "write search: tpe or random")
-        self._setting, self._popsize, self._sigma0, self._restart = (
-            setting,
-            popsize,
-            float(sigma0),
-            restart,
-        )
+        self._setting, self._popsize, self._restart = setting, popsize, restart
+        self._sigma0 = float(sigma0)
         self._x0 = None if x0 is None else self._point(x0)
         self._results: dict[int, Result] = {}
         self._values: dict[int, dict[int, tuple[int, float]]] = {}
         """Costs of the ended trials that have one, by generation and number."""
         self._opened: dict[int, dict[int, tuple[int, ...]]] = {}
-        """For each generation, the trials that it was updated by, by the trial whose state records
-        them.
-        """
+        """For each generation, the trials that it was updated by, by who recorded them."""
         self._generation: Generation | None = None
         self._ahead: tuple[tuple[int, ...], Generation] | None = None
 
@@ -113,12 +102,12 @@ class CmaEs:
         state: dict[str, Json] = {"generation": generation.number, "x": x}
         if told is not None:
             state["told"] = list(told)
-        return Proposal(config=self._config(number, seed, x), state=state)
+        names = [p.name for p in self._axes]
+        coordinates = dict(zip(names, map(inside, x), strict=True))
+        return Proposal(config=self._cells.placed(number, seed, coordinates), state=state)
 
     def tell(self, result: Result) -> None:
-        """See Sampler. Only ended trials with a value count, and of proposals the data in their
-        state.
-        """
+        """See Sampler. Only ended trials with a value count, and the state of proposals."""
         before = self._results.get(result.number)
         if (value := ended_value(result)) is not None and "generation" in result.state:
             # A trial that was retried (one of its repeats had failed) keeps its first value: a
@@ -143,9 +132,7 @@ class CmaEs:
                 self._generation = None  # known late: fold again, with it
 
     def _folded(self) -> Generation:
-        """Return the newest generation that a known trial belongs to. Cached between proposals:
-        10,000 trials are 1,200 updates.
-        """
+        """Return the newest generation with a known trial; cached, as it takes many updates."""
         if self._generation is None:
             from regrow.search.samplers.cmaes_model import Generation
 
@@ -179,7 +166,9 @@ class CmaEs:
         earlier = []
         for number in sorted(n for n in self._results if n < 0):
             value = ended_value(self._results[number])
-            if value is not None and (x := self._earlier(self._results[number])) is not None:
+            config = self._results[number].config
+            x = point(self._setting.space, self._axes, config, MIDDLE)
+            if value is not None and x is not None:
                 earlier.append((x, self._setting.sign * value))
         return Start(
             mean=self._x0 or [0.5] * len(self._axes),
@@ -190,43 +179,19 @@ class CmaEs:
             seed=self._setting.seed,
         )
 
-    def _earlier(self, result: Result) -> list[float] | None:
-        """Return the point of an earlier trial, None if it is outside of the space."""
-        try:
-            return [position(p.domain, result.config[p.name]) for p in self._axes]
-        except (KeyError, ValueError):
-            return None
-
     def _point(self, x0: Any) -> list[float]:
-        key = "search.cmaes.x0"
         names = [p.name for p in self._axes]
         if not isinstance(x0, dict):
-            raise SpecError(key, x0, "is not a map", f"write {{{names[0]}: value}}")
+            raise SpecError("x0", x0, "is not a map", f"write {{{names[0]}: value}}")
         for name in x0:
             if name not in names:
-                raise SpecError(
-                    f"{key}.{name}",
-                    x0[name],
-                    "is not a parameter that is modelled",
-                    f"known: {', '.join(names)}",
-                )
-        point = []
+                problem = "is not a parameter that is modelled"
+                raise SpecError(f"x0.{name}", x0[name], problem, f"known: {', '.join(names)}")
+        found = []
         for p in self._axes:
             try:
-                point.append(position(p.domain, x0[p.name]) if p.name in x0 else 0.5)
+                found.append(position(p.domain, x0[p.name]) if p.name in x0 else MIDDLE)
             except (TypeError, ValueError):
-                problem = f"{p.name} can never be this"
-                raise SpecError(
-                    f"{key}.{p.name}", x0[p.name], problem, f"it is one of {p.domain.to_json()}"
-                ) from None
-        return point
-
-    def _config(self, number: int, seed: int, x: list[float]) -> dict[str, Json]:
-        drawn = dict(zip((p.name for p in self._axes), x, strict=True))
-
-        def draw(p: Parameter) -> Json:
-            return p.domain.quantile(
-                inside(drawn[p.name]) if p.name in drawn else uniform_draw(seed, p.name)
-            )
-
-        return self._cells.config(number, draw)
+                problem, hint = f"{p.name} can never be this", f"it is one of {p.domain.to_json()}"
+                raise SpecError(f"x0.{p.name}", x0[p.name], problem, hint) from None
+        return found

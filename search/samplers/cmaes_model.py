@@ -1,6 +1,4 @@
-"""The distributions of CMA-ES, one for each generation. The only module that uses the library
-cmaes.
-"""
+"""The distributions of CMA-ES, one for each generation, by the library cmaes."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from cmaes import CMA, get_warm_start_mgd  # type: ignore[import-untyped]  # it 
 from regrow.search.chance import uniform_draw
 
 GAMMA = 0.1
-"""Fraction of the earlier results to which the first distribution is fitted (Nomura et al., 2021,
-section 4).
-"""
+"""Share of earlier results that the first distribution is fitted to (Nomura et al., section 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

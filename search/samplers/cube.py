@@ -1,10 +1,9 @@
-"""The unit cube: a domain's values as points of (0, 1), where its prior is uniform. The inverse of
-`Domain.quantile`.
-"""
+"""The unit cube: values as points of (0, 1), the inverse of `Domain.quantile`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
 from regrow.search.space import Parameter, Space
@@ -20,15 +19,28 @@ MIDDLE = 0.5
 
 
 def modelled(space: Space) -> list[Parameter]:
-    """Return the parameters that have a dimension: all but constants, and those under `grid`, whose
-    cells are taken in turn.
-    """
+    """Return the parameters that have a dimension: all but constants and those under `grid`."""
     return [p for p in space.flat if not isinstance(p.domain, (Constant, Grid))]
 
 
 def inside(u: float) -> float:
     """Return the point of [EDGE, 1 - EDGE] nearest to `u`."""
     return min(max(float(u), EDGE), 1.0 - EDGE)
+
+
+def point(
+    space: Space, parameters: Sequence[Parameter], config: Mapping[str, Json], inactive: float
+) -> list[float] | None:
+    """Return the point of a configuration, with `inactive` for parameters that it does not have;
+    None if it does not fit the space.
+    """
+    active = set(space.active(config))
+    try:
+        return [
+            position(p.domain, config[p.name]) if p.name in active else inactive for p in parameters
+        ]
+    except (KeyError, ValueError):
+        return None
 
 
 def position(domain: Domain, value: Json) -> float:

@@ -24,17 +24,13 @@ Floats = npt.NDArray[np.float64]
 
 _JITTER: Final = 1e-6
 _LEVEL: Final = 4.0
-"""Prior variance of the mean, in units of the values, which are about as wide as a standard
-normal.
-"""
+"""Prior variance of the mean, for values about as wide as a standard normal."""
 _STEPS_OF_FIT: Final = 30
 _TRUST: Final = 1.0
 """Prior standard deviation of the advisers' weight; its mean is their full weight."""
 
 Beforehand = Callable[[Floats], Floats]
-"""Maps points (m, d) to the values at the last step that each of k advisers expects there, (m,
-k).
-"""
+"""Maps points (m, d) to what each of k advisers expects at the last step, (m, k)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +54,7 @@ class Observations:
     beforehand: Beforehand | None = None
 
     def apart(self, others: Floats) -> Floats:
-        """Return squared distances by dimension from each point to each of others (m, d): (d, n,
-        m).
-        """
+        """Return squared distances by dimension to the points (m, d): (d, n, m)."""
         gaps = self.points.T[:, :, None] - others.T[:, None, :]
         squares = np.square(gaps, out=gaps)
         squares[self.choice] = squares[self.choice] > 0
@@ -156,9 +150,7 @@ def _agreed(advice: Floats) -> Floats:
 
 
 def _weighing(one: Floats, other: Floats) -> Floats:
-    """Return the covariance due to the unknown weights of the advisers: (n, k), (m, k) to (n,
-    m).
-    """
+    """Return the covariance by the unknown weights of advisers: (n, k), (m, k) to (n, m)."""
     return np.asarray(_TRUST**2 / max(one.shape[1], 1) ** 2 * one @ other.T)
 
 
@@ -197,9 +189,7 @@ class Process:
         return mean, np.sqrt(np.maximum(own - np.square(solved).sum(axis=0), 1e-12))
 
     def believing(self, points: Floats) -> Process:
-        """Return the process as if points (m, d) had ended as it expects (the "kriging believer" of
-        Ginsbourger et al., 2010).
-        """
+        """Return the process as if points (m, d) had ended as expected ("kriging believer")."""
         mean, _ = self.at_the_end(points)
         seen = self._seen
         more = Observations(

@@ -1,6 +1,4 @@
-"""The study behind `define_by_run.py`. Each trial has the parameters, and their distributions, that
-it asked for.
-"""
+"""The study behind `define_by_run.py`: each trial has the parameters that it asked for."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ from regrow.search.samplers.optuna_study_model import STUDY, StudyModel, frozen,
 from regrow.search.space.domains import Json
 
 CONSTRAINTS = "optuna:constraints"
-"""Attribute in which a trial records by how much it breaks each of its constraints, by the
-constraints' names.
-"""
+"""Attribute of a trial: by how much it breaks each of its constraints, by their names."""
 _RELATIVE = "relative"
 
 
@@ -37,9 +33,7 @@ class DefinedModel(StudyModel):
     """The results so far, and values suggested from them."""
 
     def begin(self, number: int, seed: int) -> dict[str, Json]:
-        """Return the state of a new trial: the values that the sampler draws together, and the
-        attributes that it sets.
-        """
+        """Return a new trial's state: values drawn together, attributes of the sampler."""
         with self.trial(number, seed) as trial:
             together = {name: _plain(value) for name, value in trial.together.items()}
             return {**trial.state, **({_RELATIVE: together} if together else {})}
@@ -70,15 +64,11 @@ class DefinedModel(StudyModel):
 
     def _frozen(self, result: Result, place: int) -> FrozenTrial:
         state, values = self._end(result)
-        distributions = {
-            name: json_to_distribution(json.dumps(one))
-            for name, one in result.distributions.items()
-        }
-        tried = {
-            name: one for name, one in distributions.items() if contains(one, result.config[name])
-        }
-        if state is TrialState.FAIL:
-            tried = {}
+        tried: dict[str, BaseDistribution] = {}
+        for name, form in result.distributions.items() if state is not TrialState.FAIL else ():
+            distribution = json_to_distribution(json.dumps(form))
+            if contains(distribution, result.config[name]):
+                tried[name] = distribution
         noted: Any = result.state.get("trial", {})
         one = len(self.modes) == 1
         made = frozen(
@@ -124,11 +114,9 @@ def unusable(name: str, distribution: Mapping[str, Any]) -> str:
     exact = isinstance(made, FloatDistribution) or max(map(abs, numbers)) <= MOST
     if exact and all(math.isfinite(number) for number in numbers):
         return ""
-    limit = (
-        f"an integer lies between -{MOST:,} and {MOST:,}"
-        if isinstance(made, IntDistribution)
-        else "a bound is finite"
-    )
+    limit = "a bound is finite"
+    if isinstance(made, IntDistribution):
+        limit = f"an integer lies between -{MOST:,} and {MOST:,}"
     return f"{name!r}: nothing can be drawn from {_written(distribution)}; {limit}"
 
 
@@ -140,11 +128,9 @@ def _written(distribution: Mapping[str, Any]) -> str:
 
 def _only(distribution: BaseDistribution) -> float:
     """Return the internal form of the single value of a distribution."""
-    return (
-        float(distribution.low)
-        if isinstance(distribution, FloatDistribution | IntDistribution)
-        else 0.0
-    )
+    if isinstance(distribution, FloatDistribution | IntDistribution):
+        return float(distribution.low)
+    return 0.0
 
 
 def _plain(value: Any) -> Json:

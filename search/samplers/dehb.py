@@ -14,9 +14,11 @@ from typing import TypeAlias
 from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
 from regrow.search.hyperband_plan import brackets
+from regrow.search.options import check_whole, check_within
 from regrow.search.samplers.base import Proposal, Result
+from regrow.search.samplers.cube import modelled
 from regrow.search.samplers.grid import Cells
-from regrow.search.space.domains import Constant, Grid, Json
+from regrow.search.space.domains import Grid
 from regrow.search.space.setting import Setting
 
 Vector: TypeAlias = Mapping[str, float]
@@ -25,17 +27,16 @@ Vector: TypeAlias = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class _Individual:
-    """An evaluated vector. Of two with equal cost the later one is better (DE's selection takes u
-    if f(u) <= f(x)).
-    """
+    """An evaluated vector."""
 
     cost: float
     number: int
     vector: Vector
 
-    @property
-    def order(self) -> tuple[float, int]:
-        return (self.cost, -self.number)
+
+def _order(one: _Individual) -> tuple[float, int]:
+    """Of two with equal cost the later one is better: DE's selection takes u if f(u) <= f(x)."""
+    return one.cost, -one.number
 
 
 @dataclass(slots=True)
@@ -81,33 +82,18 @@ class Dehb:
         most = setting.max_steps
         if most is None:
             raise SpecError("max_steps", None, "is missing, dehb needs it", "write max_steps: 27")
-        if eta < 2:
-            raise SpecError("search.dehb.eta", eta, "is below 2", "3 is usual")
+        check_whole("eta", eta, 2, "3 is usual")
         if not 1 <= min_budget <= most:
-            raise SpecError(
-                "search.dehb.min_budget",
-                min_budget,
-                f"is not between 1 and max_steps ({most})",
-                "1 is usual",
-            )
+            problem = f"is not between 1 and max_steps ({most})"
+            raise SpecError("min_budget", min_budget, problem, "1 is usual")
         if not 0 < mutation_factor <= 1:
-            raise SpecError(
-                "search.dehb.mutation_factor",
-                mutation_factor,
-                "is not above 0, up to 1",
-                "0.5 is usual",
-            )
-        if not 0 <= crossover_probability <= 1:
-            problem = "is not between 0 and 1"
-            raise SpecError(
-                "search.dehb.crossover_probability", crossover_probability, problem, "0.5 is usual"
-            )
+            problem = "is not above 0, up to 1"
+            raise SpecError("mutation_factor", mutation_factor, problem, "0.5 is usual")
+        check_within("crossover_probability", crossover_probability, 0, 1, "0.5 is usual")
         self._setting = setting
         self._factor, self._crossover = mutation_factor, crossover_probability
         self._cells = Cells(setting.space, Grid)
-        self._names = [
-            p.name for p in setting.space.flat if not isinstance(p.domain, (Constant, Grid))
-        ]
+        self._names = [p.name for p in modelled(setting.space)]
         self._plans = brackets(most, eta, min_budget)
         self._sizes: dict[int, int] = {}
         for plan in self._plans:
@@ -130,28 +116,21 @@ class Dehb:
         own = members.get(budget, {}).get(target)
         if bracket == 0 and rung > 0:
             below = rungs[0, rung - 1, self._plans[0][rung - 1][1]]
-            best = sorted(below.evaluated, key=lambda individual: individual.order)[:n]
+            best = sorted(below.evaluated, key=_order)[:n]
             place = rungs[0, rung, budget].begun if (0, rung, budget) in rungs else 0
             vector = dict(best[place].vector) if place < len(best) else self._random(seed)
         elif bracket == 0 or own is None:
             vector = self._random(seed)
         else:
             vector = self._trial_vector(seed, own, self._pool(members, bracket, rung, target, seed))
-        state = {
-            "bracket": bracket,
-            "rung": rung,
-            "budget": budget,
-            "target": target,
-            "vector": vector,
-        }
-        return Proposal(config=self._config(number, vector), state=state)
+        state = {"bracket": bracket, "rung": rung, "budget": budget, "target": target}
+        config = self._cells.placed(number, seed, vector)
+        return Proposal(config=config, state={**state, "vector": vector})
 
     # ---- results so far
 
     def _fold(self) -> tuple[dict[tuple[int, int, int], _Rung], dict[int, dict[int, _Individual]]]:
-        """Return the rungs by (bracket, rung, budget), and the members of the subpopulations by
-        budget and target.
-        """
+        """Return rungs by (bracket, rung, budget), and members by budget and target."""
         rungs: dict[tuple[int, int, int], _Rung] = {}
         members: dict[int, dict[int, _Individual]] = {}
         for number in sorted(self._results):
@@ -162,27 +141,19 @@ class Dehb:
             if result.status == "running":
                 continue
             rung.over += 1
-            cost = next(
-                (
-                    self._setting.sign * value
-                    for step, value in result.intermediate
-                    if step == budget
-                ),
-                math.inf,
-            )
+            costs = (self._setting.sign * v for step, v in result.intermediate if step == budget)
+            cost = next(costs, math.inf)
             if result.status == "failed" or not math.isfinite(cost):
                 continue
             individual = _Individual(cost, number, state["vector"])
             rung.evaluated.append(individual)
             slots = members.setdefault(budget, {})
-            if state["target"] not in slots or individual.order < slots[state["target"]].order:
+            if state["target"] not in slots or _order(individual) < _order(slots[state["target"]]):
                 slots[state["target"]] = individual
         return rungs, members
 
     def _next(self, rungs: Mapping[tuple[int, int, int], _Rung]) -> tuple[int, int]:
-        """Return bracket and rung of the next evaluation: the oldest bracket that has one
-        available.
-        """
+        """Return bracket and rung of the next evaluation, of the oldest bracket with one."""
         bracket = 0
         while True:
             plan = self._plans[bracket % len(self._plans)]
@@ -208,23 +179,14 @@ class Dehb:
         plan = self._plans[bracket % len(self._plans)]
         n, budget = plan[rung]
         if rung == 0:
-            found = [
-                individual.vector
-                for slot, individual in sorted(members[budget].items())
-                if slot != target
-            ]
+            found = [one.vector for slot, one in sorted(members[budget].items()) if slot != target]
         else:
-            best = sorted(
-                members.get(plan[rung - 1][1], {}).values(), key=lambda individual: individual.order
-            )
-            found = [individual.vector for individual in best[:n]]
+            best = sorted(members.get(plan[rung - 1][1], {}).values(), key=_order)
+            found = [one.vector for one in best[:n]]
         if len(found) < 3:
             source = plan[rung - 1][1] if rung else budget
             others = [i for of in sorted(members) if of != source for i in members[of].values()]
-            found += [
-                i.vector
-                for i in sorted(others, key=lambda individual: individual.order)[: 3 - len(found)]
-            ]
+            found += [one.vector for one in sorted(others, key=_order)[: 3 - len(found)]]
         while len(found) < 3:
             found.append(self._random(seed, f"filler:{len(found)}:"))
         return found
@@ -247,6 +209,3 @@ class Dehb:
 
     def _random(self, seed: int, what: str = "") -> dict[str, float]:
         return {name: uniform_draw(seed, f"{what}{name}") for name in self._names}
-
-    def _config(self, number: int, vector: Vector) -> dict[str, Json]:
-        return self._cells.config(number, lambda p: p.domain.quantile(vector.get(p.name, 0.5)))

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from regrow.search.chance import uniform_draw
-from regrow.search.errors import SpecError
+from regrow.search.options import check_whole, check_within
+from regrow.search.samplers import cube
 from regrow.search.samplers.base import Proposal, Result
-from regrow.search.samplers.cube import MIDDLE, inside, modelled, position
+from regrow.search.samplers.cube import inside, modelled
 from regrow.search.samplers.grid import Cells
 from regrow.search.samplers.told import looks, supersedes
-from regrow.search.space import Parameter
 from regrow.search.space.domains import Grid, Json
 from regrow.search.space.setting import Setting
 
@@ -53,21 +53,8 @@ class Mobster:
     def __init__(
         self, setting: Setting, *, n_startup_trials: int | None = None, random_fraction: float = 0.1
     ) -> None:
-        if not isinstance(n_startup_trials, int | None) or isinstance(n_startup_trials, bool):
-            raise SpecError(
-                "search.mobster.n_startup_trials",
-                n_startup_trials,
-                "is not a whole number",
-                "write 10",
-            )
-        if n_startup_trials is not None and n_startup_trials < 2:
-            raise SpecError(
-                "search.mobster.n_startup_trials", n_startup_trials, "is below 2", "write 2 or more"
-            )
-        if not 0 <= random_fraction <= 1:
-            raise SpecError(
-                "search.mobster.random_fraction", random_fraction, "is not a fraction", "write 0.1"
-            )
+        check_whole("n_startup_trials", n_startup_trials, 2)
+        check_within("random_fraction", random_fraction, 0, 1, "write 0.1")
         self._setting = setting
         self._parameters = modelled(setting.space)
         self._cells = Cells(setting.space, Grid)
@@ -77,9 +64,7 @@ class Mobster:
         self._random = random_fraction
         self._results: dict[int, Result] = {}
         self._points: dict[int, list[float]] = {}
-        """The point of each trial whose configuration fits the space, with MIDDLE for inactive
-        parameters.
-        """
+        """The point of each trial that fits the space, MIDDLE where inactive."""
         self._curves: dict[int, Curve] = {}
         """Curves of the trials that have one and did not fail."""
         self._running: dict[int, Curve] = {}
@@ -126,14 +111,9 @@ class Mobster:
             drawn = self._modelling().propose(
                 self._points, curves, self._pending(), failed, seed % 2**32
             )
-        by_name = dict(zip((p.name for p in self._parameters), drawn, strict=False))
-
-        def draw(p: Parameter) -> Json:
-            return p.domain.quantile(
-                inside(by_name[p.name]) if p.name in by_name else uniform_draw(seed, p.name)
-            )
-
-        return Proposal(config=self._cells.config(number, draw))
+        names = [p.name for p in self._parameters]
+        coordinates = dict(zip(names, map(inside, drawn), strict=False))
+        return Proposal(config=self._cells.placed(number, seed, coordinates))
 
     def tell(self, result: Result) -> None:
         """See Sampler. A "running" result keeps proposals away from its configuration."""
@@ -154,12 +134,9 @@ class Mobster:
 
     def watch(self, running: Sequence[Result]) -> None:
         """See Watching. Replaces all curves of the previous call."""
-        found = (
-            (result.number, self._curve(result))
-            for result in running
-            if result.number in self._points
-        )
-        self._running = {number: curve for number, curve in found if curve}
+        known = [result for result in running if result.number in self._points]
+        curves = {result.number: self._curve(result) for result in known}
+        self._running = {number: curve for number, curve in curves.items() if curve}
 
     def _pending(self) -> Iterable[int]:
         """Yield the trials that still run."""
@@ -172,14 +149,10 @@ class Mobster:
     def _curve(self, result: Result) -> Curve:
         most = self._setting.max_steps or 1
         values = [(step, value) for step, value in result.intermediate if not math.isnan(value)]
-        ended = result.status in ("done", "stopped")
-        if (
-            ended
-            and result.value is not None
-            and not math.isnan(result.value)
-            and (not values or most == 1)
-        ):
-            values = [(most, result.value)]
+        ended, value = result.status in ("done", "stopped"), result.value
+        known = value is not None and not math.isnan(value)
+        if ended and value is not None and known and (not values or most == 1):
+            values = [(most, value)]
         if not values or (most == 1 and not ended):
             return ()
         within = [one for one in values if one[0] <= most] or values[:1]
@@ -194,20 +167,14 @@ class Mobster:
 
     def point(self, config: Mapping[str, Json]) -> list[float] | None:
         """Return the point of a configuration, None if it does not fit the space."""
-        active = set(self._setting.space.active(config))
-        try:
-            return [
-                position(p.domain, config[p.name]) if p.name in active else MIDDLE
-                for p in self._parameters
-            ]
-        except (KeyError, ValueError):
-            return None
+        return cube.point(self._setting.space, self._parameters, config, cube.MIDDLE)
 
     def _modelling(self) -> Model:
         if self._model is None:
-            from regrow.search.samplers.cube_points import CubePoints
+            from regrow.search.samplers.acquisition import CubePoints
             from regrow.search.samplers.mobster_model import Model, advice
 
-            cube = CubePoints(self._setting.space, self._parameters)
-            self._model = Model(cube, self._startup, advice(self._others) if self._others else None)
+            points = CubePoints(self._setting.space, self._parameters)
+            others = advice([other.expected for other in self._others]) if self._others else None
+            self._model = Model(points, self._startup, others)
         return self._model

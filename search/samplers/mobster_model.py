@@ -6,19 +6,19 @@ Points are in the unit cube. Costs: less is better.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
 from regrow.search.one_thread import on_one_thread
-from regrow.search.samplers.acquisition import largest_improvement
-from regrow.search.samplers.cube_points import CubePoints
+from regrow.search.samplers.acquisition import CubePoints, largest_improvement
 from regrow.search.samplers.curve_process import (
     Beforehand,
+    Floats,
     Hyperparameters,
     Observations,
     Process,
@@ -27,29 +27,22 @@ from regrow.search.samplers.curve_process import (
 from regrow.search.samplers.outcomes import Outcomes
 from regrow.search.space.domains import Choice
 
-Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 Curve = Sequence[tuple[float, float]]
-"""(time, cost) pairs with the least cost so far. Time is logarithmic: 0 is the first step and 1 is
-`max_steps`.
-"""
+"""(time, least cost so far); time is logarithmic, 0 at the first step, 1 at `max_steps`."""
 
 MOST_SEEN: Final = 400
 """Most observations that the process gets; its time grows with their cube."""
 MOST_FITTED: Final = 120
 """Most observations that hyperparameters are fitted to."""
 GROWTH: Final = 1.2
-"""Hyperparameters are fitted again when the number of trials has grown by this factor, not at each
-proposal.
-"""
+"""Hyperparameters are fitted again when the number of trials has grown by this factor."""
 LEADERS: Final = 5
 """Number of trials with the best expected end near which better points are searched."""
 
 
 class Model:
-    """Proposes points. It caches the hyperparameters of the last fit with the data of that fit,
-    which alone determine them.
-    """
+    """Proposes points. It caches the last fit with its data, which alone determine it."""
 
     def __init__(
         self, cube: CubePoints, startup: int, beforehand: Beforehand | None = None
@@ -69,15 +62,8 @@ class Model:
         failed: AbstractSet[int],
         seed: int,
     ) -> list[float]:
-        """Return the point of the largest expected improvement at the last step.
-
-        Args:
-            points: by trial.
-            curves: by trial.
-            pending: running trials.
-            failed: failed trials; around them less is expected.
-            seed: of the random candidates.
-
+        """Return the point of the largest expected improvement at the last step, by points and
+        curves of trials. Around `failed` ones less is expected. `seed`: of the random candidates.
         """
         process = self.process(points, curves)
         known = np.array([points[number] for number in sorted(curves)])
@@ -112,9 +98,7 @@ class Model:
     def _fit(
         self, numbers: Sequence[int], whose: Rows, at: Floats, times: Floats, costs: Floats
     ) -> Hyperparameters:
-        """Fit to the first trials, with a number that grows in large steps, so that the fit changes
-        seldom.
-        """
+        """Fit to the first trials; their number grows in large steps, so fits are few."""
         count = self._startup
         while count * GROWTH + 1 <= len(numbers):
             count = int(count * GROWTH + 1)
@@ -134,23 +118,13 @@ class Model:
         )
 
 
-class Adviser(Protocol):
-    """Predicts values at points."""
-
-    def expected(self, points: Floats) -> Floats:
-        """Return normal scores at the last step of points (m, d): (m,)."""
-        ...
-
-
-def advice(advisers: Sequence[Adviser]) -> Beforehand:
+def advice(advisers: Sequence[Callable[[Floats], Floats]]) -> Beforehand:
     """Return the predictions of several advisers as a function from points (m, d) to (m, k)."""
-    return lambda points: np.stack([adviser.expected(points) for adviser in advisers], axis=1)
+    return lambda points: np.stack([expected(points) for expected in advisers], axis=1)
 
 
 def normal_scores(costs: Floats) -> Floats:
-    """Return costs by their rank, as quantiles of the standard normal distribution. Equal costs
-    have equal scores, NaN is worst.
-    """
+    """Return costs as normal scores by their rank; equal ones have equal scores, NaN is worst."""
     costs = np.where(np.isnan(costs), np.inf, costs)
     _, place, counts = np.unique(costs, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - counts / 2

@@ -6,8 +6,7 @@ Imports Optuna at the top.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -31,26 +30,25 @@ from optuna.storages import InMemoryStorage
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from regrow.search.samplers.tpe_history import TpeHistory
+
 __all__ = [
     "RELATIVE_PARAMS_KEY",
     "Categorical",
+    "ColumnTpe",
     "Kernels",
     "OneStudy",
-    "OpenTpe",
     "ParzenEstimator",
     "TruncatedLogNormal",
     "TruncatedNormal",
     "contains",
-    "default_gamma",
     "generation_key",
     "unique_pairs",
 ]
 
 
 def generation_key(sampler: BaseSampler) -> str | None:
-    """Return the attribute in which a genetic sampler stores a trial's generation, None for any
-    other sampler.
-    """
+    """Return the attribute with a genetic sampler's generation, None for other samplers."""
     return sampler._get_generation_key() if isinstance(sampler, BaseGASampler) else None  # noqa: SLF001 - this module wraps private names
 
 
@@ -67,68 +65,77 @@ class ParzenEstimator(_ParzenEstimator):
         return zip(self._search_space, self._mixture_distribution.distributions, strict=True)
 
 
-class OpenTpe(TPESampler):
-    """Optuna's TPE in parts, for a sampler that keeps its history elsewhere."""
+class ColumnTpe(TPESampler):
+    """Optuna's TPE with its history in columns instead of a study's trials, for trial `number`.
 
-    @abstractmethod
-    def sample_together(
-        self, study: Study, trial: FrozenTrial, space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Return values for parameters that are drawn at once. Parameters that it leaves out are
-        drawn one by one.
-        """
+    `density`: the kind of density for a number of other trials.
+    """
+
+    def __init__(
+        self,
+        history: TpeHistory,
+        distributions: Mapping[str, BaseDistribution],
+        number: int,
+        density: Callable[[int], type[ParzenEstimator]],
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._history, self._distributions = history, distributions
+        self._number, self._density = number, density
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return what is drawn together: what all trials have or, grouped, each group."""
+        if not self._is_multivariate(study):
+            return {}
+        activities = list(self._history.activities())
+        spaces = [{name: self._distributions[name] for name in names} for names in activities]
+        if self._group:
+            self._search_space_group = _SearchSpaceGroup()
+            for space in spaces:
+                self._search_space_group.add_distributions(space)
+            spaces = self._search_space_group.search_spaces
+        else:
+            common = frozenset.intersection(*activities) if activities else frozenset()
+            spaces = [{name: self._distributions[name] for name in common}]
+        return {name: d for space in spaces for name, d in sorted(space.items()) if not d.single()}
 
     def _sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        return self.sample_together(study, trial, search_space)
+        """Return nothing during startup, then TPE's values for all parameters at once."""
+        if not search_space or self._history.ended() < self._n_startup_trials:
+            return {}
+        return self._proposed(search_space)
 
-    def is_joint(self, study: Study) -> bool:
-        """Return whether parameters are drawn together (`multivariate`)."""
-        return self._is_multivariate(study)
-
-    @property
-    def startup_trials(self) -> float:
-        """How many trials must end before proposals stop being random."""
-        return self._n_startup_trials
-
-    @property
-    def liar(self) -> bool:
-        """Whether running trials count as bad ones (`constant_liar`)."""
-        return self._constant_liar
-
-    def groups(
-        self, spaces: Iterable[dict[str, BaseDistribution]]
-    ) -> list[dict[str, BaseDistribution]] | None:
-        """Return the maximal groups of parameters that occur together in `spaces`, None without the
-        option `group`.
-        """
-        if not self._group:
-            return None
-        self._search_space_group = _SearchSpaceGroup()
-        for space in spaces:
-            self._search_space_group.add_distributions(space)
-        return self._search_space_group.search_spaces
-
-    def at_random(
-        self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
-    ) -> Any:
-        """Return a random value of one parameter."""
-        return self._random_sampler.sample_independent(study, trial, name, distribution)
-
-    def density(
+    def sample_independent(
         self,
-        kind: type[ParzenEstimator],
-        observed: Mapping[str, Any],
-        space: dict[str, BaseDistribution],
-    ) -> ParzenEstimator:
-        """Return the density of observed trials, with this sampler's options."""
-        return kind(dict(observed), space, self._parzen_estimator_parameters)
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Return the value of a parameter drawn alone: random during startup, then TPE's."""
+        if self._history.ended() < self._n_startup_trials:
+            start = self._random_sampler
+            return start.sample_independent(study, trial, param_name, param_distribution)
+        return self._proposed({param_name: param_distribution})[param_name]
 
-    def best(self, good: ParzenEstimator, other: ParzenEstimator) -> dict[str, Any]:
-        """Return the candidate, drawn from `good`, at which it exceeds `other` most."""
+    def _proposed(self, space: dict[str, BaseDistribution]) -> dict[str, Any]:
+        """Return the candidate at which the good trials' density exceeds the others' most."""
+        best = default_gamma(self._history.ended())
+        parts = self._history.split(best, liar=self._constant_liar, number=self._number)
+        below, above = (self._history.observed(space, rows) for rows in parts)
+        kind, options = (
+            self._density(len(next(iter(above.values())))),
+            self._parzen_estimator_parameters,
+        )
+        good, others = kind(below, space, options), kind(above, space, options)
         candidates = good.sample(self._rng.rng, self._n_ei_candidates)
-        return self._compare(candidates, self._compute_acquisition_func(candidates, good, other))
+        improvement = self._compute_acquisition_func(candidates, good, others)
+        found = self._compare(candidates, improvement)
+        return {name: d.to_external_repr(found[name]) for name, d in space.items()}
 
 
 def contains(distribution: BaseDistribution, value: Any) -> bool:

@@ -1,4 +1,5 @@
-"""Any sampler of Optuna over an in-memory study, behind the port; and the sampler "optuna".
+"""Any sampler of Optuna over an in-memory study, behind the port: the samplers "optuna", "gp",
+"nsga2" and "nsga3", and TPE for several metrics.
 
 Optuna itself is imported at the first `ask`, except for the sampler "optuna", whose class the user
 chooses.
@@ -8,12 +9,12 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from regrow.search.errors import SpecError
 from regrow.search.one_thread import on_one_thread
-from regrow.search.options import imported, is_path
+from regrow.search.options import check_whole, check_within, imported, is_path
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
 from regrow.search.space.domains import Grid, Json
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 
 class StudySampler:
-    """Proposals of `make(seed)`, an Optuna sampler that is made again for each, in a study of all
-    results so far.
+    """Proposals of an Optuna sampler that is made again for each, in a study of all results so far.
+
+    `path` is that of its class, `options` are its keyword arguments, beside the proposal's `seed`.
 
     The study equals Optuna's own: trials by number (earlier results first), their curves, states
     and constraints, and the attributes that the sampler set on trials and on the study, which are
@@ -42,9 +44,14 @@ class StudySampler:
     several = True
 
     def __init__(
-        self, setting: Setting, make: Callable[[int], BaseSampler], *, stopped_count: bool = False
+        self,
+        setting: Setting,
+        path: str,
+        options: Mapping[str, Any],
+        *,
+        stopped_count: bool = False,
     ) -> None:
-        self._setting, self._make = setting, make
+        self._setting, self._path, self._options = setting, path, options
         self._stopped_count = stopped_count or len(setting.modes) > 1
         self._cells = Cells(setting.space, Grid)
         self._untold: list[Result] = []
@@ -53,22 +60,31 @@ class StudySampler:
     @on_one_thread
     def ask(self, number: int, seed: int) -> Proposal:
         """See Sampler; never None. `seed` counts modulo 2**32, the range of numpy's generator."""
-        if self._model is None:
-            from regrow.search.samplers.optuna_study_model import StudyModel
-
-            self._model = StudyModel(self._setting, self._make, stopped_count=self._stopped_count)
-        for result in self._untold:
-            self._model.tell(result)
-        self._untold.clear()
-        with self._model.trial(number, seed % 2**32) as trial:
+        with self._study().trial(number, seed % 2**32) as trial:
             config = self._cells.config(number, lambda p: trial.suggest(p.name))
             return Proposal(config=config, state=trial.state)
 
     def tell(self, result: Result) -> None:
-        """See Sampler. A "running" result is a RUNNING trial of the study, which some samplers
-        avoid.
-        """
+        """See Sampler. A "running" result is a RUNNING trial, which some samplers avoid."""
         self._untold.append(result)
+
+    def _study(self) -> StudyModel:
+        """Return the study with all results."""
+        if self._model is None:
+            self._model = self._begun()
+        for result in self._untold:
+            self._model.tell(result)
+        self._untold.clear()
+        return self._model
+
+    def _begun(self) -> StudyModel:
+        from regrow.search.samplers.optuna_study_model import StudyModel
+
+        return StudyModel(self._setting, self._made, stopped_count=self._stopped_count)
+
+    def _made(self, seed: int) -> BaseSampler:
+        made: BaseSampler = imported(self._path, key="search")(**self._options, seed=seed)
+        return made
 
 
 OURS: Mapping[str, str] = {
@@ -78,9 +94,7 @@ OURS: Mapping[str, str] = {
     # needs to know which subtrees are exhausted, and stops the study itself
     "BruteForceSampler": "brute_force",
 }
-"""Samplers of Optuna that cannot be made again for each proposal, and our samplers that replace
-them.
-"""
+"""Samplers of Optuna that cannot be made again for each proposal, and ours that replace them."""
 
 
 class OptunaStudy(StudySampler):
@@ -97,36 +111,25 @@ class OptunaStudy(StudySampler):
     def __init__(
         self, setting: Setting, *, sampler: str = "", options: dict[str, Json] | None = None
     ) -> None:
-        key = "search.optuna.sampler"
         if not is_path(sampler):
-            raise SpecError(
-                key, sampler, "is not an import path", "write optuna.samplers:TPESampler"
-            )
-        chosen = {} if options is None else options
-        if not isinstance(chosen, dict):
-            raise SpecError(
-                "search.optuna.options", options, "is not a map of options", "write {option: value}"
-            )
-        if "seed" in chosen:
+            hint = "write optuna.samplers:TPESampler"
+            raise SpecError("sampler", sampler, "is not an import path", hint)
+        given = {} if options is None else options
+        if not isinstance(given, dict):
+            hint = "write {option: value}"
+            raise SpecError("options", options, "is not a map of options", hint)
+        if "seed" in given:
             hint = "write seed: at the top of the specification"
-            raise SpecError(
-                "search.optuna.options.seed", chosen["seed"], "is given by the experiment", hint
-            )
-        self._class = usable(imported(sampler, key=key), sampler, key)
-        self._options = chosen
+            raise SpecError("options.seed", given["seed"], "is given by the experiment", hint)
+        check_usable(sampler, sampler, "search.optuna.sampler")
+        super().__init__(setting, sampler, given)
         try:
             with warnings.catch_warnings():  # experimental options are the user's choice
                 warnings.simplefilter("ignore")
                 self._made(0)
         except (TypeError, ValueError) as error:
-            raise SpecError(
-                "search.optuna.options", chosen, f"are refused: {error}", "see its documentation"
-            ) from error
-        super().__init__(setting, self._made)
-
-    def _made(self, seed: int) -> BaseSampler:
-        sampler: BaseSampler = self._class(**self._options, seed=seed)
-        return sampler
+            problem, hint = f"are refused: {error}", "see its documentation"
+            raise SpecError("options", given, problem, hint) from error
 
 
 class TpeStudy(StudySampler):
@@ -140,41 +143,100 @@ class TpeStudy(StudySampler):
     def __init__(self, setting: Setting, **options: Any) -> None:
         if options.get("group") and options.get("multivariate") is None:
             options = options | {"multivariate": True}
-        self._options = options
-        super().__init__(setting, self._made)
-
-    def _made(self, seed: int) -> BaseSampler:
-        from optuna.samplers import TPESampler
-
-        return TPESampler(**self._options, seed=seed)
+        super().__init__(setting, "optuna.samplers:TPESampler", options)
 
 
-def usable(found: Any, path: str, key: str) -> Any:
-    """Return the class `found` at a path if it can be made again for each proposal. Raises
-    SpecError if not.
+class Gp(StudySampler):
+    """Optuna's GPSampler, which needs PyTorch: a Gaussian process with a Matern 5/2 kernel, and log
+    expected improvement (Ament et al., NeurIPS 2023), also of the hypervolume for several metrics
+    and under constraints. It avoids the configurations of running trials.
+
+    Proposals are random until `n_startup_trials` are done. `deterministic_objective`: the metric
+    has no noise. It learns from trials that are done, not from stopped ones. The time of a proposal
+    grows with the cube of their number: suited for some hundreds. Parameters that not every trial
+    has are drawn at random.
     """
+
+    def __init__(
+        self, setting: Setting, *, n_startup_trials: int = 10, deterministic_objective: bool = False
+    ) -> None:
+        check_whole("n_startup_trials", n_startup_trials, 1, "write 10")
+        options = {
+            "n_startup_trials": n_startup_trials,
+            "deterministic_objective": deterministic_objective,
+            "warn_independent_sampling": False,
+        }
+        super().__init__(setting, "optuna.samplers:GPSampler", options)
+
+
+class Nsga2(StudySampler):
+    """Optuna's NSGAIISampler (Deb et al., 2002, IEEE TEC 6:182), a genetic sampler for several
+    metrics.
+
+    The first `population_size` trials are random; each further generation descends from the best
+    `population_size` of the previous one and its parents. A generation is complete with that many
+    trials that are done or stopped (by their last values): failed ones are replaced by further
+    proposals. Earlier results, and trials that the user proposed, belong to the first generation.
+    `mutation_prob`: of each parameter to be drawn at random, None for 1 / parameters;
+    `crossover_prob`: of having two parents; `swapping_prob`: of each parameter to come from the
+    second one. Parameters that not every trial has are drawn at random.
+    """
+
+    kind = "optuna.samplers:NSGAIISampler"
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        population_size: int = 50,
+        mutation_prob: float | None = None,
+        crossover_prob: float = 0.9,
+        swapping_prob: float = 0.5,
+    ) -> None:
+        check_whole("population_size", population_size, 2, "write 50")
+        chances = {
+            "mutation_prob": mutation_prob,
+            "crossover_prob": crossover_prob,
+            "swapping_prob": swapping_prob,
+        }
+        for name, chance in chances.items():
+            check_within(name, chance, 0, 1, "write a probability")
+        options = {"population_size": population_size, **chances}
+        super().__init__(setting, self.kind, options, stopped_count=True)
+
+
+class Nsga3(Nsga2):
+    """Optuna's NSGAIIISampler (Deb and Jain, 2014, IEEE TEC 18:577), for three metrics and more.
+
+    Like `Nsga2`, but parents are spread along reference points, of which there are
+    `dividing_parameter` + 1 on each edge between two metrics.
+    """
+
+    kind = "optuna.samplers:NSGAIIISampler"
+
+    def __init__(self, setting: Setting, *, dividing_parameter: int = 3, **options: Any) -> None:
+        check_whole("dividing_parameter", dividing_parameter, 1, "write 3")
+        super().__init__(setting, **options)
+        self._options = {**self._options, "dividing_parameter": dividing_parameter}
+
+
+def check_usable(path: str, name: str, key: str) -> None:
+    """Raise SpecError unless a class can be made again for each proposal. `name`: as written."""
     from optuna.samplers import BaseSampler
 
+    found = imported(path, key=key)
     if not (isinstance(found, type) and issubclass(found, BaseSampler)):
-        raise SpecError(
-            key, path, "is no sampler of Optuna", "it must derive from optuna.samplers.BaseSampler"
-        )
+        hint = "it must derive from optuna.samplers.BaseSampler"
+        raise SpecError(key, name, "is no sampler of Optuna", hint)
     for base in found.__mro__:
         if base.__name__ in OURS and base.__module__.startswith("optuna."):
             problem = "cannot be made anew for each proposal"
-            raise SpecError(key, path, problem, f"write search: {OURS[base.__name__]}")
+            raise SpecError(key, name, problem, f"write search: {OURS[base.__name__]}")
     parameters = inspect.signature(found).parameters.values()
     if not any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters):
-        raise SpecError(
-            key,
-            path,
-            "takes no seed, so its proposals could not be repeated",
-            "give it an argument `seed`",
-        )
+        problem = "takes no seed, so its proposals could not be repeated"
+        raise SpecError(key, name, problem, "give it an argument `seed`")
     if not found.after_trial.__module__.startswith("optuna."):
-        hint = (
-            "note what must be kept while it proposes, in the trial's or the study's system"
-            " attributes"
-        )
-        raise SpecError(key, path, "has an after_trial of its own, which is not called", hint)
-    return found
+        where = "in the trial's or the study's system attributes"
+        hint = f"note what must be kept while it proposes, {where}"
+        raise SpecError(key, name, "has an after_trial of its own, which is not called", hint)

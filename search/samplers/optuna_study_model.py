@@ -23,10 +23,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from regrow.search.mode import Mode
 from regrow.search.samplers.base import Result
+from regrow.search.samplers.cube import modelled
 from regrow.search.samplers.optuna_private import OneStudy, generation_key
 from regrow.search.samplers.told import ended_value, supersedes
 from regrow.search.samplers.tpe_axes import Axis, axis
-from regrow.search.space.domains import Constant, Grid, Json
+from regrow.search.space.domains import Json
 from regrow.search.space.setting import Setting
 
 STUDY = "regrow"
@@ -40,18 +41,14 @@ class StudyModel:
     ) -> None:
         self._setting, self.make, self._stopped_count = setting, make, stopped_count
         self.modes = setting.modes
-        self._domains = {
-            p.name: p.domain
-            for p in setting.space.flat
-            if not isinstance(p.domain, (Constant, Grid))
-        }
+        self._domains = {p.name: p.domain for p in modelled(setting.space)}
         self._axes = {name: axis(domain) for name, domain in self._domains.items()}
         self._results: dict[int, Result] = {}
         self._changed: set[int] = set()
         self._first = 0
         self._noted: dict[int, Mapping[str, Json]] = {}
         """Attributes that proposals set on the study, by their number."""
-        self._storage = _Storage(setting.modes)
+        self._storage = StudyStorage(setting.modes)
         with quiet():
             made = make(0)
         # A genetic sampler counts the trials of a generation. Trials that it did not propose belong
@@ -77,10 +74,8 @@ class StudyModel:
             yield ProposedTrial(study, self._axes, storage, dict(before))
 
     @contextmanager
-    def opened(self, number: int) -> Iterator[_Storage]:
-        """Open the study at the place of a trial, which may be put there. The study is restored
-        after the block.
-        """
+    def opened(self, number: int) -> Iterator[StudyStorage]:
+        """Open the study at a trial's place, where it may be put; restored after the block."""
         self._settle(number)
         attributes: dict[str, Json] = {}
         for other in sorted(self._noted):
@@ -111,11 +106,9 @@ class StudyModel:
     def _frozen(self, result: Result, place: int) -> FrozenTrial:
         """Return the result as a trial of Optuna."""
         state, values = self._end(result)
-        kept = (
-            {name: self._axes[name] for name in self._axes if name in result.config}
-            if state is not TrialState.FAIL
-            else {}
-        )
+        kept = {name: self._axes[name] for name in self._axes if name in result.config}
+        if state is TrialState.FAIL:
+            kept = {}
         distributions = {name: a.distribution for name, a in kept.items()}
         params = {
             name: a.distribution.to_external_repr(a.coordinate(result.config[name]))
@@ -151,18 +144,15 @@ class StudyModel:
             known = result.values is not None and len(result.values) == len(self._setting.modes)
             values = list(result.values or ()) if known else [math.nan]
         else:
-            value = ended_value(
-                replace(result, status="stopped") if result.status == "paused" else result
-            )
+            stopped = replace(result, status="stopped") if result.status == "paused" else result
+            value = ended_value(stopped)
             if result.status in ("stopped", "paused") and not self._stopped_count:
                 return TrialState.PRUNED, None if value is None else [value]
             values = [math.nan if value is None else value]
         return nothing if any(map(math.isnan, values)) else (TrialState.COMPLETE, values)
 
     def _fits(self, result: Result) -> bool:
-        """Return whether its parameters are those of the space. Earlier results may come from
-        another space.
-        """
+        """Return whether its parameters are the space's; earlier results' may be others."""
         config = result.config
         active = [name for name in self._setting.space.active(config) if name in self._domains]
         present = [name for name in self._domains if name in config]
@@ -178,7 +168,7 @@ class ProposedTrial:
         self,
         study: optuna.Study,
         axes: Mapping[str, Axis],
-        storage: _Storage,
+        storage: StudyStorage,
         before: Mapping[str, Json],
     ) -> None:
         self._trial = study.ask()
@@ -194,19 +184,20 @@ class ProposedTrial:
         return self._trial.relative_params
 
     @property
+    def noted(self) -> dict[str, Json]:
+        """Attributes that the sampler set on the trial, such as the coordinates drawn at once."""
+        return dict(self._storage.opened.system_attrs)
+
+    @property
     def state(self) -> dict[str, Json]:
         """Attributes that the sampler set on the trial and on the study."""
-        study = self._storage.get_study_system_attrs(0)
-        noted = {
-            "trial": dict(self._storage.opened.system_attrs),
-            "study": {
-                k: v for k, v in study.items() if k not in self._before or self._before[k] != v
-            },
-        }
+        study, before = self._storage.get_study_system_attrs(0), self._before
+        new = {k: v for k, v in study.items() if k not in before or before[k] != v}
+        noted = {"trial": self.noted, "study": new}
         return {key: attributes for key, attributes in noted.items() if attributes}
 
 
-class _Storage(OneStudy):
+class StudyStorage(OneStudy):
     """A storage of one study whose trials are set at their places, and in which one trial at a time
     is open for a proposal.
 
@@ -240,10 +231,8 @@ class _Storage(OneStudy):
 
     def open(self, place: int, attributes: Mapping[str, Json]) -> None:
         """Let the next new trial take this place; set the study's attributes."""
-        self._open, self._under = (
-            place,
-            self.all_trials[place] if place < len(self.all_trials) else None,
-        )
+        self._open = place
+        self._under = self.all_trials[place] if place < len(self.all_trials) else None
         self.note(attributes)
 
     def close(self) -> None:

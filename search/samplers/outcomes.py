@@ -17,9 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr
 
-from regrow.search.samplers.curve_process import Hyperparameters, Observations, Process, fit
-
-Floats = npt.NDArray[np.float64]
+from regrow.search.samplers.curve_process import (
+    Floats,
+    Hyperparameters,
+    Observations,
+    Process,
+    fit,
+)
 
 MOST: Final = 200
 """Most outcomes that are used: failures up to half of it, and others. If there are more, a hash of
@@ -30,9 +34,7 @@ MOST_FITTED: Final = 80
 
 
 class Outcomes:
-    """Which trials failed and which did not. It caches the hyperparameters of the last fit, which
-    its data alone determine.
-    """
+    """Which trials failed. It caches the last fit, which its data alone determine."""
 
     def __init__(self, choice: npt.NDArray[np.bool_]) -> None:
         self._choice = choice
@@ -45,13 +47,7 @@ class Outcomes:
         others: AbstractSet[int],
     ) -> Callable[[Floats], Floats]:
         """Return a function from points (m, d) of the unit cube to the logarithm of the probability
-        that a trial there does not fail, (m,).
-
-        Args:
-            points: by trial.
-            failed: trials that have failed, at least one.
-            others: trials that have not.
-
+        that a trial there does not fail, (m,). At least one trial has failed.
         """
         bad = sorted(failed, key=_mixed)[
             : MOST if not others else max(MOST // 2, MOST - len(others))

@@ -8,8 +8,7 @@ from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.cube import inside, modelled
 from regrow.search.samplers.grid import Cells
-from regrow.search.space import Parameter
-from regrow.search.space.domains import Grid, Json
+from regrow.search.space.domains import Grid
 from regrow.search.space.setting import Setting
 
 TYPES = {"sobol": "Sobol", "halton": "Halton"}
@@ -32,9 +31,7 @@ class Qmc:
 
     def __init__(self, setting: Setting, *, qmc_type: str = "sobol", scramble: bool = True) -> None:
         if qmc_type not in TYPES:
-            raise SpecError(
-                "search.qmc.qmc_type", qmc_type, "is not known", "write sobol or halton"
-            )
+            raise SpecError("qmc_type", qmc_type, "is not known", "write sobol or halton")
         self._cells = Cells(setting.space, Grid)
         self._dimension = {p.name: d for d, p in enumerate(modelled(setting.space))}
         self._engine, self._scramble, self._seed = TYPES[qmc_type], scramble, setting.seed
@@ -47,14 +44,9 @@ class Qmc:
 
         Raises ValueError beyond 2**30 trials, where Sobol's sequence ends.
         """
-        point, dimension = self._point(number), self._dimension
-
-        def draw(p: Parameter) -> Json:
-            return p.domain.quantile(
-                inside(point[dimension[p.name]]) if p.name in dimension else 0.5
-            )
-
-        return Proposal(config=self._cells.config(number, draw))
+        point = self._point(number)
+        coordinates = {name: inside(point[d]) for name, d in self._dimension.items()}
+        return Proposal(config=self._cells.placed(number, seed, coordinates))
 
     def tell(self, result: Result) -> None:
         """Ignore the result."""

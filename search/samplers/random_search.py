@@ -16,7 +16,7 @@ def drawn(space: Space, number: int, seed: int, given: Mapping[str, Json]) -> di
     """Return RandomSearch's proposal for trial `number` with the values in `given` instead of its
     own, and with parameters that these make active.
     """
-    usual = {**_config(Cells(space, Grid), number, seed), **given}
+    usual = {**Cells(space, Grid).placed(number, seed, {}), **given}
     config: dict[str, Json] = {}
     for p in space.flat:
         if p.active(config):
@@ -36,11 +36,7 @@ class RandomSearch:
 
     def ask(self, number: int, seed: int) -> Proposal:
         """See Sampler; never None. Grids take cell `number` mod their cells."""
-        return Proposal(config=_config(self._cells, number, seed))
+        return Proposal(config=self._cells.placed(number, seed, {}))
 
     def tell(self, result: Result) -> None:
         """Ignore the result."""
-
-
-def _config(cells: Cells, number: int, seed: int) -> dict[str, Json]:
-    return cells.config(number, lambda p: p.domain.quantile(uniform_draw(seed, p.name)))

@@ -1,6 +1,4 @@
-"""Rules about results for samplers that use more than Optuna's columns: which of two results
-counts, and a result's value.
-"""
+"""Rules about results: which of two counts, and by what value."""
 
 from __future__ import annotations
 

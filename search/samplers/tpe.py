@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from regrow.search.errors import SpecError
+from regrow.search.options import check_whole, check_within
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.grid import Cells
 from regrow.search.samplers.optuna_study import TpeStudy
@@ -54,26 +55,13 @@ class Tpe:
         random_fraction: float = 0.2,
         like_optuna: bool = False,
     ) -> None:
-        if n_startup_trials < 0:
-            raise SpecError(
-                "search.tpe.n_startup_trials", n_startup_trials, "is below 0", "write 0 or more"
-            )
-        if n_ei_candidates < 1:
-            raise SpecError(
-                "search.tpe.n_ei_candidates", n_ei_candidates, "is below 1", "write 1 or more"
-            )
+        check_whole("n_startup_trials", n_startup_trials, 0)
+        check_whole("n_ei_candidates", n_ei_candidates, 1)
         if not isinstance(multivariate, bool | None):
-            raise SpecError(
-                "search.tpe.multivariate", multivariate, "is not a bool", "write true or false"
-            )
+            raise SpecError("multivariate", multivariate, "is not a bool", "write true or false")
         if group and multivariate is False:
-            raise SpecError(
-                "search.tpe.group", group, "needs multivariate", "write multivariate: true"
-            )
-        if not 0 <= random_fraction <= 1:
-            raise SpecError(
-                "search.tpe.random_fraction", random_fraction, "is not a fraction", "write 0.2"
-            )
+            raise SpecError("group", group, "needs multivariate", "write multivariate: true")
+        check_within("random_fraction", random_fraction, 0, 1, "write 0.2")
         self._random_fraction = None if like_optuna else random_fraction
         self._options = {
             "n_startup_trials": n_startup_trials,
@@ -108,7 +96,7 @@ class Tpe:
         self._untold.clear()
         with self._model.trial(number + self._earlier, seed % 2**32) as trial:
             config = self._cells.config(number, lambda p: trial.suggest(p.name))
-            return Proposal(config=config, state=trial.state)
+            return Proposal(config=config, state=trial.noted)
 
     def tell(self, result: Result) -> None:
         """See Sampler. Results of earlier experiments must come before the first `ask`.

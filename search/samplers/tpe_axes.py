@@ -1,10 +1,9 @@
-"""TPE's view of a domain: the Optuna distribution that represents it, and the conversion of values
-to coordinates and back.
-"""
+"""TPE's view of a domain: its Optuna distribution, and values as coordinates."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -22,115 +21,82 @@ from regrow.search.space.domains import Choice, Domain, Float, Int, Json, Normal
 _TAIL = NormalDist().cdf(-5.0)
 
 
-class Axis(ABC):
-    """One parameter as TPE models it."""
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One parameter as TPE models it.
+
+    Attributes:
+        distribution: of Optuna.
+        coordinate: returns the coordinate of a value. Raises ValueError for one of another domain.
+        value: returns our value for what Optuna suggests.
+
+    """
 
     distribution: BaseDistribution
+    coordinate: Callable[[Json], float]
+    value: Callable[[Any], Json]
 
-    @abstractmethod
-    def coordinate(self, value: Json) -> float:
-        """Return the coordinate of `value`. Raises ValueError if it can't be a value of the
-        parameter.
-        """
-
-    @abstractmethod
     def suggest(self, trial: Trial, name: str) -> Json:
         """Return the value that Optuna suggests."""
+        match self.distribution:
+            case FloatDistribution() as d:
+                return self.value(trial.suggest_float(name, d.low, d.high, step=d.step, log=d.log))
+            case IntDistribution() as d:
+                return self.value(trial.suggest_int(name, d.low, d.high, step=d.step, log=d.log))
+            case CategoricalDistribution() as d:
+                return self.value(trial.suggest_categorical(name, d.choices))
+        raise TypeError(f"{self.distribution} is none of TPE's")
 
 
-class _Continuous(Axis):
-    def __init__(self, domain: Float) -> None:
-        self.distribution = FloatDistribution(domain.low, domain.high, log=domain.log)
-        self._domain = domain
-
-    def coordinate(self, value: Json) -> float:
-        return float(value)
-
-    def suggest(self, trial: Trial, name: str) -> Json:
-        return trial.suggest_float(name, self._domain.low, self._domain.high, log=self._domain.log)
-
-
-class _Stepped(Axis):
-    """A float in steps. Optuna's values carry rounding errors (0.30000000000000004), ours don't:
-    coordinates are Optuna's.
-    """
-
-    def __init__(self, domain: Float) -> None:
-        if domain.step is None or domain.cells is None:
-            raise TypeError(f"{domain} has no step")
-        self._domain = domain
-        self._step = domain.step
-        # Optuna warns unless the steps end at high
-        self._high = float(domain.cell(domain.cells - 1))
-        self.distribution = FloatDistribution(domain.low, self._high, step=domain.step)
-
-    def coordinate(self, value: Json) -> float:
-        return min(self._domain.low + self._domain.nearest(value) * self._step, self._high)
-
-    def suggest(self, trial: Trial, name: str) -> Json:
-        value = trial.suggest_float(name, self._domain.low, self._high, step=self._step)
-        return self._domain.cell(self._domain.nearest(value))
-
-
-class _Whole(Axis):
-    def __init__(self, domain: Int) -> None:
-        self._low, self._step, self._log = domain.low, domain.step, domain.log
-        self._high = domain.cell(domain.cells - 1)
-        self.distribution = IntDistribution(self._low, self._high, log=self._log, step=self._step)
-
-    def coordinate(self, value: Json) -> float:
-        return float(value)
-
-    def suggest(self, trial: Trial, name: str) -> Json:
-        return trial.suggest_int(name, self._low, self._high, step=self._step, log=self._log)
-
-
-class _Bell(Axis):
-    """A normal parameter by its quantile: Optuna has only uniform priors, and this makes the prior
-    normal.
-    """
-
-    def __init__(self, domain: Normal) -> None:
-        self.distribution = FloatDistribution(_TAIL, 1.0 - _TAIL)
-        self._normal = NormalDist(domain.mean, domain.sd)
-
-    def coordinate(self, value: Json) -> float:
-        return min(max(self._normal.cdf(value), _TAIL), 1.0 - _TAIL)
-
-    def suggest(self, trial: Trial, name: str) -> Json:
-        return self._normal.inv_cdf(trial.suggest_float(name, _TAIL, 1.0 - _TAIL))
-
-
-class _Categories(Axis):
-    """A choice by position: Optuna takes scalars only, and can't tell True from 1."""
-
-    def __init__(self, domain: Choice) -> None:
-        self._domain = domain
-        self._positions = range(len(domain.values))
-        self.distribution = CategoricalDistribution(self._positions)
-
-    def coordinate(self, value: Json) -> float:
-        try:
-            return float(self._domain.index(value))
-        except KeyError:
-            raise ValueError(f"{value!r} is not one of {list(self._domain.values)}") from None
-
-    def suggest(self, trial: Trial, name: str) -> Json:
-        position: Any = trial.suggest_categorical(name, self._positions)
-        return self._domain.cell(position)
+def _same(value: Any) -> Any:
+    return value
 
 
 def axis(domain: Domain) -> Axis:
     """Return the axis for a domain. Raises TypeError for one that TPE doesn't model."""
     match domain:
         case Float(step=None):
-            return _Continuous(domain)
+            continuous = FloatDistribution(domain.low, domain.high, log=domain.log)
+            return Axis(continuous, float, _same)
         case Float():
-            return _Stepped(domain)
+            return _stepped(domain)
         case Int():
-            return _Whole(domain)
+            high = domain.cell(domain.cells - 1)
+            whole = IntDistribution(domain.low, high, log=domain.log, step=domain.step)
+            return Axis(whole, float, _same)
         case Normal():
-            return _Bell(domain)
+            # by its quantile, as Optuna has only uniform priors
+            bell = NormalDist(domain.mean, domain.sd)
+            quantiles = FloatDistribution(_TAIL, 1.0 - _TAIL)
+            return Axis(
+                quantiles, lambda value: min(max(bell.cdf(value), _TAIL), 1.0 - _TAIL), bell.inv_cdf
+            )
         case Choice():
-            return _Categories(domain)
+            return _categories(domain)
     raise TypeError(f"TPE has no axis for {type(domain).__name__}")
+
+
+def _stepped(domain: Float) -> Axis:
+    """Return the axis of a float in steps. Optuna's values carry rounding errors
+    (0.30000000000000004), ours don't: coordinates are Optuna's.
+    """
+    step, cells = domain.step or 0.0, domain.cells or 1
+    high = float(domain.cell(cells - 1))  # Optuna warns unless the steps end at high
+
+    def coordinate(value: Json) -> float:
+        return min(domain.low + domain.nearest(value) * step, high)
+
+    steps = FloatDistribution(domain.low, high, step=step)
+    return Axis(steps, coordinate, lambda value: domain.cell(domain.nearest(value)))
+
+
+def _categories(domain: Choice) -> Axis:
+    """Return a choice's axis, by position: Optuna takes scalars only, with True equal to 1."""
+
+    def coordinate(value: Json) -> float:
+        try:
+            return float(domain.index(value))
+        except KeyError:
+            raise ValueError(f"{value!r} is not one of {list(domain.values)}") from None
+
+    return Axis(CategoricalDistribution(range(len(domain.values))), coordinate, domain.cell)

@@ -27,9 +27,7 @@ _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 class FastDensity(ParzenEstimator):
-    """A Parzen estimator whose `log_pdf` is Optuna's up to rounding (1e-9 relative, see the
-    tests).
-    """
+    """A Parzen estimator whose `log_pdf` is Optuna's up to rounding (1e-9 relative)."""
 
     def log_pdf(self, samples_dict: dict[str, Floats]) -> Floats:
         """Return the log density at each sample, -inf where the density is 0."""
@@ -75,9 +73,7 @@ def _add_log_pdf(total: Floats, kernels: Kernels, x: Floats) -> None:
 
 
 def log_mass(a: Floats, b: Floats) -> Floats:
-    """Return the log of the standard normal's mass between `a` and `b`, a < b; precise in both
-    tails.
-    """
+    """Return the log of the standard normal's mass from `a` to `b`, precise in both tails."""
     # large masses: nothing cancels, and 3 times faster
     if a.max() <= 0.0 <= b.min() and (b - a).min() >= 1.0:
         return np.asarray(np.log(ndtr(b) - ndtr(a)))

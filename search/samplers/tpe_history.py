@@ -9,6 +9,7 @@ look-ups for each proposal.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -32,6 +33,9 @@ _RANK: Final = {
     "stopped": _STOPPED,
     "done": DONE,
 }
+GOOD: Final = 0.15
+"""Fraction of the trials at the budget that are good, as in BOHB; at most `MOST`, as in Optuna."""
+MOST: Final = 25
 _NO_STEP: Final = -1.0  # a stopped trial without intermediate values is ordered after all others
 
 
@@ -102,9 +106,7 @@ class TpeHistory:
         return int(np.count_nonzero(self._learnt()))
 
     def activities(self) -> Iterable[frozenset[str]]:
-        """Return each set of parameters that was active together in a trial with a usable result,
-        ordered by the first such trial.
-        """
+        """Return the sets of parameters active together in usable results, oldest first."""
         first = {names: min(numbers) for names, numbers in self._with.items() if numbers}
         return sorted(first, key=lambda names: first[names])
 
@@ -136,9 +138,7 @@ class TpeHistory:
         return np.sort(below), np.flatnonzero(others)
 
     def observed(self, names: Iterable[str], rows: Rows) -> dict[str, Floats]:
-        """Return the coordinates of the parameters, for those of `rows` in which all of them are
-        known.
-        """
+        """Return the coordinates of those of `rows` in which all parameters are known."""
         columns = {name: self._column[name][rows] for name in names}
         known = np.ones(len(rows), dtype=bool)
         for column in columns.values():
@@ -171,10 +171,90 @@ class TpeHistory:
 
 
 def best(rows: Rows, count: int, loss: Floats) -> Rows:
-    """Return the `count` of `rows` with the smallest loss, ties to the first; without sorting all
-    of them.
-    """
+    """Return the `count` of `rows` with the smallest loss, ties to the first, without a sort."""
     if 0 < count < len(rows):
         limit = np.partition(loss[rows], count - 1)[count - 1]
         rows = rows[loss[rows] <= limit]
     return rows[np.argsort(loss[rows], kind="stable")[:count]]
+
+
+class BudgetHistory(TpeHistory):
+    """A history that selects the good trials if some are ended early: the best ones at one budget,
+    which is the largest step that enough trials reached.
+
+    Optuna prefers trials that ran to their end, whatever they reached. Under a scheduler that stops
+    most trials these are nearly all of the good ones, and the model collapses onto the first
+    survivor. Here values are compared at one budget, as in BOHB (Falkner, Klein and Hutter, ICML
+    2018, section 3.2 and algorithm 2).
+
+    A trial's value at a budget is its best up to that step. A done trial also has its value at
+    every step after its end, and at every step if it has no curve. `enough`: how many trials make a
+    budget; all if there are fewer.
+    """
+
+    def __init__(
+        self, coordinate: Mapping[str, Callable[[Json], float]], mode: Mode, enough: int
+    ) -> None:
+        super().__init__(coordinate, mode)
+        self._enough = max(enough, 1)
+        self._curve: dict[int, tuple[list[int], list[float]]] = {}
+        """By trial: the steps at which it improved, and its loss since then."""
+        self._budget = math.inf
+        self._there: dict[int, float] = {}
+        """By trial: its loss at `_budget`, for trials that were needed so far."""
+
+    def tell(self, result: Result, shared: Mapping[str, float]) -> bool:
+        """See `TpeHistory.tell`."""
+        counts = super().tell(result, shared)
+        if counts:
+            steps, losses, least = [], [], math.inf
+            for step, value in sorted(result.intermediate):
+                if self._sign * value < least:
+                    least = self._sign * value
+                    steps.append(step)
+                    losses.append(least)
+            self._curve[result.number] = steps, losses
+            self._there.pop(result.number, None)
+        return counts
+
+    def early(self) -> bool:
+        """Return whether a trial was ended early, so that there is more than one budget."""
+        return bool((self._rank[self._learnt()] != DONE).any())
+
+    def split(self, n_below: int, *, liar: bool, number: int) -> tuple[Rows, Rows]:
+        """Return the good trials, and all others including those that did not reach the budget;
+        each by number.
+
+        If no trial was ended early the result is Optuna's: the best `n_below`.
+        """
+        if not self.early():
+            return super().split(n_below, liar=liar, number=number)
+        learnt = np.flatnonzero(self._learnt())
+        reach = np.where(self._rank[learnt] == DONE, math.inf, self._step[learnt])
+        place = max(len(reach) - self._enough, 0)
+        budget = float(np.partition(reach, place)[place])
+        there = learnt[reach >= budget]
+        losses = self._losses(there, budget)
+        count = min(math.ceil(GOOD * len(there)), MOST)
+        return self._with_others(
+            there[best(np.arange(len(there)), count, losses)], liar=liar, number=number
+        )
+
+    def _losses(self, trials: Rows, budget: float) -> Floats:
+        """Return the losses at a budget."""
+        if budget == math.inf:
+            return np.asarray(self._loss[trials])
+        if budget != self._budget:
+            self._budget, self._there = budget, {}
+        known = self._there
+        for number in trials.tolist():
+            if number not in known:
+                known[number] = self._loss_at(number, budget)
+        return np.array([known[number] for number in trials.tolist()])
+
+    def _loss_at(self, number: int, budget: float) -> float:
+        steps, losses = self._curve[number]
+        place = bisect_right(steps, budget)
+        if place:
+            return losses[place - 1]
+        return float(self._loss[number]) if self._rank[number] == DONE and not steps else math.inf

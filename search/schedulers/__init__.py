@@ -4,137 +4,71 @@ and name it here, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from regrow.search.errors import SpecError
-from regrow.search.options import build, chosen, imported, is_path, load, split
-from regrow.search.schedulers.base import (
-    FINAL,
-    Action,
-    Candidate,
-    Decision,
-    Drop,
-    End,
-    Final,
-    Foreseeing,
-    News,
-    Opening,
-    Revival,
-    Scheduler,
-    SchedulerPort,
-    Start,
-    Verdict,
-    Widening,
-)
+from regrow.search.options import Registry, build, chosen, is_path
+from regrow.search.schedulers.base import Candidate, Foreseeing, Scheduler, SchedulerPort
 from regrow.search.space.setting import Setting
 
-__all__ = [
-    "DEFAULT",
-    "FINAL",
-    "REGISTRY",
-    "Action",
-    "Candidate",
-    "Decision",
-    "Drop",
-    "End",
-    "Final",
-    "Foreseeing",
-    "News",
-    "Opening",
-    "Revival",
-    "Scheduler",
-    "SchedulerPort",
-    "Start",
-    "Verdict",
-    "Widening",
-    "check_acts",
-    "kind",
-    "make",
-    "most_steps",
-    "named",
-    "replaying",
-]
-
-REGISTRY: Mapping[str, tuple[str, str]] = {
-    "fifo": ("regrow.search.schedulers.fifo", "Fifo"),
-    "asha": ("regrow.search.schedulers.asha", "Asha"),
-    "successive_halving": ("regrow.search.schedulers.successive_halving", "SuccessiveHalving"),
-    "hyperband": ("regrow.search.schedulers.hyperband", "Hyperband"),
-    "async_hyperband": ("regrow.search.schedulers.async_hyperband", "AsyncHyperband"),
-    "pasha": ("regrow.search.schedulers.pasha", "Pasha"),
-    "percentile": ("regrow.search.schedulers.percentile", "Percentile"),
-    "median": ("regrow.search.schedulers.median", "Median"),
-    "pbt": ("regrow.search.schedulers.pbt", "Pbt"),
-    "dehb": ("regrow.search.schedulers.dehb", "Dehb"),
-    "resource_changing": ("regrow.search.schedulers.resource_changing", "ResourceChanging"),
-    "pb2": ("regrow.search.schedulers.pb2", "Pb2"),
-    "pbt_replay": ("regrow.search.schedulers.pbt_replay", "PbtReplay"),
-}
-NAMES = tuple(REGISTRY)
-ELSEWHERE: Mapping[str, str] = {
-    "fifo": "none fifoscheduler noppruner",
-    "asha": "ashascheduler successivehalvingpruner adaptiveasha asyncasha asynchalving",
-    "successive_halving": "syncsuccessivehalving",
-    "hyperband": "hyperbandscheduler hyperbandforbohb",
-    "async_hyperband": "asynchyperband asynchyperbandscheduler hyperbandpruner",
-    "median": "medianstopping medianstoppingrule medianpruner",
-    "percentile": "percentilepruner",
-    "pbt": "populationbasedtraining",
-    "pbt_replay": "populationbasedtrainingreplay",
-    "pb2": "populationbasedbandits",
-}
-"""Names in other tools, without case and underscores: for hints."""
+REGISTRY = Registry(
+    "schedule",
+    "regrow.search.schedulers",
+    {
+        "fifo": ("base:Fifo", "none fifoscheduler noppruner"),
+        "asha": (
+            "asha:Asha",
+            "ashascheduler successivehalvingpruner adaptiveasha asyncasha asynchalving",
+        ),
+        "successive_halving": ("successive_halving:SuccessiveHalving", "syncsuccessivehalving"),
+        "hyperband": ("successive_halving:Hyperband", "hyperbandscheduler hyperbandforbohb"),
+        "async_hyperband": (
+            "asha:AsyncHyperband",
+            "asynchyperband asynchyperbandscheduler hyperbandpruner",
+        ),
+        "pasha": ("pasha:Pasha", ""),
+        "percentile": ("median:Percentile", "percentilepruner"),
+        "median": ("median:Median", "medianstopping medianstoppingrule medianpruner"),
+        "pbt": ("pbt:Pbt", "populationbasedtraining"),
+        "dehb": ("dehb:Dehb", ""),
+        "resource_changing": ("resource_changing:ResourceChanging", ""),
+        "pb2": ("pb2:Pb2", "populationbasedbandits"),
+        "pbt_replay": ("pbt_replay:PbtReplay", "populationbasedtrainingreplay"),
+    },
+)
+NAMES = tuple(REGISTRY.known)
 DEFAULT = "fifo"
 """The schedule of a specification that names none: every trial runs to its end."""
 PROBED = 100
-"""Number of trials with which `check_acts` tests whether a scheduler would ever decide. Several,
-because brackets are drawn at random.
-"""
+"""Trials by which `check_acts` tests a scheduler; several, as brackets are drawn at random."""
 FIRST_DECISION = ("grace_period", "perturbation_interval", "interval")
 """Options that set when the first decision on a trial is due."""
 _PORT = ("apply", "first", "decide", "promote", "surplus")
 
 
 def make(schedule: object, setting: Setting) -> SchedulerPort:
-    """Return the scheduler that `schedule` (a name, or {name: options}) specifies, made for
-    `setting`.
-
-    A name is one of the registry, or the import path of a scheduler's class. Raises SpecError for a
-    name, an option or a setting that it cannot use.
+    """Return the scheduler that `schedule` (a name or import path, or {it: options}) specifies.
+    Raises SpecError for a name, an option or a setting that it cannot use.
     """
-    name, options = split(schedule, key="schedule", known=REGISTRY, elsewhere=ELSEWHERE)
-    make_it: Any = imported(name, key="schedule") if is_path(name) else load(*REGISTRY[name])
+    name, options, make_it = REGISTRY.found(schedule)
     if len(setting.modes) > 1 and not getattr(make_it, "several", False):
-        raise SpecError(
-            "schedule",
-            name,
-            "decides by one metric, and there are several",
-            f"write schedule: {DEFAULT}",
-        )
+        problem = "decides by one metric, and there are several"
+        raise SpecError("schedule", name, problem, f"write schedule: {DEFAULT}")
     if not (
         isinstance(make_it, type)
         and all(callable(getattr(make_it, method, None)) for method in _PORT)
     ):
-        raise SpecError(
-            "schedule", name, "is no scheduler", "derive it from regrow.testing.Scheduler"
-        )
+        hint = "derive it from regrow.testing.Scheduler"
+        raise SpecError("schedule", name, "is no scheduler", hint)
     if getattr(make_it, "needs_max_steps", True) and setting.max_steps is None:
-        raise SpecError(
-            key="max_steps",
-            value=None,
-            problem=f"is missing, {name} needs it",
-            hint="write max_steps: 27",
-        )
+        raise SpecError("max_steps", None, f"is missing, {name} needs it", "write max_steps: 27")
     return cast("SchedulerPort", build(make_it, options, key=f"schedule.{name}", setting=setting))
 
 
 def kind(schedule: object) -> type[Scheduler]:
-    """Return the class of a registered scheduler. A user's scheduler is not imported here; for it
-    the base class is returned.
-    """
-    place = REGISTRY.get(chosen(schedule))
-    return Scheduler if place is None else cast("type[Scheduler]", load(*place))
+    """Return the class of a registered scheduler; the base class for a user's."""
+    return cast("type[Scheduler]", REGISTRY.registered(schedule) or Scheduler)
 
 
 def named(schedule: object) -> list[str]:
@@ -161,25 +95,19 @@ def check_acts(schedule: object, setting: Setting, trials: int) -> None:
     for number in range(PROBED):
         scheduler.apply(Candidate(trial=number, config={}, state={}))
     if all(scheduler.first(number, 0) is None for number in range(PROBED)):
-        options = split(schedule, key="schedule", known=REGISTRY, elsewhere=ELSEWHERE)[1]
+        options = REGISTRY.split(schedule)[1]
         key = next((key for key in FIRST_DECISION if key in options), None)
         hint = f"write {f'a smaller {key}' if key else 'more steps'}, or schedule: {DEFAULT}"
         problem = (
             "decides nothing: no trial is looked at before its last step, max_steps"
             f" ({setting.max_steps})"
         )
-        raise SpecError(
-            f"schedule.{name}" + (f".{key}" if key else ""),
-            options[key] if key else name,
-            problem,
-            hint,
-        )
+        where = f"schedule.{name}" + (f".{key}" if key else "")
+        raise SpecError(where, options[key] if key else name, problem, hint)
 
 
 def most_steps(schedule: object, setting: Setting, trials: int) -> int | None:
-    """Return the most steps that this number of trials may do, None if nothing limits them. A
-    user's scheduler is not asked.
-    """
+    """Return the most steps of so many trials, None for no limit. A user's is not asked."""
     scheduler = None if any(is_path(name) for name in named(schedule)) else make(schedule, setting)
     if isinstance(scheduler, Foreseeing):
         return scheduler.most_steps(trials)
@@ -187,7 +115,5 @@ def most_steps(schedule: object, setting: Setting, trials: int) -> int | None:
 
 
 def replaying(policy: Sequence[Sequence[Any]]) -> str | dict[str, dict[str, Any]]:
-    """Return the schedule by which one trial follows a policy: [step, configuration] pairs with
-    rising steps.
-    """
+    """Return the schedule of one trial that follows [step, configuration] pairs."""
     return {"pbt_replay": {"policy": policy}} if policy else DEFAULT

@@ -23,9 +23,7 @@ Action: TypeAlias = Literal["continue", "stop", "pause", "restart"]
 """
 Final: TypeAlias = Literal["done", "stopped", "failed"]
 Layout: TypeAlias = Literal["none", "rungs", "brackets", "population"]
-"""How a scheduler's decisions are shown. "none": list those that stopped or paused a trial, by
-step.
-"""
+"""How decisions are shown. "none": those that stopped or paused a trial, by step."""
 FINAL: dict[TrialState, Final] = {
     TrialState.DONE: "done",
     TrialState.STOPPED: "stopped",
@@ -82,9 +80,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """An attempt of a trial was started; for a paused trial this is its promotion. `width`: the
-    slots that it has.
-    """
+    """An attempt was started; for a paused trial its promotion. `width`: its slots."""
 
     trial: int
     width: int = 1
@@ -115,9 +111,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A trial reached a final state. `how` is "failed" also if it never reported, and "stopped"
-    also if it was retired.
-    """
+    """A trial reached a final state: "failed" also if it never reported, "stopped" if retired."""
 
     trial: int
     how: Final
@@ -138,7 +132,15 @@ class Revival:
     held: bool
 
 
-News: TypeAlias = Opening | Candidate | Start | Decision | Drop | End | Revival
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    """The user dropped a trial that has ended, so that it no longer counts; or keeps it again."""
+
+    trial: int
+    excluded: bool
+
+
+News: TypeAlias = Opening | Candidate | Start | Decision | Drop | End | Revival | Exclusion
 """What `apply` receives. A Candidate means that the trial was proposed."""
 
 
@@ -151,6 +153,11 @@ class SchedulerPort(Protocol):
     randomness but from `setting.seed`). `values` are the objective by step: `values[s - 1]` at step
     s, the last one at the decision's step; never NaN. They belong to the planner and must not be
     kept or changed.
+
+    With `step_metric`, reports leave steps out, and a step has the value of the first report at or
+    after it: one report may be decided on at several steps, with that value at each. There may be
+    2^53 steps, so iterate with `step_metric.stretches`, not over `values`. A step that is redone
+    after a loss is not decided on again, though its value may differ.
     """
 
     def apply(self, news: News) -> None:
@@ -158,8 +165,11 @@ class SchedulerPort(Protocol):
         ...
 
     def first(self, trial: int, after: int) -> int | None:
-        """Return the first step after `after` at which a decision on the trial is due, None for
-        none before its end.
+        """Return the first step after `after` with a decision, None for none before the end.
+
+        `after`: the step of the trial's last decision, 0 before the first. Asked for each attempt,
+        so the answer after a decision is the `until` of that decision. Also asked for a later step
+        if one report passed a thousand decisions.
         """
         ...
 
@@ -189,17 +199,13 @@ class Widening(Protocol):
     """Optional part of a scheduler that sets how many slots an attempt gets."""
 
     def width(self, trial: int) -> int:
-        """Return how many slots of resources the trial's next attempt gets. Without this method it
-        is 1.
-        """
+        """Return the slots of the trial's next attempt. Without this method it is 1."""
         ...
 
 
 @runtime_checkable
 class Foreseeing(Protocol):
-    """Optional part of a scheduler that knows beforehand how much work there is, so that the rest
-    can be shown.
-    """
+    """Optional part of a scheduler that knows beforehand how much work there is."""
 
     def most_steps(self, trials: int) -> int | None:
         """Return the most steps that this number of trials may do, None if nothing limits them."""
@@ -226,9 +232,7 @@ class Scheduler:
     takes_budgets = False
     """Whether it needs a sampler whose proposals come with a budget."""
     changes_configurations = False
-    """Whether the configurations of running trials change: then several trials may begin with the
-    same one.
-    """
+    """Whether configurations change: then several trials may begin with the same one."""
     layout: Layout = "none"
     """How its decisions are shown."""
 
@@ -250,6 +254,8 @@ class Scheduler:
                 self.dropped(news.trial)
             case Revival():
                 self.revived(news.trial, held=news.held)
+            case Exclusion():
+                self.excluded(news.trial, excluded=news.excluded)
             case Opening():
                 self.opened(news.slots, news.widest)
 
@@ -273,8 +279,16 @@ class Scheduler:
     def revived(self, trial: int, *, held: bool) -> None:
         """See Revival."""
 
+    def excluded(self, trial: int, *, excluded: bool) -> None:
+        """See Exclusion."""
+
     def opened(self, slots: int, widest: int) -> None:
         """See Opening."""
+
+    def regular(self, after: int, first: int, interval: int) -> int | None:
+        """Return the next of the steps `first`, first + interval, ..., below max_steps."""
+        step = first + max(0, after - first + interval) // interval * interval
+        return step if self.setting.max_steps is None or step < self.setting.max_steps else None
 
     # ---- questions: see SchedulerPort
 
@@ -293,3 +307,12 @@ class Scheduler:
     def surplus(self, *, complete: bool) -> tuple[int, str] | None:
         """Return None: no trial is paused."""
         return None
+
+
+class Fifo(Scheduler):
+    """First in, first out: every trial runs to its end."""
+
+    needs_max_steps = False
+    several = True
+    decides = False
+    exact = True

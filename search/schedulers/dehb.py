@@ -9,9 +9,7 @@ from regrow.search.space.setting import Setting
 
 
 class Dehb(Scheduler):
-    """Stops a trial when it has done the steps that its sampler gave it, state["budget"]; without a
-    budget it runs to its end.
-    """
+    """Stops a trial after the steps that its sampler gave it, state["budget"]; without, never."""
 
     needs_max_steps = False
     takes_budgets = True

@@ -1,25 +1,25 @@
-"""The median stopping rule: a trial stops if its best value is worse than the median of the others'
-running averages.
+"""Rules that compare a trial with all others that have reached its step: the median stopping rule,
+and the percentile rule.
 
-Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.1.
+Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.1, and
+Optuna's PercentilePruner (Akiba et al., KDD 2019, section 3.3), which compares with finished
+trials; here with all values so far, because a decision must not wait for the first to finish.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regrow.search.errors import SpecError
+from regrow.search.options import check_between, check_whole
 from regrow.search.schedulers.base import Scheduler, Verdict
 from regrow.search.space.setting import Setting
 from regrow.search.step_metric import stretches
 
 ONE_BY_ONE = 100_000
-"""Up to this many equal values are summed by repeated addition, whose last digits may differ from a
-product. More are multiplied.
-"""
+"""Up to this many equal values are summed one by one, as a product's last digits may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,56 +52,61 @@ class Median(Scheduler):
         interval: int = 1,
     ) -> None:
         super().__init__(setting)
-        given = {
-            "grace_period": grace_period,
-            "min_samples_required": min_samples_required,
-            "interval": interval,
-        }
-        for name, value in given.items():
-            if value < 1:
-                raise SpecError(name, value, "is below 1", "write 1 or more")
-        self._grace = grace_period
-        self._enough = min_samples_required
-        self._interval = interval
+        check_whole("grace_period", grace_period, 1)
+        check_whole("min_samples_required", min_samples_required, 1)
+        check_whole("interval", interval, 1)
+        self._grace, self._enough, self._interval = grace_period, min_samples_required, interval
         self._trials: dict[int, _Sofar] = {}
-        self._averages: dict[int, list[float]] = {}
-        """By step, the averages of all trials that were decided on there, in order."""
+        self._others: dict[int, list[float]] = {}
+        """By step, what counts of all trials that were decided on there, in order."""
+        self._told: dict[int, list[tuple[int, float]]] = {}  # the same by trial
 
     def first(self, trial: int, after: int) -> int | None:
         """Return the next of grace_period, grace_period + interval, ..., below max_steps."""
-        passed = max(0, after - self._grace + self._interval) // self._interval
-        step = self._grace + passed * self._interval
-        return step if self.setting.max_steps is None or step < self.setting.max_steps else None
+        return self.regular(after, self._grace, self._interval)
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
-        """Compare the best of `values` with the others' averages at this step."""
-        step = len(values)
-        averages, best = self._averages.get(step, []), self._sofar(trial, values).best
-        n = len(averages)
-        until = self.first(trial, step)
+        """Compare the best of `values` with what counts of the others at this step."""
+        step, best = len(values), self._sofar(trial, values).best
+        others, until = self._others.get(step, []), self.first(trial, step)
+        n = len(others)
         if n < self._enough:
-            return Verdict(
-                until=until, why=f"{n} others have reached step {step}, {self._enough} are needed"
-            )
-        median = (averages[(n - 1) // 2] + averages[n // 2]) / 2
-        sign = self.setting.sign
+            why = f"{n} others have reached step {step}, {self._enough} are needed"
+            return Verdict(until=until, why=why)
+        stops, why = self._judged(best, others, step)
+        return Verdict(action="stop", why=why) if stops else Verdict(until=until, why=why)
+
+    def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
+        """Store what counts of the trial at this step."""
+        sofar = self._trials[trial] = self._sofar(trial, values)
+        if (counts := self._counting(sofar)) is not None:
+            insort(self._others.setdefault(sofar.step, []), counts)
+            self._told.setdefault(trial, []).append((sofar.step, counts))
+
+    def excluded(self, trial: int, *, excluded: bool) -> None:
+        """Take what counts of the trial away, or return it."""
+        for step, counts in self._told.get(trial, ()):
+            if excluded:
+                self._others[step].remove(counts)
+            else:
+                insort(self._others[step], counts)
+
+    def _judged(self, best: float, others: Sequence[float], step: int) -> tuple[bool, str]:
+        """Return whether a trial with this best cost stops, and the comparison in words."""
+        n, sign = len(others), self.setting.sign
+        median = (others[(n - 1) // 2] + others[n // 2]) / 2
         why = (
             f"its best {sign * best:g} against {sign * median:g}, the median of {n} running"
             f" averages at step {step}"
         )
-        return Verdict(action="stop", why=why) if best > median else Verdict(until=until, why=why)
+        return best > median, why
 
-    def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
-        """Store the trial's average at this step."""
-        sofar = self._trials[trial] = self._sofar(trial, values)
+    def _counting(self, sofar: _Sofar) -> float | None:
         average = sofar.total / sofar.step
-        if math.isfinite(average):
-            insort(self._averages.setdefault(sofar.step, []), average)
+        return average if math.isfinite(average) else None
 
     def _sofar(self, trial: int, values: Sequence[float]) -> _Sofar:
-        """Return the trial's costs so far. Only values since the last decision are added, so a
-        decision takes time for new values only.
-        """
+        """Return the trial's costs so far. Only values since the last decision are added."""
         before = self._trials.get(trial, _Sofar())
         total, best = before.total, before.best
         for value, count in stretches(values, before.step):
@@ -113,3 +118,23 @@ class Median(Scheduler):
                     total += cost
             best = min(best, cost)
         return _Sofar(len(values), total, best)
+
+
+class Percentile(Median):
+    """At step s a trial continues if fewer than `percentile` percent of the trials that reached s,
+    itself included, had a better best value by then. A tie continues. Decisions are due as with
+    "median", and the other options are the same.
+    """
+
+    def __init__(self, setting: Setting, *, percentile: float = 25.0, **options: int) -> None:
+        super().__init__(setting, **options)
+        check_between("percentile", percentile, 0, 100, "25 keeps a quarter")
+        self._percentile = percentile
+
+    def _judged(self, best: float, others: Sequence[float], step: int) -> tuple[bool, str]:
+        better, n = bisect_left(others, best), len(others) + 1
+        why = f"{better} of {n} were better at step {step}, {self._percentile:g} % go on"
+        return better * 100 >= self._percentile * n, why
+
+    def _counting(self, sofar: _Sofar) -> float | None:
+        return sofar.best

@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from regrow.search.schedulers.asha import Promotion
+from regrow.search.schedulers.asha import Asha, Promotion
 from regrow.search.schedulers.base import Verdict
-from regrow.search.schedulers.rungs import Bracketed, rung_steps
 from regrow.search.space.setting import Setting
 
 PERCENTILE = 90
 """Percentile of the distances between noisy pairs that is epsilon (section 4.2)."""
 
 
-class Pasha(Bracketed):
+class Pasha(Asha):
     """ASHA of promotion type (see asha.py) up to a highest rung: the second one at first.
 
     When a trial arrives at the highest rung and the trials there are ranked differently than at the
@@ -39,10 +38,11 @@ class Pasha(Bracketed):
     def __init__(
         self, setting: Setting, *, grace_period: int = 1, reduction_factor: int = 3
     ) -> None:
-        super().__init__(setting)
-        steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
+        super().__init__(setting, grace_period=grace_period, reduction_factor=reduction_factor)
+        steps = self._brackets[0].steps
         self._bracket = Promotion(steps, reduction_factor)
         self._bracket.open = steps[:1]
+        self._brackets = [self._bracket]
         self.epsilon = 0.0
         """In the objective's unit."""
         self._curves: dict[int, tuple[float, ...]] = {}
@@ -54,14 +54,6 @@ class Pasha(Bracketed):
         """Most steps that a trial may do at present."""
         steps, opened = self._bracket.steps, len(self._bracket.open)
         return steps[opened] if opened < len(steps) else self.setting.max_steps or 0
-
-    def bracket_of(self, trial: int) -> Promotion:
-        return self._bracket
-
-    def promote(self, *, complete: bool) -> int | None:
-        """Promote as ASHA does, below the highest rung."""
-        job = self._bracket.job(complete=complete)
-        return None if job is None else job[1]
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
         """Enter the value into its rung, and open the next one if the ranking has changed."""
@@ -85,11 +77,8 @@ class Pasha(Bracketed):
         at = self._bracket.steps.index(self.highest)
         top = self._bracket.rungs[self.highest].reached
         here = {key[-1] for key in top}
-        below = [
-            key
-            for key in self._bracket.rungs[self._bracket.steps[at - 1]].reached
-            if key[-1] in here
-        ]
+        before = self._bracket.rungs[self._bracket.steps[at - 1]].reached
+        below = [key for key in before if key[-1] in here]
         costs = {key[-1]: key[0] for key in below}
         return all(
             abs(costs[mine[-1]] - theirs[0]) <= self.epsilon or mine[-1] == theirs[-1]
@@ -98,9 +87,7 @@ class Pasha(Bracketed):
 
 
 def crosses(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether the order of two curves at their last step was the opposite one earlier and
-    the same before that.
-    """
+    """Return whether two curves were in the opposite order earlier, and in today's before."""
     now = one[-1] > other[-1]
     opposite = False
     for a, b in zip(reversed(one[:-1]), reversed(other[:-1]), strict=True):

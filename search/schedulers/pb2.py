@@ -14,7 +14,6 @@ from typing import Any
 from regrow.search.errors import SpecError
 from regrow.search.one_thread import on_one_thread
 from regrow.search.schedulers.base import Verdict
-from regrow.search.schedulers.explore import explore
 from regrow.search.schedulers.pbt import Pbt
 from regrow.search.space.domains import Float, Json
 from regrow.search.space.setting import Setting
@@ -67,12 +66,8 @@ class Pb2(Pbt):
         }
         if not self._continuous:
             problem = "has no continuous parameter to explore"
-            raise SpecError(
-                "mutate",
-                self._mutate,
-                problem,
-                "give it a uniform or loguniform one, or take another schedule",
-            )
+            hint = "give it a uniform or loguniform one, or take another schedule"
+            raise SpecError("mutate", self._mutate, problem, hint)
         self._stretches: list[_Stretch] = []
         self._begun: dict[int, tuple[int, float]] = {}
         """By trial, step and cost at the beginning of its current stretch."""
@@ -97,18 +92,10 @@ class Pb2(Pbt):
         chosen = self._members[source]
         modelled = len(self._stretches) >= ENOUGH and math.isfinite(chosen.cost or 0.0)
         names = [name for name in self._mutate if not modelled or name not in self._continuous]
-        config = explore(
-            self.setting.space,
-            chosen.config,
-            names,
-            lambda name: self._draw(trial, step, name),
-            resample_probability=self._resample,
-            factors=self._factors,
-        )
+        config = self._explored(trial, step, source, names)
         if modelled:
-            for name, u in zip(
-                self._continuous, self._suggest(trial, step, chosen.cost or 0.0), strict=True
-            ):
+            best = self._suggest(trial, step, chosen.cost or 0.0)
+            for name, u in zip(self._continuous, best, strict=True):
                 if name in config:
                     config[name] = self._continuous[name].quantile(u)
         return config

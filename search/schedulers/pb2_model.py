@@ -15,9 +15,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 NEWEST = 100
-"""Most observations that are modelled, the last ones: the time of an inversion grows with their
-cube.
-"""
+"""Most observations that are modelled, the last ones; an inversion takes cubic time."""
 _LENGTHS, _FORGETS, _NOISES = (0.1, 0.2, 0.5, 1.0, 2.0), (0.01, 0.1, 0.3), (1e-3, 1e-1)
 _CANDIDATES, _ROUNDS, _NEAR = 256, 4, 32
 JITTER = 1e-8
@@ -66,9 +64,7 @@ class Bandit:
         self._beta = 0.2 + max(0.0, math.log(0.4 * len(x)))
 
     def bound(self, at: Array) -> Array:
-        """Return mean + sqrt(beta) * standard deviation; beta = 0.2 + log(0.4 n), as in the
-        authors' code.
-        """
+        """Return mean + sqrt(beta) * sd; beta = 0.2 + log(0.4 n), as in the authors' code."""
         near = kernel(at, self._x, self._length, self._forget)
         mean = near @ np.linalg.solve(self._mean.T, np.linalg.solve(self._mean, self._y))
         whitened = np.linalg.solve(
@@ -79,9 +75,7 @@ class Bandit:
         )
 
     def best(self, fixed: Sequence[float], size: int, draw: Callable[[str], float]) -> list[float]:
-        """Return parameters in [0, 1] with the highest bound, given time and score: the best of
-        random points, then of points near it.
-        """
+        """Return parameters in [0, 1] with the highest bound, given time and score."""
         points = np.array(
             [[draw(f"candidate:{n}:{d}") for d in range(size)] for n in range(_CANDIDATES)]
         )

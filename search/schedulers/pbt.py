@@ -9,24 +9,34 @@ of Ray Tune's PopulationBasedTraining.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
-from regrow.search.options import nearest
+from regrow.search.options import check_whole, check_within, nearest
 from regrow.search.schedulers.base import Candidate, Final, Layout, Scheduler, Verdict
-from regrow.search.schedulers.explore import FACTORS, explore, mutable
-from regrow.search.space.domains import Json
+from regrow.search.space import Space
+from regrow.search.space.domains import (
+    Choice,
+    Constant,
+    Domain,
+    Float,
+    Grid,
+    Int,
+    Json,
+    Normal,
+)
 from regrow.search.space.setting import Setting
+
+FACTORS = (1.2, 0.8)
+"""Jaderberg et al., 2017, appendix A.1."""
 
 
 @dataclass(slots=True)
 class Member:
-    """A trial of the population that is not over. `step` and `cost` are those of its last
-    decision.
-    """
+    """A trial of the population. `step` and `cost` are those of its last decision."""
 
     config: Mapping[str, Json]
     step: int = 0
@@ -41,7 +51,7 @@ class Pbt(Scheduler):
     A trial in the worst `quantile_fraction` by last score (the objective at its last decision)
     exploits a random one of the best `quantile_fraction`. It takes that trial's newest checkpoint
     and configuration, and explores: each parameter in `mutate` (names; None: all but constants and
-    grids) is resampled with `resample_probability`, else perturbed (see explore.py), numbers by one
+    grids) is resampled with `resample_probability`, else perturbed (see `explore`), numbers by one
     of `perturbation_factors` (None: 1.2 and 0.8). A quantile is ceil(n * quantile_fraction) of the
     n trials with a score, at most half of them; of equal scores the trial with the lower number is
     worse. No trial exploits one with an equal score. A trial that is over (done or failed) is no
@@ -59,9 +69,7 @@ class Pbt(Scheduler):
     exact = True
     layout: Layout = "population"
     chance = "pbt"
-    """Name in the seeds of its random draws. A log is recomputed with it, so it must never
-    change.
-    """
+    """Name in the seeds of its draws. Logs are recomputed with it: it must never change."""
 
     def __init__(
         self,
@@ -74,21 +82,9 @@ class Pbt(Scheduler):
         mutate: list[str] | None = None,
     ) -> None:
         super().__init__(setting)
-        if perturbation_interval < 1:
-            raise SpecError(
-                "perturbation_interval", perturbation_interval, "is below 1", "it is in steps"
-            )
-        if not 0 <= quantile_fraction <= 0.5:
-            raise SpecError(
-                "quantile_fraction", quantile_fraction, "is not between 0 and 0.5", "0.25 is usual"
-            )
-        if not 0 <= resample_probability <= 1:
-            raise SpecError(
-                "resample_probability",
-                resample_probability,
-                "is not between 0 and 1",
-                "0.25 is usual",
-            )
+        check_whole("perturbation_interval", perturbation_interval, 1, "it is in steps")
+        check_within("quantile_fraction", quantile_fraction, 0, 0.5, "0.25 is usual")
+        check_within("resample_probability", resample_probability, 0, 1, "0.25 is usual")
         self._interval = perturbation_interval
         self._fraction = quantile_fraction
         self._resample = resample_probability
@@ -132,13 +128,10 @@ class Pbt(Scheduler):
 
     def first(self, trial: int, after: int) -> int | None:
         """Return the next multiple of the interval, below max_steps."""
-        step = (after // self._interval + 1) * self._interval
-        return step if self.setting.max_steps is None or step < self.setting.max_steps else None
+        return self.regular(after, self._interval, self._interval)
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
-        """Decide whether the trial exploits another, and whether it pauses for trials with fewer
-        steps.
-        """
+        """Decide whether the trial exploits another, and whether it pauses for others."""
         step, cost = len(values), self.setting.sign * values[-1]
         until = self.first(trial, step)
         turn = self._waiting_before(trial, step)
@@ -162,19 +155,22 @@ class Pbt(Scheduler):
 
     def explored(self, trial: int, step: int, source: int) -> dict[str, Json]:
         """Return the configuration with which a trial continues from `source`."""
+        return self._explored(trial, step, source, self._mutate)
+
+    def _explored(
+        self, trial: int, step: int, source: int, names: Sequence[str]
+    ) -> dict[str, Json]:
         return explore(
             self.setting.space,
             self._members[source].config,
-            self._mutate,
+            names,
             lambda name: self._draw(trial, step, name),
             resample_probability=self._resample,
             factors=self._factors,
         )
 
     def quantiles(self, trial: int, cost: float) -> tuple[list[int], list[int]]:
-        """Return the worst and the best of the population, worst first, with `cost` as the score of
-        `trial`.
-        """
+        """Return the worst and the best, worst first, with `cost` as the score of `trial`."""
         costs = {
             other: member.cost for other, member in self._members.items() if member.cost is not None
         }
@@ -199,31 +195,79 @@ class Pbt(Scheduler):
         """Return which trial has its turn before `trial`, None if `trial` continues."""
         if not self._all_proposed:
             return "a new trial has its turn"
-        waiting = [
-            (m.step, other)
-            for other, m in self._members.items()
-            if m.paused and other != trial and m.step < step
-        ]
+        others = ((m.step, other) for other, m in self._members.items() if m.paused)
+        waiting = [pair for pair in others if pair[0] < step and pair[1] != trial]
         return f"trial {min(waiting)[1]} has its turn" if waiting else None
 
     def _draw(self, trial: int, step: int, name: str) -> float:
         return uniform_draw(self.setting.seed, f"{self.chance}:{trial}:{step}:{name}")
 
 
+def mutable(space: Space) -> list[str]:
+    """Return the parameters that are explored if none are named: all but constants and grids."""
+    return [p.name for p in space.flat if not isinstance(p.domain, (Constant, Grid))]
+
+
+def explore(
+    space: Space,
+    config: Mapping[str, Json],
+    names: Sequence[str],
+    draw: Callable[[str], float],
+    *,
+    resample_probability: float,
+    factors: Sequence[float],
+) -> dict[str, Json]:
+    """Return `config` with each parameter in `names` resampled from its domain, or else perturbed.
+
+    Numbers are multiplied by one of `factors`, then clipped to their bounds and rounded to their
+    steps; a whole number that this does not change moves by one step in that direction. A choice
+    becomes its left or right neighbour, or at the ends possibly itself. Parameters become active or
+    inactive by their conditions; new ones are sampled. `draw` gives a number in (0, 1) by name:
+    "NAME:resample" decides, "NAME:perturb" selects the change and "NAME:value" gives a new value.
+    """
+    found: dict[str, Json] = {}
+    for parameter in space.flat:
+        name, domain = parameter.name, parameter.domain
+        if not parameter.active(found):
+            continue
+        if name not in config:
+            found[name] = domain.quantile(draw(f"{name}:value"))
+        elif name not in names:
+            found[name] = config[name]
+        elif draw(f"{name}:resample") < resample_probability:
+            found[name] = domain.quantile(draw(f"{name}:value"))
+        else:
+            found[name] = _perturbed(domain, config[name], draw(f"{name}:perturb"), factors)
+    return found
+
+
+def _perturbed(domain: Domain, value: Json, u: float, factors: Sequence[float]) -> Json:
+    if isinstance(domain, Choice):
+        index = domain.index(value) + (-1 if u < 0.5 else 1)
+        return domain.cell(min(max(index, 0), domain.cells - 1))
+    factor = factors[int(u * len(factors))]
+    if isinstance(domain, Float) and not domain.step:
+        return min(max(value * factor, domain.low), domain.high)
+    if isinstance(domain, (Float, Int)):
+        return _in_steps(domain, value, value * factor)
+    return value * factor if isinstance(domain, Normal) and math.isfinite(value * factor) else value
+
+
+def _in_steps(domain: Float | Int, value: float, wanted: float) -> Json:
+    before, index = domain.nearest(value), domain.nearest(wanted)
+    if index == before and wanted != value:
+        index += 1 if wanted > value else -1
+    return domain.cell(min(max(index, 0), (domain.cells or 1) - 1))
+
+
 def _factors(key: str, given: Any) -> tuple[float, ...]:
     if given is None:
         return FACTORS
-    fine = (
-        isinstance(given, (list, tuple))
-        and given
-        and all(
-            isinstance(f, (int, float)) and not isinstance(f, bool) and 0 < f < math.inf
-            for f in given
-        )
-    )
-    if not fine:
+    listed = given if isinstance(given, (list, tuple)) else []
+    numbers = [f for f in listed if isinstance(f, (int, float)) and not isinstance(f, bool)]
+    if not numbers or len(numbers) < len(listed) or not all(0 < f < math.inf for f in numbers):
         raise SpecError(key, given, "is not a list of positive numbers", "write [1.2, 0.8]")
-    return tuple(float(f) for f in given)
+    return tuple(float(f) for f in numbers)
 
 
 def _names(key: str, given: Any, setting: Setting) -> list[str]:

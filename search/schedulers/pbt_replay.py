@@ -30,12 +30,8 @@ class PbtReplay(Scheduler):
     def __init__(self, setting: Setting, *, policy: list[Any] | None = None) -> None:
         super().__init__(setting)
         if setting.trials not in (None, 1):
-            raise SpecError(
-                "trials",
-                setting.trials,
-                "is not 1, and a schedule is followed by one trial",
-                "write trials: 1",
-            )
+            problem = "is not 1, and a schedule is followed by one trial"
+            raise SpecError("trials", setting.trials, problem, "write trials: 1")
         self._policy = dict(_steps(policy, setting))
         self._configs: dict[int, dict[str, Json]] = {}
 
@@ -63,12 +59,8 @@ def _steps(policy: Any, setting: Setting) -> list[tuple[int, dict[str, Json]]]:
     key = "policy"
     hint = "write policy: [[10, {lr: 0.1}], [20, {lr: 0.01}]]"
     if not isinstance(policy, (list, tuple)) or not policy:
-        raise SpecError(
-            key,
-            policy,
-            "is missing" if policy is None else "is not a list of [step, configuration]",
-            hint,
-        )
+        problem = "is missing" if policy is None else "is not a list of [step, configuration]"
+        raise SpecError(key, policy, problem, hint)
     found: list[tuple[int, dict[str, Json]]] = []
     domains = {p.name: p.domain for p in setting.space.flat}
     for entry in policy:
@@ -95,11 +87,7 @@ def _steps(policy: Any, setting: Setting) -> list[tuple[int, dict[str, Json]]]:
                     f"{key}.{name}", value, "is not a parameter", nearest(name, domains)
                 )
             if not domains[name].contains(value):
-                raise SpecError(
-                    f"{key}.{name}",
-                    value,
-                    "is not a value of the parameter",
-                    f"{domains[name].to_json()}",
-                )
+                problem, form = "is not a value of the parameter", f"{domains[name].to_json()}"
+                raise SpecError(f"{key}.{name}", value, problem, form)
         found.append((step, {name: domains[name].own(value) for name, value in config.items()}))
     return found

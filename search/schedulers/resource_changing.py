@@ -6,14 +6,14 @@ The idea is that of Ray Tune's ResourceChangingScheduler with its DistributeReso
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from regrow.search.errors import SpecError
+from regrow.search.options import check_whole
 from regrow.search.schedulers.base import (
     Candidate,
     Decision,
-    Drop,
     End,
-    Final,
     News,
     Opening,
     Revival,
@@ -45,10 +45,7 @@ class ResourceChanging(Scheduler):
         from regrow.search.schedulers import DEFAULT, kind, make
 
         super().__init__(setting)
-        if interval is not None and (
-            isinstance(interval, bool) or not isinstance(interval, int) or interval < 1
-        ):
-            raise SpecError("interval", interval, "is not a whole number from 1", "it is in steps")
+        check_whole("interval", interval, 1, "it is in steps")
         self._base = make(DEFAULT if schedule is None else schedule, setting)
         if interval is None and not kind(DEFAULT if schedule is None else schedule).decides:
             problem = "is needed, as the schedule decides at no step"
@@ -59,96 +56,52 @@ class ResourceChanging(Scheduler):
         self._widths: dict[int, int] = {}
         """Widths of the running trials."""
 
-    # ---- the fold
-
     def apply(self, news: News) -> None:
-        """Fold in an event.
-
-        An attempt's actual width may be less than its trial's share, if other attempts hold more
-        than theirs because the cluster has become smaller.
-        """
-        super().apply(news)
-        if isinstance(news, Start):
-            self._widths[news.trial] = news.width
-
-    def opened(self, slots: int, widest: int) -> None:
-        """Store the cluster's size. Attempts left by a lost driver are repeated at once, so they
-        keep counting as running.
-        """
-        self._slots = slots
-        self._widest = widest
-        self._base.apply(Opening(slots=slots, widest=widest))
-
-    def added(self, candidate: Candidate) -> None:
-        """Count one more trial."""
-        self._proposed += 1
-        self._base.apply(candidate)
-
-    def started(self, trial: int) -> None:
-        """Note that the trial runs, with the width that `width` returned just before."""
-        self._widths[trial] = self.width(trial)
-        self._base.apply(Start(trial=trial))
-
-    def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
-        """Pass the decision to the base; where this scheduler only widened the trial, pass the
-        base's own verdict.
-        """
-        if verdict.action == "pause":
-            self._widths.pop(trial, None)
-        if not self._due(trial, len(values)):
-            return
-        if verdict.action == "restart":
-            own = self._base.decide(trial, values)
-            verdict = own if own.action == "continue" else verdict
-        self._base.apply(Decision(trial=trial, values=values, verdict=verdict))
-
-    def dropped(self, trial: int) -> None:
-        """Pass on to the base."""
-        self._base.apply(Drop(trial=trial))
-
-    def ended(self, trial: int, how: Final) -> None:
-        """Free the trial's slots."""
-        self._widths.pop(trial, None)
-        self._base.apply(End(trial=trial, how=how))
-
-    def revived(self, trial: int, *, held: bool) -> None:
-        """Count a trial that is to be repeated as running even before it starts."""
-        if not held:
-            self._widths[trial] = 1
-        self._base.apply(Revival(trial=trial, held=held))
-
-    # ---- queries
+        """Fold in an event, for the base with its own verdict where a trial only widened."""
+        match news:
+            case Opening():
+                # attempts left by a lost driver are repeated at once, so they keep counting
+                self._slots, self._widest = news.slots, news.widest
+            case Candidate():
+                self._proposed += 1
+            case Start():
+                self._widths[news.trial] = news.width
+                news = Start(trial=news.trial)  # to the base, widths are not known
+            case End() | Decision(verdict=Verdict(action="pause")):
+                self._widths.pop(news.trial, None)
+            case Revival(held=False):
+                self._widths[news.trial] = 1  # it counts as running even before it starts
+        if isinstance(news, Decision):
+            if not self._due(news.trial, len(news.values)):
+                return
+            if news.verdict.action == "restart":
+                own = self._base.decide(news.trial, news.values)
+                news = replace(news, verdict=own) if own.action == "continue" else news
+        self._base.apply(news)
 
     def first(self, trial: int, after: int) -> int | None:
         """Return the next decision of the base or of the interval."""
         steps = [self._base.first(trial, after)]
         if self._interval is not None:
-            step = (after // self._interval + 1) * self._interval
-            steps.append(
-                step if self.setting.max_steps is None or step < self.setting.max_steps else None
-            )
+            steps.append(self.regular(after, self._interval, self._interval))
         return min((step for step in steps if step is not None), default=None)
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
         """Return the base's verdict, or a restart with more slots for a trial that continues."""
         step = len(values)
-        verdict = (
-            self._base.decide(trial, values)
-            if self._due(trial, step)
-            else Verdict(why="resources are looked at")
-        )
+        verdict = Verdict(why="resources are looked at")
+        if self._due(trial, step):
+            verdict = self._base.decide(trial, values)
         if verdict.action != "continue":
             return verdict
-        has = self._widths.get(trial, 1)
+        has, running = self._widths.get(trial, 1), len(self._widths)
         # Others may have more than their share, from before the cluster became smaller.
-        share = min(self._share(len(self._widths)), self._slots - sum(self._widths.values()) + has)
+        share = min(self._share(running), self._slots - sum(self._widths.values()) + has)
         until = self.first(trial, step)
         if share <= has:
             return Verdict(until=until, why=verdict.why)
-        why = (
-            f"goes on with {share} slots instead of {has}: {len(self._widths)} of {self._slots}"
-            " trials run"
-        )
+        trials = f"{running} of {self._slots} trials run"
+        why = f"goes on with {share} slots instead of {has}: {trials}"
         return Verdict(action="restart", until=until, why=why)
 
     def promote(self, *, complete: bool) -> int | None:

@@ -1,6 +1,4 @@
-"""Shared parts of schedulers with rungs: the steps of the rungs, the checks of the options that
-define them, and a rung.
-"""
+"""Shared parts of schedulers with rungs."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from regrow.search.errors import SpecError
+from regrow.search.options import check_whole
 from regrow.search.schedulers.base import Final, Layout, Scheduler, Verdict
 
 Key: TypeAlias = tuple[float, int, int]
@@ -16,17 +15,12 @@ Key: TypeAlias = tuple[float, int, int]
 
 
 def rung_steps(max_steps: int, grace_period: int, reduction_factor: int) -> list[int]:
-    """Return the steps grace_period * reduction_factor**k below `max_steps`. Raises SpecError,
-    naming the option.
-    """
-    check_factor(reduction_factor)
+    """Return the steps grace_period * reduction_factor**k below `max_steps`. Raises SpecError."""
+    check_whole("reduction_factor", reduction_factor, 2, "3 is usual")
     if not 1 <= grace_period <= max_steps:
-        raise SpecError(
-            key="grace_period",
-            value=grace_period,
-            problem=f"is not between 1 and max_steps ({max_steps})",
-            hint="it is the number of steps that every trial gets",
-        )
+        problem = f"is not between 1 and max_steps ({max_steps})"
+        hint = "it is the number of steps that every trial gets"
+        raise SpecError("grace_period", grace_period, problem, hint)
     steps, step = [], grace_period
     while step < max_steps:
         steps.append(step)
@@ -34,18 +28,8 @@ def rung_steps(max_steps: int, grace_period: int, reduction_factor: int) -> list
     return steps
 
 
-def check_factor(reduction_factor: int) -> None:
-    """Raise SpecError for a reduction factor below 2."""
-    if reduction_factor < 2:
-        raise SpecError(
-            key="reduction_factor", value=reduction_factor, problem="is below 2", hint="3 is usual"
-        )
-
-
 def check_brackets(brackets: int | None, most: int) -> None:
-    """Raise SpecError for a number of brackets that isn't a whole number from 1 to `most`; None
-    means all.
-    """
+    """Raise SpecError unless `brackets` is a whole number from 1 to `most`, or None for all."""
     whole = isinstance(brackets, int) and not isinstance(brackets, bool)
     if brackets is not None and not (whole and 1 <= brackets <= most):
         problem = f"is not a whole number from 1 to {most}"
@@ -53,14 +37,17 @@ def check_brackets(brackets: int | None, most: int) -> None:
 
 
 class Rung:
-    """The trials that reached a step, best first, and those of them that wait there to be
-    promoted.
-    """
+    """The trials that reached a step, best first, and those of them that wait there."""
 
     def __init__(self) -> None:
         self.reached: list[Key] = []
         self.waiting: list[Key] = []
         self._keys: dict[int, Key] = {}
+        self._excluded: dict[int, Key] = {}
+
+    def reached_by(self, trial: int) -> Key | None:
+        """Return the key of a trial that reached the rung, None if it did not."""
+        return next((key for key in self.reached if key[-1] == trial), None)
 
     def place(self, key: Key) -> int:
         """Return how many are better than `key`, which need not have been entered."""
@@ -74,9 +61,7 @@ class Rung:
             self._keys[key[-1]] = key
 
     def leave(self, trial: int) -> bool:
-        """Stop a trial from waiting here; return whether it did. It stays among those that reached
-        the rung.
-        """
+        """Stop a trial from waiting here; return whether it did. It still counts."""
         key = self._keys.pop(trial, None)
         if key is None:
             return False
@@ -85,11 +70,22 @@ class Rung:
 
     def rejoin(self, trial: int) -> bool:
         """Let a trial wait here once more; return False if it never reached the rung."""
-        key = next((key for key in self.reached if key[-1] == trial), None)
+        key = self.reached_by(trial)
         if key is not None:
             insort(self.waiting, key)
             self._keys[trial] = key
         return key is not None
+
+    def exclude(self, trial: int) -> None:
+        """Take a trial that has ended out of the rung."""
+        if (key := self.reached_by(trial)) is not None:
+            self.reached.remove(key)
+            self._excluded[trial] = key
+
+    def include(self, trial: int) -> None:
+        """Return an excluded trial to its place."""
+        if (key := self._excluded.pop(trial, None)) is not None:
+            insort(self.reached, key)
 
 
 class Bracketed(Scheduler):
@@ -130,6 +126,11 @@ class Bracketed(Scheduler):
         """Note that the trial continues towards its next rung, or waits."""
         self.bracket_of(trial).back(trial, held=held)
 
+    def excluded(self, trial: int, *, excluded: bool) -> None:
+        """Take the trial out of all rungs, or return it."""
+        for rung in self.bracket_of(trial).rungs.values():
+            (rung.exclude if excluded else rung.include)(trial)
+
 
 class Bracket:
     """Rungs at `steps` that trials climb; the best 1/`eta` of a rung continue to the next."""
@@ -153,11 +154,9 @@ class Bracket:
 
     def started(self, trial: int) -> None:
         """Note that an attempt of the trial started; a promotion if the trial was paused."""
-        raise NotImplementedError
 
     def gone(self, trial: int) -> None:
         """Note that the trial ended or was retired."""
-        raise NotImplementedError
 
     def back(self, trial: int, *, held: bool) -> None:
         """Note that a failed trial is retried. It waits at the last rung that it reached if `held`,

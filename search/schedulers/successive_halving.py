@@ -2,17 +2,18 @@
 are known.
 
 Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization",
-AISTATS 2016, algorithm 1; it is the inner loop of HyperBand (Li et al., JMLR 2018, algorithm 1,
-lines 3 to 8).
+AISTATS 2016, algorithm 1; it is the inner loop of HyperBand (Li et al., "Hyperband: A Novel
+Bandit-Based Approach to Hyperparameter Optimization", JMLR 18(185), 2018, algorithm 1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from regrow.search.errors import SpecError
-from regrow.search.schedulers.base import Candidate, Verdict
-from regrow.search.schedulers.rungs import Bracket, Bracketed, Key, rung_steps
+from regrow.search import hyperband_plan
+from regrow.search.options import check_whole
+from regrow.search.schedulers.base import Candidate, Layout, Verdict
+from regrow.search.schedulers.rungs import Bracket, Bracketed, check_brackets, rung_steps
 from regrow.search.space.setting import Setting
 
 
@@ -50,10 +51,8 @@ class Halving(Bracket):
     def decide(self, trial: int, step: int, cost: float) -> Verdict:
         i = self.steps.index(step)
         rung, best = self.rungs[step], self._places(i, complete=False)
-        place, others = (
-            rung.place((cost, trial, trial)),
-            self._outstanding(i, complete=False) - (trial in self._heading[i]),
-        )
+        place = rung.place((cost, trial, trial))
+        others = self._outstanding(i, complete=False) - (trial in self._heading[i])
         why = f"place {place + 1} of {len(rung.reached) + 1} at rung {step}, {best} go on"
         if place >= best:
             return Verdict(action="stop", why=why)
@@ -86,20 +85,19 @@ class Halving(Bracket):
         super().back(trial, held=held)
         self.waiting += held
         if not held:
-            self._heading[
-                sum(any(key[-1] == trial for key in rung.reached) for rung in self.rungs.values())
-            ].add(trial)
+            reached = (
+                any(key[-1] == trial for key in rung.reached) for rung in self.rungs.values()
+            )
+            self._heading[sum(reached)].add(trial)
 
     def promotable(self, *, complete: bool) -> int | None:
         """Return the trial to promote, from the highest rung that has one."""
         for i, step in reversed(list(enumerate(self.steps))):
             rung = self.rungs[step]
             if rung.waiting:
-                best: Key = rung.waiting[0]
-                if rung.place(best) + self._outstanding(i, complete=complete) < self._places(
-                    i, complete=complete
-                ):
-                    return best[-1]
+                worse = rung.place(rung.waiting[0]) + self._outstanding(i, complete=complete)
+                if worse < self._places(i, complete=complete):
+                    return rung.waiting[0][-1]
         return None
 
     def surplus(self, *, complete: bool) -> tuple[int, str] | None:
@@ -107,10 +105,9 @@ class Halving(Bracket):
         for i, step in enumerate(self.steps):
             rung, places = self.rungs[step], self._places(i, complete=complete)
             if rung.waiting and rung.place(rung.waiting[-1]) >= places:
-                place = rung.place(rung.waiting[-1]) + 1
-                return rung.waiting[-1][
-                    -1
-                ], f"place {place} of {len(rung.reached)} at rung {step}, {places} go on"
+                last = rung.waiting[-1]
+                told = f"place {rung.place(last) + 1} of {len(rung.reached)} at rung {step}"
+                return last[-1], f"{told}, {places} go on"
         return None
 
     def _promoted(self, i: int, trial: int) -> None:
@@ -156,8 +153,7 @@ class SuccessiveHalving(Bracketed):
         super().__init__(setting)
         self._eta = reduction_factor
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
-        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-            raise SpecError("n", n, "is not a whole number from 1", "27 is usual")
+        check_whole("n", n, 1, "27 is usual")
         self._plans = [(reduction_factor ** len(steps) if n is None else n, steps)]
         self._brackets: list[Halving] = []
         self._of: dict[int, Halving] = {}
@@ -198,3 +194,24 @@ class SuccessiveHalving(Bracketed):
             bracket.surplus(complete=complete) for bracket in self._brackets if bracket.waiting
         )
         return next((pair for pair in found if pair is not None), None)
+
+
+class Hyperband(SuccessiveHalving):
+    """HyperBand: brackets of successive halving that trade the number of trials for the least steps
+    of each. The brackets of the paper one after the other, starting again with the first as long as
+    trials come.
+
+    `reduction_factor` is the paper's eta. `brackets`: use only this many, those that start with the
+    most trials; None for all.
+    """
+
+    layout: Layout = "brackets"
+
+    def __init__(
+        self, setting: Setting, *, reduction_factor: int = 3, brackets: int | None = None
+    ) -> None:
+        check_whole("reduction_factor", reduction_factor, 2, "3 is usual")
+        super().__init__(setting, reduction_factor=reduction_factor)
+        planned = hyperband_plan.brackets(setting.max_steps or 1, reduction_factor)
+        check_brackets(brackets, len(planned))
+        self._plans = [(plan[0][0], [step for _, step in plan[:-1]]) for plan in planned[:brackets]]

@@ -1,10 +1,7 @@
-"""The search space: parameters, their domains and conditions, and how they are written. Samplers
-are elsewhere.
-"""
+"""The search space: parameters, their domains and conditions. Samplers are elsewhere."""
 
-from regrow.search.space.space import (
+from regrow.search.space.domains import (
     Choice,
-    Condition,
     Constant,
     Domain,
     Float,
@@ -12,8 +9,6 @@ from regrow.search.space.space import (
     Int,
     Json,
     Normal,
-    Parameter,
-    Space,
     choice,
     constant,
     grid,
@@ -25,6 +20,7 @@ from regrow.search.space.space import (
     randint,
     uniform,
 )
+from regrow.search.space.space import Condition, Parameter, Space
 
 __all__ = [
     "Choice",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from statistics import NormalDist
@@ -42,9 +42,7 @@ def value_key(value: Json) -> Hashable:
 
 
 def fresh(value: Json) -> Json:
-    """Return the value, copied if it is a container: a trainable that changes its config must not
-    change the space.
-    """
+    """Return the value, copied if it is a container, which a trainable could change."""
     return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
 
@@ -70,15 +68,11 @@ class Domain(ABC):
 
     @abstractmethod
     def cell(self, index: int) -> Json:
-        """Return the value number `index`, 0 <= index < cells. Raises TypeError for a continuous
-        domain.
-        """
+        """Return value number `index`, 0 <= index < cells. Raises TypeError if continuous."""
 
     @abstractmethod
     def quantile(self, u: float) -> Json:
-        """Return the value at `u` (0 < u < 1) of the prior: uniform `u` give values distributed as
-        the prior.
-        """
+        """Return the value at `u` (0 < u < 1) of the prior."""
 
     @abstractmethod
     def contains(self, value: Json) -> bool:
@@ -124,9 +118,8 @@ class _Range(Domain):
             return None
         # Decimal, as the numbers were written: (0.3 - 0.0) / 0.1 is 2.9999999999999996 in floats.
         # Computed bounds carry rounding, such as 1 - 0.9 as the upper bound of steps of 0.05.
-        return (
-            int((Decimal(str(high)) - Decimal(str(low))) / Decimal(str(self._step)) + _ROUNDING) + 1
-        )
+        width = Decimal(str(high)) - Decimal(str(low))
+        return int(width / Decimal(str(self._step)) + _ROUNDING) + 1
 
     def cell(self, index: int) -> Json:
         low, high = self._bounds()
@@ -159,9 +152,7 @@ class _Range(Domain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float(_Range):
-    """A real number in [low, high]: uniform, uniform in its logarithm, or in steps of `step` from
-    `low`.
-    """
+    """A real number in [low, high]: uniform, log-uniform, or in steps of `step` from `low`."""
 
     low: float
     high: float
@@ -176,9 +167,8 @@ class Float(_Range):
         object.__setattr__(self, "high", high)
         if self.step is not None:
             step = check_number(self.kind, written, self.step)
-            object.__setattr__(
-                self, "step", _check_step(self.kind, written, step, high - low, log=self.log)
-            )
+            _check_step(self.kind, written, step, high - low, log=self.log)
+            object.__setattr__(self, "step", step)
 
     @property
     def kind(self) -> str:
@@ -204,18 +194,13 @@ class Float(_Range):
         return min(max(value, self.low), self.high)
 
     def to_json(self) -> Json:
-        return {
-            self.kind: [self.low, self.high]
-            if self.step is None
-            else [self.low, self.high, self.step]
-        }
+        bounds = [self.low, self.high]
+        return {self.kind: bounds if self.step is None else [*bounds, self.step]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int(_Range):
-    """A whole number from `low` to `high`, both included: in steps of `step`, or uniform in its
-    logarithm.
-    """
+    """A whole number from `low` to `high`, both included: in steps of `step`, or log-uniform."""
 
     low: int
     high: int
@@ -268,6 +253,8 @@ class Int(_Range):
 class Normal(Domain):
     """A real number with a normal prior of mean `mean` and standard deviation `sd`; unbounded."""
 
+    kind: ClassVar[str] = "normal"
+    cells: ClassVar[None] = None
     mean: float
     sd: float
 
@@ -276,17 +263,8 @@ class Normal(Domain):
         for name in ("mean", "sd"):
             object.__setattr__(self, name, check_number(self.kind, written, getattr(self, name)))
         if self.sd <= 0:
-            raise SpecError(
-                self.kind, written, "the standard deviation must be above 0", "write [mean, sd]"
-            )
-
-    @property
-    def kind(self) -> str:
-        return "normal"
-
-    @property
-    def cells(self) -> None:
-        return None
+            problem = "the standard deviation must be above 0"
+            raise SpecError(self.kind, written, problem, "write [mean, sd]")
 
     def cell(self, index: int) -> Json:
         raise TypeError(f"a normal domain is continuous: it has no cell {index}")
@@ -315,27 +293,21 @@ class Choice(Domain):
 
     values: tuple[Json, ...]
     _index: dict[Hashable, int] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _kind: ClassVar[str] = "choice"
+    kind: ClassVar[str] = "choice"
 
     def __post_init__(self) -> None:
         written = self.values
         if isinstance(written, (str, Mapping)) or not hasattr(written, "__iter__"):
-            raise SpecError(
-                self.kind, written, "is not a list of values", f"write {self.kind}: [first, second]"
-            )
+            hint = f"write {self.kind}: [first, second]"
+            raise SpecError(self.kind, written, "is not a list of values", hint)
         object.__setattr__(self, "values", tuple(check_json(self.kind, value) for value in written))
         if not self.values:
-            raise SpecError(
-                self.kind, [], "there is nothing to choose from", "give at least one value"
-            )
+            problem = "there is nothing to choose from"
+            raise SpecError(self.kind, [], problem, "give at least one value")
         for position, value in enumerate(self.values):
             if self._index.setdefault(value_key(value), position) != position:
                 problem = f"the value {quoted(value)} is there twice"
                 raise SpecError(self.kind, list(self.values), problem, "remove the duplicate")
-
-    @property
-    def kind(self) -> str:
-        return self._kind
 
     @property
     def cells(self) -> int:
@@ -345,9 +317,7 @@ class Choice(Domain):
         return fresh(self.values[index])
 
     def index(self, value: Json) -> int:
-        """Return the position of `value` among the values. Raises KeyError if it is none of
-        them.
-        """
+        """Return the position of `value` among the values. Raises KeyError for another."""
         return self._index[value_key(value)]
 
     def quantile(self, u: float) -> Json:
@@ -365,29 +335,21 @@ class Choice(Domain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid(Choice):
-    """Each of `values` in turn, with any sampler: trial n takes cell n of the product of all
-    grids.
-    """
+    """Each of `values` in turn, with any sampler: trial n takes cell n of all grids' product."""
 
-    _kind: ClassVar[str] = "grid"
+    kind: ClassVar[str] = "grid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant(Domain):
     """Always `value` (JSON)."""
 
+    kind: ClassVar[str] = "constant"
+    cells: ClassVar[int] = 1
     value: Json
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", check_json(self.kind, self.value))
-
-    @property
-    def kind(self) -> str:
-        return "constant"
-
-    @property
-    def cells(self) -> int:
-        return 1
 
     def cell(self, index: int) -> Json:
         return fresh(self.value)
@@ -412,25 +374,76 @@ def _check_bounds(kind: str, written: Any, low: float, high: float, *, log: bool
     if low == high:
         raise SpecError(kind, written, "bounds are equal", f"write the constant {low} instead")
     if log and low <= 0:
-        raise SpecError(
-            kind, written, "a logarithm needs bounds above 0", "raise low, or drop the log"
-        )
+        hint = "raise low, or drop the log"
+        raise SpecError(kind, written, "a logarithm needs bounds above 0", hint)
     if math.isinf(high - low):
         raise SpecError(kind, written, "the range is too wide for a float", "write narrower bounds")
 
 
-def _check_step(kind: str, written: Any, step: float, width: float, *, log: bool) -> float:
+def _check_step(kind: str, written: Any, step: float, width: float, *, log: bool) -> None:
     if log:
-        raise SpecError(
-            kind, written, "a logarithmic range has no step", "use choice or grid: [...]"
-        )
+        hint = "use choice or grid: [...]"
+        raise SpecError(kind, written, "a logarithmic range has no step", hint)
     if step <= 0:
         raise SpecError(kind, written, f"the step {step} is not above 0", "write a positive step")
     if step > width:
-        raise SpecError(
-            kind,
-            written,
-            f"the step {step} is bigger than the range {width}",
-            "write a smaller step",
-        )
-    return step
+        problem = f"the step {step} is bigger than the range {width}"
+        raise SpecError(kind, written, problem, "write a smaller step")
+
+
+# ---- in Python
+
+
+def uniform(low: float, high: float, *, when: When = None) -> Float:
+    """Return a domain of real numbers in [low, high].
+
+    `when`, here and below, is the condition: {"optimizer": "sgd"}, or a list of values.
+    """
+    return Float(low=low, high=high, when=when)
+
+
+def loguniform(low: float, high: float, *, when: When = None) -> Float:
+    """Return a domain of real numbers in [low, high], uniform in the logarithm; low > 0."""
+    return Float(low=low, high=high, log=True, when=when)
+
+
+def quniform(low: float, high: float, step: float, *, when: When = None) -> Float:
+    """Return a domain of low, low + step, ... up to high, all equally likely."""
+    return Float(low=low, high=high, step=step, when=when)
+
+
+def randint(low: int, high: int, step: int = 1, *, when: When = None) -> Int:
+    """Return a domain of whole numbers from low to high, BOTH included (unlike Ray Tune's), in
+    steps of `step`.
+    """
+    return Int(low=low, high=high, step=step, when=when)
+
+
+integer = randint  # published as `rg.int`; `int` would hide the built-in one in this module
+
+
+def logint(low: int, high: int, *, when: When = None) -> Int:
+    """Return a domain of whole numbers from low to high, both included, uniform in the logarithm;
+    low >= 1.
+    """
+    return Int(low=low, high=high, log=True, when=when)
+
+
+def normal(mean: float, sd: float, *, when: When = None) -> Normal:
+    """Return a domain of real numbers from a normal distribution with standard deviation `sd`."""
+    return Normal(mean=mean, sd=sd, when=when)
+
+
+def choice(values: Sequence[Json], *, when: When = None) -> Choice:
+    """Return a domain of `values`: JSON scalars, lists or maps."""
+    return Choice(values=values, when=when)  # type: ignore[arg-type]  # made a tuple there, or refused
+
+
+def grid(values: Sequence[Json], *, when: When = None) -> Grid:
+    """Return a domain whose `values` are used in turn, also if the sampler is not "grid"."""
+    return Grid(values=values, when=when)  # type: ignore[arg-type]  # made a tuple there, or refused
+
+
+def constant(value: Json, *, when: When = None) -> Constant:
+    """Return a domain that is always `value` (JSON), which may also be a list or map."""
+    return Constant(value=value, when=when)

@@ -55,23 +55,15 @@ WORDS = frozenset((*NAMING, *_LOW, *_HIGH, *_BOUNDS, *_VALUES, *_STEP, *_MEAN, *
 """The keys of such maps. A map with any other key is a group of parameters."""
 BOUNDS = (_LOW, _HIGH)
 """Names of the lower and the upper end of a range."""
-DISTRIBUTIONS = (
-    *_KINDS,
-    "int_uniform",
-    "q_uniform",
-    "log_uniform",
-    "log_uniform_values",
-    "q_log_uniform_values",
-)
+_UNDERSCORED = "int_uniform q_uniform log_uniform log_uniform_values q_log_uniform_values"
+DISTRIBUTIONS = (*_KINDS, *_UNDERSCORED.split())
 """Names of distributions as they are usually written."""
 _CALL = re.compile(r"\s*[A-Za-z_][\w.]*\(.*\)\s*", re.DOTALL)
 _PLAIN = re.compile(r"(?!(?:true|false|yes|no|on|off|null)$)[A-Za-z_][\w./-]*", re.IGNORECASE)
 
 
 def kind_of(word: object, *, near: bool = False) -> str | None:
-    """Return the keyword for a distribution's name, None for none. `near`: also for a misspelt
-    name.
-    """
+    """Return the keyword for a distribution's name, None for none; `near`: also if misspelt."""
     known = _normal(word)
     if known not in _KINDS and near:
         known = next(iter(difflib.get_close_matches(known, _KINDS, n=1, cutoff=0.75)), known)
@@ -85,10 +77,8 @@ def meant(value: Mapping[Any, Any], *, word: object = None) -> dict[str, Any] | 
     `word`: the distribution's name, if it is outside of the map.
     """
     given = {str(name).lower().lstrip("_"): item for name, item in value.items() if name != "when"}
-    leaves = not any(
-        isinstance(item, Mapping) or hasattr(item, "to_json") for item in given.values()
-    )
-    if not (leaves and given and given.keys() <= WORDS):
+    inner = [one for one in given.values() if isinstance(one, Mapping) or hasattr(one, "to_json")]
+    if inner or not given or not given.keys() <= WORDS:
         return None
     named = word if word is not None else _first(given, NAMING)
     kind = kind_of(named, near=word is not None) if isinstance(named, str) else None
@@ -103,13 +93,10 @@ def meant(value: Mapping[Any, Any], *, word: object = None) -> dict[str, Any] | 
         return {"constant": given.get("value", given.get("val"))}
     if kind == "normal":
         return _of_list(kind, [_first(given, _MEAN), _first(given, _SD)], named, given)
-    bounds = _first(given, _BOUNDS)
-    ends = (
-        list(bounds)
-        if isinstance(bounds, (list, tuple))
-        else [_first(given, _LOW), _first(given, _HIGH)]
-    )
-    return _of_list(kind, ends, named, given)
+    ends = _first(given, _BOUNDS)
+    if not isinstance(ends, (list, tuple)):
+        ends = _first(given, _LOW), _first(given, _HIGH)
+    return _of_list(kind, list(ends), named, given)
 
 
 def of_list(
@@ -157,16 +144,11 @@ def ranged(
 
 
 def multiples(low: float, high: float, step: float) -> range:
-    """Return which multiples of `step` lie in a closed range. A bound that differs from one by
-    rounding counts as it.
-    """
-    first, last = (
-        round(bound / step)
-        if math.isclose(bound / step, round(bound / step))
-        else rounded(bound / step)
-        for bound, rounded in ((low, math.ceil), (high, math.floor))
-    )
-    return range(first, last + 1)
+    """Return which multiples of `step` lie in a closed range, its rounded bounds included."""
+    first, last = low / step, high / step
+    least = round(first) if math.isclose(first, round(first)) else math.ceil(first)
+    most = round(last) if math.isclose(last, round(last)) else math.floor(last)
+    return range(least, most + 1)
 
 
 def multiple(index: int, step: float) -> int | float:
@@ -186,14 +168,8 @@ def flow(form: Any) -> str:
 
 
 def _normal(word: object) -> str:
-    return (
-        str(word)
-        .rpartition(".")[2]
-        .lower()
-        .replace("_", "")
-        .replace("-", "")
-        .removeprefix("suggest")
-    )
+    name = str(word).rpartition(".")[2].lower().replace("_", "").replace("-", "")
+    return name.removeprefix("suggest")
 
 
 def _first(given: Mapping[str, Any], names: Sequence[str]) -> Any:
@@ -217,13 +193,8 @@ def _of_list(
     low, high = min(low, high), max(low, high)  # so that the suggested form is accepted
     whole = isinstance(low, int) and isinstance(high, int)
     if kind is None or (kind in ("int", "logint") and not whole):
-        kind = (
-            "int"
-            if whole and not isinstance(step, float)
-            else "loguniform"
-            if kind == "logint"
-            else "uniform"
-        )
+        real = "loguniform" if kind == "logint" else "uniform"
+        kind = "int" if whole and not isinstance(step, float) else real
     if options.get("log_scale", options.get("log")) is True or options.get("scale") == "log":
         kind = {"uniform": "loguniform", "int": "logint"}.get(kind, kind)
     # W&B and hyperopt give powers of e, Determined of a base
@@ -244,11 +215,9 @@ def _number(value: Any) -> int | float | None:
             value = float(value)
         except ValueError:
             return None
-    return (
-        value
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        else None
-    )
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _of_call(call: ast.Call) -> dict[str, Any] | None:
@@ -257,11 +226,9 @@ def _of_call(call: ast.Call) -> dict[str, Any] | None:
     if _normal(name) == "tag" and call.args and isinstance(call.args[-1], ast.Call):
         inner = _of_call(call.args[-1])
         log = any(isinstance(one, ast.Name) and one.id == "log" for one in call.args)
-        return (
-            {"loguniform": inner["uniform"]}
-            if log and inner is not None and "uniform" in inner
-            else inner
-        )
+        if log and inner is not None and "uniform" in inner:
+            return {"loguniform": inner["uniform"]}
+        return inner
     kind = kind_of(name)
     arguments = [_literal(one) for one in call.args]
     options = {one.arg: _literal(one.value) for one in call.keywords if one.arg}

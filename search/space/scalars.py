@@ -60,37 +60,29 @@ def check_number(key: str, written: Any, value: Any) -> float:
 
 
 def check_whole(key: str, written: Any, value: Any) -> int:
-    """Return `value` as an int between -2**53 and 2**53. `written` is shown in the message. Raises
-    SpecError.
-    """
+    """Return `value` as an int in +-2**53; `written` is for the message. Raises SpecError."""
     value = plain(value)
     if isinstance(value, float) and math.isfinite(value):
-        hint = (
-            f"write {int(value)}"
-            if value.is_integer()
-            else "use uniform or quniform for real numbers"
-        )
+        hint = "use uniform or quniform for real numbers"
+        if value.is_integer():
+            hint = f"write {int(value)}"
         raise SpecError(key, written, f"{value} is not a whole number", hint)
     check_number(key, written, value)
     if abs(value) > WHOLE_LIMIT:
-        raise SpecError(
-            key, written, f"{value} is beyond 2**53", "use smaller bounds, or logarithms of them"
-        )
+        hint = "use smaller bounds, or logarithms of them"
+        raise SpecError(key, written, f"{value} is beyond 2**53", hint)
     return int(value)
 
 
 def check_letters(key: str, value: Any) -> None:
-    """Raise SpecError for text, also in lists and maps, with half of a surrogate pair, which cannot
-    be stored.
-    """
+    """Raise SpecError for text, at any depth, with half of a surrogate pair: not storable."""
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
             problem = "has half of a surrogate pair, which is no letter"
-            raise SpecError(
-                key, value, problem, "write the whole one, and bytes as base64"
-            ) from None
+            hint = "write the whole one, and bytes as base64"
+            raise SpecError(key, value, problem, hint) from None
     elif isinstance(value, Mapping):
         for name, inner in value.items():
             check_letters(key, name)
@@ -110,9 +102,8 @@ def check_json(key: str, value: Any) -> Any:
         return value
     if isinstance(value, (int, float)) and type(value) in (int, float):
         if not math.isfinite(value):
-            raise SpecError(
-                key, value, "is not a finite number: JSON has none such", "use null or a text"
-            )
+            problem = "is not a finite number: JSON has none such"
+            raise SpecError(key, value, problem, "use null or a text")
         return value
     if isinstance(value, (list, tuple)):
         return [check_json(key, item) for item in value]
@@ -122,22 +113,14 @@ def check_json(key: str, value: Any) -> Any:
                 raise SpecError(key, name, "a map's key must be text", "put quotes around it")
         return {name: check_json(key, item) for name, item in value.items()}
     problem = f"a {type(value).__name__} is not a JSON value, so it can't be stored in the log"
-    raise SpecError(
-        key, value, problem, "give a name or a number and look the object up in the training code"
-    )
+    hint = "give a name or a number and look the object up in the training code"
+    raise SpecError(key, value, problem, hint)
 
 
 def _refuse_text_and_bool(key: str, written: Any, value: Any) -> None:
     if isinstance(value, bool):
-        raise SpecError(
-            key, written, f"{str(value).lower()} is not a number", "write 0 or 1 if that is meant"
-        )
+        problem = f"{str(value).lower()} is not a number"
+        raise SpecError(key, written, problem, "write 0 or 1 if that is meant")
     if isinstance(value, str):
-        number = as_yaml_number(value)
-        if number is not None:
-            raise SpecError(
-                key, written, f'"{value}" is text, not a number', f"write {number}, without quotes"
-            )
-        raise SpecError(
-            key, written, f'"{value}" is text, not a number', "write it as a number, without quotes"
-        )
+        hint = f"write {as_yaml_number(value) or 'it as a number'}, without quotes"
+        raise SpecError(key, written, f'"{value}" is text, not a number', hint)

@@ -1,5 +1,4 @@
-"""The search space: named parameters, the conditions between them, and the functions that make
-domains in Python.
+"""The search space: named parameters, and the conditions between them.
 
 `Space.parse` is the only way to make one, from YAML and from Python alike. Configurations are flat
 inside of regrow (`{"model.layers": 2}`) and nested for a trainable (`Space.nest`). No sampler lives
@@ -14,45 +13,9 @@ from typing import Any
 
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
-from regrow.search.space.domains import (
-    Choice,
-    Constant,
-    Domain,
-    Float,
-    Grid,
-    Int,
-    Json,
-    Normal,
-    When,
-    fresh,
-    value_key,
-)
+from regrow.search.space.domains import Constant, Domain, Json, fresh, value_key
 from regrow.search.space.scalars import plain
 from regrow.search.space.written import Written, read, refuse_foreign, write, write_group
-
-__all__ = [
-    "Choice",
-    "Condition",
-    "Constant",
-    "Domain",
-    "Float",
-    "Grid",
-    "Int",
-    "Json",
-    "Normal",
-    "Parameter",
-    "Space",
-    "choice",
-    "constant",
-    "grid",
-    "integer",
-    "logint",
-    "loguniform",
-    "normal",
-    "quniform",
-    "randint",
-    "uniform",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +30,13 @@ class Condition:
         object.__setattr__(self, "_keys", frozenset(map(value_key, self.values)))
 
     def holds(self, config: Mapping[str, Json]) -> bool:
-        """Return whether the condition holds in a flat configuration. It does not if the parameter
-        is absent.
-        """
+        """Return whether the condition holds; not if the parameter is absent."""
         return self.parameter in config and value_key(config[self.parameter]) in self._keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A domain under its dotted name. It is part of a configuration only if all conditions in
-    `when` hold.
-    """
+    """A domain under its dotted name, used only if all conditions in `when` hold."""
 
     name: str
     domain: Domain
@@ -108,17 +67,12 @@ class Space:
     def parse(
         cls, mapping: Mapping[str, Any] | Space, key: str = "space", *, recorded: bool = False
     ) -> Space:
-        """Return the space that `mapping` describes.
+        """Return the space that `mapping` describes: domains made by the functions of `domains.py`,
+        their written form such as `{uniform: [0, 1]}`, constants, or maps of the same.
 
-        Args:
-            mapping: domains made by the functions below, their written form such as `{uniform: [0,
-                1]}`, constants, or maps of the same.
-            key: the mapping's own path, for messages.
-            recorded: it comes from a log. Then a constant that looks like another tool's range is
-                taken as a constant, as older versions did.
-
-        Raises SpecError naming key, value and what to do.
-
+        `recorded`: it comes from a log. Then a constant that looks like another tool's range is
+        taken as a constant, as older versions did. Raises SpecError naming key (below `key`), value
+        and what to do.
         """
         if isinstance(mapping, Space):
             return mapping
@@ -128,16 +82,13 @@ class Space:
         parameters = []
         for entry in written.values():
             when = tuple(_conditions(entry, written))
-            parameters.append(
-                Parameter(name=entry.name, domain=replace(entry.domain, when=None), when=when)
-            )
+            domain = replace(entry.domain, when=None)
+            parameters.append(Parameter(name=entry.name, domain=domain, when=when))
         _refuse_cycle(parameters, {entry.name: entry.key for entry in written.values()})
         return cls(parameters=tuple(parameters))
 
     def to_json(self) -> dict[str, Json]:
-        """Return the canonical written form: `Space.parse` makes an equal space of it. The order of
-        its keys matters.
-        """
+        """Return the canonical written form, of which `Space.parse` makes an equal space."""
         names = {parameter.name for parameter in self.parameters}
         forms: dict[str, Json] = {}
         for parameter in self.parameters:
@@ -161,20 +112,12 @@ class Space:
     def point(
         self, written: Mapping[str, Any], key: str, *, rounded: bool = True
     ) -> dict[str, Json]:
-        """Return the flat configuration that a user wrote, nested or with dotted names, in the
-        order of `flat`.
+        """Return the flat configuration that a user wrote at `key`, nested or with dotted names, in
+        the order of `flat`. Constants may be left out.
 
-        Constants may be left out. Values become the domain's own (`Domain.own`).
-
-        Args:
-            written: what the user wrote.
-            key: its path, for messages.
-            rounded: whether a value that equals one of the domain but for rounding becomes that
-                one. False keeps it, as older logs have it.
-
-        Raises SpecError below `key` for a name that is unknown or not active, a value outside of
-        its domain, and a missing parameter.
-
+        Values become the domain's own (`Domain.own`); unless `rounded`, one that equals its own
+        stays, as older logs have it. Raises SpecError below `key` for a name that is unknown or not
+        active, a value outside of its domain, and a missing parameter.
         """
         names = {parameter.name for parameter in self.flat}
         given = dict(_leaves(plain(written), names))
@@ -192,26 +135,16 @@ class Space:
             try:
                 own = domain.own(value)
             except ValueError:
-                raise SpecError(
-                    f"{key}.{name}",
-                    value,
-                    "is outside of its domain",
-                    f"it is one of {write(domain)}",
-                ) from None
+                problem, hint = "is outside of its domain", f"it is one of {write(domain)}"
+                raise SpecError(f"{key}.{name}", value, problem, hint) from None
             config[name] = own if rounded or own == value else value
-        if unknown := [name for name in given if name not in names]:
-            raise SpecError(
-                f"{key}.{unknown[0]}",
-                given[unknown[0]],
-                "is no parameter",
-                nearest(unknown[0], names),
-            )
+        for name, value in given.items():
+            if name not in names:
+                raise SpecError(f"{key}.{name}", value, "is no parameter", nearest(name, names))
         return config
 
     def converted(self, written: Mapping[str, Any], key: str) -> dict[str, Any]:
-        """Return `written` in the form in which it is written, with the domains' own values. Raises
-        as `point` does.
-        """
+        """Return `written` with the domains' own values in its form. Raises as `point` does."""
         config = self.point(written, key)
 
         def own(part: Mapping[str, Any], group: str) -> dict[str, Any]:
@@ -225,9 +158,7 @@ class Space:
         return own(written, "")
 
     def active(self, config: Mapping[str, Json]) -> tuple[str, ...]:
-        """Return the names of the parameters whose conditions hold in a (partial) flat
-        configuration, in the order of `flat`.
-        """
+        """Return the active parameters of a (partial) flat configuration, in `flat` order."""
         return tuple(parameter.name for parameter in self.flat if parameter.active(config))
 
 
@@ -254,16 +185,13 @@ def _nested(flat: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _conditions(entry: Written, written: Mapping[str, Written]) -> Iterable[Condition]:
-    """Return the conditions on a parameter, its own and those of its groups, merged to one for each
-    parent.
-    """
+    """Return the conditions on a parameter and its groups, merged to one for each parent."""
     key = f"{entry.key}.when"
     merged: dict[str, Condition] = {}
     for group, form in entry.conditions:
         if not isinstance(form, Mapping) or not form:
-            raise SpecError(
-                key, form, "is not a map of conditions", "write when: {parameter: value}"
-            )
+            hint = "write when: {parameter: value}"
+            raise SpecError(key, form, "is not a map of conditions", hint)
         for name, values in plain(form).items():
             parent = _resolve(name, group, written)
             if parent is None:
@@ -300,9 +228,8 @@ def _check_condition(key: str, form: Any, parent: str, domain: Domain) -> None:
         raise SpecError(key, form, "there is no value in the list", "give at least one value")
     if domain.cells is None:
         problem = f"{parent} is continuous, so it hardly ever has exactly this value"
-        raise SpecError(
-            key, form, problem, "let the condition refer to a choice, int, grid or quniform"
-        )
+        hint = "let the condition refer to a choice, int, grid or quniform"
+        raise SpecError(key, form, problem, hint)
     for position, value in enumerate(values):
         try:
             possible = domain.contains(value)
@@ -314,9 +241,8 @@ def _check_condition(key: str, form: Any, parent: str, domain: Domain) -> None:
                 hint = f"write [{form}] to mean the list"
             raise SpecError(key, form, f"{parent} can never be {value!r}", hint)
         if value_key(value) in map(value_key, values[:position]):
-            raise SpecError(
-                key, form, f"the value {value!r} is there twice", "remove the duplicate"
-            )
+            problem = f"the value {value!r} is there twice"
+            raise SpecError(key, form, problem, "remove the duplicate")
 
 
 def _refuse_cycle(parameters: Sequence[Parameter], keys: Mapping[str, str]) -> None:
@@ -326,9 +252,8 @@ def _refuse_cycle(parameters: Sequence[Parameter], keys: Mapping[str, str]) -> N
     def visit(name: str, path: list[str]) -> None:
         if state.get(name) is False:
             loop = " -> ".join([*path[path.index(name) :], name])
-            raise SpecError(
-                f"{keys[name]}.when", loop, "conditions are cyclic", "remove one of them"
-            )
+            key = f"{keys[name]}.when"
+            raise SpecError(key, loop, "conditions are cyclic", "remove one of them")
         if name not in state:
             state[name] = False
             for parent in parents[name]:
@@ -363,60 +288,3 @@ def _written_when(parameter: Parameter, names: set[str]) -> dict[str, Json]:
         name = f".{condition.parameter}" if shadowed else condition.parameter
         when[name] = [fresh(value) for value in condition.values]
     return when
-
-
-def uniform(low: float, high: float, *, when: When = None) -> Float:
-    """Return a domain of real numbers in [low, high].
-
-    `when`, here and below, is the condition: {"optimizer": "sgd"}, or a list of values.
-    """
-    return Float(low=low, high=high, when=when)
-
-
-def loguniform(low: float, high: float, *, when: When = None) -> Float:
-    """Return a domain of real numbers in [low, high], uniform in the logarithm; low > 0."""
-    return Float(low=low, high=high, log=True, when=when)
-
-
-def quniform(low: float, high: float, step: float, *, when: When = None) -> Float:
-    """Return a domain of low, low + step, ... up to high, all equally likely."""
-    return Float(low=low, high=high, step=step, when=when)
-
-
-def randint(low: int, high: int, step: int = 1, *, when: When = None) -> Int:
-    """Return a domain of whole numbers from low to high, BOTH included (unlike Ray Tune's), in
-    steps of `step`.
-    """
-    return Int(low=low, high=high, step=step, when=when)
-
-
-integer = randint  # published as `rg.int`; `int` would hide the built-in one in this module
-
-
-def logint(low: int, high: int, *, when: When = None) -> Int:
-    """Return a domain of whole numbers from low to high, both included, uniform in the logarithm;
-    low >= 1.
-    """
-    return Int(low=low, high=high, log=True, when=when)
-
-
-def normal(mean: float, sd: float, *, when: When = None) -> Normal:
-    """Return a domain of real numbers from a normal distribution with standard deviation `sd`."""
-    return Normal(mean=mean, sd=sd, when=when)
-
-
-def choice(values: Sequence[Json], *, when: When = None) -> Choice:
-    """Return a domain of `values`: JSON scalars, lists or maps."""
-    return Choice(values=values, when=when)  # type: ignore[arg-type]  # made a tuple there, or refused
-
-
-def grid(values: Sequence[Json], *, when: When = None) -> Grid:
-    """Return a domain whose `values` are used in turn, also if the sampler is not "grid"."""
-    return Grid(values=values, when=when)  # type: ignore[arg-type]  # made a tuple there, or refused
-
-
-def constant(value: Json, *, when: When = None) -> Constant:
-    """Return a domain that is always `value` (JSON). A plain value in the mapping means the same,
-    except for a list or map.
-    """
-    return Constant(value=value, when=when)

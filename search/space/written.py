@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
-from regrow.search.space.domains import Choice, Constant, Domain, Float, Grid, Int, Json, Normal
+from regrow.search.space import domains
+from regrow.search.space.domains import Choice, Constant, Domain, Json
 from regrow.search.space.foreign import flow, kind_of, meant, meant_by_text, of_list
 from regrow.search.space.scalars import as_yaml_number, check_json
 
@@ -40,9 +41,7 @@ class Written(NamedTuple):
 
 
 def read(space: Mapping[str, Any], key: str) -> Iterator[Written]:
-    """Yield the parameters of `space` in the order in which they are written. `key` is the path of
-    `space` in the specification.
-    """
+    """Yield the parameters of `space` as written. `key` is its path in the specification."""
     yield from _group(space, key, "", ())
 
 
@@ -55,9 +54,8 @@ def refuse_foreign(space: Mapping[str, Any], key: str) -> None:
     for name, value in space.items():
         here = f"{key}.{name}"
         if isinstance(value, str) and (form := meant_by_text(value)) is not None:
-            raise SpecError(
-                here, value, "is text, which searches nothing", f"write {name}: {flow(form)}"
-            )
+            hint = f"write {name}: {flow(form)}"
+            raise SpecError(here, value, "is text, which searches nothing", hint)
         if isinstance(value, Choice):
             _refuse_domains(list(value.values), f"{here}.{value.kind}")
         if not isinstance(value, Mapping) or _is_domain(value):
@@ -69,42 +67,29 @@ def refuse_foreign(space: Mapping[str, Any], key: str) -> None:
             raise _searches_nothing(str(name), value, form, here)
         for word, inner in value.items():
             near = kind_of(word, near=True)
-            if (
-                near is not None
-                and isinstance(inner, Mapping)
-                and (form := meant(inner, word=word)) is not None
-            ):
-                raise SpecError(
-                    f"{here}.{word}",
-                    dict(inner),
-                    "is a map, not a list",
-                    f"write {name}: {flow(form)}",
-                )
+            if near is None or not isinstance(inner, Mapping):
+                continue
+            if (form := meant(inner, word=word)) is not None:
+                hint = f"write {name}: {flow(form)}"
+                raise SpecError(f"{here}.{word}", dict(inner), "is a map, not a list", hint)
         refuse_foreign({n: v for n, v in value.items() if n != "when"}, here)
 
 
 def _refuse_domains(value: Any, key: str) -> None:
-    """Raise SpecError for a domain among the values of a choice. It would reach the trainable as a
-    map.
-    """
+    """Raise SpecError for a domain among a choice's values: trainables would get a map."""
     if isinstance(value, Domain) or (isinstance(value, Mapping) and _is_domain(value)):
         form = write(value) if isinstance(value, Domain) else dict(value)
         hint = "make it a parameter of its own, with `when` for the choice that it belongs to"
         raise SpecError(key, form, "is a domain inside a choice, which would not be searched", hint)
-    for inner in (
-        value.values()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, (list, tuple))
-        else ()
-    ):
+    inside = value.values() if isinstance(value, Mapping) else value
+    for inner in inside if isinstance(value, (Mapping, list, tuple)) else ():
         _refuse_domains(inner, key)
 
 
 def _is_domain(value: Mapping[Any, Any]) -> bool:
     others = [name for name in value if name not in ("when", "step", "text")]
     return any(
-        name in _KINDS and _is_argument(name, value[name], len(others) == 1) for name in others
+        name in KINDS and _is_argument(name, value[name], len(others) == 1) for name in others
     )
 
 
@@ -114,25 +99,16 @@ def _searches_nothing(
     members = {n: v for n, v in value.items() if n != "when"}
     constants = not any(isinstance(v, (list, tuple)) for v in members.values())
     plain = form.get("constant")
-    hint = (
-        f"write {name}:"
-        f" {flow(form if plain is None or isinstance(plain, (list, Mapping)) else plain)}"
-    )
+    scalar = plain is not None and not isinstance(plain, (list, Mapping))
+    hint = f"write {name}: {flow(plain if scalar else form)}"
     if not constants:
         return SpecError(key, dict(value), "is no domain in this form", hint)
-    *most, last = [f"{name}.{member}" for member in members]
-    would = (
-        f"two constants, {most[0]} and {last}"
-        if len(most) == 1
-        else f"constants, {', '.join([*most, last])}"
+    names = [f"{name}.{member}" for member in members]
+    would = {1: f"the constant {names[0]}", 2: f"two constants, {' and '.join(names)}"}.get(
+        len(names), f"constants, {', '.join(names)}"
     )
-    problem = f"searches nothing: it would be {would if most else f'the constant {last}'}"
-    return SpecError(
-        key,
-        dict(value),
-        problem,
-        f"{hint}, or {name}: {flow({'constant': members})} if constants are meant",
-    )
+    hint += f", or {name}: {flow({'constant': members})} if constants are meant"
+    return SpecError(key, dict(value), f"searches nothing: it would be {would}", hint)
 
 
 def _group(
@@ -142,10 +118,8 @@ def _group(
         raise SpecError(key, group, "is not a map of parameters", "write name: domain, one a line")
     for name in group:
         if isinstance(name, bool):
-            problem = (
-                "is not a name: some readers of YAML take on, off, yes and no for true and false"
-            )
-            raise SpecError(key, name, problem, "put quotes around the name")
+            yaml = "some readers of YAML take on, off, yes and no for true and false"
+            raise SpecError(key, name, f"is not a name: {yaml}", "put quotes around the name")
         if not isinstance(name, str):
             raise SpecError(key, name, "is not a name", "put quotes around it")
         if not name or "." in name:
@@ -155,9 +129,8 @@ def _group(
         outer = (*outer, (prefix.rpartition(".")[0], group["when"]))
     members = {name: value for name, value in group.items() if not (name == "when" and prefix)}
     if prefix and not members:
-        raise SpecError(
-            key, dict(group), "is an empty map", "write {constant: {}} if the empty map is meant"
-        )
+        hint = "write {constant: {}} if the empty map is meant"
+        raise SpecError(key, dict(group), "is an empty map", hint)
     for name, value in members.items():
         yield from _entry(value, f"{key}.{name}", f"{prefix}.{name}" if prefix else name, outer)
 
@@ -182,26 +155,23 @@ def _entry(
         hint = "write {choice: [...]} to try each, {constant: [...]} to pass it whole"
         raise SpecError(key, value, "a bare list could be a choice or a constant", hint)
     else:
-        yield Written(
-            name, key, _made(lambda: Constant(value=value), key, "", values=[value]), outer
-        )
+        made = _made(lambda: Constant(value=value), key, "", values=[value])
+        yield Written(name, key, made, outer)
 
 
 def _keyword(value: Mapping[Any, Any], key: str) -> str | None:
-    """Return the keyword that makes `value` a domain, None for a group. Raises SpecError for a
-    misspelt one.
-    """
+    """Return the keyword of a domain, None for a group. Raises SpecError for a misspelt one."""
     others = [name for name in value if name not in ("when", "step", "text")]
     alone = len(others) == 1
-    found = [name for name in others if name in _KINDS and _is_argument(name, value[name], alone)]
+    found = [name for name in others if name in KINDS and _is_argument(name, value[name], alone)]
     if len(found) > 1:
-        raise SpecError(
-            key, dict(value), f"has two domains, {found[0]} and {found[1]}", "keep one of them"
-        )
+        problem = f"has two domains, {found[0]} and {found[1]}"
+        raise SpecError(key, dict(value), problem, "keep one of them")
     if found:
+        allowed = ("when", *KINDS[found[0]][1])
         for name in value:
-            if name not in (found[0], "when", *_KINDS[found[0]][1]):
-                hint = nearest(name, ("when", *_KINDS[found[0]][1]))
+            if name != found[0] and name not in allowed:
+                hint = nearest(name, allowed)
                 if name == "step" and found[0] == "uniform":
                     hint = "use quniform: [low, high, step]"
                 raise SpecError(f"{key}.{name}", value[name], f"unknown option of {found[0]}", hint)
@@ -209,31 +179,31 @@ def _keyword(value: Mapping[Any, Any], key: str) -> str | None:
     if alone and isinstance(value[others[0]], (list, tuple)):
         word = str(others[0])
         form = of_list(word, value[word], value)
-        hint = nearest(word, _KINDS) if form is None else f"did you mean {flow(form)}?"
+        hint = nearest(word, KINDS) if form is None else f"did you mean {flow(form)}?"
         raise SpecError(f"{key}.{word}", value[word], f"unknown domain {word!r}", hint)
     return None
 
 
 def _is_argument(keyword: str, value: Any, alone: bool) -> bool:
-    """Return whether `value` beside `keyword` makes a domain, rather than a group with a parameter
-    of that name.
-    """
+    """Return whether `value` beside `keyword` makes a domain, not a group with such a member."""
     if isinstance(value, (list, tuple)):
         return True
     return alone and (keyword == "constant" or not isinstance(value, (Mapping, Domain)))
 
 
 def _domain(value: Mapping[str, Any], keyword: str, key: str) -> Domain:
-    make, _ = _KINDS[keyword]
+    make, _ = KINDS[keyword]
     text = value.get("text", False)
     if not isinstance(text, bool):
         raise SpecError(f"{key}.text", text, "is not true or false", "write text: true")
-    options = {"step": value["step"]} if "step" in value else {}
+    options = {}
+    if "step" in value:
+        options["step"] = math.nan if value["step"] is None else value["step"]
     argument = value[keyword]
     if keyword in ("choice", "grid", "constant"):
         values = [argument] if keyword == "constant" else argument
         return _made(lambda: make(argument, **options), key, keyword, values=() if text else values)
-    return _made(lambda: make(_pair(keyword, argument, options), **options), key, "")
+    return _made(lambda: make(*_pair(keyword, argument, options), **options), key, "")
 
 
 def _made(make: Callable[[], Domain], key: str, keyword: str, values: Any = ()) -> Domain:
@@ -257,11 +227,8 @@ def _refuse_number_as_text(keyword: str, item: str, values: Any) -> None:
     number = as_yaml_number(item)
     if number is None:
         return
-    problem = f'"{item}" is text, not a number'
-    hint = (
-        f"write {number}, without quotes, or {{{keyword or 'constant'}: ..., text: true}} if the"
-        " text is meant"
-    )
+    problem, text = f'"{item}" is text, not a number', f"{keyword or 'constant'}: ..., text: true"
+    hint = f"write {number}, without quotes, or {{{text}}} if the text is meant"
     raise SpecError(keyword, list(values) if keyword in ("choice", "grid") else item, problem, hint)
 
 
@@ -273,35 +240,27 @@ def _pair(keyword: str, written: Any, options: Mapping[str, Any]) -> tuple[Any, 
     if given == (2 if options else len(form.split(","))):
         return tuple(written)
     if given == _WITH_STEP and keyword in stepped:
-        raise SpecError(
-            keyword, written, f"{keyword} has two bounds", f"for steps write {stepped[keyword]}"
-        )
+        hint = f"for steps write {stepped[keyword]}"
+        raise SpecError(keyword, written, f"{keyword} has two bounds", hint)
     raise SpecError(keyword, written, f"{keyword} needs {form}", f"write {{{keyword}: {form}}}")
 
 
-def _quniform(bounds: tuple[Any, ...], step: Any = None) -> Domain:
-    low, high, *rest = bounds
-    return Float(low=low, high=high, step=rest[0] if rest else math.nan if step is None else step)
-
-
-# keyword: how to make the domain from its argument, and the options allowed beside it
-_KINDS: Mapping[str, tuple[Callable[..., Domain], tuple[str, ...]]] = {
-    "uniform": (lambda b: Float(low=b[0], high=b[1]), ()),
-    "loguniform": (lambda b: Float(low=b[0], high=b[1], log=True), ()),
-    "quniform": (_quniform, ("step",)),
-    "int": (lambda b, step=1: Int(low=b[0], high=b[1], step=step), ("step",)),
-    "logint": (lambda b: Int(low=b[0], high=b[1], log=True), ()),
-    "normal": (lambda b: Normal(mean=b[0], sd=b[1]), ()),
-    "choice": (lambda values: Choice(values=values), ("text",)),
-    "grid": (lambda values: Grid(values=values), ("text",)),
-    "constant": (lambda value: Constant(value=value), ("text",)),
+KINDS: Mapping[str, tuple[Callable[..., Domain], tuple[str, ...]]] = {
+    "uniform": (domains.uniform, ()),
+    "loguniform": (domains.loguniform, ()),
+    "quniform": (domains.quniform, ("step",)),
+    "int": (domains.randint, ("step",)),
+    "logint": (domains.logint, ()),
+    "normal": (domains.normal, ()),
+    "choice": (domains.choice, ("text",)),
+    "grid": (domains.grid, ("text",)),
+    "constant": (domains.constant, ("text",)),
 }
+"""By keyword: what makes the domain from its argument, and the options allowed beside it."""
 
 
 def write_group(group: dict[str, Json]) -> dict[str, Json]:
-    """Return a map of written forms in which constants are spelt out if they would be refused as
-    another tool's range.
-    """
+    """Return written forms, with constants spelt out that would be taken for a foreign range."""
     whole = {
         name: write_group(one) if isinstance(one, dict) and not _is_domain(one) else one
         for name, one in group.items()
@@ -314,9 +273,7 @@ def write_group(group: dict[str, Json]) -> dict[str, Json]:
 
 
 def write(domain: Domain) -> Json:
-    """Return the written form of `domain` without conditions: a plain scalar if that is sufficient,
-    else a map.
-    """
+    """Return a domain's written form without conditions, a plain scalar if that suffices."""
     form = domain.to_json()
     values = getattr(domain, "values", [getattr(domain, "value", None)])
     if any(isinstance(value, str) and as_yaml_number(value) for value in values):

@@ -1,10 +1,9 @@
-"""The specification of an experiment: its keys, their allowed values, and the errors for others.
-Files are not read here.
-"""
+"""The specification of an experiment: its keys, their values, and errors. Reads no files."""
 
-from regrow.search.spec.keys import COMMAND, MOST_STEPS, NAME, PER_SESSION
+from regrow.search.spec.keys import COMMAND, MOST_STEPS, PER_SESSION
+from regrow.search.spec.parts import NAME
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.spec import Spec
-from regrow.search.spec.when import When
+from regrow.search.spec.station import When
 
 __all__ = ["COMMAND", "MOST_STEPS", "NAME", "PER_SESSION", "RLlib", "Spec", "When"]

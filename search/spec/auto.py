@@ -19,13 +19,9 @@ from regrow.search.space.domains import Grid
 from regrow.search.space.setting import Setting
 
 MOST_TRIALS = 2000
-"""Most trials in total for a Gaussian process over all of their curves. With more, a proposal takes
-too long.
-"""
+"""Most trials for a Gaussian process over all of their curves: then a proposal is slow."""
 MOST_DIMENSIONS = 40
-"""Most parameters with a dimension for a Gaussian process. With more, distances in the unit cube
-mean little.
-"""
+"""Most dimensions for a Gaussian process: then distances in the unit cube mean little."""
 MOST_EAGER = 24
 """At most this many of the first trials, and at most a third of all, are judged as early as
 possible, so that good regions are known sooner.
@@ -82,7 +78,7 @@ def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> 
     """Return the sampler, and the reason."""
     kinds = [schedulers.kind(name) for name in schedulers.named(schedule)]
     if any(kind.takes_budgets for kind in kinds):
-        name = next(name for name in samplers.REGISTRY if samplers.gives_budgets(name))
+        name = next(name for name in samplers.NAMES if samplers.gives_budgets(name))
         return name, f"it is the other half of schedule: {chosen(schedule)}"
     dimensions = len(modelled(setting.space))
     if not dimensions:
@@ -90,25 +86,15 @@ def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> 
     if any(kind.layout == "population" for kind in kinds):
         return "random", "a population begins with random configurations"
     if len(setting.modes) > 1 or setting.constraints:
-        return (
-            "tpe",
-            (
-                f"it takes {'several metrics' if len(setting.modes) > 1 else 'constraints'} into"
-                " account"
-            ),
-        )
+        what = "several metrics" if len(setting.modes) > 1 else "constraints"
+        return "tpe", f"it takes {what} into account"
     trials = setting.trials or 0
     if trials > MOST_TRIALS:
         return "tpe", f"{trials:,} trials are more than {MOST_TRIALS:,}"
     if dimensions > MOST_DIMENSIONS:
         return "tpe", f"{dimensions} parameters are more than {MOST_DIMENSIONS}"
-    return (
-        "mobster",
-        (
-            f"{trials:,} trial{'' if trials == 1 else 's'}, {dimensions}"
-            f" parameter{'' if dimensions == 1 else 's'}"
-        ),
-    )
+    many = f"{trials:,} trial{'' if trials == 1 else 's'}"
+    return "mobster", f"{many}, {dimensions} parameter{'' if dimensions == 1 else 's'}"
 
 
 def _turns(setting: Setting, *, repeats: int, first: bool) -> tuple[str, str]:
@@ -129,18 +115,14 @@ def _cells(setting: Setting) -> int:
 
 def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
     """Return the scheduler if none is given, and the reason."""
+    alike = "there is nothing to compare"
+    if _cells(setting) > 1:
+        alike = "each cell is to be seen whole"
+    bound = "no trial is ended early by its metric while constraints count, too"
     unfit = (
-        (
-            not modelled(setting.space),
-            "each cell is to be seen whole"
-            if _cells(setting) > 1
-            else "there is nothing to compare",
-        ),
+        (not modelled(setting.space), alike),
         (len(setting.modes) > 1, "no trial is ended early by one metric of several"),
-        (
-            bool(setting.constraints),
-            "no trial is ended early by its metric while constraints count, too",
-        ),
+        (bool(setting.constraints), bound),
         (repeats > 1, "repeats are compared by the mean of whole trials"),
         (setting.max_steps is None, "max_steps is not given"),
         (setting.max_steps == 1, "trials have one step"),

@@ -1,6 +1,4 @@
-"""Checks of a specification as a whole, beyond the form of each of its keys. Run once, when it is
-made.
-"""
+"""Checks of a specification as a whole, run once, when it is made."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ from regrow.search import samplers, schedulers
 from regrow.search.constraints import Constraint
 from regrow.search.errors import SpecError
 from regrow.search.options import chosen
+from regrow.search.schedulers.base import Widening
 from regrow.search.space import Constant
 from regrow.search.spec.auto import check as check_auto
 from regrow.search.spec.command import check as check_command
@@ -39,11 +38,8 @@ def check(spec: Keys, *, recorded: bool) -> None:
     _trainable(spec)
     _resources(spec)
     if spec.when is not None and spec.when.each == "continue" and spec.trials is None:
-        problem, hint = (
-            "has nothing to raise: the grid's cells are all trials there are",
-            "write each: new, or give trials",
-        )
-        raise SpecError("when.each", "continue", problem, hint)
+        problem = "has nothing to raise: the grid's cells are all trials there are"
+        raise SpecError("when.each", "continue", problem, "write each: new, or give trials")
     if not recorded:
         _something_differs(spec)
 
@@ -51,125 +47,72 @@ def check(spec: Keys, *, recorded: bool) -> None:
 def _metrics(spec: Keys) -> None:
     if isinstance(spec.metric, str):
         if spec.mode is None:
-            raise SpecError(
-                key="mode", value=None, problem="is missing", hint="write mode: max or mode: min"
-            )
+            raise SpecError("mode", None, "is missing", "write mode: max or mode: min")
     elif not spec.metric:
-        raise SpecError(key="metric", value=[], problem="is empty", hint="name at least one metric")
+        raise SpecError("metric", [], "is empty", "name at least one metric")
     elif len({metric.name for metric in spec.metric}) < len(spec.metric):
         names = [metric.name for metric in spec.metric]
-        raise SpecError(
-            key="metric", value=names, problem="names a metric twice", hint="give each name once"
-        )
+        raise SpecError("metric", names, "names a metric twice", "give each name once")
     elif spec.mode is not None:
-        raise SpecError(
-            key="mode",
-            value=spec.mode,
-            problem="belongs to each metric here",
-            hint="give each its mode",
-        )
+        raise SpecError("mode", spec.mode, "belongs to each metric here", "give each its mode")
 
 
 def _steps(spec: Keys) -> None:
     """Raise SpecError for a step metric if each report must be one step."""
     if spec.step_metric is None:
         return
-    if spec.step_metric.name in {metric.name for metric in spec.metrics}:
+    name = spec.step_metric.name
+    if name in {metric.name for metric in spec.metrics}:
         problem = "is to become better, it cannot count steps"
-        raise SpecError(
-            "step_metric",
-            spec.step_metric.name,
-            problem,
-            "name another metric, or leave step_metric out",
-        )
-    populations = [
-        name
-        for name in schedulers.named(spec.schedule)
-        if schedulers.kind(name).layout == "population"
-    ]
-    if populations:
-        problem, hint = (
-            f"does not go with {populations[0]}, which copies trials at their reports",
-            "leave step_metric out",
-        )
-        raise SpecError("step_metric", spec.step_metric.name, problem, hint)
+        hint = "name another metric, or leave step_metric out"
+        raise SpecError("step_metric", name, problem, hint)
+    for schedule in schedulers.named(spec.schedule):
+        if schedulers.kind(schedule).layout == "population":
+            problem = f"does not go with {schedule}, which copies trials at their reports"
+            raise SpecError("step_metric", name, problem, "leave step_metric out")
 
 
 def _suggests(spec: Keys) -> None:
     """Raise SpecError for keys that do not go with define-by-run trials, or only with these."""
     if not samplers.suggests(spec.search):
         if spec.enqueue:
-            raise SpecError(
-                "enqueue",
-                list(spec.enqueue),
-                "is for search: define_by_run",
-                "write points: in its place",
-            )
+            problem, hint = "is for search: define_by_run", "write points: in its place"
+            raise SpecError("enqueue", list(spec.enqueue), problem, hint)
         return
-    given = {
-        "points": spec.points,
-        "warm_start": spec.warm_start,
-        "learn_from": spec.learn_from,
-        "command": spec.command,
-    }
-    for key, value in given.items():
-        if value:
-            raise SpecError(
-                key, len(value), "does not go with search: define_by_run", "leave it out"
-            )
+    problem = "does not go with search: define_by_run"
+    for key in ("points", "warm_start", "learn_from", "command"):
+        if value := getattr(spec, key):
+            raise SpecError(key, len(value), problem, "leave it out")
     if spec.repeats > 1:
-        raise SpecError(
-            "repeats", spec.repeats, "does not go with search: define_by_run", "leave it out"
-        )
+        raise SpecError("repeats", spec.repeats, problem, "leave it out")
     if spec.resources.ranked:
-        problem = "does not go with search: define_by_run, whose trials are one process each"
+        problem += ", whose trials are one process each"
         raise SpecError("resources.workers", spec.resources.widths[1], problem, "leave it out")
 
 
 def _halves(spec: Keys) -> None:
-    """Raise SpecError unless a sampler that gives budgets has a scheduler that keeps them, and vice
-    versa.
-    """
+    """Raise SpecError unless a sampler with budgets has a scheduler that keeps them."""
     takes = any(schedulers.kind(name).takes_budgets for name in schedulers.named(spec.schedule))
     if samplers.gives_budgets(spec.search) != takes:
         search = next(name for name in samplers.NAMES if samplers.gives_budgets(name))
         schedule = next(name for name in schedulers.NAMES if schedulers.kind(name).takes_budgets)
-        problem, hint = (
-            "is half of an algorithm",
-            f"write both search: {search} and schedule: {schedule}",
-        )
-        raise SpecError(key="search", value=chosen(spec.search), problem=problem, hint=hint)
+        hint = f"write both search: {search} and schedule: {schedule}"
+        raise SpecError("search", chosen(spec.search), "is half of an algorithm", hint)
 
 
 def _trials(spec: Keys, cells: int | None) -> None:
-    """Raise SpecError for a number of trials that does not fit `cells`, the number that the sampler
-    can propose.
-    """
+    """Raise SpecError for trials that do not fit `cells`, which the sampler can propose."""
     if spec.trials is None and cells is None:
-        raise SpecError(
-            key="trials", value=None, problem="is missing", hint="write the total number of trials"
-        )
+        raise SpecError("trials", None, "is missing", "write the total number of trials")
     if spec.trials is not None and cells is not None and spec.trials > cells:
-        raise SpecError(
-            key="trials",
-            value=spec.trials,
-            problem=f"the grid has only {cells} cells",
-            hint=f"write {cells}",
-        )
+        raise SpecError("trials", spec.trials, f"the grid has only {cells} cells", f"write {cells}")
     if spec.trials is not None and spec.trials % spec.repeats:
         hint = f"write {spec.trials - spec.trials % spec.repeats + spec.repeats}"
-        raise SpecError(
-            key="trials",
-            value=spec.trials,
-            problem=f"is no multiple of repeats ({spec.repeats})",
-            hint=hint,
-        )
+        raise SpecError("trials", spec.trials, f"is no multiple of repeats ({spec.repeats})", hint)
 
 
 def _search(spec: Keys) -> int | None:
-    """Return the number of trials that the sampler can propose, None for any number. Raises
-    SpecError.
-    """
+    """Return how many trials the sampler can propose, None for any number. Raises SpecError."""
     cells = None if spec.own_sampler else samplers.size(spec.search, spec.setting)
     if spec.learn_from != "auto" and len({*spec.learn_from}) < len(spec.learn_from):
         raise SpecError("learn_from", list(spec.learn_from), "names one twice", "name each once")
@@ -180,66 +123,45 @@ def _search(spec: Keys) -> int | None:
         key = f"points.{place}"
         if cells is not None and point.metrics is None:
             problem = "has no place where every configuration is tried once anyway"
-            raise SpecError(key=key, value=point.config, problem=problem, hint="leave points out")
+            raise SpecError(key, point.config, problem, "leave points out")
         spec.space.point(point.config, key)
         needed = [spec.objective.name, *(limit.metric for limit in spec.limits)]
         if point.metrics is not None and (
             lacking := [name for name in needed if name not in point.metrics]
         ):
             hint = f"give {lacking[0]}, or leave metrics out"
-            what = (
-                "the objective"
-                if lacking[0] == spec.objective.name
-                else "a metric of the constraints"
-            )
-            raise SpecError(
-                key=f"{key}.metrics", value=point.metrics, problem=f"lacks {what}", hint=hint
-            )
+            what = "the objective" if lacking[0] == needed[0] else "a metric of the constraints"
+            raise SpecError(f"{key}.metrics", point.metrics, f"lacks {what}", hint)
     return None if cells is None else cells * spec.repeats
 
 
 def _trainable(spec: Keys) -> None:
     if spec.rllib is not None:
-        for key, value in (
-            ("trainable", spec.trainable if spec.trainable != COMMAND else ""),
-            ("command", spec.command),
-        ):
+        trainable = spec.trainable if spec.trainable != COMMAND else ""
+        for key, value in (("trainable", trainable), ("command", spec.command)):
             if value:
-                raise SpecError(
-                    key=key, value=value, problem="stands beside rllib", hint="keep one of them"
-                )
+                raise SpecError(key, value, "stands beside rllib", "keep one of them")
         check_rllib(spec.rllib, spec.space, workers=spec.resources.widths[1])
     elif spec.command:
         if spec.trainable != COMMAND:
             hint = "keep one of them"
-            raise SpecError(
-                key="trainable", value=spec.trainable, problem="stands beside a command", hint=hint
-            )
+            raise SpecError("trainable", spec.trainable, "stands beside a command", hint)
         if spec.checkpoint.every_steps is not None:
-            problem, hint = (
-                "is the command's own business",
-                "leave it out: what it saved is kept at its next report",
-            )
-            raise SpecError(
-                key="checkpoint.every_steps",
-                value=spec.checkpoint.every_steps,
-                problem=problem,
-                hint=hint,
-            )
+            problem = "is the command's own business"
+            hint = "leave it out: what it saved is kept at its next report"
+            raise SpecError("checkpoint.every_steps", spec.checkpoint.every_steps, problem, hint)
         check_command(
             spec.command, spec.space, max_steps=spec.max_steps, file=spec.report.file, env=spec.env
         )
     elif spec.trainable == COMMAND:
         hint = "write trainable: file.py:function, or command: [python, file.py, ...]"
-        raise SpecError(key="trainable", value=None, problem="is missing", hint=hint)
+        raise SpecError("trainable", None, "is missing", hint)
     elif spec.trainable != "pickled" and not IMPORT_PATH.fullmatch(spec.trainable):
         hint = "write file.py:function or package.module:Class"
-        raise SpecError(
-            key="trainable", value=spec.trainable, problem="names no function or class", hint=hint
-        )
+        raise SpecError("trainable", spec.trainable, "names no function or class", hint)
     if spec.report.file is not None and not spec.command:
         problem, hint = "is for a command", "leave it out; a trainable calls trial.report"
-        raise SpecError(key="report.file", value=spec.report.file, problem=problem, hint=hint)
+        raise SpecError("report.file", spec.report.file, problem, hint)
 
 
 def _resources(spec: Keys) -> None:
@@ -250,12 +172,7 @@ def _resources(spec: Keys) -> None:
     if not wanted.grouped:
         if not wanted.bundle and spec.concurrency is None:
             problem = "a trial that needs nothing fits any number of times"
-            raise SpecError(
-                key="resources.cpu",
-                value=wanted.cpu,
-                problem=problem,
-                hint="give cpu, or concurrency",
-            )
+            raise SpecError("resources.cpu", wanted.cpu, problem, "give cpu, or concurrency")
     else:
         _group(spec)
 
@@ -265,9 +182,7 @@ def _custom(part: Bundled, key: str, form: str) -> None:
         if name in part.custom:
             problem = "is no custom resource" if ours else "is no resource of a trial"
             hint = f"write {form.format(ours)}" if ours else "leave it out"
-            raise SpecError(
-                key=f"{key}.custom.{name}", value=part.custom[name], problem=problem, hint=hint
-            )
+            raise SpecError(f"{key}.custom.{name}", part.custom[name], problem, hint)
 
 
 def _group(spec: Keys) -> None:
@@ -275,38 +190,23 @@ def _group(spec: Keys) -> None:
     wanted, children = spec.resources, spec.resources.children
     if children is not None and not children.bundle:
         problem, hint = "asks for nothing", "give cpu, gpu, memory or custom, or leave children out"
-        raise SpecError(
-            key="resources.children.cpu", value=children.cpu, problem=problem, hint=hint
-        )
+        raise SpecError("resources.children.cpu", children.cpu, problem, hint)
     if not wanted.bundle:
-        problem = (
-            "a worker needs something"
-            if wanted.ranked
-            else "a trial with children needs something of its own"
-        )
-        raise SpecError(
-            key="resources.cpu",
-            value=wanted.cpu,
-            problem=problem,
-            hint="give cpu, gpu, memory or custom",
-        )
+        problem = "a trial with children needs something of its own"
+        if wanted.ranked:
+            problem = "a worker needs something"
+        raise SpecError("resources.cpu", wanted.cpu, problem, "give cpu, gpu, memory or custom")
     key = "workers" if wanted.ranked else "children"
     value = wanted.model_dump(mode="json", exclude_defaults=True)[key]
     if spec.command:
-        problem, hint = (
-            "is for a trainable",
-            "leave it out; a command is one process, and may start others by itself",
-        )
-        raise SpecError(key=f"resources.{key}", value=value, problem=problem, hint=hint)
-    widening = [
-        name
-        for name in schedulers.named(spec.schedule)
-        if issubclass(schedulers.kind(name), schedulers.Widening)
-    ]
-    if wanted.widths[0] == wanted.widths[1] and widening:
-        hint = f"write workers: [1, {max(4, wanted.widths[1])}], or another schedule"
-        problem = f"leaves the schedule {widening[0]} nothing to change"
-        raise SpecError(key=f"resources.{key}", value=value, problem=problem, hint=hint)
+        hint = "leave it out; a command is one process, and may start others by itself"
+        raise SpecError(f"resources.{key}", value, "is for a trainable", hint)
+    least, most = wanted.widths
+    for name in schedulers.named(spec.schedule):
+        if least == most and issubclass(schedulers.kind(name), Widening):
+            hint = f"write workers: [1, {max(4, most)}], or another schedule"
+            problem = f"leaves the schedule {name} nothing to change"
+            raise SpecError(f"resources.{key}", value, problem, hint)
 
 
 def _something_differs(spec: Keys) -> None:

@@ -41,42 +41,30 @@ form, and in the forms of W&B's agent: `--x=True`, `x=True`, `+x=True`, `++x=Tru
 nothing, `--x` and `True`, and one argument of JSON.
 """
 ENV = "env:"
-"""Prefix of the name of an environment variable. The trial's worker fills in its value, which is
-not stored.
-"""
+"""Prefix of an environment variable's name; the worker fills in its value, never stored."""
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _PLAIN = re.compile(r"[\w./:@%+-]+")
 """Text that Hydra reads without quotes."""
 
 
 def as_command(value: Any) -> Any:
-    """Return the command with numbers and truth values among the arguments as text. Raises
-    SpecError.
-    """
+    """Return the command with numbers and truth values as text. Raises SpecError."""
     if isinstance(value, str):
         hint = 'write a list, [python, train.py, --lr, "{lr}"]; no shell reads it'
         raise SpecError("command", value, "is not a list of arguments", hint)
-    return (
-        [_written(argument, place) for place, argument in enumerate(value)]
-        if isinstance(value, (list, tuple))
-        else value
-    )
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [_written(argument, place) for place, argument in enumerate(value)]
 
 
 def _written(argument: Any, place: int) -> str:
     if isinstance(argument, dict) and len(argument) == 1 and next(iter(argument.values())) is None:
-        name = next(iter(argument))
-        raise SpecError(
-            f"command.{place}",
-            argument,
-            "is a map of YAML's",
-            f'put quotes around it: "{{{name}}}"',
-        )
+        hint = f'put quotes around it: "{{{next(iter(argument))}}}"'
+        raise SpecError(f"command.{place}", argument, "is a map of YAML's", hint)
     if isinstance(argument, (str, int, float)):
         return as_text(argument)
-    raise SpecError(
-        f"command.{place}", argument, "is no argument of a command", "write text, in quotes"
-    )
+    problem = "is no argument of a command"
+    raise SpecError(f"command.{place}", argument, problem, "write text, in quotes")
 
 
 def check(
@@ -87,83 +75,63 @@ def check(
     file: str | None,
     env: Collection[str] = (),
 ) -> None:
-    """Raise SpecError for a placeholder that cannot be filled.
-
-    Args:
-        command: the command.
-        space: its parameters may be placeholders.
-        max_steps: by the specification, None for none.
-        file: the file of the reports, None for none.
-        env: names of the variables that the workers have.
-
+    """Raise SpecError for a placeholder that cannot be filled: by a parameter of the space, the
+    steps, the file of the reports, or a variable that the workers have.
     """
     parameters = {parameter.name: bool(parameter.when) for parameter in space.parameters}
     for name, conditional in parameters.items():
         if conditional and name in OURS:
             problem = f"has the name of the placeholder {{{name}}}, and may be absent"
             raise SpecError(f"space.{name}", None, problem, "call it otherwise")
+    lacking: dict[str, tuple[str, str]] = {}
+    if max_steps is None:
+        lacking["max_steps"] = "max_steps is not given", "add max_steps: to the specification"
+    if file is None:
+        lacking["report"] = "no file is given", "add report: {file: metrics.jsonl}"
     if not command[0].strip():
-        raise SpecError(
-            "command.0", command[0], "is no program", "write the program's name, then its arguments"
-        )
+        hint = "write the program's name, then its arguments"
+        raise SpecError("command.0", command[0], "is no program", hint)
+
     for place, argument in enumerate(command):
-        key = f"command.{place}"
         for token in _TOKEN.finditer(argument):
-            name = token[1]
-            if name is None:
-                if len(token[0]) == 1:
-                    raise SpecError(
-                        key,
-                        argument,
-                        f"has a lone {token[0]!r}",
-                        f"write {token[0] * 2!r} for a brace",
-                    )
-                continue
-            if name in ALL and name not in parameters:
-                if argument != token[0]:
-                    raise SpecError(
-                        key, argument, f"{{{name}}} is several arguments", "let it stand alone"
-                    )
-            elif name.startswith(ENV) and name not in parameters:
-                _check_forwarded(name.removeprefix(ENV), env, key, argument)
-            elif name not in parameters and name not in OURS:
-                hint = (
-                    f"{nearest(name, [*parameters, *OURS, *ALL])}; for braces write {{{{ and }}}}"
-                )
-                raise SpecError(key, argument, f"there is no parameter {name!r}", hint)
-            elif name == "max_steps" and max_steps is None and name not in parameters:
-                raise SpecError(
-                    key, argument, "max_steps is not given", "add max_steps: to the specification"
-                )
-            elif name == "report" and file is None and name not in parameters:
-                raise SpecError(
-                    key, argument, "no file is given", "add report: {file: metrics.jsonl}"
-                )
-            elif (
-                argument == token[0]
-                and place
-                and _is_flag(command[place - 1])
-                and parameters.get(name, name == "restored")
-            ):
-                hint = (
-                    f'write one argument, "{command[place - 1]}={argument}", which is then left out'
-                )
-                raise SpecError(
-                    key,
-                    argument,
-                    f"{name} may be absent, and {command[place - 1]} would stay",
-                    hint,
-                )
+            before = command[place - 1] if place else ""
+            found = _wrong(token, argument, before, parameters, {*env})
+            if found is None and token[1] not in parameters:
+                found = lacking.get(token[1])
+            if found is not None:
+                raise SpecError(f"command.{place}", argument, *found)
 
 
-def _check_forwarded(variable: str, env: Collection[str], key: str, argument: str) -> None:
-    if variable not in env:
+def _wrong(
+    token: re.Match[str],
+    argument: str,
+    before: str,
+    parameters: Mapping[str, bool],
+    env: Collection[str],
+) -> tuple[str, str] | None:
+    """Return problem and hint of a placeholder or brace, None if it can be filled."""
+    name = token[1]
+    if name is None:
+        lone = f"has a lone {token[0]!r}", f"write {token[0] * 2!r} for a brace"
+        return lone if len(token[0]) == 1 else None
+    flag = before.startswith("-") and "=" not in before and "{" not in before
+    if flag and argument == token[0] and parameters.get(name, name == "restored"):
+        hint = f'write one argument, "{before}={argument}", which is then left out'
+        return f"{name} may be absent, and {before} would stay", hint
+    if name in parameters:
+        return None
+    variable = name.removeprefix(ENV)
+    if name in ALL:
+        several = f"{{{name}}} is several arguments", "let it stand alone"
+        return several if argument != token[0] else None
+    if name.startswith(ENV):
         hint = f"add env: {{{variable}: null}}, which forwards it and stores no value"
-        raise SpecError(key, argument, f"the variable {variable} is not forwarded to trials", hint)
-
-
-def _is_flag(argument: str) -> bool:
-    return argument.startswith("-") and "=" not in argument and "{" not in argument
+        problem = f"the variable {variable} is not forwarded to trials"
+        return (problem, hint) if variable not in env else None
+    if name not in OURS:
+        hint = nearest(name, [*parameters, *OURS, *ALL])
+        return f"there is no parameter {name!r}", f"{hint}; for braces write {{{{ and }}}}"
+    return None
 
 
 def arguments(
@@ -178,12 +146,9 @@ def arguments(
 
 
 def _filled(argument: str, config: Mapping[str, Any], ours: Mapping[str, str]) -> Iterator[str]:
-    if (
-        argument[1:-1] in ALL
-        and argument == f"{{{argument[1:-1]}}}"
-        and argument[1:-1] not in config
-    ):
-        yield from _all(argument[1:-1], config)
+    form = argument[1:-1]
+    if form in ALL and argument == f"{{{form}}}" and form not in config:
+        yield from _all(form, config)
         return
     values = {
         token[1]: _value(token[1], config, ours)
@@ -212,9 +177,7 @@ def _all(form: str, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(name: str, config: Mapping[str, Any], ours: Mapping[str, str]) -> str | None:
-    """Return the value of a placeholder, None if it is absent. A parameter takes precedence over a
-    name in `ours`.
-    """
+    """Return the value of a placeholder, None if absent. A parameter precedes `ours`."""
     found: Any = config
     for word in name.split("."):
         if not isinstance(found, Mapping) or word not in found:

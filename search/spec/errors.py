@@ -14,7 +14,7 @@ from regrow.search.options import nearest
 from regrow.search.secret import is_secret
 from regrow.search.space.scalars import as_yaml_number
 from regrow.search.spec.foreign import as_mode
-from regrow.search.spec.notify import CHANNELS
+from regrow.search.spec.station import CHANNELS
 
 _FORMS = {
     "metric": "write a name, or a list of {name: ..., mode: ...}",
@@ -49,15 +49,8 @@ def explain(
     to do.
 
     A misspelt key comes first, because it explains a missing one. Of the forms that a value may
-    have, the best fitting one is explained.
-
-    Args:
-        error: pydantic's errors.
-        data: what the user wrote.
-        whole: the file's model.
-        parts: the models of the values below its keys, by key.
-        forms: hints for values that may have more than one form.
-
+    have, the best fitting one is explained. `whole`: the file's model; `parts`: the models of the
+    values below its keys; `forms`: hints for values that may have more than one form.
     """
     errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
     first = max(
@@ -74,17 +67,14 @@ def explain(
     if path[0] == "notify" and path[-1] in CHANNELS and first["type"] == "string_pattern_mismatch":
         hint = f"write the name of the variable that has it, ${path[-1].upper()}_URL"
         return SpecError(
-            key=key,
-            value=value,
-            problem="is no variable; an address is a secret, which would be stored",
-            hint=hint,
+            key, value, "is no variable; an address is a secret, which would be stored", hint
         )
     if first["type"] == "extra_forbidden":
         part = parts.get(".".join(path[:-1])) or parts.get(path[0], whole)
         hint = _BELOW.get(key) or nearest(path[-1], part.model_fields)
-        return SpecError(key=key, value=value, problem="unknown key", hint=hint)
+        return SpecError(key, value, "unknown key", hint)
     if first["type"] == "missing":
-        return SpecError(key=key, value=None, problem="is missing", hint=f"add `{path[-1]}:`")
+        return SpecError(key, None, "is missing", f"add `{path[-1]}:`")
     if path[0] in parts and first["type"] in ("model_type", "model_attributes_type"):
         hint = f"its keys are: {', '.join((parts.get(key) or parts[path[0]]).model_fields)}"
     elif first["type"].endswith("_type") and not (hint == _QUOTES and path[0] in ("metric", "env")):
@@ -94,13 +84,11 @@ def explain(
             if f"{key}.".startswith(f"{at}.") and len(path) <= at.count(".") + 2
         )
         hint = next(near, hint)
-    return SpecError(key=key, value=value, problem=problem, hint=hint)
+    return SpecError(key, value, problem, hint)
 
 
 def _path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> list[str]:
-    """Return the keys and positions of `loc` that `data` has; pydantic puts names of types between
-    them.
-    """
+    """Return the keys and positions of `loc` that `data` has; pydantic adds names of types."""
     path: list[str] = []
     for place, name in enumerate(loc):
         here = (isinstance(data, dict) and name in data) or (

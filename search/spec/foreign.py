@@ -12,7 +12,6 @@ from typing import Any
 
 from regrow.search import samplers, schedulers
 from regrow.search.errors import SpecError
-from regrow.search.options import named_here
 from regrow.search.space.foreign import flow, meant, meant_by_text
 from regrow.search.space.scalars import check_letters
 
@@ -25,11 +24,9 @@ _MODES = {
 
 
 def algorithm(key: str, name: object) -> str | None:
-    """Return our name of a sampler or scheduler under `key` (search or schedule), None for a name
-    that no tool has.
-    """
-    registry = {"search": samplers, "schedule": schedulers}.get(key)
-    return None if registry is None else named_here(name, registry.ELSEWHERE)
+    """Return our name of a sampler or scheduler under `key`, None for an unknown name."""
+    registries = (samplers.REGISTRY, schedulers.REGISTRY)
+    return next((one.named(name) for one in registries if one.key == key), None)
 
 
 def as_mode(word: object) -> str | None:
@@ -48,11 +45,7 @@ def check_keys(data: Mapping[Any, Any], own: Collection[str]) -> None:
     check_letters("", data)
     wrong = _foreign(data, own) or _beside(data, own)
     wrong = wrong or named("search", data.get("search")) or named("schedule", data.get("schedule"))
-    if (
-        wrong is None
-        and isinstance(data.get("metric"), Mapping)
-        and (metric := _metric(data["metric"]))
-    ):
+    if wrong is None and (metric := _metric(_map(data.get("metric")))):
         wrong = SpecError("metric", data["metric"], "is a map", f"write {metric}")
     if wrong is not None:
         raise wrong
@@ -63,11 +56,9 @@ def _beside(data: Mapping[Any, Any], own: Collection[str]) -> SpecError | None:
     stray = [key for key in data if key not in own]
     if "space" not in data or data["space"] is not None or not stray:
         return None
-    what = (
-        f"{', '.join(map(str, stray))} {'stands' if len(stray) == 1 else 'stand'} beside it instead"
-        " of below"
-    )
-    return SpecError("space", None, f"is empty: {what}", "indent what belongs to it by two spaces")
+    what = f"{', '.join(map(str, stray))} {'stands' if len(stray) == 1 else 'stand'} beside it"
+    hint = "indent what belongs to it by two spaces"
+    return SpecError("space", None, f"is empty: {what} instead of below", hint)
 
 
 def _foreign(data: Mapping[Any, Any], own: Collection[str]) -> SpecError | None:
@@ -78,22 +69,18 @@ def _foreign(data: Mapping[Any, Any], own: Collection[str]) -> SpecError | None:
     ]
     if not found:
         return None
-    if isinstance(data.get("metric"), Mapping) and (metric := _metric(data["metric"])):
+    if metric := _metric(_map(data.get("metric"))):
         found.append(("metric", found[0][1], metric))
     first, tool, text = found[0]
     rest = "".join(f"; `{key}`: {text}" for key, _, text in found[1:])
-    more = (
-        f"; the documentation has both side by side, under Coming from {tool}"
-        if rest and tool in _PAGES
-        else ""
-    )
+    more = ""
+    if rest and tool in _PAGES:
+        more = f"; the documentation has both side by side, under Coming from {tool}"
     return SpecError(first, data[first], f"is a key of {tool}", f"here it is {text}{rest}{more}")
 
 
 def named(key: str, choice: Any) -> SpecError | None:
-    """Return the error for a sampler or scheduler with its name among its options, `{name: asha,
-    grace_period: 1}`; else None.
-    """
+    """Return the error for an algorithm named among its options, `{name: asha, ...}`; else None."""
     if not isinstance(choice, Mapping):
         return None
     word = next((n for n in ("name", "type", "_target_") if isinstance(choice.get(n), str)), None)
@@ -110,30 +97,25 @@ def _answer(key: object, value: Any) -> tuple[str, str] | None:
     if not isinstance(key, str) or key not in _KEYS:
         return None
     tool, say = _KEYS[key]
-    return tool, say if isinstance(say, str) else say(value)
-
-
-def _renamed(name: str) -> Callable[[Any], str]:
-    return lambda value: f"`{name}: {_short(value)}`"
+    return tool, say.format(_short(value)) if isinstance(say, str) else say(value)
 
 
 def _short(value: Any) -> str:
-    return _cut(flow(value))
-
-
-def _cut(text: str) -> str:
+    text = flow(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _map(value: Any) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _named(key: str) -> Callable[[Any], str]:
     """Return a function that names our sampler or scheduler for a value."""
 
     def say(value: Any) -> str:
-        word = (
-            next((value[n] for n in ("type", "name", "_target_") if n in value), None)
-            if isinstance(value, Mapping)
-            else value
-        )
+        word = value
+        if isinstance(value, Mapping):
+            word = next((value[n] for n in _NAMING if n in value), None)
         name = str(word).partition("(")[0]
         return f"`{key}: {algorithm(key, name) or (name if name.islower() else 'NAME')}`"
 
@@ -148,10 +130,8 @@ def _metric(value: Mapping[Any, Any]) -> str | None:
     if "name" not in value:
         return None
     said = value.get("goal", value.get("mode", value.get("direction")))
-    return (
-        f"`metric: {_short(value['name'])}` and `mode:"
-        f" {as_mode(said) or said or 'min'}`{'' if said else ' (or max)'}"
-    )
+    mode = f"`mode: {as_mode(said) or said or 'min'}`{'' if said else ' (or max)'}"
+    return f"`metric: {_short(value['name'])}` and {mode}"
 
 
 def _hours(value: Any) -> str:
@@ -166,9 +146,7 @@ def _space(value: Any) -> str:
 
 
 def _translated(value: Any) -> Any:
-    """Return another tool's parameter, or group of them, in our form as far as its terms are
-    known.
-    """
+    """Return another tool's parameter, or group, in our form as far as its terms are known."""
     if isinstance(value, str):
         return meant_by_text(value) or value
     if not isinstance(value, Mapping):
@@ -182,127 +160,111 @@ def _translated(value: Any) -> Any:
 
 
 def _resources(value: Any) -> str:
-    given = value if isinstance(value, Mapping) else {}
-    ours = {
-        "gpu" if str(k).lower() == "gpu" else "cpu" if str(k).lower() == "cpu" else str(k): v
-        for k, v in given.items()
-    }
+    lower = {str(k): str(k).lower() for k in _map(value)}
+    ours = {lower[k] if lower[k] in ("cpu", "gpu") else k: value[k] for k in lower}
     return f"`resources: {_short(ours or {'cpu': 1})}`"
 
 
 def _early(value: Any) -> str:
-    given = value if isinstance(value, Mapping) else {}
-    least, factor = given.get("min_iter", 1), given.get("eta", 3)
-    steps = (
-        f" and `max_steps: {given['max_iter']}`" if "max_iter" in given else ", with `max_steps:`"
-    )
-    return f"`schedule: {{asha: {{grace_period: {least}, reduction_factor: {factor}}}}}`{steps}"
+    given = {"min_iter": 1, "eta": 3, **_map(value)}
+    asha = f"{{grace_period: {given['min_iter']}, reduction_factor: {given['eta']}}}"
+    steps = f"and `max_steps: {given['max_iter']}`" if "max_iter" in given else "with `max_steps:`"
+    return f"`schedule: {{asha: {asha}}}` {steps}"
 
 
 def _jobs(value: Any) -> str:
-    return (
-        f"`concurrency: {value}`"
-        if isinstance(value, int) and value > 0
-        else "`concurrency:`; without it, as many as fit"
-    )
+    some = isinstance(value, int) and value > 0
+    return f"`concurrency: {value}`" if some else "`concurrency:`; without it, as many as fit"
+
+
+def _parts(value: Any, *keep: str) -> list[str]:
+    """Return what to write for a map's entries that we know, or that are `keep`."""
+    found = []
+    for key, inner in _map(value).items():
+        if key in keep:
+            found.append(f"`{key}: {_short(inner)}`")
+        elif answer := _answer(key, inner):
+            found.append(answer[1])
+    return found
 
 
 def _inner(*keep: str) -> Callable[[Any], str]:
     """Return a function for a map whose keys are top-level keys here."""
 
     def say(value: Any) -> str:
-        given = value if isinstance(value, Mapping) else {}
-        parts = [answer[1] for k, v in given.items() if (answer := _answer(k, v)) is not None]
-        parts += [f"`{k}: {_short(v)}`" for k, v in given.items() if k in keep]
-        return (
-            f"no key; at the top: {', '.join(parts)}"
-            if parts
-            else "no key; its entries stand at the top"
-        )
+        parts = _parts(value, *keep)
+        if not parts:
+            return "no key; its entries stand at the top"
+        return f"no key; at the top: {', '.join(parts)}"
 
     return say
-
-
-def _program(value: Any) -> str:
-    return (
-        "`trainable:"
-        f" {value if isinstance(value, str) and value.endswith('.py') else 'file.py'}:FUNCTION`"
-    )
 
 
 def _searcher(value: Any) -> str:
     if not isinstance(value, Mapping):
         return _named("search")(value)
     parts = [_named("schedule")(value)] if algorithm("schedule", value.get("name")) else []
-    if "metric" in value:
-        parts.append(f"`metric: {value['metric']}`")
-    if "smaller_is_better" in value:
-        parts.append(f"`mode: {'min' if value['smaller_is_better'] else 'max'}`")
-    told = ("name", "metric", "smaller_is_better")
-    parts += [answer[1] for k, v in value.items() if k not in told and (answer := _answer(k, v))]
+    parts += _parts({k: v for k, v in value.items() if k != "name"}, "metric")
     return ", ".join(parts) if parts else "`search:` and `schedule:`"
 
 
 def _length(value: Any) -> str:
-    steps = next(iter(value.values()), "...") if isinstance(value, Mapping) else value
-    return f"`max_steps: {steps}`"
+    return f"`max_steps: {next(iter(value.values()), '...') if _map(value) else value}`"
 
 
+_NAMING = ("type", "name", "_target_")
 _NOTHING = "nothing: leave it out"
 _WANDB, _TUNE, _OPTUNA, _HYDRA = "W&B sweeps", "Ray Tune", "Optuna", "Hydra"
-_DETERMINED, _SYNE = "Determined", "Syne Tune"
+_DETERMINED, _SYNE, _MANY = "Determined", "Syne Tune", "many tools"
 _PAGES = (_WANDB, _TUNE, _OPTUNA, _HYDRA)
 """Tools that have a page in the documentation."""
 _KEYS: Mapping[str, tuple[str, str | Callable[[Any], str]]] = {
-    "program": (_WANDB, _program),
+    "program": (
+        _WANDB,
+        lambda value: f"`trainable: {value if str(value).endswith('.py') else 'file.py'}:FUNCTION`",
+    ),
     "method": (_WANDB, _named("search")),
     "parameters": (_WANDB, _space),
     "early_terminate": (_WANDB, _early),
-    "project": (_WANDB, lambda value: f"`mlflow: {{experiment: {_short(value)}}}`"),
+    "project": (_WANDB, "`mlflow: {{experiment: {}}}`"),
     "entity": (_WANDB, _NOTHING),
-    "run_cap": (_WANDB, _renamed("trials")),
+    "run_cap": (_WANDB, "`trials: {}`"),
     "goal": (_WANDB, _mode),
-    "num_samples": (_TUNE, _renamed("trials")),
+    "num_samples": (_TUNE, "`trials: {}`"),
     "param_space": (_TUNE, _space),
     "tune_config": (_TUNE, _inner("metric", "mode")),
     "run_config": (_TUNE, _inner("name", "stop")),
     "scaling_config": (_TUNE, "`resources:`, of one trial"),
-    "max_concurrent_trials": (_TUNE, _renamed("concurrency")),
-    "max_concurrent": (_TUNE, _renamed("concurrency")),
+    "max_concurrent_trials": (_TUNE, "`concurrency: {}`"),
+    "max_concurrent": (_TUNE, "`concurrency: {}`"),
     "time_budget_s": (_TUNE, _hours),
     "resources_per_trial": (_TUNE, _resources),
     "scheduler": (_TUNE, _named("schedule")),
     "search_alg": (_TUNE, _named("search")),
-    "storage_path": (_TUNE, _renamed("state")),
-    "local_dir": (_TUNE, _renamed("state")),
+    "storage_path": (_TUNE, "`state: {}`"),
+    "local_dir": (_TUNE, "`state: {}`"),
     "max_failures": (
         _TUNE,
         lambda value: f"`retries: {{error: {'unlimited' if value == -1 else _short(value)}}}`",
     ),
-    "checkpoint_freq": (_TUNE, lambda value: f"`checkpoint: {{every_steps: {_short(value)}}}`"),
-    "keep_checkpoints_num": (_TUNE, lambda value: f"`checkpoint: {{keep_last: {_short(value)}}}`"),
-    "n_trials": (_OPTUNA, _renamed("trials")),
+    "checkpoint_freq": (_TUNE, "`checkpoint: {{every_steps: {}}}`"),
+    "keep_checkpoints_num": (_TUNE, "`checkpoint: {{keep_last: {}}}`"),
+    "n_trials": (_OPTUNA, "`trials: {}`"),
     "direction": (_OPTUNA, _mode),
-    "directions": (_OPTUNA, "`metric: [{name: ..., mode: min}, ...]`"),
+    "directions": (_OPTUNA, "`metric: [{{name: ..., mode: min}}, ...]`"),
     "sampler": (_OPTUNA, _named("search")),
     "pruner": (_OPTUNA, _named("schedule")),
     "n_jobs": (_OPTUNA, _jobs),
     "timeout": (_OPTUNA, _hours),
     "storage": (_OPTUNA, "`state:`, a folder or a bucket"),
-    "study_name": (_OPTUNA, _renamed("name")),
+    "study_name": (_OPTUNA, "`name: {}`"),
     "load_if_exists": (
         _OPTUNA,
         "nothing: a run always continues with the experiment that is there",
     ),
-    "n_startup_trials": (
-        _OPTUNA,
-        lambda value: f"`search: {{tpe: {{n_startup_trials: {_short(value)}}}}}`",
-    ),
+    "n_startup_trials": (_OPTUNA, "`search: {{tpe: {{n_startup_trials: {}}}}}`"),
     "defaults": (_HYDRA, "nothing: one file is the whole specification"),
-    "hydra": (
-        _HYDRA,
-        lambda value: _inner()(value.get("sweeper") if isinstance(value, Mapping) else None),
-    ),
+    "hydra": (_HYDRA, lambda value: _inner()(_map(value).get("sweeper"))),
     "sweeper": (_HYDRA, _inner()),
     "params": (_HYDRA, _space),
     "searcher": (_DETERMINED, _searcher),
@@ -312,12 +274,13 @@ _KEYS: Mapping[str, tuple[str, str | Callable[[Any], str]]] = {
         lambda value: f"`trainable: {_short(value) if ':' in str(value) else 'file.py:FUNCTION'}`",
     ),
     "max_length": (_DETERMINED, _length),
-    "max_trials": (_DETERMINED, _renamed("trials")),
+    "max_trials": (_DETERMINED, "`trials: {}`"),
     "smaller_is_better": (_DETERMINED, lambda value: f"`mode: {'min' if value else 'max'}`"),
     "config_space": (_SYNE, _space),
-    "n_workers": (_SYNE, _renamed("concurrency")),
+    "n_workers": (_SYNE, "`concurrency: {}`"),
     "max_wallclock_time": (_SYNE, _hours),
-    "max_t": (_SYNE, _renamed("max_steps")),
-    "epochs": ("many tools", _renamed("max_steps")),
-    "max_epochs": ("many tools", _renamed("max_steps")),
+    "max_t": (_SYNE, "`max_steps: {}`"),
+    "epochs": (_MANY, "`max_steps: {}`"),
+    "max_epochs": (_MANY, "`max_steps: {}`"),
 }
+"""By key of another tool: the tool, and our form, with the user's value."""

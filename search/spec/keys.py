@@ -24,7 +24,6 @@ from pydantic import (
 from regrow.search import samplers, schedulers
 from regrow.search.constraints import Constraint
 from regrow.search.curve import Score
-from regrow.search.durations import Span, seconds
 from regrow.search.endings import Ending
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode
@@ -34,32 +33,31 @@ from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 from regrow.search.spec.auto import Choice, choose
 from regrow.search.spec.command import as_command
-from regrow.search.spec.notify import Notify
 from regrow.search.spec.parts import (
+    NAME,
     Checkpointing,
     Count,
     Market,
     Metric,
     Number,
     Part,
+    Plateau,
     Point,
     Recording,
     Reports,
     Resources,
     Retries,
+    Seconds,
     StepCount,
     Stop,
     StopTrial,
     WarmStart,
-    as_market,
+    alone,
     as_names,
     as_point,
-    as_step_count,
-    as_warm_start,
 )
 from regrow.search.spec.rllib import RLlib
-from regrow.search.spec.serve import Serve
-from regrow.search.spec.when import When
+from regrow.search.spec.station import Notify, Serve, When
 from regrow.search.step_metric import StepMetric
 
 COMMAND = "command"
@@ -71,9 +69,7 @@ def _space(value: Any, info: ValidationInfo) -> Space:
 
 
 def is_recorded(info: ValidationInfo) -> bool:
-    """Return whether the specification comes from a log, and so may hold whatever was accepted when
-    the log was written.
-    """
+    """Return whether it comes from a log, and may hold what was once accepted."""
     return bool(info.context and info.context.get("recorded"))
 
 
@@ -96,19 +92,16 @@ CommandField = Annotated[
     BeforeValidator(as_command),
     WithJsonSchema({"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}),
 ]
+Kind = Literal["spot", "on-demand"]
 MarketField = Annotated[
-    Market, BeforeValidator(as_market, json_schema_input_type=Market | Literal["spot", "on-demand"])
+    Market, BeforeValidator(alone("first"), json_schema_input_type=Market | Kind)
 ]
-
-RegisterField = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] | None
-
-
-def _is_path(choice: Named) -> bool:
-    """Return whether a sampler or scheduler is the user's, given by its import path. Reading a log
-    does not import the user's code.
-    """
-    return is_path(chosen(choice))
-
+Steps = Annotated[StepCount, BeforeValidator(alone("name"), json_schema_input_type=StepCount | str)]
+Earlier = Annotated[
+    WarmStart, BeforeValidator(alone("experiment"), json_schema_input_type=WarmStart | str)
+]
+Known = Annotated[Point, BeforeValidator(as_point, json_schema_input_type=Point | dict[str, Any])]
+RegisterField = Annotated[str, Field(pattern=NAME)] | None
 
 warnings.filterwarnings("ignore", 'Field name "register" in "(Keys|Spec)"', UserWarning)
 """Pydantic warns about a field that hides an attribute of its base; this one belongs to classes
@@ -134,13 +127,7 @@ PER_SESSION = (
     "event",
     "enqueue",
 )
-"""Keys whose values may differ in an experiment's next session. Its state root may also be moved,
-and its total raised.
-"""
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
-"""Form of an experiment's name."""
-
+"""Keys that may differ between sessions; the state root may move, the total be raised."""
 
 MOST_STEPS = 1_000_000
 """Steps of a trial without `max_steps`. A function that never returns would otherwise fill the log
@@ -172,10 +159,7 @@ class Keys(Part):
     """The objective, or several metrics; the first governs the search and the schedule."""
     mode: Mode | None = None
     """Whether less or more of the metric is better; required if `metric` is one name."""
-    step_metric: (
-        Annotated[StepCount, BeforeValidator(as_step_count, json_schema_input_type=StepCount | str)]
-        | None
-    ) = None
+    step_metric: Steps | None = None
     """A metric by which the schedule and `max_steps` count steps, if reports leave some out. None:
     each report is one step.
     """
@@ -210,10 +194,7 @@ class Keys(Part):
     """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and
     samplers take it into account.
     """
-    points: tuple[
-        Annotated[Point, BeforeValidator(as_point, json_schema_input_type=Point | dict[str, Any])],
-        ...,
-    ] = ()
+    points: tuple[Known, ...] = ()
     """Configurations to try first, in this order; those with known metrics are not tried, the
     sampler only learns from them.
     """
@@ -227,12 +208,7 @@ class Keys(Part):
     """Whether the sampler may propose a configuration twice while others are untried, as in Ray
     Tune.
     """
-    warm_start: tuple[
-        Annotated[
-            WarmStart, BeforeValidator(as_warm_start, json_schema_input_type=WarmStart | str)
-        ],
-        ...,
-    ] = ()
+    warm_start: tuple[Earlier, ...] = ()
     """Earlier experiments of the same state root from whose trials the sampler learns, as they are
     when this one begins.
     """
@@ -246,9 +222,7 @@ class Keys(Part):
     checkpoint: Checkpointing = Checkpointing()
     lease: Annotated[Number, Field(ge=3)] = 30
     """Seconds without a message after which an attempt counts as lost; it sends one each second."""
-    stall: (
-        Annotated[Number, BeforeValidator(seconds, json_schema_input_type=Span), Field(gt=0)] | None
-    ) = None
+    stall: Annotated[Seconds, Field(gt=0)] | None = None
     """An attempt that reports nothing for this long hangs and is retried: seconds, or "10min",
     "90s", "2h". None: never.
     """
@@ -294,27 +268,17 @@ class Keys(Part):
     def _no_secrets(cls, env: dict[str, str | None]) -> dict[str, str | None]:
         for name, value in env.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise SpecError(
-                    key=f"env.{name}",
-                    value="***",
-                    problem="is no name of a variable",
-                    hint="write letters, digits and '_'",
-                )
+                hint = "write letters, digits and '_'"
+                raise SpecError(f"env.{name}", "***", "is no name of a variable", hint)
             if value is not None and (is_secret(name) or holds_secret(value)):
                 hint = f"write `{name}: null`, which forwards it from your environment"
-                raise SpecError(
-                    key=f"env.{name}",
-                    value="***",
-                    problem="looks like a secret, which would be stored",
-                    hint=hint,
-                )
+                problem = "looks like a secret, which would be stored"
+                raise SpecError(f"env.{name}", "***", problem, hint)
         return env
 
     @property
     def choice(self) -> Choice:
-        """The search and the schedule, and for those that the specification leaves to regrow the
-        reason of the choice.
-        """
+        """The search and the schedule, with reasons for those left to regrow."""
         return choose(
             self.search,
             self.schedule,
@@ -332,16 +296,9 @@ class Keys(Part):
         return self.model_copy(update={"search": choice.search, "schedule": choice.schedule})
 
     def like(self, stored: Keys) -> Self:
-        """Return the specification with the choices of the existing experiment `stored` for what it
-        leaves to regrow.
-        """
-        return self.model_copy(
-            update={
-                key: getattr(stored, key)
-                for key in ("search", "schedule")
-                if getattr(self, key) == AUTO
-            }
-        )
+        """Return the specification with the choices of the experiment `stored` for `auto`."""
+        left = [key for key in ("search", "schedule") if getattr(self, key) == AUTO]
+        return self.model_copy(update={key: getattr(stored, key) for key in left})
 
     @property
     def objective(self) -> Metric:
@@ -358,11 +315,8 @@ class Keys(Part):
     @property
     def clock(self) -> StepMetric | None:
         """How to read the time of a report; None: reports are counted."""
-        return (
-            None
-            if self.step_metric is None
-            else StepMetric(name=self.step_metric.name, first=self.step_metric.first)
-        )
+        count = self.step_metric
+        return None if count is None else StepMetric(name=count.name, first=count.first)
 
     @property
     def limits(self) -> tuple[Constraint, ...]:
@@ -399,14 +353,11 @@ class Keys(Part):
     @property
     def endless(self) -> bool:
         """Whether no condition ends a trial before `most_steps`."""
+        if self.max_steps is not None or self.stop.trial != StopTrial():
+            return False
         stops = (self.stop, *self.stop.all)
         timed = any(stop.hours is not None or stop.target is not None for stop in stops)
-        early = (
-            timed
-            or self.stop.trial != StopTrial()
-            or schedulers.kind(self.resolved.schedule).decides
-        )
-        return self.max_steps is None and not early
+        return not (timed or schedulers.kind(self.resolved.schedule).decides)
 
     @property
     def program(self) -> str:
@@ -431,10 +382,8 @@ class Keys(Part):
 
     @property
     def own_sampler(self) -> bool:
-        """Whether the sampler is the user's, given by its import path (or by that of an Optuna
-        sampler).
-        """
-        return _is_path(self.search) or chosen(self.search) == "optuna"
+        """Whether the sampler is the user's, or Optuna's, given by its import path."""
+        return is_path(chosen(self.search)) or chosen(self.search) == "optuna"
 
     @property
     def own_scheduler(self) -> bool:
@@ -444,18 +393,16 @@ class Keys(Part):
     @property
     def ending(self) -> Ending:
         """When one trial has done enough, without the user's function."""
-        stop = self.stop.trial
+        plateau = self.stop.trial.plateau or Plateau()
         return Ending(
             sign=self.objective.sign,
-            target=stop.target,
-            steps=None if stop.plateau is None else stop.plateau.steps,
-            tolerance=0.0 if stop.plateau is None else stop.plateau.tolerance,
+            target=self.stop.trial.target,
+            steps=plateau.steps,
+            tolerance=plateau.tolerance,
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return what identifies the experiment: all keys but those that may differ between
-        sessions.
-        """
+        """Return what identifies the experiment: all keys that are fixed between sessions."""
         return self.model_dump(
             mode="json", exclude={"state", "trials", "when", "duplicates", *PER_SESSION}
         )

@@ -1,10 +1,12 @@
-"""The parts of a specification: the values below its keys. The specification itself is in
-`spec.py`.
-"""
+"""The parts of a specification: the values below its keys. The whole is in `spec.py`."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -15,6 +17,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -26,7 +29,6 @@ from regrow.search.errors import SpecError
 from regrow.search.mode import Mode, sign_of
 from regrow.search.needs import Bundle, Needs, Shape
 from regrow.search.space import Space
-from regrow.search.spec.descriptions import descriptions
 
 IMPORT_PATH = re.compile(r"(?:[^:\n]+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """Form of the path of a function or class: in a file, or in a module."""
@@ -42,8 +44,36 @@ _UNITS = {
     "ti": 2**40,
 }
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
+"""Form of an experiment's name."""
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Seconds = Annotated[Number, BeforeValidator(seconds, json_schema_input_type=Span)]
+"""A number, or text such as "10min"."""
 Count = Annotated[int, Field(strict=True)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+def alone(key: str) -> Callable[[Any], Any]:
+    """Return a validator that expands text alone to {key: text}."""
+    return lambda value: {key: value} if isinstance(value, str) else value
+
+
+def descriptions(model: type) -> dict[str, str]:
+    """Return the text below each field that has one, as one line, for a JSON schema.
+
+    Pydantic can do this itself (`use_attribute_docstrings`), but reads the source when a class is
+    made: 70 ms for each process. Here it is read only when the schema is requested.
+    """
+    tree = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(text))
+            ):
+                found[name] = " ".join(text.split())
+    return found
 
 
 class Part(BaseModel):
@@ -53,9 +83,7 @@ class Part(BaseModel):
     def __get_pydantic_json_schema__(
         cls, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Add the text below each field to the schema: editors show it, and the reference is
-        generated from it.
-        """
+        """Add the text below each field to the schema, for editors and the reference."""
         schema = handler(core)
         fields = handler.resolve_ref_schema(schema)["properties"]
         for one in cls.__mro__:  # a field may be that of a base
@@ -64,6 +92,10 @@ class Part(BaseModel):
             ):
                 fields[name].setdefault("description", text)
         return schema
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that makes an equal one."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 class Metric(Part):
@@ -81,9 +113,7 @@ class Metric(Part):
 
 
 def in_bytes(value: Any) -> Any:
-    """Return '2 GiB' or '500MB' as a number of bytes; anything else unchanged, to be checked by
-    pydantic.
-    """
+    """Return '2 GiB' or '500MB' in bytes; anything else unchanged, for pydantic to check."""
     if isinstance(value, str) and (
         m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?\s*", value.lower())
     ):
@@ -102,13 +132,23 @@ Bytes = Annotated[Count, BeforeValidator(in_bytes, json_schema_input_type=Memory
 Worker = Annotated[Count, Field(ge=1)]
 
 
+_TYPE, _SOME = "accelerator_type:", 0.001
+"""Ray's resource of nodes with a type of GPU, of which each has 1, and the part that Ray itself
+asks for.
+"""
+
+
 class Bundled(Part):
     """Resources in one piece, on one node."""
 
     cpu: Annotated[Number, Field(ge=0)] = 1
     """CPUs."""
-    gpu: Annotated[Number, Field(ge=0)] = 0
-    """GPUs."""
+    gpu: Annotated[Number, Field(ge=0)] | Literal["auto"] = 0.0
+    """GPUs; a fraction shares one. `auto`: one if the cluster has some when a session starts, else
+    none.
+    """
+    accelerator: Annotated[str, Field(pattern=r"^[\w.-]{1,60}$")] | None = None
+    """The type of the GPU, by Ray's name: A100, H100, T4. None: any."""
     memory: Bytes = 0
     """Bytes, or text such as "2GiB"; 0 means not limited."""
     custom: dict[str, Annotated[Number, Field(gt=0)]] = {}
@@ -117,7 +157,9 @@ class Bundled(Part):
     @property
     def bundle(self) -> Bundle:
         """The resources by Ray's names; only what is needed is listed."""
-        each = {"CPU": self.cpu, "GPU": self.gpu, "memory": self.memory, **self.custom}
+        gpu = 0 if self.gpu == "auto" else self.gpu
+        kind = {} if self.accelerator is None else {f"{_TYPE}{self.accelerator}": _SOME}
+        each = {"CPU": self.cpu, "GPU": gpu, "memory": self.memory, **kind, **self.custom}
         return {name: amount for name, amount in each.items() if amount}
 
 
@@ -153,16 +195,9 @@ class Resources(Bundled):
         if isinstance(self.workers, tuple):
             given, key = list(self.workers), "resources.workers"
             if len(given) != 2:
-                raise SpecError(
-                    key=key,
-                    value=given,
-                    problem="is no range",
-                    hint="write [least, most], or one number",
-                )
+                raise SpecError(key, given, "is no range", "write [least, most], or one number")
             if given[0] > given[1]:
-                raise SpecError(
-                    key=key, value=given, problem="bounds are reversed", hint=f"write {given[::-1]}"
-                )
+                raise SpecError(key, given, "bounds are reversed", f"write {given[::-1]}")
         return self
 
     @property
@@ -201,9 +236,7 @@ class Resources(Bundled):
         )
 
     def needs(self, width: int = 1) -> Needs:
-        """Return what an attempt of `width` slots needs: a bundle for each, then those of its
-        children.
-        """
+        """Return the bundles of an attempt of `width` slots: its own, then its children's."""
         return self.shape.needs(width)
 
 
@@ -235,25 +268,14 @@ class Retries(Part):
     @model_validator(mode="before")
     @classmethod
     def _before_no_progress(cls, data: Any, info: ValidationInfo) -> Any:
-        """Keep the behaviour of a log that predates `no_progress`. A log names all of its
-        limits.
-        """
-        old = (
-            info.context is not None
-            and info.context["recorded"]
-            and isinstance(data, dict)
-            and "no_progress" not in data
-        )
-        return (
-            {**data, "no_progress": "unlimited"}
-            if old and data.keys() >= {"preempted", "infrastructure", "error"}
-            else data
-        )
+        """Keep the behaviour of a log before `no_progress`. A log names all of its limits."""
+        old = info.context is not None and info.context["recorded"] and isinstance(data, dict)
+        if old and data.keys() >= {"preempted", "infrastructure", "error"}:
+            return {"no_progress": "unlimited", **data}
+        return data
 
     def allows(self, cause: str, used: int) -> bool:
-        """Return whether another attempt may follow after `used` attempts have ended for
-        `cause`.
-        """
+        """Return whether another attempt may follow after `used` have ended for `cause`."""
         return self.within(getattr(self, cause), used)
 
     @staticmethod
@@ -267,9 +289,7 @@ class Market(Part):
 
     first: Literal["spot", "on-demand"]
     """The kind that an attempt asks for first; a node without the label is on-demand."""
-    after: (
-        Annotated[Number, BeforeValidator(seconds, json_schema_input_type=Span), Field(gt=0)] | None
-    ) = None
+    after: Annotated[Seconds, Field(gt=0)] | None = None
     """An attempt that has waited this long for its machine asks for the other kind: seconds, or
     "10min". None: it waits on.
     """
@@ -277,11 +297,6 @@ class Market(Part):
     """After this many attempts whose node went away, a trial asks for on-demand machines. None:
     never.
     """
-
-
-def as_market(value: Any) -> Any:
-    """Expand `market: spot` to {first: spot}."""
-    return {"first": value} if isinstance(value, str) else value
 
 
 class Checkpointing(Part):
@@ -299,12 +314,9 @@ class Checkpointing(Part):
     @model_validator(mode="after")
     def _one_rhythm(self) -> Self:
         if self.every_steps is not None and self.every_seconds is not None:
-            raise SpecError(
-                key="checkpoint.every_seconds",
-                value=self.every_seconds,
-                problem="excludes every_steps",
-                hint="give one of them",
-            )
+            problem = "excludes every_steps"
+            key = "checkpoint.every_seconds"
+            raise SpecError(key, self.every_seconds, problem, "give one of them")
         return self
 
 
@@ -313,8 +325,22 @@ class Reports(Part):
 
     file: Annotated[str, Field(min_length=1)] | None = None
     """A file that it writes, lines of JSON or, with the ending .csv, CSV; relative to `{scratch}`.
-    The placeholder `{report}` is its path.
+    It may begin with `{scratch}/` or `{checkpoint}/`. The placeholder `{report}` is its path.
     """
+
+    @field_validator("file")
+    @classmethod
+    def _filled(cls, file: str | None) -> str | None:
+        if file is None:
+            return None
+        for placeholder, folder in (("{scratch}/", ""), ("{checkpoint}/", "checkpoint/")):
+            if file.startswith(placeholder):
+                file = folder + file.removeprefix(placeholder)
+        if (found := re.search(r"\{[^{}]*\}", file)) is not None:
+            problem = f"has the placeholder {found[0]}, which is not filled in here"
+            hint = "begin with {scratch}/ or {checkpoint}/; the command gets the path as {report}"
+            raise SpecError("report.file", file, problem, hint)
+        return file
 
     @model_validator(mode="after")
     def _below(self) -> Self:
@@ -323,12 +349,7 @@ class Reports(Part):
                 "write a relative path; the command is told the whole one as {report} and"
                 " $REGROW_REPORT"
             )
-            raise SpecError(
-                key="report.file",
-                value=self.file,
-                problem="is outside of the trial's own folder",
-                hint=hint,
-            )
+            raise SpecError("report.file", self.file, "is outside of the trial's own folder", hint)
         return self
 
 
@@ -339,11 +360,6 @@ class StepCount(Part):
     """Its name in the trainable's reports."""
     first: Annotated[Count, Field(ge=-MOST, le=MOST)] = 1
     """The number of the first step: 0 if it counts from 0."""
-
-
-def as_step_count(value: Any) -> Any:
-    """Expand a name alone to {name: ...}."""
-    return {"name": value} if isinstance(value, str) else value
 
 
 class Plateau(Part):
@@ -382,24 +398,13 @@ class StopTrial(Part):
 
     @model_validator(mode="after")
     def _by_steps(self) -> Self:
-        if self.plateau is not None and (
-            self.plateau.steps is None or self.plateau.trials is not None
-        ):
+        plateau = self.plateau
+        if plateau is not None and (plateau.steps is None or plateau.trials is not None):
             hint = "write {steps: N}"
-            raise SpecError(
-                key="stop.trial.plateau",
-                value=self.plateau.trials,
-                problem="counts a trial's steps",
-                hint=hint,
-            )
+            raise SpecError("stop.trial.plateau", plateau.trials, "counts a trial's steps", hint)
         if self.function is not None and not IMPORT_PATH.fullmatch(self.function):
             hint = "write file.py:function or package.module:function"
-            raise SpecError(
-                key="stop.trial.function",
-                value=self.function,
-                problem="names no function",
-                hint=hint,
-            )
+            raise SpecError("stop.trial.function", self.function, "names no function", hint)
         return self
 
 
@@ -425,30 +430,16 @@ class Stop(Part):
 
     @model_validator(mode="after")
     def _by_trials(self) -> Self:
-        if self.plateau is not None and (
-            self.plateau.trials is None or self.plateau.steps is not None
-        ):
+        plateau = self.plateau
+        if plateau is not None and (plateau.trials is None or plateau.steps is not None):
             hint = "write {trials: N}"
-            raise SpecError(
-                key="stop.plateau",
-                value=self.plateau.steps,
-                problem="counts the experiment's trials",
-                hint=hint,
-            )
+            raise SpecError("stop.plateau", plateau.steps, "counts the experiment's trials", hint)
         if len({p.tolerance for p in self.plateaus()}) > 1:
             raise SpecError(
-                key="stop",
-                value="plateau",
-                problem="has two tolerances",
-                hint="give each plateau the same one",
+                "stop", "plateau", "has two tolerances", "give each plateau the same one"
             )
         if any(inner.trial != StopTrial() for inner in self.all):
-            raise SpecError(
-                key="stop.all",
-                value="trial",
-                problem="is for experiments",
-                hint="write stop: {trial: ...}",
-            )
+            raise SpecError("stop.all", "trial", "is for experiments", "write stop: {trial: ...}")
         return self
 
     def plateaus(self) -> list[Plateau]:
@@ -458,9 +449,7 @@ class Stop(Part):
 
     @property
     def tolerance(self) -> float:
-        """By how much a value must be better to end a plateau of the experiment. All plateaus have
-        the same tolerance.
-        """
+        """By how much a value must be better to end a plateau; the same for all plateaus."""
         return min((p.tolerance for p in self.plateaus()), default=0.0)
 
 
@@ -486,9 +475,7 @@ class Point(Part):
     """Its known result; None: it is tried."""
 
     def within(self, space: Space, place: int) -> Self:
-        """Return the point in values of `space`, as number `place` of the points. Raises
-        SpecError.
-        """
+        """Return point number `place` in values of `space`. Raises SpecError."""
         return self.model_copy(update={"config": space.converted(self.config, f"points.{place}")})
 
 
@@ -503,11 +490,6 @@ class WarmStart(Part):
     """Parameters that only it had, and that made no difference."""
 
 
-def as_warm_start(value: Any) -> Any:
-    """Expand the name of an experiment alone to {experiment: ...}."""
-    return {"experiment": value} if isinstance(value, str) else value
-
-
 def as_names(value: Any) -> Any:
     """Expand one name alone to a list; keep "auto"."""
     return [value] if isinstance(value, str) and value != "auto" else value
@@ -515,8 +497,5 @@ def as_names(value: Any) -> Any:
 
 def as_point(value: Any) -> Any:
     """Expand a configuration alone to {config: ...}."""
-    return (
-        {"config": value}
-        if isinstance(value, dict) and not {"config", "metrics"} >= set(value)
-        else value
-    )
+    bare = isinstance(value, dict) and not {"config", "metrics"} >= set(value)
+    return {"config": value} if bare else value

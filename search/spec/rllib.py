@@ -57,9 +57,7 @@ class RLlib(Part):
 
 
 def check(part: RLlib, space: Space, *, workers: int) -> None:
-    """Raise SpecError for values that do not fit together. `workers`: most workers of a trial by
-    the specification.
-    """
+    """Raise SpecError for values that do not fit together. `workers`: most of a trial."""
     learns_offline = part.algorithm in OFFLINE
     if learns_offline and part.offline is None:
         problem = f"is missing: {part.algorithm} learns from recorded episodes"
@@ -71,12 +69,8 @@ def check(part: RLlib, space: Space, *, workers: int) -> None:
         )
     if learns_offline and part.env_runners:
         problem = f"{part.algorithm} learns from recorded episodes, and plays only to be evaluated"
-        raise SpecError(
-            "rllib.env_runners",
-            part.env_runners,
-            problem,
-            "leave it out; evaluation_num_env_runners is a setting",
-        )
+        hint = "leave it out; evaluation_num_env_runners is a setting"
+        raise SpecError("rllib.env_runners", part.env_runners, problem, hint)
     if workers > 1:
         problem = "RLlib has its own processes within a trial"
         raise SpecError(

@@ -9,11 +9,10 @@ only by `Spec.parse`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 from regrow.search import samplers, schedulers
-from regrow.search.options import AUTO, load, option_types
+from regrow.search.options import AUTO, Registry, option_types
 from regrow.search.space.foreign import BOUNDS, DISTRIBUTIONS, NAMING, WORDS
 
 Json = dict[str, Any]
@@ -139,11 +138,9 @@ def _with(name: str, form: Json) -> Json:
     return {"required": [name], "properties": {name: form}}
 
 
-def _choice(what: str, registry: Mapping[str, tuple[str, str]]) -> Json:
-    """Return the schema of a choice: a name of a registry, or with its options; or the import path
-    of a user's class.
-    """
-    known = {name: load(*place) for name, place in registry.items()}
+def _choice(what: str, registry: Registry) -> Json:
+    """Return the schema of a choice: a name, alone or with its options; or an import path."""
+    known = {name: registry.registered(name) for name in registry.known}
     return {
         "title": what.rsplit(maxsplit=1)[-1].capitalize(),
         "description": (

@@ -19,7 +19,6 @@ from regrow.search.spec.checks import check
 from regrow.search.spec.errors import explain
 from regrow.search.spec.foreign import check_keys
 from regrow.search.spec.keys import Keys, RegisterField, is_recorded
-from regrow.search.spec.notify import Notify
 from regrow.search.spec.parts import (
     Checkpointing,
     Children,
@@ -34,8 +33,7 @@ from regrow.search.spec.parts import (
 )
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.schema import complete
-from regrow.search.spec.serve import Serve
-from regrow.search.spec.when import When
+from regrow.search.spec.station import Notify, Serve, When
 
 
 class Spec(Keys):
@@ -64,9 +62,7 @@ class Spec(Keys):
         return self
 
     def check_imports(self) -> None:
-        """Make the user's sampler and scheduler, to check them. Reading a log does not. Raises
-        SpecError.
-        """
+        """Make the user's sampler and scheduler, which reading a log does not. Raises SpecError."""
         whole = self.resolved
         samplers.check_installed(whole.search)
         samplers.make(whole.search, self.setting)
@@ -74,9 +70,7 @@ class Spec(Keys):
 
     @classmethod
     def parse(cls, data: dict[str, Any], *, where: str = "") -> Spec:
-        """Return a specification from plain data. Raises SpecError; `where` (a file's name) is put
-        before the key.
-        """
+        """Return a specification from plain data of the file `where`. Raises SpecError."""
         return cls._made(data, where, recorded=False)
 
     @classmethod
@@ -111,20 +105,12 @@ class Spec(Keys):
 
     @classmethod
     def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
-        """Return the published schema, with the forms of a space and the options of each sampler
-        and scheduler.
-        """
+        """Return the published schema, with the forms of a space and all options."""
         return complete(super().model_json_schema(*args, **options))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data that `parse` turns into an equal specification."""
-        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 _known: dict[bytes, Spec] = {}
-"""Specifications by what logs keep of them: a process folds the log of its experiment several
-times.
-"""
+"""Specifications by what logs keep of them: a process folds its log several times."""
 _MOST_KNOWN = 8
 
 
@@ -136,9 +122,7 @@ def _remember(text: bytes, spec: Spec) -> Spec:
 
 
 _BEFORE_AUTO = {"search": "tpe", "schedule": schedulers.DEFAULT}
-"""Values for a log that names none: it is of a version that had these as defaults, and left them
-out.
-"""
+"""Values for a log that names none, of a version that left out these defaults."""
 _PARTS: dict[str, type[BaseModel]] = {
     "metric": Metric,
     "resources": Resources,

@@ -1,3 +1,1 @@
-"""One attempt of a trial: find the trainable, restore, train, save, and return the outcome as a
-value.
-"""
+"""One attempt of a trial: find the trainable, restore, train, save; its outcome is a value."""

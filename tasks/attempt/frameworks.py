@@ -59,23 +59,16 @@ class Framework(Protocol):
 
 
 def of_key(holder: Spec | Job) -> Framework | None:
-    """Return the library whose key a specification, or its job, contains; None if there is no such
-    key.
-    """
-    return next(
-        (
-            point.load()()
-            for point in entry_points(group=GROUP)
-            if getattr(holder, point.name, None) is not None
-        ),
-        None,
-    )
+    """Return the library whose key a specification, or its job, has; None for no such key."""
+    for point in entry_points(group=GROUP):
+        if getattr(holder, point.name, None) is not None:
+            found: Framework = point.load()()
+            return found
+    return None
 
 
 def of_spec(spec: Spec, given: Any = None) -> Iterator[Framework]:
-    """Return the libraries that may train an experiment: by key, by names in its file, by the
-    signature of `given`.
-    """
+    """Return the libraries that may train an experiment: by key, by its file, by `given`."""
     if (found := of_key(spec)) is not None:
         yield found
     elif given is not None:
@@ -92,18 +85,14 @@ def of_spec(spec: Spec, given: Any = None) -> Iterator[Framework]:
 
 
 def of_object(found: Any) -> Iterator[Framework]:
-    """Return the libraries that an object may belong to: all of them for a function that is
-    annotated with a return type.
-    """
+    """Return the libraries of an object: all for a function with an annotated return type."""
     if inspect.isfunction(found) and found.__annotations__.get("return") not in (None, "None"):
         for point in entry_points(group=GROUP):
             yield point.load()()
 
 
 def trainable(job: Job, found: Any) -> Callable[[Trial], object] | None:
-    """Return the function that trains a library's object, None if it belongs to no library. Raises
-    SpecError or UserError.
-    """
+    """Return the function that trains a library's object, or None. Raises SpecError, UserError."""
     known = of_key(job) if found is None else None
     for framework in of_object(found) if known is None else (known,):
         if (function := framework.trainable(job, found)) is not None:

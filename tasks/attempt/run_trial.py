@@ -1,6 +1,4 @@
-"""Entry point of a worker: runs an attempt of a trial, and further ones after it if trials are very
-short.
-"""
+"""Entry point of a worker: runs an attempt, and further ones after it if trials are very short."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from regrow.tasks.ports.ranks import Group, GroupBroken
 from regrow.tasks.ports.store import Store
 
 SHORT_SECONDS = 0.05
-"""After a trial shorter than this, the task run takes another one: the Prefect server spends 60 ms
-of CPU on each run.
-"""
+"""A trial shorter than this is followed by another: a run costs the Prefect server 60 ms of CPU."""
 OUTPUT_SECONDS = 3.0
 """Seconds that a task run waits at its end until the printed output is in the store."""
 CARRY_SECONDS = 15.0

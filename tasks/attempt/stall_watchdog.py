@@ -1,6 +1,4 @@
-"""Watchdog for attempts that hang or exceed their trial's time limit. It ends the process if the
-training does not react.
-"""
+"""Watchdog that ends the process of an attempt which hangs, or exceeds its trial's limit."""
 
 from __future__ import annotations
 
@@ -14,19 +12,18 @@ from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 
+import msgspec
+
 from regrow.search.durations import in_words
-from regrow.search.events import Cause, Ended, Outcome
 from regrow.tasks.ports.messages import Assignment, Job
-from regrow.tasks.ports.ranks import Group
+from regrow.tasks.ports.ranks import Group, Verdict
 from regrow.tasks.process import background
 from regrow.tasks.trial.reporter import Reporter
 
 LOOK_SECONDS = 1.0
 """Seconds between two checks, at most."""
 OVERTIME, MOST_OVERTIME_SECONDS = 0.1, 60.0
-"""Extra time for a trial beyond its time limit to make its next report: a tenth of the limit, a
-minute at most.
-"""
+"""Extra time of a trial for its next report: a tenth of its limit, a minute at most."""
 STACKS_SECONDS = 5.0
 """Seconds for logging the stacks: the hanging training may hold a lock of logging."""
 _CALLER = "/regrow/tasks/attempt/training.py"
@@ -35,9 +32,7 @@ _LOG = logging.getLogger("regrow.trial")
 
 
 class StallWatchdog:
-    """Watches one attempt of a job with `stall` or `trial_seconds`. `leave` ends the process and
-    does not return.
-    """
+    """Watches one attempt of a job with `stall` or `trial_seconds`. `leave` ends the process."""
 
     def __init__(
         self,
@@ -47,13 +42,8 @@ class StallWatchdog:
         group: Group,
         leave: Callable[[], None],
     ) -> None:
-        self._job, self._lease, self._reporter, self._group, self._leave = (
-            job,
-            assignment,
-            reporter,
-            group,
-            leave,
-        )
+        self._job, self._lease, self._reporter = job, assignment, reporter
+        self._group, self._leave = group, leave
         self._training = threading.get_ident()
 
     @contextmanager
@@ -79,52 +69,37 @@ class StallWatchdog:
         if limit is not None and ran > limit + min(OVERTIME * limit, MOST_OVERTIME_SECONDS):
             message = f"it had its {in_words(limit)} and did not react"
             if self._reporter.step:
-                return self._end("done", "", message)
-            return self._end("failed", "error", f"{message}; it never reported anything")
-        if (
-            self._job.stall is not None
-            and (silent := self._reporter.silent()) is not None
-            and silent > self._job.stall
-        ):
-            return self._end(
-                "lost", "stalled", f"it reported nothing for {in_words(self._job.stall)}"
-            )
+                return self._end(Verdict(outcome="done", cause="", message=message))
+            return self._end(Verdict(message=f"{message}; it never reported anything"))
+        stall, silent = self._job.stall, self._reporter.silent()
+        if stall is not None and silent is not None and silent > stall:
+            message = f"it reported nothing for {in_words(stall)}"
+            return self._end(Verdict(outcome="lost", cause="stalled", message=message))
         return False
 
-    def _end(self, outcome: Outcome, cause: Cause, message: str) -> bool:
-        message = self._group.stuck(message)
-        background.start(self._tell_stacks, message, name="stacks").join(STACKS_SECONDS)
-        self.end(outcome, cause, message)
+    def _end(self, end: Verdict) -> bool:
+        end = msgspec.structs.replace(end, message=self._group.stuck(end.message))
+        background.start(self._tell_stacks, end.message, name="stacks").join(STACKS_SECONDS)
+        self.end(end)
         return True
 
-    def end(self, outcome: Outcome, cause: Cause, message: str, trace: str = "") -> None:
+    def end(self, end: Verdict) -> None:
         """Send the attempt's last message and end the process, whatever the training does."""
-        self._reporter.flush(
-            ended=Ended(
-                t=time.time(),
-                trial=self._lease.trial,
-                attempt=self._lease.attempt,
-                outcome=outcome,
-                cause=cause,
-                step=self._reporter.step,
-                message=message,
-                trace=trace,
-            )
-        )
+        self._reporter.flush(ended=self._reporter.ended(end))
         self._leave()
 
     def _tell_stacks(self, message: str) -> None:
-        told = stacks(self._training)
         whose = "its threads" if self._group.world.size == 1 else "the threads of rank 0"
-        _LOG.warning(
-            "trial %d: %s. What %s are doing:\n%s", self._lease.trial, message, whose, told
-        )
+        log_stacks(f"trial {self._lease.trial}: {message}", whose, self._training)
+
+
+def log_stacks(message: str, whose: str, training: int) -> None:
+    """Log a warning with the stacks of this process's threads, see `stacks`."""
+    _LOG.warning("%s. What %s are doing:\n%s", message, whose, stacks(training))
 
 
 def stacks(training: int) -> str:
-    """Format the stacks of this process's threads, without regrow's own; the training thread
-    (identifier `training`) first.
-    """
+    """Format the stacks of this process's threads, without regrow's, the training thread first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     ours = {ident for ident, name in names.items() if name.startswith("regrow-")}
     frames = sorted(sys._current_frames().items(), key=lambda one: one[0] != training)  # noqa: SLF001 - documented for this purpose

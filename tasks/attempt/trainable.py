@@ -1,6 +1,4 @@
-"""Finding and running the user's trainable: a function of a Trial, or a class with setup, step,
-save and load.
-"""
+"""Finding and running the user's trainable: a function of a Trial, or a class with steps."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ def as_a_script(path: str, folder: str | None) -> Iterator[None]:
 
 
 def find(path: str, folder: str | None) -> Any:
-    """Return the object at `file.py:name` (relative to `folder`) or `package.module:name`. Raises
-    SpecError if there is none.
-    """
+    """Return the object at `file.py:name` in `folder`, or `module:name`. Raises SpecError."""
     place, _, name = path.partition(":")
     file = locate(path, folder)
     if file is None and _spec_of(place) is None:
@@ -142,9 +138,7 @@ def check_syntax(file: Path, path: str) -> None:
 
 
 def functions(file: Path) -> list[str]:
-    """Return the names of the functions and classes that a file defines, without running it; none
-    if it is not Python.
-    """
+    """Return the functions and classes that a file defines, without running it."""
     try:
         _, tree = parsed(file)
     except (SyntaxError, ValueError):
@@ -181,46 +175,35 @@ def _spec_of(place: str) -> object:
 
 
 def _offered(value: Any, module: Any) -> bool:
-    """Return whether the object may be a trainable: callable, and defined in the module rather than
-    imported into it.
-    """
+    """Return whether the object may be a trainable: callable, and not imported."""
     return callable(value) and getattr(value, "__module__", module.__name__) == module.__name__
 
 
 def _module_of(file: Path) -> Any:
     """Import a file under its own name, as `import` from its folder would, and only once."""
     with _IMPORTING:
-        return _imported(file)
-
-
-def _imported(file: Path) -> Any:
-    loaded = sys.modules.get(file.stem)
-    if (
-        loaded is not None
-        and getattr(loaded, "__file__", None)
-        and Path(str(loaded.__file__)).resolve() == file
-    ):
-        return loaded
-    name = file.stem if loaded is None else second_name(file)
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise _wrong(str(file), "is not a Python file", "write file.py:function")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+        loaded = sys.modules.get(file.stem)
+        place = getattr(loaded, "__file__", None)
+        if place and Path(str(place)).resolve() == file:
+            return loaded
+        name = file.stem if loaded is None else second_name(file)
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise _wrong(str(file), "is not a Python file", "write file.py:function")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
 
 
 def unpickled(store: Store, key: str, sha256: str) -> Any:
-    """Load the trainable that this experiment pickled. If its hash differs, raises UserError
-    without unpickling.
-    """
+    """Load the pickled trainable. Raises UserError, without unpickling, for another hash."""
     data = store.read(key)
     if hashlib.sha256(data).hexdigest() != sha256:
         raise UserError(
@@ -231,9 +214,7 @@ def unpickled(store: Store, key: str, sha256: str) -> Any:
 
 
 def adapt(found: Any, path: str) -> Callable[[Trial], object]:
-    """Convert a function or a class to a function of a Trial. Raises SpecError for anything
-    else.
-    """
+    """Convert a function or a class to a function of a Trial. Raises SpecError otherwise."""
     if isinstance(found, type):
         missing = [m for m in ("setup", "step") if not callable(getattr(found, m, None))]
         if missing:
@@ -241,15 +222,11 @@ def adapt(found: Any, path: str) -> Callable[[Trial], object]:
             raise _wrong(path, problem, "define it, see regrow.Trainable")
         return lambda trial: _run_class(found, trial)
     if not callable(found):
-        raise _wrong(
-            path, f"is {_a(type(found).__name__)}, not a function or a class", "name one of these"
-        )
+        noun = type(found).__name__
+        what = f"is {'an' if noun[:1] in 'aeiou' else 'a'} {noun}, not a function or a class"
+        raise _wrong(path, what, "name one of these")
     run: Callable[[Trial], object] = found
     return run
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
 
 def _run_class(cls: type, trial: Trial) -> None:
@@ -275,21 +252,15 @@ def _run_class(cls: type, trial: Trial) -> None:
 
 @contextmanager
 def user_code(key: str, value: str) -> Iterator[None]:
-    """Raise exceptions of the user's code within the block as UserCodeError, with its traceback;
-    `key` and `value` name it.
-    """
+    """Raise exceptions of the user's code in the block as UserCodeError, about this key."""
     try:
         yield
     except (UserError, SpecError, KeyboardInterrupt):
         raise
     except BaseException as error:
         verb = "imported" if key == "trainable" else "run"
-        hint = (
-            'put what is to run only as a script below `if __name__ == "__main__":`'
-            if isinstance(error, SystemExit)
-            else ""
-        )
-        told = SpecError(
-            key=key, value=value, problem=f"cannot be {verb}: {in_a_line(error)}", hint=hint
-        )
+        hint = ""
+        if isinstance(error, SystemExit):
+            hint = 'put what is to run only as a script below `if __name__ == "__main__":`'
+        told = SpecError(key, value, f"cannot be {verb}: {in_a_line(error)}", hint)
         raise UserCodeError(str(told), user_trace(error)) from error

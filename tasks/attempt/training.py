@@ -5,46 +5,27 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from regrow.search.errors import SpecError
-from regrow.search.events import Cause
 from regrow.search.spec import COMMAND
 from regrow.tasks.attempt import frameworks
 from regrow.tasks.attempt.trainable import adapt, as_a_script, find, unpickled
 from regrow.tasks.errors import Interrupted, ReportError, UserError
 from regrow.tasks.output.traces import in_a_line, one_line, user_trace
 from regrow.tasks.ports.messages import Assignment, Job, Records, RecordsAway
-from regrow.tasks.ports.ranks import GroupBroken, RankFailed
+from regrow.tasks.ports.ranks import GroupBroken, RankFailed, Verdict
 from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.program.command import CommandFailed, run_command
 from regrow.tasks.trial.trial import Trial, TrialEnd
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a trainable failed.
-
-    Attributes:
-        cause: the cause in the log.
-        message: one line.
-        trace: the user's traceback; empty for none.
-
-    """
-
-    cause: Cause
-    message: str
-    trace: str = ""
-
-
 def recorded(
     records: Records | None, job: Job, assignment: Assignment, trial: Trial, scratch: Path
 ) -> AbstractContextManager[object]:
-    """Within the block, assign the training's own tracking calls to the attempt; with `records`
-    None, do nothing.
-    """
+    """Within the block, assign the training's own tracking calls to the attempt."""
     if records is None:
         return nullcontext()
     return records.own_calls(
@@ -59,7 +40,7 @@ def recorded(
 
 def train(
     job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
-) -> Failure | None:
+) -> Verdict | None:
     """Run the trainable within `own` and return its failure; None if it returned, or ended as
     requested.
 
@@ -83,9 +64,7 @@ def train(
 
 @contextmanager
 def _undressed() -> Iterator[None]:
-    """Unwrap regrow's own exceptions from an exception group whose other tasks ended or were
-    cancelled because of them.
-    """
+    """Unwrap regrow's own exceptions from a group whose other tasks ended because of them."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -114,7 +93,7 @@ def load(job: Job, store: Store) -> Callable[[Trial], object]:
 
 def _run(
     job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
-) -> Failure | None:
+) -> Verdict | None:
     try:
         with _undressed(), own, as_a_script(job.trainable, job.folder):
             function: Callable[[Trial], object] = load(job, store)
@@ -126,21 +105,61 @@ def _run(
     except (RankFailed, GroupBroken, Interrupted):
         raise
     except ReportError as error:
-        return Failure("error", one_line(str(error)), "" if job.command else user_trace(error))
+        trace = "" if job.command else user_trace(error)
+        return Verdict(message=one_line(str(error)), trace=trace)
     except (UserError, SpecError) as error:
-        return Failure("error", one_line(str(error)))
+        return Verdict(message=one_line(str(error)))
     except CommandFailed as error:
-        return Failure(error.cause, str(error), error.trace)
+        return Verdict(cause=error.cause, message=str(error), trace=error.trace)
     except StoreError as error:
-        return Failure("infrastructure", f"the store failed: {error}")
+        return Verdict(cause="infrastructure", message=f"the store failed: {error}")
     except RecordsAway as error:
-        return Failure("infrastructure", one_line(str(error)))
+        return Verdict(cause="infrastructure", message=one_line(str(error)))
     except MemoryError as error:
-        return Failure("infrastructure", "out of memory", user_trace(error))
+        trace = user_trace(error)
+        return Verdict(cause="infrastructure", message="out of memory", trace=trace)
     # Includes subclasses of BaseException only: a panic of a Rust library, CancelledError,
     # KeyboardInterrupt, groups of them.
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is an outcome
         # a script that exits with success
         if not (isinstance(error, SystemExit) and error.code in (None, 0)):
-            return Failure("error", in_a_line(error), user_trace(error))
+            message = in_a_line(error)
+            if _is_of_gpu_memory(error):
+                message = f"{message[:_SHOWN]}{GPU_MEMORY}"
+            return Verdict(message=message, trace=user_trace(error))
     return None
+
+
+GPU_MEMORY = (
+    "; the GPU's memory was full: try a smaller batch, or fewer trials on a GPU (resources.gpu)"
+)
+"""What the message of a failed attempt says in addition."""
+_SHOWN = 200
+"""Characters of the exception's own message that are shown before it."""
+_FULL = {"OutOfMemoryError": ("torch",), "ResourceExhaustedError": ("tensorflow",)}
+"""Names of exceptions that mean it, by the packages that they are from."""
+
+
+def _is_of_gpu_memory(error: BaseException) -> bool:
+    """Return whether PyTorch, TensorFlow or JAX says that a GPU's memory is full."""
+    for kind in type(error).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if package in _FULL.get(kind.__name__, ()):
+            return True
+        if package in ("jax", "jaxlib") and str(error).startswith("RESOURCE_EXHAUSTED"):
+            return True
+    return False
+
+
+def end_process_pools() -> None:
+    """Shut down joblib's pool, if there is one.
+
+    Otherwise the next attempt in this process would get a pool whose processes are gone:
+    `cross_val_score(n_jobs=-1)` failed in the second trial.
+    """
+    kept: Any = sys.modules.get("joblib.externals.loky.reusable_executor")
+    # The public function, get_reusable_executor, would start a pool if there is none.
+    pool = None if kept is None else getattr(kept, "_executor", None)
+    if pool is not None:
+        with suppress(Exception):  # a broken pool may raise anything
+            pool.shutdown(wait=True, kill_workers=True)

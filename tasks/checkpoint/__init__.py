@@ -1,3 +1,1 @@
-"""Checkpoints: manifests, saving and restoring through a `Store`, and the thread that saves during
-training.
-"""
+"""Checkpoints: manifests, saving and restoring through a `Store`, and the thread that saves."""

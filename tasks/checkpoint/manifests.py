@@ -24,9 +24,7 @@ _BLOB = re.compile(r"blobs/\d+/\d+/([0-9a-f]{64})")
 
 
 class Unsound(RegrowError):
-    """A checkpoint, or a part of it, is not what was saved; fall back to another one. The message
-    says why.
-    """
+    """A checkpoint, or a part of it, is not what was saved; the message says why. Use another."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +75,7 @@ def blob_scope(trial: int, attempt: int) -> str:
 
 
 def own_scope(key: str) -> str:
-    """Return the prefix of the blobs of a manifest's attempt. Raises ValueError if `key` is not a
-    manifest's.
-    """
+    """Return the prefix of the blobs of a manifest's attempt. Raises ValueError."""
     match = _MANIFEST.fullmatch(key)
     if not match:
         raise ValueError(f"{key!r} is no manifest")
@@ -146,9 +142,7 @@ def unseal(key: str, data: bytes) -> Manifest:
 
 
 def check_paths(files: Iterable[str], folders: Iterable[str]) -> None:
-    """Raise Unsound unless all paths are plain ones below a folder on any system, and do not
-    conflict.
-    """
+    """Raise Unsound unless all paths are plain ones on any system, and do not conflict."""
     taken: dict[str, bool] = {}
     for path, is_file in [*((f, True) for f in files), *((f, False) for f in folders)]:
         parts = path.split("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -13,17 +14,16 @@ from regrow.tasks.ports.store import Unavailable
 T = TypeVar("T")
 
 FIRST_SECONDS, MOST_SECONDS = 0.5, 10.0
-"""First and longest pause. Each pause is up to twice the one before, drawn at random so that
-waiting processes do not retry in step.
-"""
+"""First and longest pause. Each is random, up to twice the one before: nobody retries in step."""
 
 
 def retry_while_unavailable(
     what: Callable[[], T],
     *,
     say: Callable[[str], object],
-    seconds: float,
+    seconds: float = math.inf,
     given_up: threading.Event | None = None,
+    failed: Callable[[Unavailable], object] = lambda _: None,
 ) -> T:
     """Call `what` until the store answers, and return its result.
 
@@ -35,6 +35,7 @@ def retry_while_unavailable(
         say: called with one line at the first failure, and one when the store is back.
         seconds: time limit.
         given_up: event that ends the waiting; None for none.
+        failed: called with each failure.
 
     """
     stop = given_up or threading.Event()
@@ -44,6 +45,7 @@ def retry_while_unavailable(
         try:
             result = what()
         except Unavailable as error:
+            failed(error)
             if stop.is_set() or time.monotonic() >= deadline:
                 raise
             if not told:

@@ -9,7 +9,9 @@ is decided elsewhere, from the log.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import shutil
 import stat
 import tempfile
@@ -20,12 +22,12 @@ from pathlib import Path
 
 import msgspec
 
-from regrow.tasks.checkpoint.folder import contents, digest_of
 from regrow.tasks.checkpoint.manifests import (
     Manifest,
     Unsound,
     blob_key,
     blob_scope,
+    check_paths,
     joined,
     manifest_key,
     own_scope,
@@ -33,7 +35,7 @@ from regrow.tasks.checkpoint.manifests import (
     unseal,
 )
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports.store import Exists, Missing, Store
+from regrow.tasks.ports.store import Exists, Missing, Store, created
 from regrow.tasks.ports.uploads import File, Part
 
 _LOG = logging.getLogger("regrow.trial.checkpoints")
@@ -158,17 +160,8 @@ def commit(
     was committed at this step, and the store's errors; in all cases nothing was committed.
     """
     files, folders = joined(parts)
-    key = manifest_key(trial, attempt, step)
-    data = seal(Manifest(trial=trial, attempt=attempt, step=step, files=files, folders=folders))
-    _commit(store, key, data)
-    size = sum(file.size for file in files)
-    return SavedCheckpoint(
-        manifest=key,
-        step=step,
-        size=size,
-        files=len(files),
-        uploaded=sum(part.uploaded for part in parts),
-    )
+    manifest = Manifest(trial=trial, attempt=attempt, step=step, files=files, folders=folders)
+    return _commit(store, manifest, uploaded=sum(part.uploaded for part in parts))
 
 
 def clone(store: Store, source: str, *, trial: int, attempt: int, step: int) -> SavedCheckpoint:
@@ -179,14 +172,9 @@ def clone(store: Store, source: str, *, trial: int, attempt: int, step: int) -> 
     name the clone in `keep`. Raises Missing or Unsound for a source that cannot be used, Exists if
     another checkpoint was committed there.
     """
-    manifest = unseal(source, store.read(source))
-    key = manifest_key(trial, attempt, step)
-    data = seal(msgspec.structs.replace(manifest, trial=trial, attempt=attempt, step=step))
-    _commit(store, key, data)
-    size = sum(file.size for file in manifest.files)
-    return SavedCheckpoint(
-        manifest=key, step=step, size=size, files=len(manifest.files), uploaded=0
-    )
+    found = unseal(source, store.read(source))
+    manifest = msgspec.structs.replace(found, trial=trial, attempt=attempt, step=step)
+    return _commit(store, manifest, uploaded=0)
 
 
 def restore(store: Store, manifests: Iterable[str], folder: Path) -> Restored:
@@ -216,30 +204,21 @@ def restore(store: Store, manifests: Iterable[str], folder: Path) -> Restored:
 
 def discard(store: Store, manifests: Collection[str], keep: Collection[str]) -> list[str]:
     """Delete these manifests, then the blobs of their attempts that no manifest of `keep` refers
-    to; return those blobs.
+    to; return those blobs. `keep`: every manifest that may still be restored or cloned.
 
     Call this only while nothing saves for those attempts (`CheckpointWriter.drop` ensures that). If
     a manifest of `keep` fails verification, or the process dies in between, blobs are left for
     `sweep`.
-
-    Args:
-        store: the store.
-        manifests: keys to delete.
-        keep: every manifest that may still be restored or cloned and may share blobs with them.
-
     """
     # computed for all before anything is deleted: own_scope checks the keys
     scopes = {key: own_scope(key) for key in manifests}
     going: set[str] = set()
     for key, scope in scopes.items():
         going.update(blob for blob in _blobs(store, key) or () if blob.startswith(scope))
-    staying: set[str] = set()
-    for key in set(keep) - set(manifests):
-        blobs = _blobs(store, key)
-        if blobs is None:
-            going.clear()
-            break
-        staying |= blobs
+    kept = [_blobs(store, key) for key in set(keep) - set(manifests)]
+    if None in kept:
+        going.clear()
+    staying = set[str]().union(*(blobs or () for blobs in kept))
     store.delete(sorted(manifests))
     orphans = sorted(going - staying)
     store.delete(orphans)
@@ -254,43 +233,37 @@ def sweep(store: Store, live: Collection[str], attempts: Iterable[tuple[int, int
     to a driver that took over meanwhile.
     """
     ended = {blob_scope(*attempt) for attempt in attempts}
-    staying: set[str] = set()
-    unsure: list[str] = []
-    for key in sorted(live):
-        blobs = _blobs(store, key)
-        if blobs is None:
-            unsure.append(key)
-        else:
-            staying |= blobs
+    found = {key: _blobs(store, key) for key in sorted(live)}
+    unsure = [key for key, blobs in found.items() if blobs is None]
+    staying = set[str]().union(*(blobs or () for blobs in found.values()))
     manifests = [
         key for key in store.list("manifests/") if key not in live and own_scope(key) in ended
     ]
     store.delete(manifests)
-    orphans = (
-        []
-        if unsure
-        else [
-            key
-            for key in store.list("blobs/")
-            if key not in staying and f"{key.rpartition('/')[0]}/" in ended
-        ]
-    )
+    orphans = [
+        key
+        for key in (() if unsure else store.list("blobs/"))
+        if key not in staying and f"{key.rpartition('/')[0]}/" in ended
+    ]
     store.delete(orphans)
     return Swept(manifests=manifests, blobs=orphans, unsure=unsure)
 
 
-def _commit(store: Store, key: str, data: bytes) -> None:
-    try:
-        store.create(key, data)
-    except Exists:
-        if store.read(key) != data:  # equal data: an earlier try succeeded, its answer was lost
-            raise
+def _commit(store: Store, manifest: Manifest, *, uploaded: int) -> SavedCheckpoint:
+    key = manifest_key(manifest.trial, manifest.attempt, manifest.step)
+    if not created(store, key, seal(manifest)):
+        raise Exists(key)
+    return SavedCheckpoint(
+        manifest=key,
+        step=manifest.step,
+        size=sum(file.size for file in manifest.files),
+        files=len(manifest.files),
+        uploaded=uploaded,
+    )
 
 
 def _blobs(store: Store, key: str) -> set[str] | None:
-    """Return the blobs that a manifest refers to: none if it does not exist, None (unknown) if it
-    fails verification.
-    """
+    """Return the blobs of a manifest: none if there is no such, None if it does not verify."""
     try:
         return {file.key for file in unseal(key, store.read(key)).files}
     except Missing:
@@ -344,3 +317,74 @@ def _fetch(store: Store, manifest: Manifest, folder: Path) -> None:
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         list(pool.map(fetch, manifest.files))
+
+
+def contents(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the files and the empty folders, as posix paths relative to `folder`, sorted.
+
+    A symbolic link within the folder counts as its target. Raises UserError, naming the path, for
+    whatever cannot be restored unchanged on any system: a link out of the folder or in a circle, a
+    socket, a name that is not portable, an unreadable file.
+    """
+    files: list[str] = []
+    folders: list[str] = []
+    top = folder.resolve(strict=True)
+
+    def walk(at: Path, path: str, above: tuple[Path, ...]) -> None:
+        try:
+            names = sorted(os.listdir(at))
+        except PermissionError:
+            raise _refused(f"the folder {path!r} may not be read; change its mode") from None
+        if not names and path:
+            folders.append(path)
+        for name in names:
+            entry, below = at / name, f"{path}/{name}" if path else name
+            try:
+                real = entry.resolve(strict=True)
+            except PermissionError:
+                raise _refused(
+                    f"{below!r} may not be looked at; change the mode of its folder"
+                ) from None
+            except (OSError, RuntimeError):
+                raise _refused(
+                    f"the link {below!r} leads nowhere; save what it should point to"
+                ) from None
+            if not real.is_relative_to(top):
+                raise _refused(
+                    f"{below!r} is a link out of the folder, to {real}; copy that into it"
+                )
+            mode = real.stat().st_mode
+            if stat.S_ISREG(mode):
+                if not os.access(real, os.R_OK):
+                    raise _refused(f"{below!r} may not be read; change its mode")
+                files.append(below)
+            elif not stat.S_ISDIR(mode):
+                raise _refused(f"{below!r} is neither a file nor a folder; don't save it")
+            elif real in above:
+                raise _refused(f"{below!r} is a link to a folder that it lies in")
+            else:
+                walk(real, below, (*above, real))
+
+    walk(top, "", (top,))
+    for path in [*files, *folders]:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            why = f"the name {path!r} is not valid UTF-8; choose another one"
+            raise _refused(why) from None
+    try:
+        check_paths(files, folders)
+    except Unsound as error:
+        raise _refused(f"{error}; choose another name") from None
+    return files, folders
+
+
+def _refused(why: str) -> UserError:
+    return UserError(f"checkpoint: {why}")
+
+
+def digest_of(path: Path) -> tuple[str, int]:
+    """Return the SHA-256 of a file, in hex, and its size in bytes."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return digest.hexdigest(), file.tell()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 import threading
 from collections import deque
@@ -17,7 +16,7 @@ from regrow.tasks.checkpoint.saving import SavedCheckpoint, discard, save
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import in_a_line
 from regrow.tasks.ports.ranks import GroupBroken, Others, PartMissing
-from regrow.tasks.ports.store import Store, Unavailable
+from regrow.tasks.ports.store import Store
 from regrow.tasks.process import background
 from regrow.tasks.process.disk import size
 
@@ -77,9 +76,7 @@ class CheckpointWriter:
         self._trouble: dict[str, str] = {}
         """Why checkpoints cannot be saved, by place: the store, or the disk of the snapshots."""
         self.on_news: Callable[[], None] = lambda: None
-        """Called from the background thread when a checkpoint becomes durable, or cannot be
-        saved.
-        """
+        """Called from the background when a checkpoint becomes durable, or cannot be saved."""
 
     def submit(self, folder: Path, step: int) -> None:
         """Save `folder` as the checkpoint at `step`, then delete the folder.
@@ -92,9 +89,7 @@ class CheckpointWriter:
             self._put(_Save(folder=folder, step=step))
 
     def absent(self, step: int, why: str) -> None:
-        """See Snapshots. Nothing to do: parts that other ranks have for this step are dropped with
-        the next checkpoint.
-        """
+        """See Snapshots. Other ranks drop their parts with the next checkpoint."""
 
     def drop(self, manifests: Collection[str], keep: Collection[str]) -> None:
         """Delete checkpoints as `discard` does, after all saves submitted before. Returns
@@ -132,17 +127,13 @@ class CheckpointWriter:
             return saved
 
     def errors(self) -> list[Failed]:
-        """Return the checkpoints that could not be saved since the last call, oldest first. The
-        caller decides what follows.
-        """
+        """Return the checkpoints that could not be saved since the last call, oldest first."""
         with self._changed:
             failed, self._failed = self._failed, []
             return failed
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until all requests are done, at most `timeout` seconds (None: no limit). Return
-        whether they are.
-        """
+        """Wait for all requests, at most `timeout` seconds (None: no limit). Returns success."""
         with self._changed:
             return self._changed.wait_for(lambda: self._idle and not self._jobs, timeout)
 
@@ -185,27 +176,25 @@ class CheckpointWriter:
                 self._drop(job)
 
     def _save(self, job: _Save) -> None:
-        def attempt() -> SavedCheckpoint:
-            try:
-                return save(
-                    self._store,
-                    job.folder,
-                    trial=self._trial,
-                    attempt=self._attempt,
-                    step=job.step,
-                    known=self._known,
-                    others=None if self._others is None else partial(self._others.parts, job.step),
-                )
-            except Unavailable as error:
-                self.troubled("store", f"{error.why}; {self._needs(job)}")
-                raise
-
+        once = partial(
+            save,
+            self._store,
+            job.folder,
+            trial=self._trial,
+            attempt=self._attempt,
+            step=job.step,
+            known=self._known,
+            others=None if self._others is None else partial(self._others.parts, job.step),
+        )
         try:
             if self._others is not None:
                 self._others.upload(job.step)
             # Training continues meanwhile; `submit` blocks at the next checkpoint but one.
             saved = retry_while_unavailable(
-                attempt, say=_LOG.info, seconds=math.inf, given_up=self._given_up
+                once,
+                say=_LOG.info,
+                given_up=self._given_up,
+                failed=lambda error: self.troubled("store", f"{error.why}; {self._needs(job)}"),
             )
         except GroupBroken as error:
             self.broken = error

@@ -1,10 +1,7 @@
-"""Rank 0 of a group: waits for the other ranks at each report, and gives the orders. Receiving is
-in `peers.py`.
-"""
+"""Rank 0 of a group: waits for the other ranks at each report, and gives the orders."""
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -12,21 +9,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from regrow.search.durations import in_words
 from regrow.search.events import Place
-from regrow.tasks.attempt.stall_watchdog import stacks
+from regrow.tasks.attempt.stall_watchdog import log_stacks
 from regrow.tasks.errors import UserError
-from regrow.tasks.group.peers import Other, PeerTable, node_of
+from regrow.tasks.group.peers import Other, PeerTable
 from regrow.tasks.group.wire import Begin, Forget, Go, Hello, Ordered, Stacks, Upload
 from regrow.tasks.group.world import welcomes
 from regrow.tasks.ports.ranks import (
-    Fault,
+    Group,
     GroupBroken,
     Leave,
     Metrics,
     PartMissing,
     RankCommand,
     RankFailed,
+    Verdict,
     World,
 )
 from regrow.tasks.ports.uploads import Part
@@ -37,13 +37,9 @@ FORM_SECONDS = 300.0
 ANNOUNCE_SECONDS = 5.0
 """Seconds between two announcements of rank 0's address, until all ranks have connected."""
 PATIENCE_SECONDS = 600.0
-"""Seconds that all other ranks wait for the last rank's report, if the specification has no
-`stall`.
-"""
+"""Seconds that other ranks wait for the last one's report, if the specification has no `stall`."""
 LEAVE_SECONDS = 5.0
-"""Seconds for the training to notice that the attempt is over: it may hang in a call that waits for
-a lost rank.
-"""
+"""Seconds for the training to notice that the attempt is over: it may hang in a call."""
 SILENT_SECONDS = 1.0
 """The same after a rank fell silent: all ranks have already waited for it for a whole lease."""
 LAST_SECONDS = 30.0
@@ -51,10 +47,8 @@ LAST_SECONDS = 30.0
 STACKS_SECONDS = 1.0
 """Seconds for the other ranks to log their stacks before all end."""
 
-_LOG = logging.getLogger("regrow.trial")
 
-
-class Leader:
+class Leader(Group):
     """Group of rank 0."""
 
     def __init__(
@@ -103,7 +97,7 @@ class Leader:
     @property
     def port(self) -> int:
         """Port at which the other ranks connect."""
-        return self._circle.door.port
+        return self._circle.port
 
     def form(self, announce: Callable[[], object]) -> None:
         """Wait until all ranks have connected. Raises GroupBroken.
@@ -138,23 +132,22 @@ class Leader:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """See Group."""
         return tuple(other.hello.place for other in self._circle.all())
 
     def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:
         """See Group. On each other node one rank fetches the checkpoint, for all ranks there."""
         circle, fetchers = self._circle, dict[str, Other]()
-        here, there = node_of(circle.own.place), "" if folder is None else str(folder)
+        here, there = circle.own.node, "" if folder is None else str(folder)
         for other in circle.all():
             # Ranks on this node use its folder; on each other node, the first rank fetches.
-            if other.node == here or manifest is None:
+            if other.hello.node == here or manifest is None:
                 circle.say(other, Begin(step=step, manifest=manifest, folder=there))
-            elif fetchers.setdefault(other.node, other) is other:
+            elif fetchers.setdefault(other.hello.node, other) is other:
                 circle.say(other, Begin(step=step, manifest=manifest))
         self._until(lambda: all(other.ready is not None for other in fetchers.values()))
         for other in circle.all():
             # The other ranks of these nodes use the folder that the first one fetched.
-            if (fetcher := fetchers.get(other.node, other)) is not other:
+            if (fetcher := fetchers.get(other.hello.node, other)) is not other:
                 circle.say(other, Begin(step=step, manifest=manifest, folder=fetcher.ready or ""))
         self._until(lambda: all(other.ready is not None for other in circle.all()))
         self._training = threading.get_ident()
@@ -163,7 +156,6 @@ class Leader:
     # ---- during training
 
     def gather(self, step: int, metrics: Metrics) -> Metrics:
-        """See Ranks."""
         self._wait(f"report step {step}")
         found = [metrics]
         for other in self._circle.all():
@@ -178,44 +170,34 @@ class Leader:
         return _mean(found) if self._mean else metrics
 
     def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
-        """See Ranks."""
         order = decide()
         self._circle.tell(Ordered(order))
         return order
 
     def finish(self, step: int) -> None:
-        """See Group."""
         self._wait(f"end after step {step}")
         for other in self._circle.all():
             if other.reports:
-                self._fail(
-                    other,
-                    f"reports step {other.reports[0].step}, where rank 0 has ended after step"
-                    f" {step}",
-                )
+                at = other.reports[0].step
+                self._fail(other, f"reports step {at}, where rank 0 has ended after step {step}")
 
     def _fail(self, other: Other, message: str) -> None:
-        fault = Fault(
-            rank=other.rank, message=f"rank {other.rank} {message}; all ranks report each step"
-        )
-        self._circle.blame(RankFailed(fault))
+        why = f"rank {other.rank} {message}; all ranks report each step"
+        self._circle.blame(RankFailed(Verdict(rank=other.rank, message=why)))
         self._check()
 
     def blamed(self) -> RankFailed | GroupBroken | None:
-        """See Group."""
         wrong = self._circle.blamed()
         self._taken.set()
         return wrong
 
     def ended_before(self, step: int) -> str:
-        """See Group."""
         gone = [
             other for other in self._circle.all() if other.done is not None and other.done < step
         ]
         return "; ".join(f"rank {other.rank} had ended after step {other.done}" for other in gone)
 
     def stuck(self, message: str) -> str:
-        """See Group."""
         others = self._circle.all()
         waiting = [other.rank for other in others if other.waits]
         training = [0, *(other.rank for other in others if not other.waits)]
@@ -230,7 +212,6 @@ class Leader:
     def watched(
         self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]
     ) -> Iterator[None]:
-        """See Group."""
         self._silent, self._circle.on_beat = silent, self._look
         self._circle.on_notice(notice)
         background.start(self._watch, leave, name="watch")
@@ -258,19 +239,15 @@ class Leader:
 
     @property
     def others(self) -> Leader | None:
-        """See Group."""
         return self if self._circle.size > 1 else None
 
     def on_trouble(self, told: Callable[[str, str], None]) -> None:
-        """See Others."""
         self._circle.on_trouble = told
 
     def upload(self, step: int) -> None:
-        """See Others."""
         self._circle.tell(Upload(step))
 
     def parts(self, step: int) -> list[Part]:
-        """See Others."""
         circle, others = self._circle, self._circle.all()
         with self._changed:
             self._changed.wait_for(
@@ -283,11 +260,9 @@ class Leader:
         found = list[Part]()
         for other, uploaded in zip(others, told, strict=True):
             if uploaded is None:
-                raise (
-                    GroupBroken(0, "nobody waits for it any longer")
-                    if wrong is None
-                    else _as_broken(wrong)
-                )
+                if isinstance(wrong, RankFailed):
+                    raise GroupBroken(wrong.verdict.rank, wrong.verdict.message)
+                raise wrong or GroupBroken(0, "nobody waits for it any longer")
             if uploaded.refused:
                 raise UserError(f"rank {other.rank}: {uploaded.why}")
             if uploaded.part is None:
@@ -296,15 +271,12 @@ class Leader:
         return found
 
     def forget(self, blobs: Sequence[str] | None) -> None:
-        """See Others."""
         self._circle.tell(Forget(None if blobs is None else list(blobs)))
 
     def accuse(self, error: UserError) -> None:
-        """See Others."""
-        self._circle.blame(RankFailed(Fault(rank=0, message=str(error))))
+        self._circle.blame(RankFailed(Verdict(message=str(error))))
 
     def give_up(self) -> None:
-        """See Others."""
         with self._changed:
             self._given_up = True
             self._changed.notify_all()
@@ -317,17 +289,13 @@ class Leader:
             raise self._circle.wrong
 
     def _until(self, holds: Callable[[], bool]) -> None:
-        """Wait during the beginning, as long as fetching takes. Raises RankFailed and
-        GroupBroken.
-        """
+        """Wait during the beginning, as long as it takes. Raises RankFailed and GroupBroken."""
         with self._changed:
             self._changed.wait_for(lambda: self._circle.wrong is not None or holds())
         self._check()
 
     def _wait(self, what: str) -> None:
-        """Wait until all other ranks wait for this one, with a time limit. Raises RankFailed and
-        GroupBroken.
-        """
+        """Wait until all other ranks wait for this one. Raises RankFailed and GroupBroken."""
         patience, others = self._stall or PATIENCE_SECONDS, self._circle.all()
         with self._changed:
             while True:
@@ -353,11 +321,8 @@ class Leader:
         """End the attempt if all other ranks have waited for this one too long; not while it waits
         for an answer or the store.
         """
-        patience, silent, others = (
-            self._stall or PATIENCE_SECONDS,
-            self._silent(),
-            self._circle.all(),
-        )
+        patience, silent = self._stall or PATIENCE_SECONDS, self._silent()
+        others = self._circle.all()
         if self._training is None or silent is None or self._circle.wrong is not None:
             return
         with self._changed:
@@ -373,13 +338,11 @@ class Leader:
             self._blame_late(0, message, self._training)
 
     def _blame_late(self, rank: int, message: str, training: int) -> None:
-        _LOG.warning("%s. What the threads of rank 0 are doing:\n%s", message, stacks(training))
-        if self._stall is None:
-            self._circle.blame(RankFailed(Fault(rank=rank, message=message)))
-        else:
-            self._circle.blame(
-                RankFailed(Fault(rank=rank, message=message, outcome="lost", cause="stalled"))
-            )
+        log_stacks(message, "the threads of rank 0", training)
+        late = Verdict(rank=rank, message=message)
+        if self._stall is not None:
+            late = msgspec.structs.replace(late, outcome="lost", cause="stalled")
+        self._circle.blame(RankFailed(late))
 
 
 def _ranks(numbers: Sequence[int]) -> str:
@@ -390,18 +353,8 @@ def _have(others: Sequence[Other], step: int) -> bool:
     return all(step in other.parts for other in others)
 
 
-def _as_broken(wrong: RankFailed | GroupBroken) -> GroupBroken:
-    return (
-        wrong
-        if isinstance(wrong, GroupBroken)
-        else GroupBroken(wrong.fault.rank, wrong.fault.message)
-    )
-
-
 def _mean(found: Sequence[Metrics]) -> Metrics:
-    """Return the mean of each metric that rank 0 reports, over the ranks that report it. None if
-    one of the values is not finite.
-    """
+    """Return the mean of each metric of rank 0 over the ranks; None if a value is not finite."""
     means: Metrics = {}
     for name in found[0]:
         values = [metrics[name] for metrics in found if name in metrics]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-import tempfile
 import threading
 import time
 from collections import deque
@@ -14,9 +13,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from regrow.search.events import Row
 from regrow.tasks.attempt.attempt import PATIENCE_SECONDS
-from regrow.tasks.attempt.stall_watchdog import stacks
+from regrow.tasks.attempt.stall_watchdog import log_stacks
 from regrow.tasks.attempt.training import recorded, train
 from regrow.tasks.checkpoint import saving
 from regrow.tasks.checkpoint.retry import retry_while_unavailable
@@ -45,8 +46,8 @@ from regrow.tasks.group.wire import (
 )
 from regrow.tasks.output.traces import in_a_line, one_line
 from regrow.tasks.ports.messages import Assignment, Host, Job, Records, Reply
-from regrow.tasks.ports.ranks import Fault, Metrics, RankCommand, World
-from regrow.tasks.ports.store import Store, StoreError, Unavailable
+from regrow.tasks.ports.ranks import Metrics, RankCommand, Ranks, Verdict, World
+from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.process import background, temporary
 from regrow.tasks.trial.trial import Trial, TrialEnd
 
@@ -57,10 +58,8 @@ CLOSE_SECONDS = 2.0
 _LOG = logging.getLogger("regrow.trial")
 
 
-class Member:
-    """One rank from 1 on, as its Trial sees the group. `leave` ends the process when rank 0 is
-    gone, or silent for `lease` seconds.
-    """
+class Member(Ranks):
+    """One rank from 1 on, as its Trial sees it. `leave` ends it if rank 0 is gone or silent."""
 
     def __init__(self, wire: Wire, *, lease: float, leave: Callable[[], None]) -> None:
         self._wire, self._lease, self._leave = wire, lease, leave
@@ -82,12 +81,10 @@ class Member:
     # ---- the Ranks port of its Trial
 
     def gather(self, step: int, metrics: Metrics) -> Metrics:
-        """See Ranks."""
         self.say(Reported(step, metrics))
         return metrics
 
     def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
-        """See Ranks."""
         told = self.next()
         if isinstance(told, Bye):  # rank 0 has ended meanwhile
             raise TrialEnd
@@ -101,7 +98,6 @@ class Member:
         """See Reports: rank 0 adds it."""
 
     def flush(self) -> Reply:
-        """See Reports."""
         return self.reply
 
     @contextmanager
@@ -112,9 +108,7 @@ class Member:
     # ---- sending and receiving
 
     def say(self, message: Message) -> None:
-        """Send a message to rank 0. If the connection is lost, the receiving thread ends this
-        process.
-        """
+        """Send a message to rank 0. If it is gone, the receiving thread ends this process."""
         with suppress(OSError):
             self._wire.send(message)
 
@@ -141,13 +135,7 @@ class Member:
                     case Upload() | Forget():
                         self.on_part(message)
                     case Stacks(why=why):
-                        told = stacks(self._training)
-                        _LOG.warning(
-                            "%s. What the threads of rank %d are doing:\n%s",
-                            why,
-                            self.world.rank,
-                            told,
-                        )
+                        log_stacks(why, f"the threads of rank {self.world.rank}", self._training)
                     case _:
                         with self._changed:
                             self._over = isinstance(message, Bye)
@@ -163,16 +151,11 @@ class Member:
 
 
 class Parts:
-    """Snapshots of one rank from 1 on. Each is uploaded when rank 0 asks for it; rank 0 commits
-    them.
-    """
+    """Snapshots of one rank from 1 on, uploaded when rank 0 asks for it. Rank 0 commits them."""
 
     def __init__(self, member: Member, store: Store, assignment: Assignment) -> None:
-        self._member, self._store, self._lease = (
-            member,
-            store,
-            (assignment.trial, assignment.attempt),
-        )
+        self._member, self._store = member, store
+        self._lease = assignment.trial, assignment.attempt
         self._folders: dict[int, Path] = {}
         self._absent: dict[int, str] = {}
         self._known: dict[str, int] = {}
@@ -188,21 +171,17 @@ class Parts:
         """See Snapshots. Always None: rank 0 reports refusals to all ranks."""
 
     def submit(self, folder: Path, step: int) -> None:
-        """See Snapshots. Queues without blocking: rank 0 applies the back-pressure, and this rank
-        waits for its orders.
-        """
+        """See Snapshots. Queues without blocking, as rank 0 applies the back-pressure."""
         with self._changed:
             self._folders[step] = folder
             self._changed.notify_all()
 
     def absent(self, step: int, why: str) -> None:
-        """See Snapshots."""
         with self._changed:
             self._absent[step] = why
             self._changed.notify_all()
 
     def troubled(self, where: str, why: str) -> None:
-        """See Snapshots."""
         self._member.say(Trouble(where, why))
 
     def end(self) -> None:
@@ -212,9 +191,7 @@ class Parts:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Delete the remaining snapshots, which are no longer needed, and give up an upload in
-        progress.
-        """
+        """Delete the remaining snapshots, and give up an upload in progress."""
         self._given_up.set()
         self.end()
         self._thread.join(CLOSE_SECONDS)
@@ -242,9 +219,7 @@ class Parts:
                 shutil.rmtree(older, ignore_errors=True)
 
     def _taken(self, before: float) -> list[Path]:
-        """Remove and return the folders of the steps before this one, which rank 0 will not ask
-        for.
-        """
+        """Remove and return the folders of steps before this one, which rank 0 skips."""
         with self._changed:
             return [self._folders.pop(step) for step in list(self._folders) if step < before]
 
@@ -262,27 +237,23 @@ class Parts:
             return
         trial, attempt = self._lease
 
-        def once() -> Uploaded:
-            try:
-                part = saving.upload(
-                    self._store,
-                    folder,
-                    trial=trial,
-                    attempt=attempt,
-                    rank=self._member.world.rank,
-                    known=self._known,
-                )
-            except Unavailable as error:
-                self.troubled("store", error.why)
-                raise
-            return Uploaded(step, part=part)
-
+        upload = partial(
+            saving.upload,
+            self._store,
+            folder,
+            trial=trial,
+            attempt=attempt,
+            rank=self._member.world.rank,
+            known=self._known,
+        )
         try:
-            self._member.say(
-                retry_while_unavailable(
-                    once, say=_LOG.info, seconds=math.inf, given_up=self._given_up
-                )
+            part = retry_while_unavailable(
+                upload,
+                say=_LOG.info,
+                given_up=self._given_up,
+                failed=lambda error: self.troubled("store", error.why),
             )
+            self._member.say(Uploaded(step, part=part))
             self.troubled("store", "")
         except UserError as error:
             self._member.say(
@@ -306,17 +277,8 @@ def run_member(
 ) -> None:
     """Train as one of the ranks, from the Welcome to rank 0's last message.
 
-    An exception of the user's code is sent to rank 0, which ends the attempt with it.
-
-    Args:
-        job: what all attempts of the experiment share.
-        assignment: the attempt.
-        store: holds the checkpoints.
-        member: the connection to rank 0.
-        host: this machine.
-        put: called with torchrun's variables before any of the user's code is imported.
-        records: tracking server for the training's own records; None for none.
-
+    An exception of the user's code is sent to rank 0, which ends the attempt with it. `put`: called
+    with torchrun's variables before any of the user's code is imported.
     """
     member.start()
     welcome = member.next()
@@ -325,9 +287,7 @@ def run_member(
     member.world = welcome.world
     put(welcome)
     with ExitStack() as closing:
-        scratch = Path(
-            tempfile.mkdtemp(prefix=f"{assignment.trial}-", dir=temporary.process_temp_dir())
-        )
+        scratch = temporary.made(f"{assignment.trial}-")
         closing.callback(shutil.rmtree, scratch, ignore_errors=True)
         parts = Parts(member, store, assignment)
         closing.callback(parts.close)
@@ -359,9 +319,7 @@ def run_member(
 
 
 def _restored(member: Member, store: Store, folder: Path) -> Begin | None:
-    """Return where to begin, with the checkpoint restored on this node; None if rank 0 has ended
-    meanwhile.
-    """
+    """Return where to begin, with the checkpoint on this node; None if rank 0 has ended."""
     begin = member.next()
     if not isinstance(begin, Begin):
         return None
@@ -380,7 +338,7 @@ def _restored(member: Member, store: Store, folder: Path) -> Begin | None:
 
 def _unreadable(member: Member, begin: Begin, why: str) -> Begin:
     message = f"rank {member.world.rank}: its checkpoint could not be read: {why}"
-    member.say(Failed(Fault(rank=member.world.rank, message=message, cause="infrastructure")))
+    member.say(Failed(Verdict(rank=member.world.rank, message=message, cause="infrastructure")))
     return begin
 
 
@@ -391,7 +349,6 @@ def _trained(
     failure = train(job, store, trial, own)
     if failure is None:
         return Done(trial.step)
-    message = f"rank {trial.world.rank}, at step {trial.at}: {failure.message}"
-    return Failed(
-        Fault(rank=trial.world.rank, message=message, trace=failure.trace, cause=failure.cause)
-    )
+    rank = trial.world.rank
+    message = f"rank {rank}, at step {trial.at}: {failure.message}"
+    return Failed(msgspec.structs.replace(failure, rank=rank, message=message))

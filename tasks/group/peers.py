@@ -1,10 +1,9 @@
-"""The other ranks as rank 0 knows them: their messages, signs of life and failures. No decision is
-made here.
-"""
+"""The other ranks as rank 0 knows them: messages, signs of life, failures. No decisions."""
 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections import deque
@@ -13,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from regrow.search.durations import in_words
-from regrow.search.events import Place
-from regrow.tasks.group.rendezvous import RendezvousServer
 from regrow.tasks.group.wire import (
     Alive,
     Bye,
@@ -32,13 +29,14 @@ from regrow.tasks.group.wire import (
 )
 from regrow.tasks.ports.ranks import SNAPSHOTS, GroupBroken, RankFailed
 from regrow.tasks.process import background
+from regrow.tasks.process.connecting import Connecting
 
+HELLO_BYTES = 1 << 16
+"""Size limit of a rank's first message."""
 BEAT_SECONDS = 1.0
 """Seconds between two signs of life."""
 BLAME_SECONDS = 2.0
-"""Seconds that the failure of one rank waits for another rank's failure or loss, which may have
-caused it.
-"""
+"""Seconds that a rank's failure waits for another rank's, or its loss, which may have caused it."""
 _LOG = logging.getLogger("regrow.trial")
 
 
@@ -60,20 +58,13 @@ class Other:
     """Steps done, once its trainable has returned; None before."""
 
     @property
-    def node(self) -> str:
-        """The rank's node."""
-        return node_of(self.hello.place)
-
-    @property
     def waits(self) -> bool:
         """Whether the rank waits for rank 0."""
         return bool(self.reports) or self.done is not None
 
 
 class PeerTable:
-    """All ranks from 1 on that have connected. `changed` guards their state and is notified of
-    changes.
-    """
+    """All ranks from 1 on that have connected. `changed` guards their state and is notified."""
 
     def __init__(self, size: int, key: bytes, *, own: Hello, address: str, lease: float) -> None:
         self.size, self.own = size, own
@@ -93,11 +84,20 @@ class PeerTable:
         self._notice: Callable[[str, str], None] | None = None
         self._noticed: list[tuple[str, str]] = []
         """Notices that arrived before `on_notice` set their receiver."""
-        self.door = RendezvousServer(address, key)
+        self._key = key
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, 0), family=family)
+        self.door = Connecting(self._listener, self._greet)
+
+    @property
+    def port(self) -> int:
+        """Port at which the other ranks connect."""
+        port: int = self._listener.getsockname()[1]
+        return port
 
     def open(self) -> None:
-        """Accept connections of the other ranks."""
-        self.door.let_in(self._hear)
+        """Accept the other ranks. A connection that sends nothing blocks no other."""
+        background.start(self.door.accept, name="door")
         background.start(self._beat, name="beat")
 
     def close(self) -> None:
@@ -124,9 +124,7 @@ class PeerTable:
             self.say(other, message)
 
     def on_notice(self, notice: Callable[[str, str], None]) -> None:
-        """Have `notice(why, node_id)` called for preemption notices of the ranks, including those
-        already received.
-        """
+        """Have `notice(why, node_id)` called for ranks' preemption notices, early ones too."""
         with self.changed:
             self._notice, before = notice, self._noticed
         for told in before:
@@ -136,8 +134,8 @@ class PeerTable:
         """End the attempt because of `wrong`, unless it ends already."""
         with self.changed:
             if self.wrong is None and self._suspect is not None and isinstance(wrong, GroupBroken):
-                _LOG.warning("%s", self._suspect.fault.message)
-                wrong = self._suspect if self._suspect.fault.rank == wrong.rank else wrong
+                _LOG.warning("%s", self._suspect.verdict.message)
+                wrong = self._suspect if self._suspect.verdict.rank == wrong.rank else wrong
             self.wrong = self.wrong or wrong
             self.changed.notify_all()
 
@@ -152,6 +150,20 @@ class PeerTable:
             return self.wrong
 
     # ---- receiving messages
+
+    def _greet(self, connection: socket.socket, proved: Callable[[], None]) -> None:
+        """Hear a rank, which first proves that it knows the key, and introduces itself."""
+        try:
+            wire = Wire(connection)
+            wire.greet(self._key, first=False)
+            hello = wire.receive(most=HELLO_BYTES)
+            if not isinstance(hello, Hello):
+                raise Refused("it does not say who it is")
+            proved()
+            with connection:
+                self._hear(wire, hello)
+        except (OSError, Refused) as error:
+            _LOG.debug("a connection was not let in: %s", error)
 
     def _hear(self, wire: Wire, hello: Hello) -> None:
         """Receive all messages of one rank after its Hello."""
@@ -199,8 +211,8 @@ class PeerTable:
                     other.ready = folder
                 case Done(step=step):
                     other.done = step
-                case Failed(fault=fault):
-                    self._suspect = self._suspect or RankFailed(fault)
+                case Failed(verdict=verdict):
+                    self._suspect = self._suspect or RankFailed(verdict)
                     background.start(self.blamed, name="blame")
                 case _:
                     return
@@ -218,8 +230,3 @@ class PeerTable:
         while not self.over.wait(BEAT_SECONDS):
             self.tell(Alive())
             self.on_beat()
-
-
-def node_of(place: Place) -> str:
-    """Return an identifier that is the same for all ranks on one node."""
-    return place.node_id or place.node

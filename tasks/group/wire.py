@@ -17,7 +17,7 @@ from contextlib import suppress
 import msgspec
 
 from regrow.search.events import Place
-from regrow.tasks.ports.ranks import Fault, Metrics, RankCommand, World
+from regrow.tasks.ports.ranks import Metrics, RankCommand, Verdict, World
 from regrow.tasks.ports.uploads import Part
 
 MOST_BYTES = 256 << 20
@@ -26,13 +26,16 @@ CHALLENGE_BYTES = 32
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message of a rank from 1 on. `devices`: its own GPUs, in the form of
-    CUDA_VISIBLE_DEVICES.
-    """
+    """First message of a rank from 1 on. `devices`: its own GPUs, as in CUDA_VISIBLE_DEVICES."""
 
     rank: int
     place: Place
     devices: str = ""
+
+    @property
+    def node(self) -> str:
+        """An identifier that is the same for all ranks on one node."""
+        return self.place.node_id or self.place.node
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
@@ -117,9 +120,7 @@ class Forget(msgspec.Struct, frozen=True, tag="forget"):
 
 
 class Noticed(msgspec.Struct, frozen=True, tag="noticed"):
-    """Preemption notice of a rank: its process ends, or its whole node `node_id` if that is not
-    empty.
-    """
+    """Preemption notice of a rank: its process ends, or its node `node_id` if not empty."""
 
     why: str
     node_id: str = ""
@@ -144,7 +145,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """A rank's trainable has failed."""
 
-    fault: Fault
+    verdict: Verdict
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
@@ -177,9 +178,7 @@ class Refused(Exception):
 
 
 class Wire:
-    """One connection. Any thread may send, one thread receives. OSError from either means that the
-    other side is gone.
-    """
+    """One connection. Any thread may send, one receives. OSError: the other side is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -205,9 +204,7 @@ class Wire:
             raise Refused(str(error)) from None
 
     def greet(self, key: bytes, *, first: bool) -> None:
-        """Exchange proofs that both sides know the key; `first`: whether this side opened the
-        connection. Raises Refused.
-        """
+        """Exchange proofs of the key; `first`: this side opened the connection. Raises Refused."""
         own = secrets.token_bytes(CHALLENGE_BYTES)
         self._connection.sendall(own)
         other = self._exactly(CHALLENGE_BYTES)

@@ -17,19 +17,13 @@ def welcomes(hellos: Sequence[Hello], *, address: str, run: str) -> list[Welcome
     """Return the Welcome of each rank, in the order of the ranks.
 
     Ranks on one node see each other's GPUs, each with its own at its local rank: as under torchrun,
-    and as libraries expect.
-
-    Args:
-        hellos: the ranks' first messages.
-        address: rank 0's address, at which torch.distributed meets.
-        run: name of the attempt.
-
+    and as libraries expect. `address`: rank 0's, at which torch.distributed meets.
     """
-    nodes = list(dict.fromkeys(_node(hello) for hello in hellos))
+    nodes = list(dict.fromkeys(hello.node for hello in hellos))
     port = free_port(address)
     found: list[Welcome] = []
     for rank, hello in enumerate(hellos):
-        mates = [number for number, other in enumerate(hellos) if _node(other) == _node(hello)]
+        mates = [number for number, other in enumerate(hellos) if other.node == hello.node]
         world = World(
             rank=rank, size=len(hellos), local_rank=mates.index(rank), local_size=len(mates)
         )
@@ -38,7 +32,7 @@ def welcomes(hellos: Sequence[Hello], *, address: str, run: str) -> list[Welcome
             "WORLD_SIZE": world.size,
             "LOCAL_RANK": world.local_rank,
             "LOCAL_WORLD_SIZE": world.local_size,
-            "GROUP_RANK": nodes.index(_node(hello)),
+            "GROUP_RANK": nodes.index(hello.node),
             "GROUP_WORLD_SIZE": len(nodes),
             "ROLE_RANK": world.rank,
             "ROLE_WORLD_SIZE": world.size,
@@ -54,9 +48,7 @@ def welcomes(hellos: Sequence[Hello], *, address: str, run: str) -> list[Welcome
 
 
 def _devices(each: Sequence[Sequence[str]]) -> list[str]:
-    """Order the GPUs of a node's ranks so that the first GPU of each rank is at its local rank,
-    even if ranks have several.
-    """
+    """Order a node's GPUs so that each rank's first is at its local rank, even of several."""
     rounds = zip_longest(*each, fillvalue="")
     return list(dict.fromkeys(device for one in rounds for device in one if device))
 
@@ -68,14 +60,8 @@ def alone() -> dict[str, str]:
 
 
 def free_port(address: str) -> int:
-    """Return a port that is free now. The training binds it later, so it cannot be reserved until
-    then.
-    """
+    """Return a port that is free now. The training binds it later: it is not reserved."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _node(hello: Hello) -> str:
-    return hello.place.node_id or hello.place.node

@@ -1,3 +1,1 @@
-"""Output of a trial's code (prints, log lines, exceptions): captured, stored in the state,
-shown.
-"""
+"""Output of a trial's code (prints, log lines, exceptions): captured, stored, shown."""

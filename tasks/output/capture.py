@@ -108,7 +108,6 @@ class _Tee(io.TextIOBase):
                 )
 
     def write(self, text: str) -> int:
-        """See TextIO."""
         printed = self.printed
         if printed is None:
             count: int = self._below.write(text)
@@ -131,7 +130,6 @@ class _Tee(io.TextIOBase):
                 printed(self._name, line, time.time())
 
     def flush(self) -> None:
-        """See IO."""
         with suppress(ValueError, OSError):
             self._below.flush()
 
@@ -141,18 +139,15 @@ class _Tee(io.TextIOBase):
         return number
 
     def writable(self) -> bool:
-        """See IO."""
         return True
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """See TextIO."""
         encoding: str | None = self._below.encoding
         return encoding or "utf-8"  # a StringIO below has none
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """See TextIO."""
         errors: str | None = self._below.errors
         return errors
 
@@ -195,9 +190,7 @@ class _Descriptor:
             self._file = None
 
     def take(self, printed: Printed | None) -> None:
-        """Read what arrived since the last call. If the lines are not wanted, they are also removed
-        from the disk.
-        """
+        """Read what came since the last call. Unwanted lines are also removed from the disk."""
         if self._file is None:
             return
         handle = self._file.fileno()
@@ -239,9 +232,7 @@ class Capture:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Within the block, pass printed lines to the current attempt; between attempts, discard
-        them.
-        """
+        """Within the block, pass printed lines to the attempt; between attempts, discard them."""
         if self._tees is None:
             self._tees = _Tee("stdout", sys.stdout), _Tee("stderr", sys.stderr)
         before = sys.stdout, sys.stderr
@@ -263,9 +254,7 @@ class Capture:
 
     @contextmanager
     def told(self, printed: Printed) -> Iterator[None]:
-        """Within the block, which lies in `on`, pass the lines of an attempt to `printed`, from any
-        thread.
-        """
+        """Within the block, which lies in `on`, pass an attempt's lines to `printed`."""
         assert self._tees is not None
         _flush()
         with self._reading:
@@ -293,9 +282,7 @@ class Capture:
 
 
 def _flush() -> None:
-    """Flush C's and Python's buffers, so that their content counts for the attempt that printed
-    it.
-    """
+    """Flush C's and Python's buffers, whose content counts for the attempt that printed it."""
     for stream in (sys.__stdout__, sys.__stderr__):
         with suppress(AttributeError, ValueError, OSError):
             stream.flush()  # type: ignore[union-attr]  # None in a process without standard streams
@@ -309,9 +296,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _punch(handle: int, size: int) -> bool:
-    """Release the disk space of a file's first bytes, which were read; return False if that is not
-    possible.
-    """
+    """Release the disk space of a file's first bytes; return False if that is impossible."""
     try:
         punch = _libc().fallocate
     except (AttributeError, OSError):  # not Linux
@@ -325,9 +310,7 @@ _EMIT = logging.StreamHandler.emit.__code__
 
 
 def _is_logged_as_well() -> bool:
-    """Return whether a handler of the user's is printing a record that is captured as a record
-    anyway: it would appear twice.
-    """
+    """Return whether a handler prints a record that is captured anyway: it would be twice."""
     try:
         caller = sys._getframe(2)  # noqa: SLF001 - logging finds callers the same way
     except ValueError:  # written by C code, without a Python caller

@@ -1,6 +1,4 @@
-"""Log records and printed lines of a trial, collected from any logger and passed on to people in
-bounded batches.
-"""
+"""Log records and printed lines of a trial, passed on to people in bounded batches."""
 
 from __future__ import annotations
 
@@ -21,6 +19,8 @@ MOST_LINES = 500
 """Lines of a batch. Of further lines within `RELAY_SECONDS`, only the number is shown."""
 MOST_CHARACTERS = 10_000
 """Characters of a line that is passed on."""
+LEVEL = logging.INFO
+"""Level from which records are passed on."""
 
 # Libraries that transport the logs: their own records would cause endless loops.
 _CARRIERS = (
@@ -77,11 +77,8 @@ class LogRelay:
             skipped, self._skipped = self._skipped, 0
         if skipped:
             told = f"... and {skipped:,} more lines, which `regrow logs` shows"
-            lines.append(
-                LogLine(
-                    source="regrow", level=logging.INFO, text=told, t=lines[-1].t if lines else 0.0
-                )
-            )
+            last = lines[-1].t if lines else 0.0
+            lines.append(LogLine(source="regrow", level=logging.INFO, text=told, t=last))
         return lines
 
     def close(self) -> None:
@@ -96,18 +93,16 @@ class LogRelay:
 
 @contextmanager
 def forward_records(
-    tell: Callable[[logging.LogRecord, str], None], level: int = logging.INFO
+    tell: Callable[[logging.LogRecord, str], None],
 ) -> Iterator[None]:
-    """Within the block, call `tell` with each record logged at `level` or above, and its text
-    including tracebacks.
-
-    The root logger's level is lowered to `level` meanwhile.
+    """Within the block, call `tell` with each record logged at LEVEL or above, and its text
+    including tracebacks. The root logger's level is lowered to LEVEL meanwhile.
     """
-    handler = _TellingHandler(tell, level)
+    handler = _TellingHandler(tell)
     renewed(handler)
     root = logging.getLogger()
     before = root.level
-    lowered = min(before, level) if before else level
+    lowered = min(before, LEVEL) if before else LEVEL
     root.setLevel(lowered)
     root.addHandler(handler)
     try:
@@ -121,8 +116,8 @@ def forward_records(
 class _TellingHandler(logging.Handler):
     """Handler that passes records on immediately."""
 
-    def __init__(self, tell: Callable[[logging.LogRecord, str], None], level: int) -> None:
-        super().__init__(level)
+    def __init__(self, tell: Callable[[logging.LogRecord, str], None]) -> None:
+        super().__init__(LEVEL)
         self._tell = tell
         self.setFormatter(logging.Formatter("%(message)s"))
 
@@ -148,17 +143,15 @@ class _TellingHandler(logging.Handler):
                 self.handleError(record)
 
 
-def is_taken(record: logging.LogRecord, level: int = logging.INFO) -> bool:
-    """Return whether a record reaches the root logger's handlers, and so ours, unless ours was
-    removed.
-    """
+def is_taken(record: logging.LogRecord) -> bool:
+    """Return whether a record reaches the root logger's handlers, and so ours."""
     logger: logging.Logger | None = logging.getLogger(record.name)
     while logger is not None and logger.parent is not None:
         if not logger.propagate:
             return False
         logger = logger.parent
     there = any(isinstance(handler, _TellingHandler) for handler in logging.getLogger().handlers)
-    return there and record.levelno >= level and not _is_carriers(record.name)
+    return there and record.levelno >= LEVEL and not _is_carriers(record.name)
 
 
 def _is_carriers(name: str) -> bool:

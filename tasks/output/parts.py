@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from regrow.tasks.ports.store import Exists, Store
+from regrow.tasks.ports.store import Store, created
 from regrow.tasks.process import background
 
 MOST_BYTES = 10_000_000
@@ -135,9 +135,7 @@ class Output:
             return self.closed or self.waiting >= PART_BYTES or now - self._tried >= pause
 
     def write(self) -> None:
-        """Write the buffered lines, as one object or several. On any error they stay buffered for
-        the next try.
-        """
+        """Write the buffered lines. On any error they stay buffered for the next try."""
         while self.due(time.monotonic()):
             self._tried = time.monotonic()
             if not self._failed:  # else repeat the same batch: it may have been written already
@@ -172,23 +170,15 @@ class Output:
         return lines, size
 
     def _create(self, data: bytes) -> None:
-        while True:
-            try:
-                self._store.create(place := key(*self._lease, self._part), data)
-            except Exists:
-                # Our own try whose answer was lost, or another process to which the attempt was
-                # assigned as well.
-                if self._store.read(place) != data:
-                    self._part += 1
-                    continue
+        # A part with other bytes is another process's, to which the attempt was
+        # assigned as well.
+        while not created(self._store, key(*self._lease, self._part), data):
             self._part += 1
-            return
+        self._part += 1
 
 
 class Keeper:
-    """Writes the output of a process's attempts from a thread, which starts with the first
-    attempt.
-    """
+    """Writes the output of a process's attempts from a thread, which starts with the first."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -226,9 +216,7 @@ class Keeper:
         self.finish(seconds)
 
     def finish(self, seconds: float) -> bool:
-        """Wait until all closed outputs are in the store; return False if that takes longer than
-        `seconds`.
-        """
+        """Wait until closed outputs are in the store; return False after `seconds`."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not any(output.closed for output in self._outputs), timeout=seconds

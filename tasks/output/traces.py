@@ -12,9 +12,7 @@ _OURS = tuple(
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FRAMES = re.compile(r'^ +(?:File ".*", line \d+|\^+$)', re.MULTILINE)
-"""Matches a message that contains a whole traceback of another process, as Ray's do: its last line
-tells what is wrong.
-"""
+"""Matches a message with a whole traceback of another process, as Ray's: its last line counts."""
 _LONGEST = 300
 """Characters of a message on one line; the traceback has more of it."""
 _LONGEST_TRACE = 60_000
@@ -22,9 +20,7 @@ _LONGEST_TRACE = 60_000
 
 
 def user_trace(error: BaseException) -> str:
-    """Format the traceback without frames of regrow and of the import system, in all chained
-    exceptions.
-    """
+    """Format the traceback, and chained ones, without frames of regrow and the import system."""
     try:
         shown = traceback.TracebackException.from_exception(error, compact=True)
         _trim(shown)
@@ -50,9 +46,7 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape what terminals, logs or databases may reject: lone surrogates, and control characters
-    other than line ends and tabs.
-    """
+    """Escape what terminals, logs or databases may reject: surrogates, control characters."""
     clean = text.encode("utf-8", "backslashreplace").decode()
     return "".join(
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in clean

@@ -1,3 +1,1 @@
-"""Protocols and messages through which a running trial reaches the outside. Adapters are in
-`infra/`, the coordinator in `flows/`.
-"""
+"""Protocols and messages through which a running trial reaches the outside."""

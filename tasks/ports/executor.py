@@ -58,9 +58,7 @@ class Executor(Protocol):
     """Runs attempts. Safe to use from several threads; `outcome` is awaited in one event loop."""
 
     def submit(self, assignment: Assignment, *, task_run: str, avoid: Sequence[str] = ()) -> Any:
-        """Start an attempt exactly once and return a handle of it. The nodes in `avoid` are used
-        only if no others are available.
-        """
+        """Start an attempt exactly once and return its handle. `avoid`: nodes to use last."""
         ...
 
     async def outcome(self, handle: Any) -> ExecutionResult:
@@ -70,7 +68,5 @@ class Executor(Protocol):
         ...
 
     def cancel(self, handle: Any) -> None:
-        """Kill the attempt if it can be reached. Returns immediately; does nothing to an attempt
-        that has ended.
-        """
+        """Kill the attempt if it can be reached. Returns immediately; it may have ended."""
         ...

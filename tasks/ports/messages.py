@@ -115,10 +115,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         seed: the trial's seed.
         until: step of the first decision; None for none.
         checkpoints: manifests to restore, newest first.
-        avoid_spot: see Started.
-        clones: see Started.
-        width: see Started.
-        market: see Started.
+        avoid_spot, clones, width, market: see Started.
         needs: resources of the attempt's slots.
         step: last step that the trial did. A cloned checkpoint becomes the checkpoint of this step.
         values: objective at the steps done so far, if the job has an `ending`.
@@ -279,9 +276,7 @@ class CoordinatorClient(Protocol):
     """The coordinator as an attempt sees it."""
 
     def report(self, progress: Progress) -> Reply:
-        """Deliver news and return once it is durable. Raises CoordinatorGone if the coordinator no
-        longer answers.
-        """
+        """Deliver news, durable on return. Raises CoordinatorGone if nobody answers any more."""
         ...
 
 
@@ -289,16 +284,12 @@ class Viewers(Protocol):
     """People who watch a running experiment, as a worker sees them."""
 
     def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
-        """Show lines that the attempts of a task run printed. Does not block or raise; lines may be
-        lost.
-        """
+        """Show lines of a task run's attempts. Does not block or raise; lines may be lost."""
         ...
 
 
 class CoordinatorGone(Exception):
-    """The coordinator does not answer and will not return: the attempt ends, and its work since the
-    last message is lost.
-    """
+    """The coordinator is gone for good: the attempt ends, and its last work is lost."""
 
 
 class Host(Protocol):
@@ -322,9 +313,7 @@ class Host(Protocol):
 
 
 class Records(Protocol):
-    """The experiment's tracking server, for records that the training makes itself (rather than
-    through `report`).
-    """
+    """The experiment's tracking server, for what the training records itself, without `report`."""
 
     def own_calls(
         self,
@@ -337,18 +326,11 @@ class Records(Protocol):
         rank: int | None = None,
     ) -> AbstractContextManager[object]:
         """Within the block, assign the training's own tracking calls to the attempt. The block
-        loads and runs the training.
+        loads and runs the training. Raises RecordsAway.
 
-        Raises RecordsAway.
-
-        Args:
-            trial: number of the trial.
-            attempt: number of the attempt.
-            scratch: folder that is deleted with the attempt.
-            reported: returns the names of the reported metrics.
-            system_metrics: whether the machine's load is recorded, too.
-            rank: rank among the attempt's workers, None for a single worker.
-
+        `scratch`: folder that is deleted with the attempt. `reported`: returns the names of the
+        reported metrics. `system_metrics`: whether the machine's load is recorded, too. `rank`:
+        rank among the attempt's workers, None for a single worker.
         """
         ...
 

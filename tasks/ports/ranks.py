@@ -2,7 +2,7 @@
 
 Rank 0 holds the attempt's lease and decides. At each report all ranks wait for its orders, so that
 they continue, save and leave at the same step. An attempt of one process is the same without
-waiting (`Alone`).
+waiting (`Group` itself).
 """
 
 from __future__ import annotations
@@ -58,33 +58,31 @@ class RankCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     reason: Reason = ""
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Fault of one rank that ends the attempt.
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt ends; by default, with an error of the user's code.
 
     Attributes:
-        rank: the rank.
-        message: one line that names the rank.
+        message: one line. If other ranks train as well, it names the rank.
         trace: traceback of the user's code; empty for none.
         outcome: outcome of the attempt.
         cause: its cause.
+        rank: the rank that ends it.
 
     """
 
-    rank: int
-    message: str
+    message: str = ""
     trace: str = ""
     outcome: Outcome = "failed"
     cause: Cause = "error"
+    rank: int = 0
 
 
 class RankFailed(BaseException):
-    """Ends rank 0 when the fault of a rank ends the attempt. Not an Exception, so that `except
-    Exception` does not catch it.
-    """
+    """Ends rank 0 by a rank's fault. Not an Exception, so that `except Exception` lets it pass."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault)
-        self.fault = fault
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict)
+        self.verdict = verdict
 
 
 class GroupBroken(BaseException):
@@ -106,23 +104,17 @@ class GroupBroken(BaseException):
         return self.why
 
     def elsewhere(self, own: Place, others: Sequence[Place]) -> str:
-        """Return the node ID of the rank if it differs from that of `own`, else "". `others`:
-        places from rank 1 on.
-        """
+        """Return the rank's node ID if it is not `own`, else "". `others`: from rank 1 on."""
         there = dict(enumerate(others, 1)).get(self.rank, own)
         return there.node_id if there.node_id != own.node_id else ""
 
 
 class PartMissing(RegrowError):
-    """A rank has no part of a checkpoint, so the checkpoint does not count. The message names the
-    rank and the reason.
-    """
+    """A rank has no part of a checkpoint, which then does not count. The message says which."""
 
 
 class Reports(Protocol):
-    """Receiver of a trial's reports. Implemented by `Reporter`, and on other ranks by a view of
-    rank 0's orders.
-    """
+    """Receiver of a trial's reports: `Reporter`, on other ranks a view of rank 0's orders."""
 
     @property
     def reply(self) -> Reply:
@@ -147,21 +139,15 @@ SNAPSHOTS = "snapshots"
 
 
 class Snapshots(Protocol):
-    """Receiver of a trial's snapshots. Implemented by `CheckpointWriter`, and by one rank's part of
-    it.
-    """
+    """Receiver of a trial's snapshots: `CheckpointWriter`, or one rank's part of it."""
 
     @property
     def refused(self) -> UserError | None:
-        """Why checkpoints like an earlier one can never be saved (their content is wrong); None if
-        they can.
-        """
+        """Why checkpoints like an earlier one can never be saved; None if they can."""
         ...
 
     def submit(self, folder: Path, step: int) -> None:
-        """Take ownership of the folder, which is deleted once it is saved. `step` is that of the
-        checkpoint.
-        """
+        """Take ownership of the folder, which is deleted once saved, at this step."""
         ...
 
     def absent(self, step: int, why: str) -> None:
@@ -173,46 +159,36 @@ class Snapshots(Protocol):
         ...
 
 
-class Ranks(Protocol):
-    """The other ranks of a trial, as its `Trial` sees them."""
+class Ranks:
+    """The other ranks of a trial, as its `Trial` sees them. This class itself: there are none."""
 
-    @property
-    def world(self) -> World:
-        """Position of this process."""
-        ...
+    world = World()
+    """Position of this process."""
 
     def gather(self, step: int, metrics: Metrics) -> Metrics:
         """Wait until all ranks have reported a step and return the metrics that count. Raises
         RankFailed and GroupBroken.
         """
-        ...
+        return metrics
 
     def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
-        """Return the order that all ranks follow: decided by rank 0, received by the others. Raises
-        RankFailed and GroupBroken.
-        """
-        ...
+        """Return the order for all ranks, decided by rank 0. Raises RankFailed, GroupBroken."""
+        return decide()
 
 
 class Others(Protocol):
-    """The other ranks as rank 0's checkpoint writer sees them: each has a part of every
-    checkpoint.
-    """
+    """The other ranks as rank 0's checkpoint writer sees them: each has a part of each."""
 
     def upload(self, step: int) -> None:
         """Ask all ranks to upload their parts of the checkpoint at a step. Returns immediately."""
         ...
 
     def parts(self, step: int) -> list[Part]:
-        """Wait for the parts. Raises PartMissing, GroupBroken, or UserError for a part that can
-        never be saved.
-        """
+        """Wait for the parts. Raises PartMissing, GroupBroken, UserError for an impossible one."""
         ...
 
     def forget(self, blobs: Sequence[str] | None) -> None:
-        """Tell the ranks that these blobs may have been deleted from the store; None for any
-        blob.
-        """
+        """Tell the ranks that these blobs may be gone from the store; None: any of them."""
         ...
 
     def accuse(self, error: UserError) -> None:
@@ -224,9 +200,7 @@ class Others(Protocol):
         ...
 
     def on_trouble(self, told: Callable[[str, str], None]) -> None:
-        """Have `told(where, why)` called when the ranks' parts cannot be saved at present ("" once
-        they can be again).
-        """
+        """Have `told(where, why)` called when parts cannot be saved ("": they can again)."""
         ...
 
 
@@ -234,49 +208,39 @@ Leave = Callable[[RankFailed | GroupBroken], None]
 """Ends this process with a RankFailed or a GroupBroken when its training does not react."""
 
 
-class Group(Ranks, Protocol):
-    """The other ranks as rank 0 sees them, for the whole of an attempt."""
+class Group(Ranks):
+    """The other ranks as rank 0 sees them, during an attempt. This class: there are none."""
 
     @property
     def others(self) -> Others | None:
         """Holders of the other parts of checkpoints; None for none."""
-        ...
+        return None
 
     @property
     def places(self) -> tuple[Place, ...]:
         """Places of the other ranks, from rank 1 on."""
-        ...
+        return ()
 
     def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:
-        """Start all ranks together after `step`, from a checkpoint that is in `folder` here. Raises
-        RankFailed and GroupBroken.
-        """
-        ...
+        """Start all ranks after `step`, from the checkpoint in `folder`. Raises as `finish`."""
 
     def finish(self, step: int) -> None:
-        """Wait for all ranks to end, after this one has ended with `step` steps. Raises RankFailed
-        and GroupBroken.
-        """
-        ...
+        """Wait for all ranks to end after this one's last step. Raises RankFailed, GroupBroken."""
 
     def blamed(self) -> RankFailed | GroupBroken | None:
-        """Return another rank's fault or loss that may have made this one fail. Waits a moment for
-        it.
-        """
-        ...
+        """Return another rank's fault or loss, the likely cause; waits a moment for it."""
+        return None
 
     def ended_before(self, step: int) -> str:
-        """Name the other ranks whose trainables returned before they reported `step`, for people;
-        empty for none.
-        """
-        ...
+        """Name the other ranks that returned before they reported `step`; empty for none."""
+        return ""
 
     def stuck(self, message: str) -> str:
         """Ask the other ranks to log their stacks, as this one hangs, and wait a moment for it.
 
         Returns `message` with what is known of the other ranks.
         """
-        ...
+        return message
 
     def watched(
         self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]
@@ -291,43 +255,4 @@ class Group(Ranks, Protocol):
                 waits for an answer.
 
         """
-        ...
-
-
-class Alone:
-    """Group of a process that trains alone."""
-
-    world = World()
-    others = None
-    places: tuple[Place, ...] = ()
-
-    def gather(self, step: int, metrics: Metrics) -> Metrics:
-        """See Ranks."""
-        return metrics
-
-    def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
-        """See Ranks."""
-        return decide()
-
-    def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:
-        """See Group."""
-
-    def finish(self, step: int) -> None:
-        """See Group."""
-
-    def blamed(self) -> None:
-        """See Group."""
-
-    def ended_before(self, step: int) -> str:
-        """See Group."""
-        return ""
-
-    def stuck(self, message: str) -> str:
-        """See Group."""
-        return message
-
-    def watched(
-        self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]
-    ) -> AbstractContextManager[object]:
-        """See Group."""
         return nullcontext()

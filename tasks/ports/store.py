@@ -1,6 +1,6 @@
 """The store port and its errors; the adapters are in `infra/`.
 
-No implementation and no import of a library is here. Each port has at most five methods and one
+No adapter and no import of a library is here. Each port has at most five methods and one
 contract suite.
 """
 
@@ -36,9 +36,7 @@ class Missing(StoreError):
 
 
 class Unavailable(StoreError):
-    """The store failed (network, full disk, ...). Retry: whether a `create` took effect is
-    unknown.
-    """
+    """The store failed (network, full disk, ...). Retry: a `create` may have taken effect."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(key, why)
@@ -68,9 +66,7 @@ class Store(Protocol):
         """Return the object's bytes. Raises Missing."""
 
     def fetch(self, key: str, path: Path) -> None:
-        """Stream the object to a local file, replacing it; its folder must exist. Raises
-        Missing.
-        """
+        """Stream the object to a local file, replacing it; its folder exists. Raises Missing."""
 
     def list(self, prefix: str) -> list[str]:
         """Return the keys that begin with `prefix` ("" for all), sorted by code point. Includes
@@ -81,3 +77,14 @@ class Store(Protocol):
         """Delete the objects in the given order, or in any order with fewer requests
         (`ordered=False`). Missing objects are ignored.
         """
+
+
+def created(store: Store, key: str, data: bytes) -> bool:
+    """Create the object, and return whether the key has these bytes: also by an earlier try whose
+    answer was lost. Raises Missing if it was there and is gone.
+    """
+    try:
+        store.create(key, data)
+    except Exists:
+        return store.read(key) == data
+    return True

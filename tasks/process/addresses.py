@@ -6,7 +6,5 @@ import re
 
 
 def redacted(text: str) -> str:
-    """Remove passwords from an address, or from a text that contains addresses, for messages and
-    logs.
-    """
+    """Remove passwords from an address, or from addresses in a text, for messages and logs."""
     return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", text)

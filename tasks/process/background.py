@@ -8,9 +8,7 @@ from contextlib import contextmanager
 
 
 def start(do: Callable[..., object], *args: object, name: str) -> threading.Thread:
-    """Return a new thread that calls `do(*args)`. Its name gets the prefix "regrow-", by which
-    logged stacks leave it out.
-    """
+    """Return a new thread that calls `do(*args)`, named "regrow-...": logged stacks omit it."""
     thread = threading.Thread(target=do, args=args, name=f"regrow-{name}", daemon=True)
     thread.start()
     return thread

@@ -19,9 +19,7 @@ from regrow.tasks.process.disk import size
 
 ROOT = Path("/")
 LATELY_SECONDS = 10.0
-"""Seconds for which a kill is reported: several processes killed at a time are each asked about by
-another caller.
-"""
+"""Seconds for which a kill is reported: of several at a time, each has another caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +75,7 @@ _UNLIMITED = 2.0**62
 
 
 def used(group: Path) -> int:
-    """Return the bytes of memory that a group uses, without file caches that can be dropped; 0 if
-    unknown.
-    """
+    """Return the bytes of memory of a group, without caches that can be dropped; 0 if unknown."""
     number = _numbers(group / "memory.current") or _numbers(group / "memory.usage_in_bytes")
     stat = _stat(group)
     spare = stat.get("total_inactive_file", stat.get("inactive_file", 0))
@@ -104,9 +100,7 @@ def kills(root: Path = ROOT) -> int:
 
 
 class Killed:
-    """Detects processes of this group that were killed for lack of memory since its creation. Not
-    thread-safe.
-    """
+    """Detects processes of this group killed for lack of memory from now on. Not thread-safe."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root, self._kills, self._since = root, kills(root), -math.inf

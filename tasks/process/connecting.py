@@ -16,9 +16,7 @@ from contextlib import suppress
 from regrow.tasks.process import background
 
 MOST_UNPROVEN = 64
-"""Connections that have not proved anything yet, at most. A legitimate caller takes
-milliseconds.
-"""
+"""Connections that have not proved anything yet, at most. A caller takes milliseconds."""
 GREET_SECONDS = 10.0
 """Seconds in which a caller must prove who it is."""
 _LOOK_SECONDS = 0.5
@@ -68,9 +66,7 @@ class Connecting:
         self._part(0)
 
     def _part(self, most: int) -> None:
-        """Shut down connections that take too long, and the oldest beyond `most`: their threads
-        then read the end.
-        """
+        """Shut down connections that take too long, and the oldest beyond `most`."""
         with self._lock:
             for place, (connection, began) in enumerate(self._unproven.items()):
                 if len(self._unproven) - place > most or time.monotonic() - began > GREET_SECONDS:

@@ -1,6 +1,4 @@
-"""Descriptions of why a disk cannot be written: what is full, and by how much. Reads file systems'
-state, writes nothing.
-"""
+"""Why a disk cannot be written: what is full, and by how much. Writes nothing."""
 
 from __future__ import annotations
 
@@ -11,15 +9,11 @@ from pathlib import Path
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 _LITTLE = 1 << 20
-"""Free bytes below which a disk counts as full when a library hides the system's error, as
-torch.save does.
-"""
+"""Free bytes below which a disk is full where a library hides the error, as torch.save does."""
 
 
 def is_full(error: BaseException, place: Path) -> bool:
-    """Return whether an error was caused by a full disk at `place`; libraries raise their own
-    errors for it.
-    """
+    """Return whether a full disk at `place` caused an error, which may be a library's own."""
     if isinstance(error, OSError) and error.errno in FULL:
         return True
     try:
@@ -29,9 +23,7 @@ def is_full(error: BaseException, place: Path) -> bool:
 
 
 def explain(error: OSError, place: Path) -> str:
-    """Describe why nothing can be written at `place`: 'no space left on /data: 12 MB free of 50
-    GB'.
-    """
+    """Describe why nothing can be written: 'no space left on /data: 12 MB free of 50 GB'."""
     where = _mount(place)
     if error.errno == errno.EROFS:
         return f"{where} is read-only"

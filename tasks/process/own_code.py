@@ -22,23 +22,17 @@ from types import ModuleType
 CODE = "REGROW_CODE"
 """Variable with the location of the code: a trainable's import path and its folder."""
 WORK = "REGROW_WORK"
-"""Variable with the folder in which the trial runs, if it differs from the folder in which workers
-start.
-"""
+"""Variable with the folder in which the trial runs, if workers start in another one."""
 TRIAL = "REGROW_TRIAL"
 """Variable that only workers of a trial have: others do not need the trial's code."""
 _SHIPPED, _NODE = "working_dir_files", "RAY_RAYLET_PID"
-"""Ray's name for the folder in which it unpacks a working directory, and the variable that
-distinguishes its nodes on one host.
-"""
+"""Ray's folder of unpacked working directories, and the variable that names a host's node."""
 INSTALL = "regrow.tasks.process.own_code.install"
 """Function that workers call at their start."""
 
 
 def told(trainable: str, folder: str | None) -> dict[str, str]:
-    """Return the variable for a trainable's import path and the folder of its code, None for the
-    folder in which workers start.
-    """
+    """Return the variable for a trainable's path and folder (None: where workers start)."""
     return {CODE: json.dumps([trainable, folder])}
 
 
@@ -48,9 +42,7 @@ def second_name(file: Path) -> str:
 
 
 def install(environment: Mapping[str, str] = os.environ) -> None:
-    """Make imports that find nothing else search the folder of the trial's code, if the environment
-    names one.
-    """
+    """Make imports that find nothing else search the folder in the environment, if any."""
     here = _here(environment)
     if here.parent.name == _SHIPPED:
         _keep(here, environment.get(_NODE, ""))
@@ -63,9 +55,7 @@ def install(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def _here(environment: Mapping[str, str]) -> Path:
-    """Return the working directory of this process by name; the name may belong to another folder
-    by now.
-    """
+    """Return the working directory by name; it may belong to another folder by now."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -118,7 +108,6 @@ class OwnCode:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See importlib.abc.MetaPathFinder."""
         if path is not None:  # within a package, which finds its own modules
             return None
         found = PathFinder.find_spec(name, [self._folder])

@@ -35,17 +35,20 @@ _making = threading.Lock()
 
 
 def process_temp_dir(base: str | None = None) -> Path:
-    """Return this process's room below `base` (None: TMPDIR), for `tempfile`'s `dir`. Raises
-    OSError if it cannot be made.
-    """
+    """Return this process's room below `base` (None: TMPDIR), for `tempfile`. Raises OSError."""
     with _making:
         key = os.getpid(), base or tempfile.gettempdir()
         if key not in _rooms or not _rooms[key].is_dir():
             rooms = own(key[1])
-            _rooms[key] = _made(
+            _rooms[key] = _made_room(
                 rooms if rooms is not None else Path(tempfile.mkdtemp(prefix="regrow-", dir=key[1]))
             )
         return _rooms[key]
+
+
+def made(prefix: str) -> Path:
+    """Make a folder in this process's room and return it; the caller removes it."""
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=process_temp_dir()))
 
 
 def longest(base: str) -> int:
@@ -59,9 +62,7 @@ def is_room(folder: Path) -> bool:
 
 
 def own(base: str | None = None) -> Path | None:
-    """Return the user's folder below `base` (None: TMPDIR), which only the user may enter; None if
-    another user has taken its name.
-    """
+    """Return the user's folder below `base`, for the user only; None if another one has it."""
     folder = _of_user(base or tempfile.gettempdir())
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -77,7 +78,7 @@ def _of_user(base: str) -> Path:
     return Path(base) / f"regrow-{os.getuid()}"
 
 
-def _made(rooms: Path) -> Path:
+def _made_room(rooms: Path) -> Path:
     making = Path(tempfile.mkdtemp(prefix=_MAKING, dir=rooms))
     # Stays open while this process lives; forked children inherit it, started programs do not.
     lock = os.open(making / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)

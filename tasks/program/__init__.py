@@ -1,3 +1,1 @@
-"""Running an external program (`command:`) as a trainable: started, monitored, and ended with its
-attempt.
-"""
+"""Running a program (`command:`) as a trainable: started, monitored, ended with its attempt."""

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
@@ -73,12 +73,10 @@ class CommandFailed(RegrowError):
 
 
 def run_command(job: Job, trial: Trial) -> None:
-    """Run the job's program as one attempt. Raises ReportError, CommandFailed, and TrialEnd if the
-    attempt had to end.
-    """
+    """Run the job's program as one attempt. Raises ReportError, CommandFailed and TrialEnd."""
     if trial.complete:
         return
-    scratch = Path(tempfile.mkdtemp(prefix="command-", dir=temporary.process_temp_dir()))
+    scratch = temporary.made("command-")
     if len(os.fsencode(scratch)) > _LONGEST_ADDRESS:
         scratch.rmdir()
         scratch = Path(tempfile.mkdtemp(prefix="regrow-command-", dir="/tmp"))
@@ -93,15 +91,8 @@ def run_command(job: Job, trial: Trial) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def written_out(command: Iterable[str]) -> str:
-    """Format a command as it would be typed in a shell."""
-    return shlex.join(command)
-
-
 def environment(job: Job, trial: Trial, scratch: Path) -> dict[str, str]:
-    """Return the environment variables that describe the trial to a program; some are also
-    placeholders of a command.
-    """
+    """Return the variables that describe the trial to a program, or to its command."""
     told = {
         "TRIAL": str(trial.number),
         "ATTEMPT": str(trial.attempt),
@@ -141,11 +132,10 @@ def import_path() -> dict[str, str]:
     Each is an entry point of the group `regrow.stand_ins`, named after its variable.
     """
     folders = [str(point.load()) for point in _stand_ins() if os.environ.get(point.name)]
-    return (
-        {"PYTHONPATH": os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))}
-        if folders
-        else {}
-    )
+    if not folders:
+        return {}
+    own = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [*folders, own]))}
 
 
 class _Program:
@@ -219,11 +209,8 @@ class _Program:
 
     def judge(self) -> None:
         """Raise the error that the program's end means, unless it ended successfully."""
-        code, trial, name = (
-            self._process.returncode,
-            self._trial,
-            written_out(self._job.command[:2]),
-        )
+        code, trial = self._process.returncode, self._trial
+        name = shlex.join(self._job.command[:2])
         if code == -signal.SIGTERM and not self._ending:
             deadline = time.monotonic() + NOTICE_SECONDS
             while not trial.told and time.monotonic() < deadline:
@@ -232,16 +219,11 @@ class _Program:
             trial.end()
         if code == 0:
             if trial.step == 0:
-                seen = (
-                    f"seen were: {', '.join(self._seen)}"
-                    if self._seen
-                    else "no line was a JSON object"
-                )
-                hint = (
-                    "print a line such as "
-                    + json.dumps({self._job.objective: 0.5})
-                    + ", or call regrow.report"
-                )
+                seen = "no line was a JSON object"
+                if self._seen:
+                    seen = f"seen were: {', '.join(self._seen)}"
+                example = json.dumps({self._job.objective: 0.5})
+                hint = f"print a line such as {example}, or call regrow.report"
                 where = f"its file {self._job.report}" if self._job.report else "its output"
                 raise ReportError(
                     f"{name} ended without ever reporting {self._job.objective!r} ({where}:"
@@ -273,9 +255,7 @@ class _Program:
         self._ready.register(pipe, selectors.EVENT_READ, read)
 
     def _printed(self, text: str, last: bool) -> None:
-        """Process standard output: reports, unless they are in a file, and other lines, in
-        order.
-        """
+        """Process standard output: reports, unless in a file, and other lines, in order."""
         *lines, self._rest = (self._rest + text).split("\n")
         if self._rest and (last or len(self._rest) > _MOST_LINE):
             lines, self._rest = [*lines, self._rest], ""
@@ -335,9 +315,7 @@ class _Program:
                 self._end()
 
     def _end(self) -> None:
-        """End the program by SIGTERM, and SIGKILL after the grace period; immediately by SIGKILL if
-        the lease is lost.
-        """
+        """End the program by SIGTERM, after the grace by SIGKILL; at once if the lease is lost."""
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
             return

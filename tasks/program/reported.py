@@ -1,6 +1,4 @@
-"""Parsing of reports that a program prints or writes: lines of JSON, rows of CSV. Nothing is run
-here.
-"""
+"""Parsing of reports that a program prints or writes: lines of JSON, rows of CSV."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ def numbers(line: str) -> dict[str, Any] | None:
 
 
 class ReportFile:
-    """A program's report file: CSV if its name ends in .csv, else lines of JSON. The program may
-    rewrite it as a whole.
-    """
+    """A program's report file, CSV or lines of JSON, which may be rewritten as a whole."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,9 +33,7 @@ class ReportFile:
         self._taken = 0
 
     def new(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the objects that were added since the last call. `final`: an unfinished last line
-        counts, too.
-        """
+        """Yield the objects added since the last call. `final`: also an unfinished line."""
         try:
             with self._path.open("rb") as file:
                 skipped = 0

@@ -1,6 +1,4 @@
-"""The folder in which a program saves its checkpoints, as the attempt sees it: detecting changes,
-and copying.
-"""
+"""The folder in which a program saves its checkpoints: detecting changes, and copying."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ _State = dict[str, tuple[int, int, int]]
 
 
 class SavedFolder:
-    """A folder that a program writes to. A checkpoint is a copy of it after a change between two
-    reports.
-    """
+    """A folder that a program writes to: a checkpoint is a copy after a change between reports."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,6 +1,4 @@
-"""What a script that runs as a trial may call. Imports only the standard library, to keep the
-script's start fast.
-"""
+"""What a script that runs as a trial may call. Imports little, to keep its start fast."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ def _connected(address: str) -> socket.socket:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a NumPy number, a Decimal or a one-element tensor; anything else becomes text, which
-    the report then names.
-    """
+    """Convert a NumPy number, a Decimal or a tensor; else to text, which the report names."""
     item = getattr(value, "item", None)
     try:
         found = item() if callable(item) else float(value)

@@ -21,9 +21,7 @@ from contextlib import suppress
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NOT_FOUND = 127
 _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that reach the whole process group or session; this process ignores them and ends when
-its program does.
-"""
+"""Signals to the whole group or session, ignored here: this process ends with its program."""
 
 
 def main(grace: float, command: list[str]) -> None:
@@ -75,9 +73,7 @@ def _watched(program: int, ended: int, grace: float) -> int | None:
 
 
 def _reaped(program: int) -> tuple[int, int] | None:
-    """Kill what is left, and wait for one process: return its pid and status, None if none is
-    left.
-    """
+    """Kill what is left, and wait for one process: its pid and status, None if none is left."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(program, signal.SIGKILL)
     for child in _children():

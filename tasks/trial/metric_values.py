@@ -48,51 +48,42 @@ def clean(
         dropped: called with the name and a description of each metric left out.
 
     """
+
+    def refused(what: str) -> ReportError:
+        return ReportError(f"{where}: {what}")
+
     if not isinstance(metrics, Mapping):
-        raise ReportError(
-            f"{where}: {_described(metrics)} was reported; report a map, such as {{{objective!r}:"
-            " 0.5}"
-        )
+        form = f"report a map, such as {{{objective!r}: 0.5}}"
+        raise refused(f"{_described(metrics)} was reported; {form}")
     if len(metrics) > MOST_METRICS:
-        raise ReportError(
-            f"{where}: {len(metrics):,} metrics were reported; report at most {MOST_METRICS:,} at a"
-            " time"
-        )
+        limit = f"report at most {MOST_METRICS:,} at a time"
+        raise refused(f"{len(metrics):,} metrics were reported; {limit}")
     if objective not in metrics:
         near = difflib.get_close_matches(objective, [str(m) for m in metrics], n=1)
-        hint = (
-            f"did you mean {near[0]!r}?"
-            if near
-            else f"reported were: {', '.join(map(str, metrics)) or 'none'}"
-        )
-        raise ReportError(f"{where}: {MISSING.format(objective)}; {hint}")
+        seen = f"reported were: {', '.join(map(str, metrics)) or 'none'}"
+        hint = f"did you mean {near[0]!r}?" if near else seen
+        raise refused(f"{MISSING.format(objective)}; {hint}")
     clean: dict[str, float | None] = {}
     for name, value in metrics.items():
         if type(name) is not str:
-            raise ReportError(
-                f"{where}: the metric {name!r} ({type(name).__name__}) is no name; name metrics by"
-                " text"
-            )
+            kind = type(name).__name__
+            raise refused(f"the metric {name!r} ({kind}) is no name; name metrics by text")
         if len(name) > MOST_CHARACTERS or not name.isascii():
             _check_name(name, where)
         number = value if type(value) is float else number_of(value)
         if name == step and (number is None or not abs(number) <= MOST):  # also where it is NaN
             many = f"steps are counted from -{MOST:,} to {MOST:,}"
-            raise ReportError(
-                f"{where}: metric {name!r}, which counts steps, is {_described(value)}; {many}"
-            )
+            raise refused(f"metric {name!r}, which counts steps, is {_described(value)}; {many}")
         if number is None:
             if name == objective:
-                what = f"{where}: metric {name!r} is {_described(value)}"
-                raise ReportError(f"{what}, not a number; report one number for each metric")
+                what = f"metric {name!r} is {_described(value)}"
+                raise refused(f"{what}, not a number; report one number for each metric")
             dropped(name, _described(value))
         elif math.isfinite(number):
             clean[name] = number
         elif name == objective:
-            raise ReportError(
-                f"{where}: metric {name!r} is {number}, not a finite number; the trial cannot be"
-                " ranked"
-            )
+            what = f"metric {name!r} is {number}, not a finite number"
+            raise refused(f"{what}; the trial cannot be ranked")
         else:
             clean[name] = None
     return clean

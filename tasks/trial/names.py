@@ -18,16 +18,12 @@ def task_name(trial: int) -> str:
 
 
 def task_run_id(experiment_id: str, trial: int) -> UUID:
-    """Return the ID of a trial's Prefect task run: always the same, so that attempts are retries of
-    that run.
-    """
+    """Return the ID of a trial's Prefect task run: always the same, so that attempts retry it."""
     return uuid5(UUID(experiment_id), f"trial-{trial}")
 
 
 def task_tags(trial: int, attempt: int) -> list[str]:
-    """Return the tags of a trial's task run. When an attempt ends, `node:<name>` is added, and
-    `spot` on a spot machine.
-    """
+    """Return a task run's tags. At the end `node:<name>` is added, and on a spot machine `spot`."""
     return [f"trial:{trial}", f"attempt:{attempt}"]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from regrow.search.events import Ended, Row, Saved
+from regrow.tasks.errors import ReportError
 from regrow.tasks.ports.messages import (
     Arrival,
     Assignment,
@@ -27,6 +28,7 @@ from regrow.tasks.ports.messages import (
     Reason,
     Reply,
 )
+from regrow.tasks.ports.ranks import Verdict
 from regrow.tasks.process import background
 
 FLUSH_SECONDS = 0.25
@@ -34,13 +36,13 @@ FLUSH_SECONDS = 0.25
 live view lags behind by this much.
 """
 LEASE_SECONDS = 1.0
-"""Minimum seconds between two messages without news. An attempt learns within this time that it has
-to end.
-"""
+"""Minimum seconds between two messages without news: when an attempt learns that it has to end."""
 _WEIGHT: dict[Reason, int] = {"": 0, "paused": 1, "preempted": 1, "stopped": 2, "fenced": 3}
 """Weights of reasons to end: a reason is only replaced by a heavier one."""
 MOST_NUMBERS = 100_000
 """Numbers buffered at most while the coordinator is unreachable; then `add` blocks. About 10 MB."""
+NOTED_BYTES = 1 << 20
+"""Size limit of the attributes noted in one call, in bytes of JSON."""
 MESSAGE_NUMBERS = 20_000
 """Numbers in a message, exceeded by one row at most: 400 KB in the log, 2 MB in the coordinator
 while it processes the message.
@@ -48,9 +50,7 @@ while it processes the message.
 
 
 class Reporter:
-    """Single sender of an attempt's messages. Thread-safe; messages are sent one at a time, in
-    order.
-    """
+    """Single sender of an attempt's messages, one at a time, in order. Thread-safe."""
 
     def __init__(
         self,
@@ -61,18 +61,14 @@ class Reporter:
     ) -> None:
         """Create the reporter; `start` begins sending.
 
-        Args:
-            coordinator: receives the messages.
-            assignment: the attempt.
-            arrival: sent with the first message; None if the attempt could not begin.
-            saved: returns the checkpoints that became durable since its last call.
-
+        `arrival`: sent with the first message; None if the attempt could not begin. `saved`:
+        returns the checkpoints that became durable since its last call.
         """
         self._coordinator, self._lease = coordinator, assignment
         self._arrival, self._arrived = arrival, time.monotonic()
         self._saved = saved
         self._rows: deque[Row] = deque()
-        self._noted: dict[str, Any] = {}
+        self._suggested, self._noted = dict(assignment.suggested), dict[str, Any]()
         self._draining = self._draining_node = ""
         self.silent_node = ""
         """Node of another rank that stopped responding; included in every message from then on."""
@@ -101,16 +97,12 @@ class Reporter:
         self._said, self._training = time.monotonic(), threading.get_ident()
 
     def silent(self) -> float | None:
-        """Return the seconds since the last report; None while the training waits for the
-        coordinator or the store.
-        """
+        """Return the seconds since the last report; None while the training waits for an answer."""
         return None if self._waiting else time.monotonic() - self._said
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Within the block, the training thread may be waiting for the coordinator or the store, so
-        its silence does not count.
-        """
+        """Within the block, the training thread may wait for others: its silence does not count."""
         if threading.get_ident() != self._training:
             yield
             return
@@ -127,18 +119,42 @@ class Reporter:
         if len(self._rows) * (1 + len(row.metrics)) >= MOST_NUMBERS:
             self.flush()
 
+    def value(self, name: str, distribution: dict[str, Any]) -> Any:
+        """Return the value of a parameter of a define-by-run trial, once it is in the log. Each is
+        requested once in the life of its trial.
+
+        Raises LookupError if the lease is lost, ValueError if earlier trials had another kind of
+        distribution under that name.
+        """
+        if name not in self._suggested:
+            reply = self.flush(asked=(Question(name=name, distribution=distribution),))
+            if problem := reply.refused.get(name):
+                raise ValueError(problem)
+            if name not in reply.suggested:
+                raise LookupError(name)
+            self._suggested[name] = reply.suggested[name]
+        return self._suggested[name]
+
     def note(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes of the trial; they are sent with the next message."""
+        """Add attributes of the trial, plain JSON by name; they are sent with the next message.
+        Raises ReportError if they are not JSON or too large.
+        """
+        named = ", ".join(map(ascii, attributes))[:200]
+        try:
+            written = msgspec.json.encode(attributes)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ReportError(f"{named}: only plain JSON can be noted: {error}") from None
+        if len(written) > NOTED_BYTES:
+            raise ReportError(
+                f"{named}: what is to be noted has {len(written):,} bytes, and {NOTED_BYTES:,} are"
+                " the most; keep it in a file of its own"
+            )
         with self._sending:
-            self._noted = {**self._noted, **attributes}
+            self._noted = {**self._noted, **msgspec.json.decode(written)}
 
     def notice(self, why: str, node: bool) -> None:
-        """Handle a preemption notice: the attempt saves a checkpoint and ends.
-
-        Args:
-            why: reason, for people.
-            node: whether the whole node is going away, rather than this process only.
-
+        """Handle a preemption notice, of the whole `node` or of this process only: the attempt
+        saves a checkpoint and ends. `why`: for people.
         """
         self._obey(Reply(reason="preempted", why=why, process=not node))
         if node:
@@ -148,9 +164,7 @@ class Reporter:
         self.hurry()
 
     def notice_of(self, why: str, node_id: str) -> None:
-        """Handle a preemption notice of another rank: of its node if `node_id` is not empty, else
-        of its process only.
-        """
+        """Handle a preemption notice of another rank: of its node, or with "" of its process."""
         self._obey(Reply(reason="preempted", why=why, process=not node_id))
         if node_id:
             self._draining, self._draining_node = why, node_id
@@ -184,21 +198,14 @@ class Reporter:
             # Checkpoints first: a row is added before its checkpoint is asked for, so the rows
             # taken next include it.
             saved = tuple(self._saved())
+            last = {"saved": saved, "ended": ended, "carry_on": carry_on, "asked": asked}
             left, drops = len(self._rows), list[Reply]()
             while True:
                 rows = self._some_rows(left)
                 left -= len(rows)
-                last = not left
-                reply = self._report(
-                    rows,
-                    saved if last else (),
-                    ended if last else None,
-                    carry_on=carry_on and last,
-                    urgent=urgent,
-                    asked=asked if last else (),
-                )
+                reply = self._report(rows, urgent=urgent, **({} if left else last))
                 drops += [reply] if reply.drop else []
-                if last or reply.reason == "fenced":
+                if not left or reply.reason == "fenced":
                     break
         for told in drops:
             if self.on_drop is not None:
@@ -216,16 +223,8 @@ class Reporter:
             size += 1 + len(rows[-1].metrics)
         return tuple(rows)
 
-    def _report(
-        self,
-        rows: tuple[Row, ...],
-        saved: tuple[Saved, ...],
-        ended: Ended | None,
-        *,
-        carry_on: bool,
-        urgent: bool,
-        asked: tuple[Question, ...],
-    ) -> Reply:
+    def _report(self, rows: tuple[Row, ...], **more: Any) -> Reply:
+        """Send one message, with `more` fields of Progress."""
         arrival, self._arrival = self._arrival, None
         noted, self._noted = self._noted, {}
         if arrival is not None:
@@ -235,16 +234,12 @@ class Reporter:
             attempt=self._lease.attempt,
             began=arrival,
             rows=rows,
-            saved=saved,
-            ended=ended,
-            carry_on=carry_on,
             draining=self._draining,
             draining_node=self._draining_node,
             silent_node=self.silent_node,
             trouble=self.trouble(),
-            urgent=urgent,
-            asked=asked,
             noted=noted,
+            **more,
         )
         try:
             reply = self._coordinator.report(news)
@@ -254,10 +249,21 @@ class Reporter:
         self._obey(reply)
         return reply
 
+    def ended(self, end: Verdict) -> Ended:
+        """Return the event of the attempt's end, after the last step."""
+        return Ended(
+            t=time.time(),
+            trial=self._lease.trial,
+            attempt=self._lease.attempt,
+            outcome=end.outcome,
+            cause=end.cause,
+            step=self.step,
+            message=end.message,
+            trace=end.trace,
+        )
+
     def hurry(self) -> None:
-        """Send the news now: a checkpoint that is not in the log yet is of no use to the next
-        attempt.
-        """
+        """Send the news now: the next attempt needs the checkpoint in the log."""
         self._wake.set()
 
     def stop(self) -> None:

@@ -17,11 +17,11 @@ from regrow.search.events import Row
 from regrow.search.spec import MOST_STEPS
 from regrow.tasks.errors import RegrowError, ReportError
 from regrow.tasks.ports.messages import Assignment, Job, Reason
-from regrow.tasks.ports.ranks import SNAPSHOTS, Alone, RankCommand, Ranks, Reports, Snapshots, World
+from regrow.tasks.ports.ranks import SNAPSHOTS, RankCommand, Ranks, Reports, Snapshots, World
 from regrow.tasks.process import temporary
 from regrow.tasks.process.disk import full, is_full
 from regrow.tasks.trial.metric_values import clean
-from regrow.tasks.trial.suggestions import Suggestions
+from regrow.tasks.trial.reporter import Reporter
 
 ROOM_SECONDS = 1.0
 """Seconds between two tries to write a snapshot to a full disk."""
@@ -34,9 +34,7 @@ Save = Callable[[Path], object]
 
 
 class NotSaved(RegrowError):
-    """Raised by a `checkpoint(folder)` function that has nothing to save. The trial continues
-    without this checkpoint.
-    """
+    """Raised by a `checkpoint(folder)` function that has nothing to save at this step."""
 
 
 class TrialEnd(BaseException):
@@ -74,7 +72,7 @@ class Trial:
         restored: Path | None,
         restored_step: int,
         ranks: Ranks | None = None,
-        suggestions: Suggestions | None = None,
+        suggestions: Reporter | None = None,
     ) -> None:
         self.config: dict[str, Any] = assignment.config
         self.number = assignment.trial
@@ -85,7 +83,7 @@ class Trial:
         self.event = job.event
         self.log = logging.getLogger(f"regrow.trial.{assignment.trial}")
         self._job, self._reporter, self._writer = job, reporter, writer
-        self._ranks: Ranks = ranks or Alone()
+        self._ranks = ranks or Ranks()
         self.world: World = self._ranks.world
         self._order = RankCommand()
         """Last order. Ranks of a group follow it together."""
@@ -104,15 +102,11 @@ class Trial:
         self._left_out = False
         """Whether the last due checkpoint was skipped because the disk was full."""
         self._settled = False
-        """Whether a report was made since the attempt was asked to leave, so that ending it loses
-        no work.
-        """
+        """Whether a report was made since the attempt was asked to leave: ending loses no work."""
         self._function: Callable[[int, dict[str, float | None]], object] | None = None
-        self._deadline = (
-            None
-            if job.trial_seconds is None
-            else time.monotonic() + job.trial_seconds - assignment.ran
-        )
+        self._deadline: float | None = None
+        if job.trial_seconds is not None:
+            self._deadline = time.monotonic() + job.trial_seconds - assignment.ran
         self._endings = (
             None if job.ending is None else Endings(job.ending, assignment.values[:restored_step])
         )
@@ -130,9 +124,7 @@ class Trial:
         self.given_up: str | None = None
         """Why the trainable stopped its own trial, None if it did not."""
         self.cut_short = False
-        """Whether the trainable was prevented from doing further steps; False if it returned
-        without being stopped.
-        """
+        """Whether the trainable was kept from further steps; False if it returned by itself."""
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Refuse pickling: raises ReportError, as a trial cannot be sent to another process."""
@@ -148,9 +140,7 @@ class Trial:
 
     @property
     def at(self) -> int:
-        """Step in progress: the one to be reported next, or the one whose checkpoint is being
-        written.
-        """
+        """Step in progress: to be reported next, or whose checkpoint is being written."""
         return self._step + (not self._reporting)
 
     def enough_if(self, function: Callable[[int, dict[str, float | None]], object]) -> None:
@@ -160,23 +150,17 @@ class Trial:
         self._function = function
 
     def metrics(self) -> Collection[str]:
-        """Return the names of the reported metrics; before the first report, that of the
-        objective.
-        """
+        """Return the names of the reported metrics, before the first report the objective's."""
         return self._metrics.keys()
 
     @property
     def metric(self) -> str:
-        """Name of the experiment's metric, which each report must contain; of several, the
-        first.
-        """
+        """Name of the experiment's metric, which each report must contain; the first of several."""
         return self._job.objective
 
     @property
     def max_steps(self) -> int:
-        """Number of steps that the experiment gives a trial, such as a framework's number of
-        epochs; 1,000,000 if it gives none.
-        """
+        """Number of steps that the experiment gives a trial, such as epochs; 1,000,000 if none."""
         return self._most
 
     @property
@@ -186,9 +170,7 @@ class Trial:
 
     @property
     def told(self) -> Reason:
-        """Why the attempt has to end, "" while it does not: for a trainable that cannot wait for
-        its next report.
-        """
+        """Why the attempt has to end, "" while it does not: to know before the next report."""
         return self._reporter.reply.reason
 
     def ends_with_next_report(self) -> None:
@@ -207,15 +189,11 @@ class Trial:
             self.end()
 
     def note(self, attributes: Mapping[str, Any]) -> None:
-        """Write attributes of the trial (plain JSON by name) to the log. Raises the same errors as
-        `suggest`.
-        """
+        """Write attributes of the trial (plain JSON by name) to the log. Raises as `suggest`."""
         self._asking.note(attributes)
 
     def conclude(self, metrics: Mapping[str, float]) -> None:
-        """Make the last report, which counts regardless of earlier decisions. Raises ReportError as
-        `report` does.
-        """
+        """Make the last report, which counts in any case. Raises ReportError as `report` does."""
         clean = self._clean(metrics)
         self._step, self._metrics = self._step + 1, self._metrics | clean
         self._reporter.add(Row(self._step, time.time(), clean))
@@ -246,7 +224,8 @@ class Trial:
         if self.enough is not None or self._out_of_time:
             self._limit = self._step
         while True:
-            if self._over() or (self._alone and self._saved_since_told()):
+            saved = self._reporter.reply.leaving and self._saved_step == self._step
+            if self._over() or (self._alone and saved):
                 self.cut_short = not self.complete
                 return
             self._current = self._step + 1
@@ -333,13 +312,10 @@ class Trial:
         if save is not None:
             self._snapshot(save)
         else:  # another rank saves; this one has no files to add
-            self._writer.submit(
-                Path(tempfile.mkdtemp(prefix="snapshot-", dir=temporary.process_temp_dir())),
-                self._step,
-            )
+            self._writer.submit(temporary.made("snapshot-"), self._step)
 
     @property
-    def _asking(self) -> Suggestions:
+    def _asking(self) -> Reporter:
         if self._suggestions is None:
             raise ReportError("several workers of one trial cannot ask for values one by one")
         return self._suggestions
@@ -348,27 +324,17 @@ class Trial:
     def _alone(self) -> bool:
         return self.world.size == 1
 
-    def _saved_since_told(self) -> bool:
-        return self._reporter.reply.leaving and self._saved_step == self._step
-
     def _end_early(self, metrics: Mapping[str, float | None]) -> None:
-        """Make this step the last one if it meets the experiment's conditions for ending a
-        trial.
-        """
+        """Make this step the last one if it meets the experiment's conditions for that."""
+        deadline, function = self._deadline, self._function
         if self._endings is not None:
             self._endings.tell(float(metrics[self._job.objective] or 0.0))
             self.enough = self._endings.why
-        if (
-            self.enough is None
-            and self._deadline is not None
-            and time.monotonic() >= self._deadline
-        ):
+        if self.enough is not None:
+            pass
+        elif deadline is not None and time.monotonic() >= deadline:
             self.enough = f"it had its {in_words(self._job.trial_seconds or 0.0)}"
-        if (
-            self.enough is None
-            and self._function is not None
-            and self._function(self.number, dict(metrics))
-        ):
+        elif function is not None and function(self.number, dict(metrics)):
             self.enough = "its stop function says so"
         if self.enough is not None or self._out_of_time:
             self._limit = self._step
@@ -437,9 +403,7 @@ class Trial:
         self._saved_step, self._last_checkpoint = self._step, time.monotonic()
 
     def _with_room(self, save: Save) -> Path | None:
-        """Write a snapshot and return its folder; None if the snapshot is skipped because the disk
-        is full, or no longer counts.
-        """
+        """Write a snapshot and return its folder; None if it has no room, or no longer counts."""
         while (folder := self._written(save)) is None:
             # The first snapshot without space is skipped, and training continues. Later ones, and
             # the last one, wait for space.
@@ -458,7 +422,7 @@ class Trial:
         place = Path(tempfile.gettempdir())
         folder = None
         try:
-            folder = Path(tempfile.mkdtemp(prefix="snapshot-", dir=temporary.process_temp_dir()))
+            folder = temporary.made("snapshot-")
             save(folder)
         except BaseException as error:
             found = is_full(error, place)

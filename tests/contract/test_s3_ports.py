@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from regrow.infra.local import mutual_tls, s3_server
+from regrow.infra.local import s3_server
 from tests.conftest import guarded_s3_server
 
 ASKED = ("GET /", "GET /buckets/regrow/?limit=9", "GET /regrow/kept", "PUT /buckets/regrow/kept", "DELETE /buckets/regrow/kept", "PUT /regrow/kept",
@@ -75,10 +75,10 @@ def test_no_inner_port_answers_a_stranger_and_a_folder_of_before_is_read_on(
 ) -> None:
     folder, theirs = tmp_path / "s3", tmp_path / "theirs"
     theirs.mkdir()
-    mutual_tls.environment(theirs)
+    s3_server.mutual_tls(theirs)
     strangers = [None, with_certificate(None), with_certificate(theirs)]
     with monkeypatch.context() as before:
-        before.setattr(mutual_tls, "environment", lambda _folder: {})
+        before.setattr(s3_server, "mutual_tls", lambda _folder: {})
         with guarded_s3_server(folder) as open_one:
             folder.chmod(0o755)
             inner = {open_one.port + n for n in (1, 2, 3)}

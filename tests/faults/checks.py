@@ -42,6 +42,7 @@ from regrow.search.events import (
     Decided,
     Dropped,
     Ended,
+    Excluded,
     Opened,
     Proposed,
     Reported,
@@ -145,6 +146,8 @@ def _by_itself(event: AnyEvent) -> list[Entry]:
             return [("retired", event.trial)]
         case Revived():
             return [("revived", event.trial)]
+        case Excluded():
+            return [("excluded", event.trial, event.excluded)]
         case Closed():
             return [("closed", event.status)]
         case _:
@@ -187,7 +190,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
     curves: list[Curve] = []
     saved: dict[str, str] = {}
     for event in events:
-        if isinstance(event, Created | Opened | Capacity | Closing | Closed):
+        if isinstance(event, Created | Opened | Capacity | Excluded | Closing | Closed):
             continue
         if isinstance(event, Proposed):
             must("numbered trials", event.trial == len(curves), event)

@@ -73,6 +73,12 @@ def _mended(slots: int, *, trials: int, **changes: Any) -> Plan:
     )
 
 
+def _without(trial: int, slots: int, *, trials: int, **changes: Any) -> Plan:
+    """All trials have ended; the user drops one, and two more follow."""
+    spec = {**_SPEC, **changes, "trials": trials}
+    return Plan(spec=spec, slots=slots, dropped=trial, trials=trials + 2)
+
+
 ONE: dict[str, Plan] = {
     "fifo, random": _plan(1),
     "asha, tpe": _plan(1, **_ASHA, **_TPE, trials=4, max_steps=3),
@@ -83,6 +89,7 @@ ONE: dict[str, Plan] = {
     ),
     "late checkpoints": _plan(1, late=True, **_ASHA, trials=2),
     "tried again": _mended(1, trials=2),
+    "one dropped": _without(0, 1, trials=3, **_TPE),
     "a node that comes and goes": _plan(
         1, rooms=(1, 0, 1, 0, 1), **_ASHA, **_TPE, trials=4, max_steps=3
     ),
@@ -178,6 +185,11 @@ def _before(name: str) -> State:
         ) as session:
             session.job = msgspec.structs.replace(session.job, trainable=plan.broken)
             assert session.open().run().finish().status == "failed"
+    if plan.dropped is not None:
+        with Session(
+            world, replace(plan, dropped=None, trials=None), driver="driver-0", seed=SEED
+        ) as session:
+            session.open().run().finish()
     return {key: world.store.read(key) for key in world.store.list("")}
 
 

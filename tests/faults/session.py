@@ -18,9 +18,10 @@ from typing import Any, Self
 from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
+from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.collection import collect
-from regrow.search.events import Cause, Opened
+from regrow.search.events import Cause, Excluded, Opened
 from regrow.search.needs import ClusterCapacity
 from regrow.search.spec import Spec
 from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
@@ -29,6 +30,7 @@ from tests.faults.worker import Worker
 from tests.faults.world import Gone, Process, View, World
 
 ID = "00000000-0000-0000-0000-000000000001"
+USER = "the user's command"
 MESSAGES = 3
 """After so many the cluster has become larger or smaller."""
 
@@ -38,6 +40,7 @@ class Plan:
     """The experiment: its specification, how many attempts at a time, whether short trials share a
     task run.
 
+    `dropped`: a trial that the user dropped after a session before, as the log's only writer then.
     `late`: checkpoints take until the next one is asked for. `broken`: the trainable of a session
     before, in which each trial raised; they are tried again. `trials`: the total from then on,
     None: as specified. `rooms`: how many attempts the cluster has room for, one after the other;
@@ -52,6 +55,7 @@ class Plan:
     carry_on: bool = False
     late: bool = False
     broken: str | None = None
+    dropped: int | None = None
     trials: int | None = None
     rooms: tuple[int, ...] = ()
     spot: tuple[bool, ...] = (True,)
@@ -143,8 +147,12 @@ class Session:
 
     def open(self) -> Session:
         """The driver starts its coordinator, which claims the log. The user wishes only once that
-        what failed is tried again.
+        what failed is tried again; and drops a trial before, until the log has it.
         """
+        dropped = self.plan.dropped
+        if dropped is not None and not replay(self.world.store).trials[dropped].excluded:
+            ledger = Ledger(View(self.world, Process(USER)))
+            ledger.claim(Excluded(t=ledger.now(), trial=dropped))
         if self.plan.broken is not None:
             self._wishes = not any(
                 isinstance(e, Opened) and e.retry_failed for e in read_events(self.world.store)

@@ -20,6 +20,7 @@ import pytest
 from regrow.infra.log.log import Log
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.updates import Target
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Created, Reported, decode
 from tests.faults import tally
@@ -71,9 +72,11 @@ def record(uri: str, name: str, log: list[Batch], die: tuple[int, str] | None = 
     assert isinstance(created, Created)
     runs = Runs(partial(reports, log))
     with closing(
-        MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id=f"{created.id}-{name}")
+        MlflowSink(
+            Target(tracking_uri=uri, experiment_name=name, experiment_id=f"{created.id}-{name}")
+        )
     ) as sink:
-        cursor = sink.load().cursor or 0
+        cursor = sink.load() or 0
         before = cursor
         for place, batch in enumerate(log):
             for number, lines in batch:

@@ -399,13 +399,6 @@ class Hosts:
         off.parent.mkdir()
         off.write_text(f"#!/bin/sh\ntouch {_HOME}/{OFF}\n")
         off.chmod(0o755)
-        # of databases: without them the first server here takes 15 s longer to start
-        templates = host.home / ".cache" / "regrow"
-        templates.mkdir(parents=True)
-        for file in (
-            Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "regrow"
-        ).glob("*.db"):
-            shutil.copy(file, templates)
         for name in (".bashrc", ".profile"):
             (host.home / name).write_text(f"export PATH={self.environment()['PATH']}\n")
 

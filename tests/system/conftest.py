@@ -250,7 +250,6 @@ def desk_in(folder: Path) -> Iterator[Desk]:
         "LANG": "C.UTF-8",
         "REGROW_TEST_MARK": str(work),
         "COLUMNS": "160",
-        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
     }
     desk = Desk(folder=work, environment=environment)
     yield desk

@@ -24,7 +24,7 @@ from mlflow.entities import Run, ViewType
 
 from regrow.infra.mlflow import bulk
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.updates import RunUpdate
+from regrow.infra.mlflow.updates import RunUpdate, Target
 
 START = 1_700_000_000_000
 PARENT = RunUpdate(
@@ -136,8 +136,8 @@ def record(end: Connection[Any, Any], uri: str, name: str, in_bulk: bool) -> Non
     a word after each write.
     """
     bulk.knows_this_mlflow = lambda: in_bulk
-    sink = MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id=f"id-{name}")
-    for n in range(max((sink.load().cursor or 0) - 3, 0), 30):
+    sink = MlflowSink(Target(tracking_uri=uri, experiment_name=name, experiment_id=f"id-{name}"))
+    for n in range(max((sink.load() or 0) - 3, 0), 30):
         begun = replace(FIRST, key=f"trial-{n}", name=f"trial-{n}")
         ended = replace(
             FIRST,

@@ -184,11 +184,8 @@ class Reader:
             "COLUMNS": "160",
             "VIRTUAL_ENV": sys.prefix,
             "PYTHONWARNINGS": "ignore",
-            # With templates of databases, as everybody has who ran anything before: without them
-            # each folder's first run takes 15 s longer.
             # its runners of jobs are three processes that no page needs
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
         }
         return cls(folder=folder, environment=environment)
 

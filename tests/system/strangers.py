@@ -71,7 +71,7 @@ DOORS = (
         asks="account",
         where=f"{HOST} a free port",
         who=f"{PASSWORD}; at `/hooks/NAME` who has that hook's secret; anybody at `/health`",
-        until="the station ends",
+        until="`regrow ui` or the station ends",
     ),
     Door(
         what="`regrow serve`, and `serve:` on a station",

@@ -176,12 +176,15 @@ def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_neve
     )
     last.with_suffix(".seal").unlink()
     (desk.folder / "work.py").unlink()
+    snapshot = desk.folder / ".regrow" / "faults" / "snapshot"
+    snapshot.rename(snapshot.with_name("aside"))
     line = one_line_after_warnings(desk.run("resume", "faults", expect=2))
-    assert line == (
-        f'trainable: "work.py:train": there is no file {desk.folder}/work.py; put it back, or correct the path'
+    assert line.startswith(
+        f"{desk.folder}/work.py is not here, and the snapshot of the code, snapshot/"
     )
-    (desk.folder / "work.py").write_text(FAULTS)
-    desk.run("resume", "faults")
+    snapshot.with_name("aside").rename(snapshot)
+    said = desk.run("resume", "faults")
+    assert f"code: {desk.folder}/work.py is not here; used is the snapshot" in said.stdout
     view = desk.show("faults")
     assert view["status"] == "finished"
     assert sum(view["counts"].values()) == len(kinds)
@@ -339,7 +342,8 @@ def test_a_place_without_permission_is_named(desk: Desk, tmp_path: Path) -> None
 
 
 def test_secrets_of_the_environment_are_nowhere_in_the_state(desk: Desk) -> None:
-    train = "import os\ndef train(trial):\n    assert os.environ['MY_TOKEN'] == 'hunter2'\n"
+    # The code itself is in the state, as a snapshot.
+    train = "import os\ndef train(trial):\n    assert os.environ['MY_TOKEN'][::-1] == '2retnuh'\n"
     train += "    for step in trial.steps(): trial.report({'score': 1.0})\n"
     file = desk.write("x", train=train, trials=1, max_steps=1, env={"MY_TOKEN": None})
     said = desk.run("run", file, MY_TOKEN="hunter2")

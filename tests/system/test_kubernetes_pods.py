@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.clusters.kubernetes import manifests, pods
+from regrow.infra.clusters.kubernetes import manifests
 from tests.system.conftest import Desk
 from tests.system.hosts import HEAD_PORT, Host, await_, network, why_not
 from tests.system.test_main_job import check_whole
@@ -78,7 +78,7 @@ class Pod:
             self.inside(*hook),
             env=dict(self.environment),
             capture_output=True,
-            timeout=pods.GRACE_SECONDS,
+            timeout=manifests.GRACE_SECONDS,
             check=False,
         )
         # Where bash has become Ray (5.1 and later), the container ends with Ray, and the hook with
@@ -176,7 +176,7 @@ class Cluster:
         """Runs the RayJob's entrypoint on the head, as Ray does with one that was submitted."""
         words = shlex.split(self.job["entrypoint"])
         # where the init container would have unpacked it
-        words[words.index(pods.PROJECT_FOLDER)] = str(self.desk.folder)
+        words[words.index(manifests.PROJECT_FOLDER)] = str(self.desk.folder)
         head = self.pods[0]
         process = subprocess.Popen(
             head.inside(*words),

@@ -25,7 +25,7 @@ from mlflow.tracking import fluent
 
 from regrow.infra.mlflow.in_trial import Tracked, discard_mlflow_calls, own_calls
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.updates import RunUpdate
+from regrow.infra.mlflow.updates import RunUpdate, Target
 from regrow.tasks.ports.messages import RecordsAway
 from tests.system.mlflow_recorded import Server
 
@@ -88,7 +88,7 @@ class Recorded:
 
 def written(uri: str, root: str | None) -> Recorded:
     sink = MlflowSink(
-        tracking_uri=uri, experiment_name="digits", experiment_id="id", artifact_root=root
+        Target(tracking_uri=uri, experiment_name="digits", experiment_id="id", artifact_root=root)
     )
     sink.load()
     sink.write([PARENT, TRIAL], cursor=1)

@@ -20,7 +20,7 @@ from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
 from regrow.infra.mlflow.check import check
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
+from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable, Target
 from regrow.tasks.errors import UserError
 from tests.system.mlflow_recorded import (
     FIRST,
@@ -41,7 +41,9 @@ __all__ = ["elsewhere", "name", "server"]  # fixtures
 def test_the_ui_of_a_running_server_finds_what_was_written_in_bulk_beside_it(
     server: Server, name: str
 ) -> None:
-    sink = MlflowSink(tracking_uri=server.database_uri, experiment_name=name, experiment_id=name)
+    sink = MlflowSink(
+        Target(tracking_uri=server.database_uri, experiment_name=name, experiment_id=name)
+    )
     sink.load()
     trials = [
         replace(
@@ -54,7 +56,7 @@ def test_the_ui_of_a_running_server_finds_what_was_written_in_bulk_beside_it(
     ]
     sink.write([PARENT, *trials], cursor=1)
     client, experiment = MlflowClient(server.uri), sink.mlflow_experiment_id
-    parent = sink.load().run_ids["experiment"]
+    parent = sink.run_id("experiment")
     found = client.search_runs(
         [experiment],
         f"tags.mlflow.parentRunId = '{parent}' and metrics.accuracy > 0.15",
@@ -66,14 +68,15 @@ def test_the_ui_of_a_running_server_finds_what_was_written_in_bulk_beside_it(
 
 
 def test_two_runs_of_one_key_become_one_when_the_sink_is_opened(server: Server, name: str) -> None:
-    sink = MlflowSink(tracking_uri=server.uri, experiment_name=name, experiment_id=name)
+    sink = MlflowSink(Target(tracking_uri=server.uri, experiment_name=name, experiment_id=name))
     sink.load()
     sink.write([PARENT, FIRST], cursor=1)
     [trial] = [run for run in runs_of(server.uri, name) if run.info.run_name == "digits-0001"]
     tags = {key: value for key, value in trial.data.tags.items() if key != "mlflow.runName"}
     # the lost answer
     MlflowClient(server.uri).create_run(trial.info.experiment_id, START, tags, "digits-0001")
-    assert sink.load().run_ids["trial-1"] == trial.info.run_id
+    sink.load()
+    assert sink.run_id("trial-1") == trial.info.run_id
     sink.close()
     assert len(runs_of(server.uri, name, ViewType.ACTIVE_ONLY)) == 2
 
@@ -81,7 +84,7 @@ def test_two_runs_of_one_key_become_one_when_the_sink_is_opened(server: Server, 
 def test_a_server_that_went_away_is_told_within_seconds_and_recorded_to_when_it_is_back(
     server: Server, name: str
 ) -> None:
-    sink = MlflowSink(tracking_uri=server.uri, experiment_name=name, experiment_id=name)
+    sink = MlflowSink(Target(tracking_uri=server.uri, experiment_name=name, experiment_id=name))
     sink.load()
     sink.write([PARENT, FIRST], cursor=1)
     server.stop()
@@ -90,15 +93,17 @@ def test_a_server_that_went_away_is_told_within_seconds_and_recorded_to_when_it_
         with pytest.raises(SinkUnavailable, match="MLFLOW_TRACKING_URI"):
             sink.write([SECOND, SHORT], cursor=2)
         with pytest.raises(SinkUnavailable):
-            MlflowSink(tracking_uri=server.uri, experiment_name=name, experiment_id=name).load()
+            MlflowSink(
+                Target(tracking_uri=server.uri, experiment_name=name, experiment_id=name)
+            ).load()
         assert time.monotonic() - began < 5
     finally:
         server.start()
     with pytest.raises(SinkUnavailable, match=r"load\(\)"):
         sink.write([SECOND], cursor=2)
-    assert sink.load().cursor == 1
+    assert sink.load() == 1
     sink.write([SECOND, SHORT], cursor=2)
-    assert sink.load().cursor == 2
+    assert sink.load() == 2
     sink.close()
     assert {run.info.run_name: run.info.status for run in runs_of(server.uri, name)} == {
         "digits": "RUNNING",
@@ -110,16 +115,16 @@ def test_a_server_that_went_away_is_told_within_seconds_and_recorded_to_when_it_
 def test_a_database_deleted_while_it_is_recorded_to_is_written_anew(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "mlflow.db"
     sink = MlflowSink(
-        tracking_uri=f"sqlite:///{file}", experiment_name="digits", experiment_id="id"
+        Target(tracking_uri=f"sqlite:///{file}", experiment_name="digits", experiment_id="id")
     )
     sink.load()
     sink.write([PARENT, FIRST], cursor=1)
     file.unlink()
     with pytest.raises(SinkUnavailable):
         sink.write([SECOND], cursor=2)
-    assert sink.load().cursor is None
+    assert sink.load() is None
     sink.write([PARENT, FIRST, SECOND], cursor=2)
-    assert sink.load().cursor == 2
+    assert sink.load() == 2
     sink.close()
 
 
@@ -130,7 +135,7 @@ def test_a_database_of_another_mlflow_is_refused_in_its_own_words(tmp_path: Path
         db.execute("update alembic_version set version_num = '1bd49d398cd2'")
         db.commit()
     with pytest.raises(SinkRefused, match="mlflow db upgrade"):
-        MlflowSink(tracking_uri=uri, experiment_name="digits", experiment_id="id").load()
+        MlflowSink(Target(tracking_uri=uri, experiment_name="digits", experiment_id="id")).load()
 
 
 class NotMlflow(BaseHTTPRequestHandler):

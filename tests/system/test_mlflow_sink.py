@@ -18,7 +18,7 @@ from mlflow.entities import Metric, Param, RunTag, ViewType
 
 from regrow.infra.mlflow import bulk
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.updates import RunUpdate, legal_name, user
+from regrow.infra.mlflow.updates import RunUpdate, Target, legal_name, user
 from tests.system import mlflow_recorded
 from tests.system.mlflow_recorded import (
     FIRST,
@@ -59,10 +59,12 @@ def open_sink(uri: str, name: str, tmp_path: Path) -> Iterator[Open]:
 
     def open_one() -> MlflowSink:
         sink = MlflowSink(
-            tracking_uri=uri,
-            experiment_name=name,
-            experiment_id=f"id-{name}",
-            artifact_root=str(tmp_path),
+            Target(
+                tracking_uri=uri,
+                experiment_name=name,
+                experiment_id=f"id-{name}",
+                artifact_root=str(tmp_path),
+            )
         )
         sink.load()
         opened.append(sink)
@@ -80,10 +82,9 @@ def test_a_trial_is_recorded_with_all_that_its_updates_say(
     sink.write([PARENT, FIRST], cursor=1)
     sink.write([SECOND], cursor=2)
 
-    recorded = open_sink().load()
-    assert recorded.cursor == 2
-    assert set(recorded.run_ids) == {"experiment", "trial-1"}
-    run = MlflowClient(uri).get_run(recorded.run_ids["trial-1"])
+    again = open_sink()
+    assert again.load() == 2
+    run = MlflowClient(uri).get_run(str(again.run_id("trial-1")))
     assert (run.info.run_name, run.info.status, run.info.user_id) == (
         "digits-0001",
         "FINISHED",
@@ -94,7 +95,7 @@ def test_a_trial_is_recorded_with_all_that_its_updates_say(
     assert run.data.tags.items() >= {
         ("regrow.state", "done"),
         ("regrow.node", "a"),
-        ("mlflow.parentRunId", recorded.run_ids["experiment"]),
+        ("mlflow.parentRunId", again.run_id("experiment")),
         ("mlflow.user", user()),
     }
     assert points(uri, run.info.run_id, "accuracy") == [(1, 0.5), (2, 0.75), (3, 0.625)]
@@ -119,7 +120,7 @@ def test_an_older_point_that_arrives_late_is_kept_and_does_not_become_the_latest
     sink = open_sink()
     sink.write([PARENT, SECOND], cursor=1)
     sink.write([FIRST], cursor=2)
-    run = MlflowClient(uri).get_run(sink.load().run_ids["trial-1"])
+    run = MlflowClient(uri).get_run(str(sink.run_id("trial-1")))
     assert run.data.metrics["accuracy"] == 0.625
     assert len(points(uri, run.info.run_id, "accuracy")) == 3
 
@@ -162,7 +163,7 @@ def test_what_a_user_deleted_in_the_ui_is_still_recorded_and_stays_deleted(
         MlflowClient(uri).delete_run(run.info.run_id)
     again = open_sink()
     again.write([SECOND], cursor=2)
-    assert again.load().cursor == 2
+    assert again.load() == 2
     assert {
         run.info.run_name: run.info.status for run in runs_of(uri, name, ViewType.DELETED_ONLY)
     } == {
@@ -184,9 +185,8 @@ def test_runs_of_another_experiment_of_the_same_name_are_left_alone(
     open_sink: Open, uri: str, name: str
 ) -> None:
     open_sink().write([PARENT, FIRST], cursor=5)
-    other = MlflowSink(tracking_uri=uri, experiment_name=name, experiment_id="another")
-    recorded = other.load()
-    assert (recorded.cursor, recorded.run_ids) == (None, {})
+    other = MlflowSink(Target(tracking_uri=uri, experiment_name=name, experiment_id="another"))
+    assert (other.load(), other.run_id("trial-1")) == (None, None)
     other.write([PARENT, FIRST], cursor=1)
     other.close()
     assert len(runs_of(uri, name)) == 4
@@ -205,7 +205,7 @@ def test_names_and_values_that_mlflow_refuses_do_not_stop_the_recording(
     )
     sink = open_sink()
     sink.write([PARENT, odd], cursor=1)
-    run = MlflowClient(uri).get_run(sink.load().run_ids["trial-1"])
+    run = MlflowClient(uri).get_run(str(sink.run_id("trial-1")))
     assert run.data.metrics == {
         legal_name("acc@5"): 0.5,
         legal_name("/abs"): 1.0,
@@ -266,7 +266,7 @@ def test_a_recorder_killed_at_any_moment_leaves_each_run_and_point_once(
 def test_the_bulk_rows_are_those_that_mlflows_client_writes(tmp_path: Path) -> None:
     bulk, plain = tmp_path / "bulk.db", tmp_path / "plain.db"
     sink = MlflowSink(
-        tracking_uri=f"sqlite:///{bulk}", experiment_name="digits", experiment_id="id"
+        Target(tracking_uri=f"sqlite:///{bulk}", experiment_name="digits", experiment_id="id")
     )
     sink.load()
     sink.write([PARENT, FIRST], cursor=1)

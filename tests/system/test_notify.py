@@ -138,14 +138,18 @@ def happens(client: SyncPrefectClient, name: str, event: str, text: str) -> None
     client.request("POST", "/events", json=[one.model_dump(mode="json")])
 
 
-def test_an_experiment_tells_how_it_ended_and_where_to_look(
+def test_an_experiment_tells_that_it_started_how_it_ended_and_where_to_look(
     desk: Desk, web: tuple[str, Received]
 ) -> None:
     with staying(Places.at(str(desk.folder / ".regrow")).writable().prefect_home) as server:
         file = desk.write(
-            "told", trials=1, max_steps=1, notify={"webhook": "$WEB", "events": ["finished"]}
+            "told",
+            trials=1,
+            max_steps=1,
+            notify={"webhook": "$WEB", "events": ["started", "finished"]},
         )
         desk.run("run", file, WEB=web[0])
+        assert web[1].next()["subject"] == "told: started: 1 trial, up to 2 at a time"
         told = web[1].next()
     assert told["subject"].startswith("told: finished: 1 of 1 trials ended")
     best, link = told["body"].splitlines()

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.machine.sqlite import copy_database
-from regrow.infra.prefect.server_settings import template
+from regrow.infra.machine.sqlite import load_dump
+from regrow.infra.prefect.home import DUMP, MIGRATIONS
 from tests.system import grouped
 from tests.system.conftest import Desk
 from tests.system.grouped import END, at, event, events, scores, until
@@ -114,8 +114,7 @@ def site(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Site]:
             }
             environment = {**desk.environment, **own, "PREFECT_HOME": str(temporary / "prefect")}
             (temporary / "prefect").mkdir()
-            if template().exists():  # its own migrations take 10 s
-                copy_database(template(), temporary / "prefect" / "prefect.db")
+            load_dump(temporary / "prefect" / "prefect.db", DUMP, "prefect", MIGRATIONS)
             words = [
                 "server",
                 "start",

@@ -167,7 +167,7 @@ def test_the_flow_runs_log_has_what_a_person_wants_to_read(told: Told) -> None:
     lines = [log["message"] for log in logs]
     node = told.desk.show("story")["trials"][0]["attempts"][1]["node"]
     step = told.desk.show("story")["trials"][0]["attempts"][1]["from_step"]
-    assert lines[0] == "3 trials, up to 2 at a time"
+    assert lines[0] == "started: 3 trials, up to 2 at a time"
     lost = next(log for log in logs if "lost" in log["message"])
     assert lost["message"].startswith(f"trial 0, attempt 1 on {node}: lost at step ")
     assert lost["message"].endswith(": the worker process died")

@@ -142,6 +142,7 @@ def rich(request: pytest.FixtureRequest, desk: Desk, chromium: Browser) -> Itera
 def test_every_figure_is_drawn_without_the_network_and_without_an_error(rich: Reader) -> None:
     names = [place.get_attribute("data-figure") for place in rich.page.locator(".plot").all()]
     assert names == [name for name in KINDS if name not in ("lineage", "pareto_front", "scaling")]
+    rich.page.locator("#fold").click()
     for name in names:
         place = rich.page.locator(f"#f-{name}")
         marks = place.locator(".main-svg path, .main-svg image")

@@ -21,7 +21,7 @@ from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 
-from regrow.cli.schedule import Each, schedule
+from regrow.cli.schedule import schedule
 from regrow.cli.schedules import schedules
 from regrow.flows.recurring import resolved
 from regrow.infra.prefect import deployments
@@ -159,7 +159,7 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
         ),
         ({"every": "soon"}, '--every: "soon"'),
         ({"cron": "0 2 * * *", "every": "2h"}, "--every: .*stands beside cron"),
-        ({"cron": "0 2 * * *", "each": Each.CONTINUE, "keep": 2}, "--keep: .*each: new"),
+        ({"cron": "0 2 * * *", "each": "continue", "keep": 2}, "--keep: .*each: new"),
         ({"on_files": "s3://bucket-alone"}, "--on-files: .*cannot be listed: .*is a bucket"),
     ],
 )

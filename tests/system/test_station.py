@@ -365,6 +365,10 @@ def test_parts_that_are_killed_come_back_and_what_runs_is_not_lost(
         before = wait_for(lambda: process_of(desk, part) or None, f"there is no {part}")  # noqa: B023
         os.kill(before, signal.SIGKILL)
         wait_for(lambda: process_of(desk, part) not in (0, before), f"{part} did not come back")  # noqa: B023
+    parts = json.loads(desk.run("status", "--json").stdout)["parts"]
+    killed = [part for part in killed if part != "keeper"]  # it starts the supervisor, too
+    restarts = {one["name"]: one["restarts"] for one in parts if one["name"] in killed}
+    assert restarts == dict.fromkeys(killed, 1)
     hurry.touch()
     said, _ = running.communicate(timeout=180)
     assert running.returncode == 0, said

@@ -143,8 +143,8 @@ def test_commands_that_look_run_nothing_of_it(strange: Desk) -> None:
         "ui", "--no-browser", **state, PYTHONSAFEPATH="1"
     )
     assert ui.stdout is not None
-    said = [ui.stdout.readline() for _ in range(3)]
-    assert "Ctrl-C ends both" in said[-1], said
+    said = [ui.stdout.readline() for _ in range(4)]
+    assert "Ctrl-C ends all" in said[-1], said
     script = f"LOOKS, MARK = {LOOKS!r}, {str(mark)!r}\n{ALL}"
     done = subprocess.run(
         [sys.executable, "-P", "-c", script],

@@ -33,10 +33,8 @@ from regrow.apps.station.triggers.aside import found, lines
 from regrow.apps.station.triggers.events import EventsTrigger
 from regrow.apps.station.triggers.inbox import files, folder_of, put
 from regrow.apps.station.triggers.trigger import GIVEN
-from regrow.infra.prefect.deployments import listed
-from regrow.infra.prefect.pool import POOL, ensure_pool
-from regrow.infra.prefect.server import PrefectServerHandle, staying
-from regrow.infra.prefect.server_settings import CLIENT_ENVIRONMENT
+from regrow.infra.prefect.deployments import POOL, ensure_pool, listed
+from regrow.infra.prefect.server import CLIENT_ENVIRONMENT, PrefectServerHandle, staying
 from regrow.infra.state.places import Places
 from regrow.infra.stores.s3 import open_s3
 from tests.unit.test_trigger_endings import session
@@ -315,7 +313,7 @@ def test_events_that_come_late_or_in_crowds_are_found_once_also_by_another_watch
         deadline = time.monotonic() + SECONDS
         # the server stores them a moment later
         while len(ids) < count and time.monotonic() < deadline:
-            step = trigger.take(trigger.look(dict(cursor)), cursor)
+            step = trigger.look(dict(cursor))
             for key in step.drop if step else ():
                 del cursor[key]
             cursor.update(step.put if step else {})

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from regrow.search.samplers import Proposal, Result, Sampler, make
+from regrow.search.samplers import make
+from regrow.search.samplers.base import Proposal, Result, Sampler
 from regrow.search.space.setting import Setting
 
 Objective = Callable[[Mapping[str, Any]], float]

@@ -9,7 +9,7 @@ from typing import Any
 
 from regrow.search import samplers
 from regrow.search.mode import Mode
-from regrow.search.samplers import Result, Sampler
+from regrow.search.samplers.base import Result, Sampler
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 

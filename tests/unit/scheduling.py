@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regrow.search.mode import Mode
-from regrow.search.schedulers import Candidate, Scheduler, Verdict, Widening, make
+from regrow.search.schedulers import make
+from regrow.search.schedulers.base import (
+    Candidate,
+    Decision,
+    Drop,
+    End,
+    Opening,
+    Scheduler,
+    Start,
+    Verdict,
+    Widening,
+)
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 
@@ -72,7 +83,7 @@ class Run:
         self._decided: dict[int, int] = {}
         self._running: list[Attempt] = []
         self._waiting: list[int] = []
-        self.scheduler.opened(self.slots, self.slots)
+        self.scheduler.apply(Opening(slots=self.slots, widest=self.slots))
 
     def go(self, rounds: int = 100_000) -> Run:
         """Until the end, or for so many rounds in which each attempt does one step."""
@@ -104,7 +115,7 @@ class Run:
                 self.values[trial], self._decided[trial] = [], 0
                 self.config[trial] = dict(self.configs[trial]) if self.configs else {"x": 0.5}
                 state = self.states[trial] if self.states else {}
-                self.scheduler.added(
+                self.scheduler.apply(
                     Candidate(trial=trial, config=dict(self.config[trial]), state=state)
                 )
             else:
@@ -112,7 +123,7 @@ class Run:
             width = self.scheduler.width(trial) if isinstance(self.scheduler, Widening) else 1
             until = self.scheduler.first(trial, self._decided[trial])
             assert until is None or until > self._decided[trial]
-            self.scheduler.started(trial)
+            self.scheduler.apply(Start(trial=trial, width=width))
             self.starts.append(trial)
             self._running.append(Attempt(trial, until, width))
 
@@ -143,7 +154,7 @@ class Run:
         assert verdict == self.scheduler.decide(trial, values), "a query changed something"
         self.log.append((trial, step, verdict))
         self._decided[trial] = step
-        self.scheduler.tell(trial, values, verdict)
+        self.scheduler.apply(Decision(trial=trial, values=values, verdict=verdict))
         if verdict.config is not None:
             self.config[trial] = dict(verdict.config)
         match verdict.action:
@@ -162,12 +173,12 @@ class Run:
     def _give_up(self, trial: int) -> None:
         assert trial in self.paused
         self.paused.remove(trial)
-        self.scheduler.dropped(trial)
+        self.scheduler.apply(Drop(trial=trial))
         self._end(trial, "stopped")
 
     def _end(self, trial: int, how: Any) -> None:
         self.outcome[trial] = how
-        self.scheduler.ended(trial, how)
+        self.scheduler.apply(End(trial=trial, how=how))
 
     # ---- what came of it
 
@@ -190,7 +201,7 @@ def arrive(
     for trial, step, value in arrivals:
         values = [value] * step
         verdict = scheduler.decide(trial, values)
-        scheduler.tell(trial, values, verdict)
+        scheduler.apply(Decision(trial=trial, values=values, verdict=verdict))
         actions.append(verdict.action)
     return actions
 
@@ -198,7 +209,7 @@ def arrive(
 def add(scheduler: Scheduler, count: int, first: int = 0) -> None:
     """So many trials are proposed and start."""
     for trial in range(first, first + count):
-        scheduler.added(Candidate(trial=trial, config={"x": 0.5}))
+        scheduler.apply(Candidate(trial=trial, config={"x": 0.5}))
 
 
 def by_number(trial: int, step: int, config: Any) -> float:

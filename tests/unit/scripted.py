@@ -18,7 +18,7 @@ from regrow.search.events import (
 )
 from regrow.search.planning.planner import Planner
 from regrow.search.planning.verify import verify
-from regrow.search.schedulers import Scheduler, Verdict
+from regrow.search.schedulers.base import Scheduler, Verdict
 from regrow.search.space.setting import Setting
 from tests.unit.simulated import SPEC
 

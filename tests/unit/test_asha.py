@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from regrow.search import schedulers
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode
-from regrow.search.schedulers import Verdict
 from regrow.search.schedulers.asha import Asha
-from regrow.search.schedulers.fifo import Fifo
+from regrow.search.schedulers.base import Fifo, Verdict
 from tests.unit.scheduling import setting
 
 

@@ -154,7 +154,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         # resources
         (
             {"resources": 1},
-            "resources: 1: is not a map; its keys are: cpu, gpu, memory, custom, workers, reduce, children",
+            "resources: 1: is not a map; its keys are: cpu, gpu, accelerator, memory, custom, workers, reduce, children",
         ),
         (
             {"resources": {"cpu": "1"}},
@@ -220,7 +220,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ),
         (
             {"resources": {"children": 2}},
-            "resources.children: 2: is not a map; its keys are: cpu, gpu, memory, custom, count",
+            "resources.children: 2: is not a map; its keys are: cpu, gpu, accelerator, memory, custom, count",
         ),
         (
             {"resources": {"children": {"cont": 2}}},

@@ -15,7 +15,8 @@ from regrow.search.events import Created, Opened, Started
 from regrow.search.planning.planner import Planner
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.planning.verify import verify
-from regrow.search.samplers import Proposal, Result
+from regrow.search.samplers.base import Proposal, Result
+from regrow.search.schedulers import base
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.show.views import summaries
@@ -84,9 +85,9 @@ def test_an_attempt_is_never_wider_than_a_node() -> None:
             widths.append(event.width)
     assert widths == [3, 3]
     alone = schedulers.make({"resource_changing": {"interval": 2}}, spec().setting)
-    alone.apply(schedulers.Opening(slots=8, widest=3))
-    alone.apply(schedulers.Candidate(trial=0, config={}))
-    assert isinstance(alone, schedulers.Widening)
+    alone.apply(base.Opening(slots=8, widest=3))
+    alone.apply(base.Candidate(trial=0, config={}))
+    assert isinstance(alone, base.Widening)
     assert alone.width(0) == 3
 
 
@@ -105,7 +106,7 @@ def test_a_known_point_needs_the_metrics_of_the_constraints() -> None:
     assert heard[0] == (2.0,)
 
 
-class Wide(schedulers.Scheduler):
+class Wide(base.Scheduler):
     """Wants more than there is."""
 
     def width(self, trial: int) -> int:

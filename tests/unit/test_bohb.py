@@ -15,7 +15,8 @@ import pytest
 from scipy.stats import norm
 
 from regrow.search.errors import SpecError
-from regrow.search.samplers import Result, Sampler, make
+from regrow.search.samplers import make
+from regrow.search.samplers.base import Result, Sampler
 from regrow.search.samplers.bohb_model import Kde
 from regrow.search.space.setting import Setting
 from tests.unit.mixed_space import LINE, MIXED, loss, setting
@@ -230,12 +231,12 @@ def losses(search: Any, k: int) -> list[float]:
     [
         (
             {"min_points_in_model": 5},
-            "search.bohb.min_points_in_model: 5: is below 6, the number of parameters plus 1",
+            "search.bohb.min_points_in_model: 5: is below 6; write 6, the number of parameters plus 1, or more",
         ),
         ({"min_points_in_model": "many"}, "is not a whole number"),
         ({"top_n_percent": 0}, "is not between 0 and 100"),
         ({"num_samples": 0}, "is below 1"),
-        ({"random_fraction": 1.5}, "is not a fraction"),
+        ({"random_fraction": 1.5}, "is not between 0 and 1"),
         ({"bandwidth_factor": 0.0}, "search.bohb.bandwidth_factor: 0.0: is not above 0"),
     ],
 )

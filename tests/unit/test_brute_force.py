@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.search.errors import SpecError
-from regrow.search.samplers import Result, make, size
-from regrow.search.samplers.brute_force import permuted
-from regrow.search.samplers.grid import Cells
+from regrow.search.samplers import make, size
+from regrow.search.samplers.base import Result
+from regrow.search.samplers.grid import Cells, permuted
 from regrow.search.space import Choice, Float, Grid, Int, Space
 from regrow.search.space.setting import Setting
 from tests.unit.replaying import Replayed, seed_of

@@ -16,7 +16,7 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.planning.simulator import FunctionObjective, availability
 from regrow.search.planning.simulator import Simulation as Simulated
 from regrow.search.planning.verify import verify
-from regrow.search.schedulers import Candidate, Scheduler, Verdict
+from regrow.search.schedulers.base import Candidate, Scheduler, Verdict
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.tasks.trial.trial import Trial

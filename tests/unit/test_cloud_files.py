@@ -13,7 +13,7 @@ import pytest
 import ray
 import yaml
 
-from regrow.flows.engines import engine
+from regrow.flows.remote import engine
 from regrow.infra.clusters import private
 from regrow.infra.clusters.clouds import aws, azure, ending, gcp
 from regrow.infra.clusters.clouds.aws import Account

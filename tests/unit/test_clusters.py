@@ -250,7 +250,7 @@ def test_rays_own_schema_takes_the_launchers_file(
     published = json.loads(
         (Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text()
     )
-    jsonschema.validate(SshEngine(cluster).launcher.file(), published)
+    jsonschema.validate(SshEngine(cluster).launcher().file(), published)
 
 
 def test_the_wheel_has_the_whole_package_and_can_be_imported_from(tmp_path: Path) -> None:
@@ -387,13 +387,12 @@ def test_a_head_whose_dashboard_is_away_has_work_as_long_as_an_experiments_proce
     here = Node(f"t{os.getpid()}")
     here.folder.mkdir(parents=True)
     (here.folder / "token").write_text("x" * 64)
-    jobs = node.Jobs(here)
-    assert not jobs.any()
+    assert not here.has_work()
     words = [sys.executable, "-c", "input()", "regrow run sweep.yaml"]
     with subprocess.Popen(words, env={"REGROW_ON": here.name}, stdin=subprocess.PIPE) as process:
-        assert jobs.any()
+        assert here.has_work()
         process.communicate(b"\n")
-    assert not jobs.any()
+    assert not here.has_work()
 
 
 def test_a_cluster_that_grows_tells_its_driver_how_far_and_on_which_machines_trials_begin(

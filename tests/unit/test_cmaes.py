@@ -14,8 +14,8 @@ import pytest
 from cmaes import CMA, get_warm_start_mgd  # type: ignore[import-untyped]  # it has annotations, but says no py.typed
 
 from regrow.search.errors import SpecError
-from regrow.search.samplers import Result, Sampler, make
-from regrow.search.samplers.base import Proposal
+from regrow.search.samplers import make
+from regrow.search.samplers.base import Proposal, Result, Sampler
 from regrow.search.samplers.cube import position
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting

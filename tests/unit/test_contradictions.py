@@ -211,6 +211,12 @@ def test_a_segment_of_any_bytes_is_read_as_far_as_it_goes(data: st.DataObject) -
     must_say_where(store)
 
 
+def test_a_first_line_whose_specification_is_none_is_read_no_further() -> None:
+    store = written(MemoryStore(), [LINES[0].replace(b'"metric"', b'"met~ic"'), *LINES[1:]], 40)
+    with pytest.raises(CorruptLog, match="met~ic"):
+        replay(store, on_damage=lambda _: None)
+
+
 @ANY
 @given(st.data())
 def test_whole_lines_of_any_content_are_read_as_far_as_they_go(data: st.DataObject) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from regrow.search import samplers, schedulers
+
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = (
     (ROOT / "CONTRIBUTING.md").read_text().split("## Where to add things")[1].split("\n## ")[0]
@@ -47,3 +49,9 @@ def test_the_files_are_there_and_as_short_as_it_says(
     counted = sum(len(path.read_text().splitlines()) for path in files)
     assert 0.8 <= counted / int(lines) <= 1.2, f"{subject}: {counted} lines"
     assert counted < 500 or subject not in SHORT
+
+
+def test_each_sampler_and_scheduler_is_described_where_users_choose_one() -> None:
+    page = (ROOT / "docs/algorithms.md").read_text()
+    described = set(re.findall(r"^### (\w+)", page, re.MULTILINE))
+    assert {*samplers.NAMES, *schedulers.NAMES} - {"define_by_run"} <= described

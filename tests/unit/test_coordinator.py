@@ -14,8 +14,19 @@ from regrow.flows.coordinator import ledger as ledgers
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Superseded
 from regrow.infra.log.reading import read_events
+from regrow.infra.state.experiments import carry_out_exclusions, request_exclusion
 from regrow.infra.stores.memory import MemoryStore
-from regrow.search.events import Closing, Created, Ended, Opened, Place, Row, Saved, Started
+from regrow.search.events import (
+    Closing,
+    Created,
+    Ended,
+    Excluded,
+    Opened,
+    Place,
+    Row,
+    Saved,
+    Started,
+)
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserError
@@ -410,3 +421,25 @@ def test_what_keeps_a_checkpoint_from_being_saved_reaches_the_driver_until_it_is
     office.report(Progress(trial=0, attempt=1, trouble="no space left on /data"))
     office.lost(0, 1)
     assert office.instructions().trouble is None
+
+
+# Orders of the user
+
+
+def test_a_trial_is_dropped_while_others_run_once_it_has_ended(make: Make) -> None:
+    office = make(slots=2)
+    leases(office)
+    office.report(arrival(0, rows=9))
+    office.report(arrival(1, rows=2))
+    office.report(end(0))
+
+    def exclude(trial: int, excluded: bool) -> None:
+        office.wait(office.coordinator.exclude(trial, excluded=excluded))
+
+    request_exclusion(office.store, [0, 1, 0], excluded=True)
+    office.store.create("control/exclude-damaged", b"{")
+    carry_out_exclusions(office.store, exclude)
+    assert office.store.list("control/") == []
+    orders = [event for event in read_events(office.store) if isinstance(event, Excluded)]
+    assert [event.trial for event in orders] == [0], "trial 1 runs, and once is enough"
+    assert verify(read_events(office.store)).difference is None

@@ -14,7 +14,7 @@ import pytest
 
 from regrow.cli.stop import stop
 from regrow.flows.interrupts import Interrupts
-from regrow.flows.stopping import stop_requests
+from regrow.flows.loop import stop_requests
 from regrow.infra.machine import capacity
 from regrow.infra.machine.streams import to_nowhere
 from regrow.infra.ray import joining

@@ -22,6 +22,7 @@ from regrow.show.figures import (
     series,
     slices,
 )
+from regrow.show.views import summaries
 from tests.unit.figured import ASHA, SPEC, TWO, lines, made_by, metrics, run, traces
 from tests.unit.told import its_rows, remember
 
@@ -143,7 +144,7 @@ def test_the_best_trial_is_drawn_with_all_its_metrics_and_its_attempts(
         assert list(trace.customdata) == lineage
     later = {step for step, (a, b) in enumerate(itertools.pairwise(lineage), start=2) if a != b}
     assert {shape.x0 for shape in made.layout.shapes} == later
-    history.best = series.ranked(history)[0].number
+    history.best = summaries.ranked(history)[0].number
 
 
 def test_a_metric_that_was_nan_has_a_gap_there(histories: dict[str, History]) -> None:
@@ -235,8 +236,8 @@ def test_after_population_based_training_the_configuration_of_the_best_step_coun
     changed = next(
         t for t in history.trials if t.changes and t.best and t.best[1] > t.changes[-1].step
     )
-    assert series.settings(history, changed) == changed.changes[-1].config
-    assert series.settings(history, changed) != changed.proposed
+    assert summaries.reached_with(history, changed) == changed.changes[-1].config
+    assert summaries.reached_with(history, changed) != changed.proposed
 
 
 # Several metrics

@@ -164,7 +164,7 @@ def test_a_log_that_was_removed_is_told(store: LocalStore) -> None:
 def test_a_long_log_comes_in_parts_of_so_many_bytes(
     store: LocalStore, merged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regrow.infra.log.follower.ANSWER_BYTES", 50)
+    monkeypatch.setattr("regrow.infra.log.log.ANSWER_BYTES", 50)
     log = Log.open(store)
     log.claim([line(1)])
     for number in range(2, 40):

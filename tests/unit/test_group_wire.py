@@ -30,7 +30,7 @@ from regrow.tasks.group.wire import (
     Welcome,
     Wire,
 )
-from regrow.tasks.ports.ranks import Fault, GroupBroken
+from regrow.tasks.ports.ranks import GroupBroken, Verdict
 from regrow.tasks.ports.uploads import File, Part
 from regrow.tasks.process import connecting
 from tests.unit.grouped import HOST, KEY, come_in
@@ -114,7 +114,7 @@ def test_both_sides_know_the_key() -> None:
     messages: list[Message] = [
         Reported(3, {"score": 0.1 + 0.2, "none": None}),
         Uploaded(4, part=Part(files=[file], folders=["e"], uploaded=1)),
-        Failed(Fault(rank=1, message="no", trace="x" * 3_000_000)),
+        Failed(Verdict(rank=1, message="no", trace="x" * 3_000_000)),
         Bye(),
     ]
 

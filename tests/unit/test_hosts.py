@@ -16,7 +16,7 @@ from regrow.infra.state.places import Places
 
 USES = """
 import sys
-import regrow.infra.state.hosts as hosts
+import regrow.infra.state.service_files as hosts
 from regrow.infra.state.places import Places
 places = Places.at(sys.argv[1])
 hosts._name = lambda: sys.argv[2]

@@ -276,15 +276,16 @@ def test_a_copy_is_ready_to_run_and_begins_with_the_best_configuration(
     )
     written = (tmp_path / "kinds-2.yaml").read_text()
     assert written.startswith(f"# Copied from kinds in {places.root}")
-    assert f"of trial {leader.number}; it is the first of the points" in written
+    assert f"of trial {leader.number}.\n" in written
     spec = read_spec(tmp_path / "kinds-2.yaml")
     assert spec.name == "kinds-2"
     again = simulate(spec, FunctionObjective(function=exported.curve, spec=spec), workers=2).history
     assert again.trials[0].config == leader.config
-    assert {
-        k: v for k, v in spec.identity().items() if k not in ("name", "points", "working_dir")
-    } == {
-        k: v for k, v in best.spec.identity().items() if k not in ("name", "points", "working_dir")
+    assert [start.experiment for start in spec.warm_start] == ["kinds"]
+    other = {"name", "points", "working_dir", "warm_start"}
+    before, after = best.spec.identity(), spec.identity()
+    assert {k: v for k, v in after.items() if k not in other} == {
+        k: v for k, v in before.items() if k not in other
     }
 
 

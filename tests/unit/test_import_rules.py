@@ -125,11 +125,9 @@ HEAVY_ALLOWED = {
     "regrow.show.exports.optuna_private",
     "regrow.show.figures.embedded",
     "regrow.show.exports.tensorboard",
-    "regrow.infra.mlflow.artifacts",
     "regrow.infra.mlflow.bulk",
     "regrow.infra.mlflow.experiment",
     "regrow.infra.mlflow.in_trial_runs",
-    "regrow.infra.mlflow.logged_models",
     "regrow.infra.mlflow.server",
     "regrow.infra.mlflow.public",
     "regrow.infra.mlflow.register",
@@ -154,7 +152,6 @@ SERVING = (
     "regrow.apps.page",
     "regrow.apps.station.triggers.hooks",  # a route of the page
     # of the processes that answer, not of their supervisor
-    "regrow.apps.serving.access",
     "regrow.apps.serving.app",
     "regrow.apps.serving.on_ray",
     "regrow.apps.serving.replica",
@@ -620,7 +617,7 @@ def test_workers_load_nothing_of_prefect() -> None:
                     "optuna.storages._rdb:models",
                 ),
                 (
-                    "regrow.search.samplers.gp",
+                    "regrow.search.samplers.optuna_study",
                     "import optuna\ndef f(s: optuna.Study):\n    return s._storage",
                     "._storage",
                 ),

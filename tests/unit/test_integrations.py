@@ -5,6 +5,7 @@ in tests/system/test_frameworks.py.
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -25,6 +26,7 @@ from regrow.integrations import reports
 from regrow.integrations.sklearn import RandomizedSearchCV, State
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.trial import Trial
+from tests.system.test_frameworks import SETTINGS
 from tests.unit.attempting import Attempting, outcome, steps
 from tests.unit.office import MakeOffice
 
@@ -78,6 +80,13 @@ def test_each_integration_has_its_extra_and_its_example() -> None:
         file.stem.partition("_")[2] for file in (ROOT / "examples/frameworks").glob("*.yaml")
     }
     assert examples == there
+    assert SETTINGS.keys() == there, "those that are killed and compared"
+    makefile = (ROOT / "Makefile").read_text()
+    installed = re.search(r"^FRAMEWORKS := (.*)$", makefile, re.MULTILINE)
+    assert installed is not None
+    assert set(installed[1].split(",")) == there, "those that `make nightly` installs"
+    reference = (ROOT / "docs/reference/python.md").read_text()
+    assert [name for name in there if not re.search(rf"\b{name}\b", reference)] == []
 
 
 def test_an_integration_loads_no_other() -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from regrow.infra.clusters.description import Kubernetes
-from regrow.infra.clusters.kubernetes import checks, manifests, pods
+from regrow.infra.clusters.kubernetes import checks, manifests
 from regrow.search.errors import SpecError
 from tests.unit.kubernetes_clusters import FULL, LEAST, SPOT, described
 
@@ -163,7 +163,7 @@ def test_the_head_and_groups_on_demand_stay_off_nodes_that_are_known_to_be_spot(
     for spec in specs(described(data)):
         markets = [
             "on-demand",
-            *(group["labels"][pods.MARKET] for group in spec["workerGroupSpecs"]),
+            *(group["labels"][manifests.MARKET] for group in spec["workerGroupSpecs"]),
         ]
         for market, pod in zip(markets, templates(spec), strict=True):
             if market == "spot":
@@ -177,7 +177,7 @@ def test_the_head_and_groups_on_demand_stay_off_nodes_that_are_known_to_be_spot(
                 for rule in term["matchExpressions"]
                 if rule["operator"] == "NotIn"
             }
-            assert kept_off == {key: [value] for key, value in pods.SPOT_LABELS.items()}
+            assert kept_off == {key: [value] for key, value in manifests.SPOT_LABELS.items()}
 
 
 def test_the_groups_are_asked_in_the_order_of_the_file_and_say_what_they_are() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from regrow.infra.clusters.jobs import under_way
 from regrow.infra.clusters.kubernetes import idle, job, leave
 
 _RAY = """
@@ -144,6 +145,31 @@ def test_a_cluster_is_idle_when_nothing_has_run_for_so_long() -> None:
     ]
 
 
+def test_it_suspends_its_own_cluster_and_asks_for_nothing_else() -> None:
+    request = idle.suspension("https://10.0.0.1:443", "sweep", "ml", "account-token")
+    assert (request.method, request.url) == (
+        "PATCH",
+        "https://10.0.0.1:443/apis/ray.io/v1/namespaces/ml/rayclusters/sweep",
+    )
+    assert json.loads(request.body or "") == {"spec": {"suspend": True}}
+    assert request.headers["Content-Type"] == "application/merge-patch+json"
+    assert request.headers["Authorization"] == "Bearer account-token"
+
+
+class _Dashboard(BaseHTTPRequestHandler):
+    asked: dict[str, str]
+    jobs: list[dict[str, str]]
+
+    def do_GET(self) -> None:
+        type(self).asked = {"path": self.path, "authorization": self.headers["Authorization"]}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(self.jobs).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [
@@ -156,39 +182,10 @@ def test_a_cluster_is_idle_when_nothing_has_run_for_so_long() -> None:
 def test_a_job_or_driver_that_has_not_ended_is_work(
     statuses: tuple[str, ...], expected: bool
 ) -> None:
-    assert idle.busy([{"status": status} for status in statuses]) is expected
-
-
-def test_it_suspends_its_own_cluster_and_asks_for_nothing_else() -> None:
-    request = idle.suspension("https://10.0.0.1:443", "sweep", "ml", "account-token")
-    assert (request.method, request.full_url) == (
-        "PATCH",
-        "https://10.0.0.1:443/apis/ray.io/v1/namespaces/ml/rayclusters/sweep",
-    )
-    assert json.loads(request.data) == {"spec": {"suspend": True}}  # type: ignore[arg-type]  # bytes
-    assert request.get_header("Content-type") == "application/merge-patch+json"
-    assert request.get_header("Authorization") == "Bearer account-token"
-
-
-class _Dashboard(BaseHTTPRequestHandler):
-    asked: dict[str, str]
-
-    def do_GET(self) -> None:
-        type(self).asked = {"path": self.path, "authorization": self.headers["Authorization"]}
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b'[{"status": "RUNNING"}]')
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
-
-
-def test_jobs_are_asked_for_with_the_token() -> None:
+    _Dashboard.jobs = [{"status": status} for status in statuses]
     with HTTPServer(("127.0.0.1", 0), _Dashboard) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        assert idle.listed(f"http://127.0.0.1:{server.server_port}", "token") == [
-            {"status": "RUNNING"}
-        ]
+        assert under_way(server.server_port, "token") is expected
         thread.join()
     assert _Dashboard.asked == {"path": "/api/jobs/", "authorization": "Bearer token"}

@@ -24,7 +24,8 @@ from regrow.search.planning.learning import (
 )
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.planning.verify import verify
-from regrow.search.samplers import Advised, Result, make
+from regrow.search.samplers import make
+from regrow.search.samplers.base import Advised, Result
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec

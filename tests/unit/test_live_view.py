@@ -17,10 +17,10 @@ from regrow.search.events import AnyEvent, Began, Decided, Ended, Opened
 from regrow.search.history import cost
 from regrow.search.planning.simulator import Simulation
 from regrow.show.live import text, words
-from regrow.show.live.board import Board
+from regrow.show.live.board import Board, Pace
 from regrow.show.live.grid import ASCII, Column, Signs, flow, lines, spark
 from regrow.show.live.layout import compose
-from regrow.show.live.pace import Pace
+from regrow.show.views import summaries
 from tests.unit.watched import SCHEDULES, simulated
 
 SIZES = [(width, height) for width in (60, 80, 160) for height in (12, 24, 50)]
@@ -108,7 +108,7 @@ def test_what_is_kept_incrementally_is_what_the_whole_history_says(schedule: str
         history = board.history
         if history.opened is None:
             continue
-        ranked = [t.number for t in text.ranked(history) if t.best is not None]
+        ranked = [t.number for t in summaries.ranked(history) if t.best is not None]
         assert [t.number for t in most.trials] == ranked[:16]
         each = sum(a.slot_seconds(event.t) for trial in history.trials for a in trial.attempts)
         assert cost.of(history, event.t).hours == pytest.approx(each / 3600)
@@ -326,14 +326,10 @@ def test_a_terminal_without_unicode_gets_signs_that_it_has() -> None:
 
 
 def test_columns_that_do_not_fit_go_the_least_important_first() -> None:
-    columns = [
-        Column(title="a", cells=["1"]),
-        Column(title="b", cells=["x" * 10], rank=1),
-        Column(title="c", cells=["y" * 10], rank=2),
-        Column(title="d", cells=["日本語の長い文字列です"], flex=True),
-    ]
+    columns = [Column("a"), Column("b", rank=1), Column("c", rank=2), Column("d", flex=True)]
+    row = ["1", "x" * 10, "y" * 10, "日本語の長い文字列です"]
     widths = {
-        width: [line.plain for line in lines(columns, width, 5, Signs())][1]
+        width: [line.plain for line in lines(columns, [row], width, Signs())][1]
         for width in (60, 41, 29, 10)
     }
     assert widths[60] == f"1  {'x' * 10}  {'y' * 10}  日本語の長い文字列です"

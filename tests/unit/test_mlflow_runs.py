@@ -26,6 +26,7 @@ from regrow.search.events import (
     Closing,
     Decided,
     Ended,
+    Excluded,
     Opened,
     Proposed,
     Reported,
@@ -33,6 +34,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
+from regrow.search.history import History
 from regrow.tasks.trial.names import task_name
 from tests.unit.simulated import SPEC, Simulation, created, opened, resumed
 from tests.unit.told import kept
@@ -397,3 +399,21 @@ def test_names_keep_letters_of_any_script_and_never_become_the_same() -> None:
         assert re.fullmatch(r"[/\w.\- :]{1,250}", legal), "what mlflow.utils.validation takes"
         assert posixpath.normpath(legal) == legal
     assert names["acc@5"] == "acc_5-c4e871ab", "a resumed experiment has to find its curve"
+
+
+def test_a_dropped_trial_has_a_tag_and_the_experiment_another_best() -> None:
+    events = Simulation(seed=1).open().run().events
+    best = History()
+    for event in events:
+        best.apply(event)
+    assert best.leader is not None
+    assert best.leader.best is not None
+    key, value = task_name(best.leader.number), repr(best.leader.best[0])
+    order = Excluded(t=events[-1].t + 1, trial=best.leader.number)
+    dropped = [*events, order]
+    assert one(dropped, key).tags["regrow.dropped"] == "true"
+    assert value not in one(dropped, PARENT).tags.values()
+    back = Excluded(t=order.t + 1, trial=order.trial, excluded=False)
+    assert one([*dropped, back], key).tags["regrow.dropped"] == "false"
+    assert one([*dropped, back], PARENT).tags == one(events, PARENT).tags
+    assert "regrow.dropped" not in one(events, key).tags

@@ -15,11 +15,11 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from regrow.search.errors import SpecError
-from regrow.search.samplers import Result, Watching, make
 from regrow.search.samplers import curve_process as process
-from regrow.search.samplers.acquisition import largest_improvement
+from regrow.search.samplers import make
+from regrow.search.samplers.acquisition import CubePoints, largest_improvement
+from regrow.search.samplers.base import Result, Watching
 from regrow.search.samplers.cube import modelled, position
-from regrow.search.samplers.cube_points import CubePoints
 from regrow.search.samplers.mobster_model import MOST_SEEN, Model, normal_scores
 from regrow.search.space import Space
 from tests.unit.mixed_space import LINE, MIXED, loss, setting
@@ -245,7 +245,7 @@ def test_more_than_it_can_look_at_is_sampled_by_what_it_is_worth() -> None:
     [
         ({"n_startup_trials": 1}, "search.mobster.n_startup_trials: 1: is below 2"),
         ({"n_startup_trials": "many"}, "is not a whole number"),
-        ({"random_fraction": 1.5}, "is not a fraction"),
+        ({"random_fraction": 1.5}, "is not between 0 and 1"),
     ],
 )
 def test_options_that_cannot_be_used(options: dict[str, Any], message: str) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, text
 from regrow.infra.log.log import Log
 from regrow.infra.machine import sqlite
 from regrow.infra.mlflow import database as mlflow_database
-from regrow.infra.prefect import records
+from regrow.infra.prefect.server import replaced
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import read_spec
@@ -177,7 +177,7 @@ def test_records_that_no_server_can_use_are_set_aside_with_a_line(
         file.write_bytes(b"something else altogether" * 1000)
     before = file.read_bytes()
     (tmp_path / "prefect.db-wal").write_bytes(b"")
-    line = records.replaced(file)
+    line = replaced(file)
     (aside,) = tmp_path.glob("prefect.db.aside-????????T??????")
     assert line is not None
     assert f"in {aside} now" in line
@@ -189,8 +189,8 @@ def test_records_that_no_server_can_use_are_set_aside_with_a_line(
 def test_records_that_are_sound_or_not_there_stay_as_they_are(tmp_path: Path) -> None:
     # a migration that Prefect has, in a file that is not named after it
     file = database(tmp_path / "prefect.db", "bb2345678901")
-    assert records.replaced(file) is None
-    assert records.replaced(tmp_path / "none.db") is None
+    assert replaced(file) is None
+    assert replaced(tmp_path / "none.db") is None
     assert [path.name for path in tmp_path.iterdir()] == ["prefect.db"]
     assert mlflow_database.replaced(sqlite.url_of(file), "root") is None
 

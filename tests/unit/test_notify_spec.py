@@ -15,7 +15,7 @@ from regrow.search.errors import SpecError
 from regrow.search.events import Began, Ended
 from regrow.search.recurrence import run_name
 from regrow.search.spec import Spec
-from regrow.search.spec.notify import Notify, Told
+from regrow.search.spec.station import Notify, Told
 from tests.unit.simulated import Simulation
 
 SECRET = "https://hooks.slack.com/services/T000/B000/XXXX"

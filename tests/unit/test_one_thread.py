@@ -16,8 +16,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from regrow.search.one_thread import on_one_thread
 from regrow.search.samplers import make
+from regrow.search.samplers.acquisition import CubePoints
 from regrow.search.samplers.cube import modelled
-from regrow.search.samplers.cube_points import CubePoints
 from regrow.search.samplers.mobster_model import Model
 from tests.unit.mixed_space import LINE, setting
 from tests.unit.replaying import on_paper, seed_of

@@ -18,7 +18,8 @@ from optuna.samplers import BaseSampler, NSGAIIISampler, NSGAIISampler, RandomSa
 from optuna.trial import TrialState
 
 from regrow.search.errors import SpecError
-from regrow.search.samplers import Result, Sampler, check_installed, make
+from regrow.search.samplers import check_installed, make
+from regrow.search.samplers.base import Result, Sampler
 from regrow.search.samplers.optuna_study import StudySampler, TpeStudy
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
@@ -428,11 +429,11 @@ def test_options_that_optuna_refuses(options: dict[str, Any], message: str) -> N
         ({"nsga2": {"population_size": 1}}, "search.nsga2.population_size: 1: is below 2"),
         (
             {"nsga3": {"crossover_prob": 1.5}},
-            "search.nsga3.crossover_prob: 1.5: is not a probability",
+            "search.nsga3.crossover_prob: 1.5: is not between 0 and 1; write a probability",
         ),
         (
             {"nsga2": {"mutation_prob": "often"}},
-            "search.nsga2.mutation_prob: .*is not a probability",
+            "search.nsga2.mutation_prob: .*write a probability",
         ),
         ({"nsga3": {"dividing_parameter": 0}}, "search.nsga3.dividing_parameter: 0: is below 1"),
     ],

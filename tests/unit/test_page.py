@@ -7,13 +7,18 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
+from uuid import uuid4
 
 import msgspec
 import pytest
 
-from regrow.apps.page.links import Links, Scheduled, Served
+from regrow.apps.page.links import Links
+from regrow.apps.serving.status import Answering, State
+from regrow.apps.station.state import Serving
+from regrow.infra.prefect.deployments import Scheduled
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.places import Places
@@ -121,7 +126,7 @@ def test_one_experiment_has_its_numbers_its_trials_its_losses_and_decisions(
     answer = readers.get("/e/lossy")
     page = Page(answer.text)
     for words in (
-        "Best score 0.8902 trial",
+        "Best score 0.89022 trial",
         "60 of 60 ended",
         "Cost 0.15 at 3",
         "6 attempts cut off",
@@ -321,10 +326,18 @@ def test_what_is_scheduled_is_shown_and_a_failure_to_ask_is_said(root: Path) -> 
     def broken() -> list[Scheduled]:
         raise OSError("secret-address")
 
-    known = [
-        Scheduled(name="<b>nightly</b>", when="at 02:00", next=4e9, last="finished"),
-        Scheduled(name="etl", when="after load"),
-    ]
+    def schedule(name: str, words: str, *coming: float) -> Scheduled:
+        return Scheduled(
+            id=uuid4(),
+            name=name,
+            words=words,
+            paused=False,
+            parameters={},
+            coming=tuple(datetime.fromtimestamp(at, UTC) for at in coming),
+            runs=(),
+        )
+
+    known = [schedule("etl", "after load"), schedule("<b>nightly</b>", "at 02:00", 4e9)]
     page = Page(reader(root, Links(scheduled=lambda: known)).get("/").text)
     assert "<b>nightly</b> at 02:00 2096-10-02 07:06 UTC in" in page.text
     assert "etl after load not timed" in page.text
@@ -346,14 +359,12 @@ def test_unknown_addresses_and_other_verbs_are_refused(readers: Reader) -> None:
 
 
 def test_what_a_station_serves_is_shown(root: Path) -> None:
+    main = Answering(experiment="night-1", trial=3, step=1, metric="score", value=0.5, since=0.0)
+    state = State(url="http://127.0.0.1:8100", main=main, refused="night-2: <b>trial</b> 0")
+    trouble = State(trouble="serve.port: 8100 cannot be had")
     served = [
-        Served(
-            name="night",
-            url="http://127.0.0.1:8100",
-            answers="night-1, trial 3",
-            refused="night-2: <b>trial</b> 0",
-        ),
-        Served(name="etl", trouble="serve.port: 8100 cannot be had"),
+        Serving(name="night", running=True, said=state),
+        Serving(name="etl", running=True, said=trouble),
     ]
     text = reader(root, Links(served=lambda: served)).get("/").text
     assert "http://127.0.0.1:8100" in text

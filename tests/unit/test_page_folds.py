@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from regrow.apps.page import state_cache, state_watcher
+from regrow.apps.page import state_cache
 from regrow.apps.page.state_cache import StateCache
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.places import Places
@@ -30,8 +30,8 @@ def events() -> list[AnyEvent]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look is due."""
     for module, name in (
-        (state_watcher, "LOOK_SECONDS"),
-        (state_watcher, "ENDED_SECONDS"),
+        (state_cache, "LOOK_SECONDS"),
+        (state_cache, "ENDED_SECONDS"),
         (state_cache, "LIST_SECONDS"),
     ):
         monkeypatch.setattr(module, name, (0.0, 0.0))

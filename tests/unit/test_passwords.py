@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regrow.infra.machine import addresses
-from regrow.infra.prefect.server_settings import server_environment
+from regrow.infra.prefect.server import server_environment
 from regrow.infra.state import passwords
 from regrow.tasks.errors import UserError
 

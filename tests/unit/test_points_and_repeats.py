@@ -19,7 +19,7 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.planning.planner import Planner, seed_for
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.planning.verify import verify
-from regrow.search.samplers import Proposal, Result
+from regrow.search.samplers.base import Proposal, Result
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.show.views import summaries
@@ -434,7 +434,7 @@ def test_repeats_that_fail_are_left_out_unless_all_do(
     ]
     if values:
         assert result.value == pytest.approx(statistics.fmean(values))
-    shown = summaries.repeats(done.history)
+    shown = summaries.means(done.history)
     assert [(one["trials"], one["count"]) for one in shown] == (
         [(counted, len(counted))] if counted else []
     )
@@ -451,7 +451,7 @@ def test_points_are_repeated_too() -> None:
 def test_show_has_the_mean_and_its_spread_best_first() -> None:
     done = run(spec(repeats=2, trials=6), Noisy())
     values = [trial.best[0] for trial in done.history.trials if trial.best]
-    shown = summaries.repeats(done.history)
+    shown = summaries.means(done.history)
     means = [statistics.fmean(values[n : n + 2]) for n in (0, 2, 4)]
     assert [one["mean"] for one in shown] == sorted(means)
     best = means.index(min(means))
@@ -461,7 +461,7 @@ def test_show_has_the_mean_and_its_spread_best_first() -> None:
         "nested, as the user wrote the space"
     )
     assert summaries.show(done.history, alive=False, now=done.now)["repeats"] == shown
-    assert summaries.repeats(run(spec(), Noisy()).history) == []
+    assert summaries.means(run(spec(), Noisy()).history) == []
 
 
 def test_a_total_that_is_no_multiple_is_refused_with_the_next_one() -> None:

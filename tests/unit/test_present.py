@@ -37,7 +37,7 @@ def test_a_loss_a_recovery_a_failure_and_each_best_are_told_as_events_and_as_lin
         ("experiment.finished", None),
     ]
     assert [h.line for h in found] == [
-        "2 trials, up to 2 at a time",
+        "started: 2 trials, up to 2 at a time",
         "new best: trial 0, score 0.5 at step 1",
         "trial 0, attempt 1 on east: lost at step 1: it was killed",
         "trial 0 continues as attempt 2 on west, after step 1, from its checkpoint (2.5 s later)",

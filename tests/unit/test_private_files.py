@@ -13,7 +13,7 @@ import pytest
 
 from regrow.flows.housekeeping.removal import remove
 from regrow.infra.machine import locks, private_files
-from regrow.infra.machine.sqlite import create_database, fill_from_template
+from regrow.infra.machine.sqlite import create_database
 from regrow.infra.prefect.settings import own_home, refuse_settings
 from regrow.infra.state.driver_lock import driving, runs_here
 from regrow.infra.state.places import Places
@@ -77,16 +77,12 @@ def test_databases_locks_and_records_are_their_owners_alone(umask: int, tmp_path
             connection.execute("create table t (x)")
 
     create_database(places.services / "a.db", fill)
-    create_database(
-        places.services / "b.db",
-        lambda made: fill_from_template(made, tmp_path / "t" / "template.db", lambda: fill(made)),
-    )
     with driving(places, "experiment"):
         private_files.replace(places.services / "record", "x")
         private_files.create(places.services / "other", "x")
         made = [path for path in places.services.rglob("*") if path.is_file()]
-    assert {path.name for path in made} >= {"a.db", "b.db", "record", "other", "experiment"}
-    assert {mode(path) for path in [*made, tmp_path / "t" / "template.db"]} == {0o600}
+    assert {path.name for path in made} >= {"a.db", "record", "other", "experiment"}
+    assert {mode(path) for path in made} == {0o600}
     assert {mode(path) for path in places.services.rglob("*") if path.is_dir()} == {0o700}
 
 
@@ -108,16 +104,6 @@ def test_what_another_user_may_have_locked_tells_nothing(tmp_path: Path) -> None
         assert runs_here(places, "experiment")
         os.chown(places.services / "running" / "experiment", ANOTHER, ANOTHER)
         assert not runs_here(places, "experiment")
-
-
-@as_root
-def test_a_template_that_another_user_wrote_is_not_copied(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "template")) as theirs:
-        theirs.execute("create table theirs (x)")
-    os.chown(tmp_path / "template", ANOTHER, ANOTHER)
-    made: list[str] = []
-    fill_from_template(tmp_path / "db", tmp_path / "template", lambda: made.append("anew"))
-    assert made == ["anew"]
 
 
 def test_a_link_in_a_strangers_experiment_leads_no_deletion_elsewhere(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ that is.
 
 from __future__ import annotations
 
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 
+from regrow.infra.machine.awaiting import announced
 from regrow.infra.ray import private, probing
 from regrow.tasks.errors import UserError
 
@@ -49,9 +49,7 @@ def server() -> Iterator[Server]:
 
 def probed(address: str) -> list[str]:
     told: list[str] = []
-    at = probing.Waiting(told.append, address)
-    at.late()
-    probing.probe(address, named_by="RAY_ADDRESS", at=at)
+    probing.probe(address, named_by="RAY_ADDRESS", step=told.append)
     return told
 
 
@@ -85,9 +83,9 @@ def test_each_thing_that_is_waited_for_is_told_once_it_takes_long(
             there.sendall(bytes([byte]))
 
     address = server(slowly)
-    told = [re.sub(".*: ", "", line) for line in probed(address)]
+    told = probed(address)
     assert asked == [address]
-    assert told[1:] == [
+    assert told == [
         "it is not connected yet",
         "it is connected, and has said nothing yet",
         "its head is there, and has not answered yet",
@@ -96,6 +94,16 @@ def test_each_thing_that_is_waited_for_is_told_once_it_takes_long(
 
 def test_nothing_is_told_of_a_cluster_that_answers_at_once() -> None:
     told: list[str] = []
-    with probing.waiting("x:1", told.append) as at:
-        at.step("it is not connected yet")
+    with announced("the Ray cluster at x:1", told.append) as step:
+        step("it is not connected yet")
     assert told == []
+    late = threading.Event()
+
+    def say(line: str) -> None:
+        told.append(line)
+        late.set()
+
+    with announced("the Ray cluster at x:1", say, after=0.0) as step:
+        assert late.wait(10)
+        step("it is connected")
+    assert told[1:] == ["waiting for the Ray cluster at x:1: it is connected"]

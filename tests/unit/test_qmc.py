@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import qmc
 
 from regrow.search.errors import SpecError
-from regrow.search.samplers import Sampler, make
+from regrow.search.samplers import make
+from regrow.search.samplers.base import Sampler
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 from tests.unit.replaying import Replayed, seed_of

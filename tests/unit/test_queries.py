@@ -12,7 +12,7 @@ import pytest
 from regrow.search.planning.planner import Planner
 from regrow.search.planning.simulator import FunctionObjective, Simulation, availability, simulate
 from regrow.search.planning.untried import Untried
-from regrow.search.samplers import Proposal, Result
+from regrow.search.samplers.base import Proposal, Result
 from regrow.search.spec import Spec
 from regrow.testing import Setting, check_log, check_resumes
 

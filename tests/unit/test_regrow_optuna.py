@@ -14,7 +14,7 @@ import pytest
 from optuna import pruners, samplers
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from regrow.integrations.optuna.raised import raised
+from regrow.integrations.optuna.following import raised
 from regrow.integrations.optuna.running import Trial, taken, written
 from regrow.integrations.optuna.scheduling import MOST, schedule
 from regrow.integrations.optuna.searching import search

@@ -90,7 +90,7 @@ def test_the_page_says_how_it_stands_and_gives_the_best_configuration_to_paste(
     trial = lossy.trials[lossy.best]
     assert trial.best is not None
     assert (
-        f"Trial {trial.number} reached score {trial.best[0]:.4g} at step {trial.best[1]} of its 9"
+        f"Trial {trial.number} reached score {trial.best[0]:.5g} at step {trial.best[1]} of its 9"
         in page.text
     )
     configuration = next(text for text in page.texts if text.startswith("lr: "))

@@ -14,7 +14,7 @@ from regrow.search.planning.planner import Planner, seed_for
 from regrow.search.planning.simulator import FunctionObjective
 from regrow.search.planning.simulator import Simulation as Simulated
 from regrow.search.planning.verify import verify
-from regrow.search.samplers import Result
+from regrow.search.samplers.base import Result
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from regrow.search.errors import SpecError
-from regrow.search.samplers import Result
+from regrow.search.samplers.base import Result
 from regrow.search.space import Space
 from tests.unit.sampling import SPACE, history, make, seed_of, told
 
@@ -109,7 +109,7 @@ def test_an_empty_space_proposes_empty_configurations() -> None:
         ({"tpe": {"n_startup_trials": "10"}}, "search.tpe.n_startup_trials", "not a whole number"),
         ({"tpe": {"n_startup_trials": -1}}, "search.tpe.n_startup_trials", "below 0"),
         ({"tpe": {"n_ei_candidates": 0}}, "search.tpe.n_ei_candidates", "below 1"),
-        ({"tpe": {"random_fraction": 1.5}}, "search.tpe.random_fraction", "not a fraction"),
+        ({"tpe": {"random_fraction": 1.5}}, "search.tpe.random_fraction", "not between 0 and 1"),
         ({"tpe": {"multivariate": 1}}, "search.tpe.multivariate", "not a bool"),
         ({"tpe": {"group": True, "multivariate": False}}, "search.tpe.group", "needs multivariate"),
         ({"random": {"x": 1}}, "search.random.x", "no options"),

@@ -167,7 +167,7 @@ def literals(source: str) -> set[str]:
 
 ALSO = {
     "search/samplers/__init__.py": {"dehb"},  # the sampler of that name
-    "search/schedulers/percentile.py": {"percentile"},  # an option
+    "search/schedulers/median.py": {"percentile"},  # an option
     "search/schedulers/pbt.py": {"pbt"},  # what its chance is drawn by
     "search/schedulers/pb2.py": {"pb2"},
     "regrow/show/figures/scaling.py": {"median"},  # the statistic

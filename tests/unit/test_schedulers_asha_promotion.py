@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode
-from regrow.search.schedulers import Verdict
+from regrow.search.schedulers.base import Verdict
 from tests.unit.scheduling import Run, arrive, by_number, scheduler
 
 

@@ -17,7 +17,8 @@ import pytest
 from regrow.search.errors import SpecError
 from regrow.search.hyperband_plan import brackets
 from regrow.search.mode import Mode
-from regrow.search.samplers import Proposal, Result, TrialStatus, make
+from regrow.search.samplers import make
+from regrow.search.samplers.base import Proposal, Result, TrialStatus
 from regrow.search.samplers.dehb import Dehb
 from regrow.search.samplers.random_search import RandomSearch
 from regrow.search.space import Space

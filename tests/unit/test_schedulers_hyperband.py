@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from regrow.search.errors import SpecError
 from regrow.search.hyperband_plan import brackets
 from regrow.search.mode import Mode
-from regrow.search.schedulers.async_hyperband import AsyncHyperband
+from regrow.search.schedulers.asha import AsyncHyperband
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 from tests.unit.scheduling import Run, arrive, by_number, scheduler

@@ -52,6 +52,16 @@ def test_an_even_number_has_the_mean_of_the_middle_two() -> None:
     assert median.decide(9, [3.0 + 1e-12]).action == "stop"
 
 
+def test_an_excluded_trial_does_not_count_until_it_is_kept() -> None:
+    median = scheduler("median", mode="min")
+    for trial, value in enumerate((1.0, 2.0, 4.0, 9.0)):
+        median.tell(trial, [value], median.decide(0, [0.0]))
+    median.excluded(0, excluded=True)
+    assert [median.decide(9, [value]).action for value in (4.0, 4.1)] == ["continue", "stop"]
+    median.excluded(0, excluded=False)
+    assert [median.decide(9, [value]).action for value in (3.0, 3.1)] == ["continue", "stop"]
+
+
 def test_a_tie_with_the_median_goes_on() -> None:
     median = scheduler("median", mode="max")
     assert [come(median, trial, 0.5, 0.5) for trial in range(6)] == [["continue", "continue"]] * 6

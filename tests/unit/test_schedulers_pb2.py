@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from regrow.search.errors import SpecError
-from regrow.search.schedulers import Candidate, Verdict
+from regrow.search.schedulers.base import Candidate, Verdict
 from regrow.search.schedulers.pb2 import Pb2
 from regrow.search.schedulers.pb2_model import Bandit, kernel, likelihood
 from regrow.search.space import Space

@@ -14,8 +14,8 @@ from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode
 from regrow.search.samplers.random_search import RandomSearch
-from regrow.search.schedulers import Candidate, Verdict
-from regrow.search.schedulers.explore import explore, mutable
+from regrow.search.schedulers.base import Candidate, Verdict
+from regrow.search.schedulers.pbt import explore, mutable
 from regrow.search.space import Space
 from tests.unit.scheduling import Run, scheduler, setting
 

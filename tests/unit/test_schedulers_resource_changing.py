@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from regrow.search.errors import SpecError
-from regrow.search.schedulers import Candidate, Start, Verdict
+from regrow.search.schedulers.base import (
+    Candidate,
+    Decision,
+    End,
+    Opening,
+    Start,
+    Verdict,
+)
 from tests.unit.scheduling import Run, scheduler
 
 
@@ -23,41 +30,41 @@ def changing(
         trials=trials,
         **options,
     )
-    made.opened(slots, slots)
+    made.apply(Opening(slots=slots, widest=slots))
     return made
 
 
 def begin(made: Any, *trials: int) -> None:
     for trial in trials:
-        made.added(Candidate(trial=trial, config={"x": 0.5}))
+        made.apply(Candidate(trial=trial, config={"x": 0.5}))
         assert made.width(trial) == 1 or made.setting.trials == len(trials)
-        made.started(trial)
+        made.apply(Start(trial=trial, width=made.width(trial)))
 
 
 def test_those_that_are_left_share_the_slots() -> None:
     made = changing()
     begin(made, 0, 1, 2, 3)
     assert made.decide(0, [0.5] * 2) == Verdict(until=4, why="resources are looked at")
-    made.ended(1, "done")
+    made.apply(End(trial=1, how="done"))
     assert made.decide(0, [0.5] * 4).action == "continue"  # 4 slots // 3 trials
-    made.ended(2, "failed")
+    made.apply(End(trial=2, how="failed"))
     verdict = made.decide(0, [0.5] * 4)
     assert (verdict.action, verdict.why) == (
         "restart",
         "goes on with 2 slots instead of 1: 2 of 4 trials run",
     )
-    made.tell(0, [0.5] * 4, verdict)
+    made.apply(Decision(trial=0, values=[0.5] * 4, verdict=verdict))
     assert made.width(0) == 2
-    made.started(0)
+    made.apply(Start(trial=0, width=made.width(0)))
     assert made.decide(0, [0.5] * 6).action == "continue"
-    made.ended(3, "done")
+    made.apply(End(trial=3, how="done"))
     assert made.decide(0, [0.5] * 6).why == "goes on with 4 slots instead of 2: 1 of 4 trials run"
 
 
 def test_nothing_changes_while_new_trials_come() -> None:
     made = changing(trials=5)
     begin(made, 0, 1)
-    made.ended(1, "done")
+    made.apply(End(trial=1, how="done"))
     assert made.decide(0, [0.5] * 2).action == "continue"
     assert made.width(0) == 1
     endless = changing(trials=None)
@@ -90,12 +97,12 @@ def test_the_decisions_are_those_of_the_schedule() -> None:
 def test_the_schedule_is_told_its_own_verdict_where_a_trial_only_gets_wider() -> None:
     made = changing("asha", trials=2, slots=2, interval=None, max_steps=9)
     begin(made, 0, 1)
-    made.ended(1, "failed")
+    made.apply(End(trial=1, how="failed"))
     told: list[Verdict] = []
     made._base.tell = lambda trial, values, verdict: told.append(verdict)
     verdict = made.decide(0, [0.5])
     assert verdict.action == "restart"
-    made.tell(0, [0.5], verdict)
+    made.apply(Decision(trial=0, values=[0.5], verdict=verdict))
     assert told == [Verdict(until=3, why="place 1 of 1 at rung 1, 1 go on")]
 
 
@@ -105,13 +112,13 @@ def test_a_schedule_that_pauses_is_told_its_own_verdicts() -> None:
     for trial, value in enumerate((0.1, 0.2)):
         verdict = made.decide(trial, [value])
         assert verdict.action == "pause"
-        made.tell(trial, [value], verdict)
+        made.apply(Decision(trial=trial, values=[value], verdict=verdict))
     # it continues; nothing else can: the floor of 1/3 of three is itself
     verdict = made.decide(2, [0.9])
     assert verdict.action == "continue", (
         "one of the others would be promoted, now that no more come"
     )
-    made.tell(2, [0.9], verdict)
+    made.apply(Decision(trial=2, values=[0.9], verdict=verdict))
     assert made.promote(complete=False) is None
 
 
@@ -120,17 +127,17 @@ def test_one_that_waits_takes_no_share_but_a_promotion_comes_first() -> None:
     begin(made, *range(9))
     for trial in range(8):
         verdict = made.decide(trial, [float(trial)])
-        made.tell(trial, [float(trial)], verdict)
+        made.apply(Decision(trial=trial, values=[float(trial)], verdict=verdict))
         if verdict.action == "stop":
-            made.ended(trial, "stopped")
+            made.apply(End(trial=trial, how="stopped"))
     assert made.decide(8, [-1.0]).action == "stop"
-    made.tell(8, [-1.0], made.decide(8, [-1.0]))
-    made.ended(8, "stopped")
+    made.apply(Decision(trial=8, values=[-1.0], verdict=made.decide(8, [-1.0])))
+    made.apply(End(trial=8, how="stopped"))
     # 7 and 6 go on, 5 is to be promoted
     assert made.promote(complete=True) == 5
     assert made.width(6) == 1
     assert made.width(5) == 3
-    made.started(5)
+    made.apply(Start(trial=5, width=made.width(5)))
     assert made.width(6) == 3
     run = Run(
         changing("successive_halving", trials=9, slots=3, interval=None, max_steps=9),
@@ -148,10 +155,10 @@ def test_with_pbt_a_restart_of_the_schedule_is_told_as_such() -> None:
         {"pbt": {"perturbation_interval": 2}}, trials=2, slots=2, interval=None, max_steps=20
     )
     begin(made, 0, 1)
-    made.tell(1, [0.9] * 2, made.decide(1, [0.9] * 2))
+    made.apply(Decision(trial=1, values=[0.9] * 2, verdict=made.decide(1, [0.9] * 2)))
     verdict = made.decide(0, [0.1] * 2)
     assert (verdict.action, verdict.source) == ("restart", 1)
-    made.tell(0, [0.1] * 2, verdict)
+    made.apply(Decision(trial=0, values=[0.1] * 2, verdict=verdict))
     assert made._base._members[0].config == verdict.config
 
 
@@ -196,12 +203,12 @@ def test_where_others_have_more_than_their_share_it_takes_what_is_left() -> None
     made = changing(trials=2, slots=8)
     begin(made, 0, 1)
     made.apply(Start(trial=0, width=4))
-    made.opened(6, 6)
+    made.apply(Opening(slots=6, widest=6))
     made.apply(Start(trial=1, width=2))
     assert made.decide(1, [0.5] * 2).action == "continue", (
         "its share is 3, of which 2 are free: nothing would be won"
     )
-    made.opened(7, 7)
+    made.apply(Opening(slots=7, widest=7))
     assert made.decide(1, [0.5] * 2).why == "goes on with 3 slots instead of 2: 2 of 7 trials run"
-    made.opened(0, 1)
+    made.apply(Opening(slots=0, widest=1))
     assert made.decide(1, [0.5] * 2).action == "continue"

@@ -18,8 +18,8 @@ from optuna.trial import TrialState
 
 from regrow.search.hyperband_plan import brackets
 from regrow.search.mode import Mode
-from regrow.search.schedulers import Candidate, Verdict
-from regrow.search.schedulers.explore import explore
+from regrow.search.schedulers.base import Candidate, Verdict
+from regrow.search.schedulers.pbt import explore
 from regrow.search.space import Space
 from tests.unit.scheduling import add, arrive, scheduler
 

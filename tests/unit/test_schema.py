@@ -214,7 +214,7 @@ def test_it_refuses_what_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_every_sampler_and_scheduler_is_in_it_with_its_options() -> None:
-    for part, registry in (("Search", samplers.REGISTRY), ("Schedule", schedulers.REGISTRY)):
+    for part, registry in (("Search", samplers.NAMES), ("Schedule", schedulers.NAMES)):
         names, _, with_options = SCHEMA["$defs"][part]["anyOf"]
         assert names["enum"] == ["auto", *registry]
         assert [*with_options["properties"]] == [*registry]

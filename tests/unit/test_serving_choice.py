@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from regrow.apps.serving import following as module
-from regrow.apps.serving.choosing import candidates, config_of
-from regrow.apps.serving.following import Checkpoints, Following, Wanted
+from regrow.apps.serving.choosing import Checkpoints, candidates, config_of
+from regrow.apps.serving.following import Following, Wanted
 from regrow.apps.serving.messages import Chosen, Refused
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Decided, Ended, Proposed, Saved, Started

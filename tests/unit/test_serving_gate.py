@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from regrow.apps.serving import following as module
-from regrow.apps.serving.following import Checkpoints, Following, Wanted
+from regrow.apps.serving.choosing import Checkpoints
+from regrow.apps.serving.following import Following, Wanted
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.errors import SpecError
 from regrow.search.rollout import Gate

@@ -17,7 +17,7 @@ from regrow.search.events import Began, Created, Ended, Opened, Reported, Row
 from regrow.search.planning.planner import Planner
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.planning.verify import verify
-from regrow.search.samplers import Proposal, Result
+from regrow.search.samplers.base import Proposal, Result
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.show.views import summaries

@@ -167,7 +167,7 @@ class Three:
         """Whatever the setting."""
 
     def ask(self, number: int, seed: int) -> Any:
-        from regrow.search.samplers import Proposal
+        from regrow.search.samplers.base import Proposal
 
         return Proposal(config={"x": (0.1, 0.9, 0.5)[number]}) if number < 3 else None
 

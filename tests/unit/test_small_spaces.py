@@ -13,7 +13,7 @@ import pytest
 from regrow.search.events import Closing, Created, Proposed
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.planning.verify import verify
-from regrow.search.samplers import REGISTRY
+from regrow.search.samplers import NAMES
 from regrow.search.space.domains import value_key
 from regrow.search.spec import Spec
 
@@ -70,7 +70,7 @@ def tried(simulation: Simulation) -> list[Any]:
 
 
 @pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("search", ["auto", *sorted(REGISTRY.keys() - ELSEWHERE)])
+@pytest.mark.parametrize("search", ["auto", *sorted({*NAMES} - ELSEWHERE)])
 def test_each_configuration_is_tried_once(search: str, space: str) -> None:
     parameters, cells = SPACES[space]
     if search == "cmaes" and space == "choices":

@@ -8,8 +8,7 @@ import asyncio
 
 import pytest
 
-from regrow.flows.coordinator.commit_interval import BURST, Spacing
-from regrow.flows.coordinator.ledger import Ledger
+from regrow.flows.coordinator.ledger import BURST, Ledger, Spacing
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores import gather_seconds
 from regrow.infra.stores.memory import MemoryStore

@@ -183,7 +183,7 @@ def test_an_error_of_a_background_reader_is_logged(
 def test_what_is_available_ends_where_the_log_does(
     log: Log, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regrow.infra.log.follower.ANSWER_BYTES", 120)
+    monkeypatch.setattr("regrow.infra.log.log.ANSWER_BYTES", 120)
     for number in range(2, 20):
         log.append([line(number)])
     follower = Follower(store)

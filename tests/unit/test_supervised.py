@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.machine import locks
+from regrow.infra.machine import awaiting, locks
 from regrow.infra.machine.supervised import Backoff, Supervised, await_ready, last_line, spawn
 
 Start = Callable[[str], Supervised]
@@ -55,6 +55,18 @@ def test_one_that_is_late_is_not_waited_for(start: Start) -> None:
     process = start(ENDLESS)
     why = await_ready(lambda _: False, process.is_alive, seconds=0.0, what="serve")
     assert why == "did not serve in 0 s"
+
+
+def test_one_that_works_is_waited_for_longer(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaiting, "_WORK_SECONDS", 0.05)
+    work = "import time\nwhile time.process_time() < 4: pass\nprint('up', flush=True)"
+    busy = start(f"{work}\ntime.sleep(600)")
+    answer = await_ready(lambda _: is_up(tmp_path), busy.is_alive, seconds=2.0, pid=busy.pid)
+    assert answer == ""
+    why = await_ready(lambda _: False, busy.is_alive, seconds=2.0, pid=busy.pid)
+    assert why == "did not answer in 2 s"
 
 
 @pytest.mark.parametrize(("program", "grace"), [(ENDLESS, 1e6), (STUBBORN, 0.1)])

@@ -11,11 +11,9 @@ import numpy as np
 import optuna
 import pytest
 
-from regrow.search.samplers import Result, Sampler
-from regrow.search.samplers.base import TrialStatus
+from regrow.search.samplers.base import Result, Sampler, TrialStatus
 from regrow.search.samplers.tpe_axes import axis
-from regrow.search.samplers.tpe_budget import BudgetHistory
-from regrow.search.samplers.tpe_history import TpeHistory
+from regrow.search.samplers.tpe_history import BudgetHistory, TpeHistory
 from regrow.search.space import Space, quniform
 from tests.unit.sampling import history, make, seed_of, told
 

@@ -21,8 +21,7 @@ from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator, _ParzenEstim
 from optuna.samplers._tpe.sampler import _split_trials, default_weights
 
 from regrow.search.mode import Mode
-from regrow.search.samplers import Result
-from regrow.search.samplers.base import TrialStatus
+from regrow.search.samplers.base import Result, TrialStatus
 from regrow.search.samplers.tpe_density import FastDensity, log_mass
 from regrow.search.samplers.tpe_history import TpeHistory
 from tests.unit.sampling import SPACE, loss, make, seed_of

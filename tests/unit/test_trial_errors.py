@@ -72,6 +72,11 @@ def raises(error: BaseException) -> Callable[[Trial], None]:
         (ValueError("\udc80" * 1_000_000), "error", "ValueError: \\udc80"),
         (SyntaxError("odd", ("f", "one", "two", 3)), "error", "SyntaxError: odd"),  # type: ignore[arg-type]  # as odd as can be
         (MemoryError(), "infrastructure", "out of memory"),
+        (
+            type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})("CUDA: no room"),
+            "error",
+            "OutOfMemoryError: CUDA: no room; the GPU's memory was full: try a smaller batch",
+        ),
         (UserError("trainable: no such file"), "error", "trainable: no such file"),
         (Unavailable("k", "full"), "infrastructure", "the store failed"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from regrow.apps.station.triggers.endings import EndingsTrigger, Looked, look
+from regrow.apps.station.triggers.endings import EndingsTrigger
 from regrow.apps.station.triggers.payloads import DEPTH, acceptable
 from regrow.apps.station.triggers.trigger import GIVEN
 from regrow.infra.log.log import Log
@@ -25,26 +25,36 @@ def session(places: Places, name: str, t: float, status: Status = "finished") ->
     log.append([encode(Closed(t=t, status=status))])
 
 
+def begun(since: float = 1.0) -> dict[str, Any]:
+    """The cursor of a new schedule."""
+    return {GIVEN: {"since": since}}
+
+
+def looked(places: Places, cursor: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events of a poll, whose cursor is kept."""
+    step = EndingsTrigger(places, "etl").look(cursor)
+    if step is None:
+        return []
+    cursor.update(step.put)
+    for gone in step.drop:
+        del cursor[gone]
+    return list(step.events)
+
+
 def test_a_session_that_finished_is_found_once(tmp_path: Path) -> None:
     places = Places.at(str(tmp_path))
     session(places, "etl", 10.0, "interrupted")
     session(places, "etl", 20.0)
     session(places, "other", 30.0)
-    reached: dict[str, list[Any]] = {}
-
-    def looked() -> Looked:
-        found = look(places, "etl", reached)
-        reached.update(found.reached)
-        return found
-
-    assert [(one.experiment, one.ended) for one in looked().endings] == [("etl", 20.0)]
-    assert looked() == Looked(reached={}, gone=[], endings=[], damaged=[])
+    cursor = begun()
+    assert [(one["experiment"], one["ended"]) for one in looked(places, cursor)] == [("etl", 20.0)]
+    assert EndingsTrigger(places, "etl").look(cursor) is None
     session(places, "etl", 40.0)
-    assert [one.ended for one in looked().endings] == [40.0]
-    assert looked().endings == []
-    ids = [one.id for one in look(places, "etl", {}).endings]
+    assert [one["ended"] for one in looked(places, cursor)] == [40.0]
+    assert looked(places, cursor) == []
+    ids = [one["id"] for one in looked(places, begun())]
     assert len(set(ids)) == 2
-    assert ids == [one.id for one in look(places, "etl", {}).endings], (
+    assert ids == [one["id"] for one in looked(places, begun())], (
         "an ending has the same id whenever it is read"
     )
 
@@ -53,7 +63,7 @@ def test_a_schedules_experiments_count_as_it(tmp_path: Path) -> None:
     places = Places.at(str(tmp_path))
     for name in ("etl-2026-11-22T02", "etl-2026-11-22T023015-2", "etl-small", "metl", "et"):
         session(places, name, 10.0)
-    assert [one.experiment for one in look(places, "etl", {}).endings] == [
+    assert [one["experiment"] for one in looked(places, begun())] == [
         "etl-2026-11-22T02",
         "etl-2026-11-22T023015-2",
     ]
@@ -63,13 +73,16 @@ def test_another_experiment_of_the_same_name_is_read_from_its_beginning(tmp_path
     places = Places.at(str(tmp_path))
     session(places, "etl", 10.0)
     session(places, "etl", 20.0)
-    reached = look(places, "etl", {}).reached
+    cursor = begun()
+    looked(places, cursor)
     store = places.store("etl")
     store.delete(store.list(""))
-    assert look(places, "etl", reached).gone == ["etl"]
+    removed = dict(cursor)
+    assert looked(places, removed) == []
+    assert "etl" not in removed
     for t in (30.0, 40.0, 50.0):
         session(places, "etl", t)
-    assert [one.ended for one in look(places, "etl", reached).endings] == [30.0, 40.0, 50.0]
+    assert [one["ended"] for one in looked(places, cursor)] == [30.0, 40.0, 50.0]
 
 
 def test_what_ended_before_the_schedule_was_made_is_no_event(tmp_path: Path) -> None:
@@ -77,12 +90,12 @@ def test_what_ended_before_the_schedule_was_made_is_no_event(tmp_path: Path) -> 
     session(places, "etl", 10.0)
     session(places, "etl", 20.0)
     trigger = EndingsTrigger(places, "etl")
-    cursor: dict[str, Any] = {GIVEN: {"since": 15.0}}
-    step = trigger.take(trigger.look(cursor), cursor)
+    cursor = begun(15.0)
+    step = trigger.look(cursor)
     assert step is not None
     assert [event["ended"] for event in step.events] == [20.0]
     cursor.update(step.put)
-    assert trigger.take(trigger.look(cursor), cursor) is None
+    assert trigger.look(cursor) is None
 
 
 def test_a_damaged_log_is_told_once_and_hides_no_other(tmp_path: Path) -> None:
@@ -92,13 +105,13 @@ def test_a_damaged_log_is_told_once_and_hides_no_other(tmp_path: Path) -> None:
     damaged = min((tmp_path / "etl-2026-11-22T02" / "log").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:-9] + b"\xff" * 9)
     trigger = EndingsTrigger(places, "etl")
-    cursor: dict[str, Any] = {GIVEN: {"since": 1.0}}
-    step = trigger.take(trigger.look(cursor), cursor)
+    cursor = begun()
+    step = trigger.look(cursor)
     assert step is not None
     assert [event["experiment"] for event in step.events] == ["etl-2026-11-23T02"]
     assert [name for name, _ in step.refused] == ["etl-2026-11-22T02"]
     cursor.update(step.put)
-    assert trigger.take(trigger.look(cursor), cursor) is None
+    assert trigger.look(cursor) is None
 
 
 def test_a_payload_stays_data() -> None:

@@ -15,7 +15,6 @@ from regrow.apps.station.triggers.files import (
     Found,
     Settling,
     listed,
-    starting_point,
     told,
 )
 from regrow.apps.station.triggers.trigger import GIVEN
@@ -28,11 +27,6 @@ def found(mark: str, modified: float = 0.0) -> Found:
 
 
 A, B = found("a"), found("b")
-
-
-def test_what_was_there_is_no_news() -> None:
-    there = {"old": found("1", modified=10.0), "new": found("1", modified=10.5)}
-    assert starting_point(there, 10.0) == {"old": "1"}
 
 
 def test_new_files_are_told_together_when_none_of_them_changed_for_a_while() -> None:
@@ -75,21 +69,25 @@ def test_a_trigger_says_what_its_cursor_becomes(tmp_path: Path) -> None:
     (tmp_path / "old.csv").write_text("1")
     trigger = FilesTrigger(str(tmp_path / "*.csv"), settle=0.0)
     cursor = {GIVEN: {"since": (tmp_path / "old.csv").stat().st_mtime}}
-    begun = trigger.take(trigger.look(cursor), cursor)
+    (tmp_path / "late.csv").write_text("1")
+    os.utime(tmp_path / "late.csv", (0, cursor[GIVEN]["since"] + 0.5))
+    begun = trigger.look(cursor)
     assert begun is not None
     assert list(begun.events) == []
+    assert begun.put.keys() == {GIVEN, str(tmp_path / "old.csv")}, "later ones are news"
+    (tmp_path / "late.csv").unlink()
     cursor |= begun.put
-    assert trigger.take(trigger.look(cursor), cursor) is None
+    assert trigger.look(cursor) is None
     (tmp_path / "new.csv").write_text("12")
     (tmp_path / "new.txt").write_text("12")
-    step = trigger.take(trigger.look(cursor), cursor)
+    step = trigger.look(cursor)
     assert step is not None
     [event] = step.events
     assert [(one["path"], one["size"]) for one in event["files"]] == [
         (str(tmp_path / "new.csv"), 2)
     ]
     cursor |= step.put
-    assert trigger.take(trigger.look(cursor), cursor) is None
+    assert trigger.look(cursor) is None
 
 
 def test_a_pattern_finds_files_and_nothing_can_be_told_of_a_folder_that_is_not_there(

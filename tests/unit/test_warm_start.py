@@ -17,11 +17,11 @@ from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closing, Created, Known, decode, encode
 from regrow.search.history import History
+from regrow.search.planning.learning import known_from
 from regrow.search.planning.planner import Planner
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.planning.verify import verify
-from regrow.search.planning.warm import known_from
-from regrow.search.samplers import Proposal, Result
+from regrow.search.samplers.base import Proposal, Result
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import WarmStart

@@ -9,13 +9,12 @@ that is open to the world.
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra.clusters.clouds import groups
-from regrow.infra.clusters.description import Aws, Workers
+from regrow.infra.clusters.description import Aws, Head, Workers
 from regrow.infra.clusters.launcher import Site
 from regrow.infra.clusters.prices import Prices
 from regrow.search.errors import SpecError
@@ -34,15 +33,12 @@ _LEARNING = (
     "base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 )
 _TYPE = re.compile(r"(?P<family>[a-z]+)(?P<generation>\d+)(?P<more>[a-z0-9-]*)\.[a-z0-9-]+")
-_ARM = re.compile(r"g")
 _NVIDIA = frozenset({"g", "gr", "p"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The resources in the account for a cluster. Looked up and created at the first `up`, and
-    stored.
-    """
+    """The resources in the account for a cluster. Looked up and created at the first `up`."""
 
     subnets: dict[str, tuple[str, ...]]
     """Subnets of the network in use, by zone."""
@@ -52,26 +48,9 @@ class Account:
     expires: str
     """When its machines count as forgotten, in ISO 8601."""
 
-    def written(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def read(cls, text: str) -> Account:
-        """Parse what `written` returned."""
-        data = json.loads(text)
-        return cls(
-            **{
-                **data,
-                "subnets": {zone: tuple(subnets) for zone, subnets in data["subnets"].items()},
-            }
-        )
-
 
 def called(cluster: str) -> str:
-    """Return the name of everything created in the account for a cluster: key, security group,
-    role, instance profile.
-    """
+    """Return the name of all that is created in the account for a cluster: key, role, and so on."""
     return f"regrow-{cluster}"
 
 
@@ -81,82 +60,47 @@ def site(cluster: Aws, prices: Prices, key: str, account: Account | None) -> Sit
     `key`: file of the private key. `account` None: not created yet, as in a file for the user to
     read.
     """
+    tags = {"regrow-cluster": cluster.name}
+    if account is not None:
+        tags |= {USER_TAG: account.user, EXPIRY_TAG: account.expires}
 
-    def machine(instance: str, disk: int, zones: tuple[str, ...], path: str) -> Json:
-        return _machine(cluster, account, instance, disk, zones or cluster.zones, path)
-
-    head = machine(cluster.head.type, cluster.head.disk, cluster.zones, "head.type")
-    head["IamInstanceProfile"] = {"Name": cluster.role or called(cluster.name)}
-
-    def worker(group: Workers, path: str) -> Json:
-        found = machine(group.type, group.disk, group.zones, path)
-        if cluster.role is not None:
-            found["IamInstanceProfile"] = {"Name": cluster.role}
-        if group.market == "spot":
-            spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
-            found["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
-        return found
+    def machine(one: Head | Workers, path: str) -> Json:
+        zones, profile, spot = cluster.zones, cluster.role, False
+        if isinstance(one, Workers):
+            zones, spot = one.zones or zones, one.market == "spot"
+        else:
+            profile = profile or called(cluster.name)
+        return groups.template(
+            "aws",
+            type=one.type,
+            disk=one.disk,
+            image=cluster.image or image(one.type, path),
+            called=called(cluster.name),
+            subnets=None if account is None else subnets(account, zones),
+            security_groups=None if account is None else [account.security_group],
+            # Ray itself tags the instances with the cluster's name.
+            tags=[tagged("instance", tags), tagged("volume", {CLUSTER_TAG: cluster.name, **tags})],
+            profile=None if profile is None else {"Name": profile},
+            market=groups.template("aws_spot") if spot else None,
+        )
 
     provider: Json = {
-        "type": "aws",
         "region": cluster.region,
-        "cache_stopped_nodes": False,
         "use_internal_ips": cluster.private,
         "security_group": {"GroupName": called(cluster.name)},
     }
     # With subnets, which imply their zones, Ray would refuse those of other zones.
     if cluster.zones and account is None:
         provider["availability_zone"] = ",".join(cluster.zones)
-    return Site(
+    return groups.site(
+        cluster,
+        prices,
+        key,
         provider=provider,
-        auth={"ssh_user": cluster.user or "ubuntu", "ssh_private_key": key},
-        # No resources: Ray asks EC2 for those of a type.
-        node_types=groups.node_types(cluster, prices, head, worker, lambda *_: {}),
-        most=groups.most(cluster),
-        then=OFF,
-        initialization=groups.initialization(cluster),
+        machine=machine,
+        resources=lambda *_: {},  # Ray asks EC2 for those of a type
+        off=OFF,
     )
-
-
-def _machine(
-    cluster: Aws,
-    account: Account | None,
-    instance: str,
-    disk: int,
-    zones: tuple[str, ...],
-    path: str,
-) -> Json:
-    """Return the EC2 parameters of a machine."""
-    tags = {"regrow-cluster": cluster.name}
-    found: Json = {
-        "InstanceType": instance,
-        "ImageId": cluster.image or image(instance, path),
-        "KeyName": called(cluster.name),
-        "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {
-            "HttpEndpoint": "enabled",
-            "HttpTokens": "required",
-            "HttpPutResponseHopLimit": 1,
-        },
-        "BlockDeviceMappings": [
-            {
-                "DeviceName": "/dev/sda1",
-                "Ebs": {
-                    "VolumeSize": disk,
-                    "VolumeType": "gp3",
-                    "Encrypted": True,
-                    "DeleteOnTermination": True,
-                },
-            }
-        ],
-    }
-    if account is not None:
-        tags |= {USER_TAG: account.user, EXPIRY_TAG: account.expires}
-        found["SubnetIds"] = subnets(account, zones)
-        found["SecurityGroupIds"] = [account.security_group]
-    volume = {CLUSTER_TAG: cluster.name, **tags}  # Ray itself tags the instances
-    found["TagSpecifications"] = [tagged("instance", tags), tagged("volume", volume)]
-    return found
 
 
 def tagged(kind: str, tags: dict[str, str]) -> Json:
@@ -168,104 +112,33 @@ def tagged(kind: str, tags: dict[str, str]) -> Json:
 
 
 def subnets(account: Account, zones: tuple[str, ...]) -> list[str]:
-    """Return the subnets of the zones, in their order; without zones, all subnets. Raises SpecError
-    for a zone without a subnet.
-    """
+    """Return the subnets of the zones in their order; without zones, all. Raises SpecError."""
     for zone in zones:
         if zone not in account.subnets:
-            raise SpecError(
-                "zones",
-                zone,
-                "has no subnet that can be used",
-                f"choose from {', '.join(sorted(account.subnets))}",
-            )
+            hint = f"choose from {', '.join(sorted(account.subnets))}"
+            raise SpecError("zones", zone, "has no subnet that can be used", hint)
     return [one for zone in zones or sorted(account.subnets) for one in account.subnets[zone]]
 
 
 def image(instance: str, path: str) -> str:
-    """Return the current image for a type: Ubuntu, with NVIDIA's drivers if the type has such GPUs.
-    Raises SpecError.
-    """
+    """Return the current Ubuntu image for a type, with NVIDIA's drivers if it has such GPUs."""
     found = _TYPE.fullmatch(instance)
     if found is None:
         raise SpecError(path, instance, "is no type of EC2's", 'write one such as "m6i.large"')
-    arm = bool(_ARM.search(found["more"])) or instance.startswith("a1.")
+    arm = "g" in found["more"] or instance.startswith("a1.")
     if found["family"] in _NVIDIA and not found["more"].startswith("ad"):  # g4ad: AMD's
         if arm:
-            raise SpecError(
-                path,
-                instance,
-                "has GPUs beside an Arm processor, for which there is no default",
-                "add `image:`",
-            )
+            problem = "has GPUs beside an Arm processor, for which there is no default"
+            raise SpecError(path, instance, problem, "add `image:`")
         return _LEARNING
     return _UBUNTU.format("arm64" if arm else "amd64")
 
 
 def trust() -> Json:
     """Return who may take the head's role: EC2 machines."""
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"Service": "ec2.amazonaws.com"},
-        "Action": "sts:AssumeRole",
-    }
-    return {"Version": "2012-10-17", "Statement": [statement]}
+    return groups.template("aws_trust")
 
 
 def rights(cluster: str, region: str) -> Json:
-    """Return the head's rights: to start, tag and end machines of its own cluster in its region. It
-    cannot give them a role.
-    """
-    own = {"StringEquals": {f"aws:RequestTag/{CLUSTER_TAG}": cluster}}
-    there = {"StringEquals": {f"aws:ResourceTag/{CLUSTER_TAG}": cluster}}
-    place = f"arn:aws:ec2:{region}:*"
-
-    def allow(actions: list[str], resources: list[str], condition: Json | None = None) -> Json:
-        found: Json = {"Effect": "Allow", "Action": actions, "Resource": resources}
-        return found if condition is None else {**found, "Condition": condition}
-
-    return {
-        "Version": "2012-10-17",
-        "Statement": [
-            allow(["ec2:DescribeInstances"], ["*"]),  # EC2 has no narrower right
-            allow(["ec2:RunInstances"], [f"{place}:instance/*", f"{place}:volume/*"], own),
-            allow(
-                ["ec2:RunInstances"],
-                [
-                    f"arn:aws:ec2:{region}::image/*",
-                    f"{place}:subnet/*",
-                    f"{place}:network-interface/*",
-                    f"{place}:security-group/*",
-                    f"{place}:key-pair/{called(cluster)}",
-                    f"{place}:spot-instances-request/*",
-                ],
-            ),
-            allow(
-                ["ec2:CreateTags"],
-                [f"{place}:instance/*", f"{place}:volume/*"],
-                {
-                    "StringEquals": {
-                        f"aws:RequestTag/{CLUSTER_TAG}": cluster,
-                        "ec2:CreateAction": "RunInstances",
-                    },
-                },
-            ),
-            allow(
-                ["ec2:CreateTags"],
-                [f"{place}:instance/*"],
-                {
-                    **there,
-                    # Otherwise it could take over another cluster's machine.
-                    "ForAllValues:StringNotEquals": {"aws:TagKeys": [CLUSTER_TAG]},
-                },
-            ),
-            allow(["ec2:TerminateInstances"], [f"{place}:instance/*"], there),
-            allow(
-                ["ssm:GetParameters"],
-                [  # to look up the image's id
-                    f"arn:aws:ssm:{region}::parameter/aws/service/{of}/*"
-                    for of in ("canonical", "deeplearning")
-                ],
-            ),
-        ],
-    }
+    """Return the head's rights: to start, tag and end machines of its own cluster in its region."""
+    return groups.template("aws_rights", name=cluster, called=called(cluster), region=region)

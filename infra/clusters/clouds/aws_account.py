@@ -63,7 +63,9 @@ class AwsAccount:
             if self._cluster.role is None:
                 self._role()
             if any(group.market == "spot" for group in self._cluster.workers):
-                self._spot_service()
+                # The role exists, or an administrator has to create it.
+                with _unless("InvalidInput", "AccessDenied"):
+                    self._iam.create_service_linked_role(AWSServiceName="spot.amazonaws.com")
             self._wait_for_rights(account)
         return account
 
@@ -74,9 +76,7 @@ class AwsAccount:
         return sorted(found, key=lambda one: (one.role != "head", one.address))
 
     def end(self, say: Callable[[str], None]) -> None:
-        """End all machines and delete what `prepare` created. Raises RegrowError, naming what is
-        left, otherwise.
-        """
+        """End all machines and delete what `prepare` created. Raises RegrowError for the rest."""
         with _told():
             self._end_machines(say)
             left = [*self._unmake(), *self._volumes()]
@@ -86,10 +86,10 @@ class AwsAccount:
                 f" {', '.join(left)}"
             )
 
-    def _instances(self, states: list[str] = _THERE) -> list[dict[str, Any]]:
+    def _instances(self) -> list[dict[str, Any]]:
         asked = [
             {"Name": f"tag:{CLUSTER_TAG}", "Values": [self._cluster.name]},
-            {"Name": "instance-state-name", "Values": states},
+            {"Name": "instance-state-name", "Values": _THERE},
         ]
         pages = self._ec2.get_paginator("describe_instances").paginate(Filters=asked)
         return [
@@ -115,12 +115,8 @@ class AwsAccount:
         for one in self._instances():
             if (user := _tags(one).get(USER_TAG)) not in (None, getpass.getuser()):
                 where = f"{one['InstanceId']} in {self._cluster.region}"
-                raise SpecError(
-                    "name",
-                    self._cluster.name,
-                    f"is a cluster of {user}'s ({where})",
-                    "write another name",
-                )
+                problem = f"is a cluster of {user}'s ({where})"
+                raise SpecError("name", self._cluster.name, problem, "write another name")
 
     def _network(self) -> tuple[str, dict[str, tuple[str, ...]]]:
         """Return the default network, and its subnets by zone in which machines can be reached."""
@@ -142,9 +138,8 @@ class AwsAccount:
                 "let its subnets assign public addresses, or write `private: true` where a VPN"
                 " leads there"
             )
-            raise SpecError(
-                "region", self._cluster.region, "has no subnet whose machines can be reached", hint
-            )
+            problem = "has no subnet whose machines can be reached"
+            raise SpecError("region", self._cluster.region, problem, hint)
         return network, {zone: tuple(sorted(found)) for zone, found in sorted(subnets.items())}
 
     def _security_group(self, network: str, say: Callable[[str], None]) -> str:
@@ -227,11 +222,6 @@ class AwsAccount:
                 InstanceProfileName=self._name, RoleName=self._name
             )
 
-    def _spot_service(self) -> None:
-        # The role exists, or an administrator has to create it.
-        with _unless("InvalidInput", "AccessDenied"):
-            self._iam.create_service_linked_role(AWSServiceName="spot.amazonaws.com")
-
     def _wait_for_rights(self, account: Account) -> None:
         """Ask EC2 by dry runs whether it would start the head, until EC2 knows the new role. This
         also checks the user's rights early.
@@ -275,16 +265,17 @@ class AwsAccount:
 
     def _unmake(self) -> Iterator[str]:
         """Delete what `prepare` created. Yields what could not be deleted."""
-        name = {"InstanceProfileName": self._name}
+        iam, role = self._iam, {"RoleName": self._name}
+        profile = {"InstanceProfileName": self._name}
         self._ec2.delete_key_pair(KeyName=self._name)
-        with _unless("NoSuchEntity"):
-            self._iam.remove_role_from_instance_profile(**name, RoleName=self._name)
-        with _unless("NoSuchEntity"):
-            self._iam.delete_instance_profile(**name)
-        with _unless("NoSuchEntity"):
-            self._iam.delete_role_policy(RoleName=self._name, PolicyName=_POLICY)
-        with _unless("NoSuchEntity"):
-            self._iam.delete_role(RoleName=self._name)
+        for delete, what in (
+            (iam.remove_role_from_instance_profile, profile | role),
+            (iam.delete_instance_profile, profile),
+            (iam.delete_role_policy, role | {"PolicyName": _POLICY}),
+            (iam.delete_role, role),
+        ):
+            with _unless("NoSuchEntity"):
+                delete(**what)
         mine = [{"Name": "group-name", "Values": [self._name]}]
         for group in self._ec2.describe_security_groups(Filters=mine)["SecurityGroups"]:
             deadline = time.monotonic() + _READY_SECONDS
@@ -295,9 +286,7 @@ class AwsAccount:
                 time.sleep(_TICK)
 
     def _delete_group(self, group: str) -> bool:
-        """Delete a security group. Returns whether it is gone: EC2 refuses for a while after the
-        last machine.
-        """
+        """Delete a security group. Returns whether it is gone: EC2 refuses for a while."""
         with _unless("InvalidGroup.NotFound", "DependencyViolation") as refused:
             self._ec2.delete_security_group(GroupId=group)
         return "DependencyViolation" not in refused

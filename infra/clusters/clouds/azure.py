@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from regrow.infra.clusters.clouds import groups
-from regrow.infra.clusters.description import Azure, Workers
+from regrow.infra.clusters.description import Azure, Head, Workers
 from regrow.infra.clusters.launcher import Site
 from regrow.infra.clusters.prices import Prices
 from regrow.search.errors import SpecError
@@ -35,70 +35,46 @@ _GPUS = {
 }
 """GPUs by series, chip and CPUs, for sizes with whole NVIDIA GPUs."""
 _GIB_A_CPU = {"D": 4, "E": 8, "F": 2}
-_FOR_TASKS = 0.7
-"""Share of a machine's memory for tasks; the rest is Ray's object store, as where Ray asks the
-cloud itself.
-"""
 
 
 def site(cluster: Azure, prices: Prices, key: str) -> Site:
-    """Return the launcher file's parts. `key`: file of the private key; the public one is beside
-    it. Raises SpecError.
-    """
+    """Return the launcher file's parts. `key`: the private key's file. Raises SpecError."""
+    tags = {"regrow-cluster": cluster.name}
 
-    def machine(instance: str, disk: int, path: str) -> Json:
-        wanted = {"imageId": cluster.image} if cluster.image else image(instance, path)
-        return {
-            "azure_arm_parameters": {"vmSize": instance, **wanted, "osDiskSize": disk},
-            "tags": {"regrow-cluster": cluster.name},
-        }
-
-    def worker(group: Workers, path: str) -> Json:
-        found = machine(group.type, group.disk, path)
-        parameters = found["azure_arm_parameters"]
-        if group.market == "spot":
+    def machine(one: Head | Workers, path: str) -> Json:
+        wanted = {"imageId": cluster.image} if cluster.image else image(one.type, path)
+        parameters = {"vmSize": one.type, **wanted, "osDiskSize": one.disk}
+        if isinstance(one, Workers) and one.market == "spot":
             # Pay at most the on-demand price of the machine.
-            parameters |= {
-                "priority": "Spot",
-                "evictionPolicy": "Delete",
-                "billingProfile": {"maxPrice": -1},
-            }
-        if group.zones:
-            parameters["availability_zone"] = ",".join(group.zones)
-        return found
+            price = {"billingProfile": {"maxPrice": -1}}
+            parameters |= {"priority": "Spot", "evictionPolicy": "Delete", **price}
+        if isinstance(one, Workers) and one.zones:
+            parameters["availability_zone"] = ",".join(one.zones)
+        return {"azure_arm_parameters": parameters, "tags": dict(tags)}
 
     provider: Json = {
-        "type": "azure",
         "location": cluster.region,
         "resource_group": cluster.resource_group,
-        "cache_stopped_nodes": False,
-        "tags": {"regrow-cluster": cluster.name},
+        "tags": tags,
     }
     if cluster.subscription is not None:
         provider["subscription_id"] = cluster.subscription
     if cluster.zones:
         provider["availability_zone"] = ",".join(cluster.zones)
-    head = machine(cluster.head.type, cluster.head.disk, "head.type")
-    types = groups.node_types(cluster, prices, head, worker, resources)
-    auth = {
-        "ssh_user": cluster.user or "ubuntu",
-        "ssh_private_key": key,
-        "ssh_public_key": f"{key}.pub",
-    }
-    return Site(
+    return groups.site(
+        cluster,
+        prices,
+        key,
         provider=provider,
-        auth=auth,
-        node_types=types,
-        most=groups.most(cluster),
-        then=OFF,
-        initialization=groups.initialization(cluster),
+        machine=machine,
+        resources=resources,
+        off=OFF,
+        auth={"ssh_public_key": f"{key}.pub"},
     )
 
 
 def image(instance: str, path: str) -> Json:
-    """Return the current image for a type: Ubuntu, with NVIDIA's drivers if the type has GPUs.
-    Raises SpecError.
-    """
+    """Return the current Ubuntu image for a type, with NVIDIA's drivers if it has GPUs."""
     found = _parsed(instance, path)
     if found["family"].startswith("N"):
         return _image("microsoft-dsvm", "ubuntu-hpc", "2204")
@@ -115,15 +91,11 @@ def resources(instance: str, path: str) -> Json:
     if family.startswith("N"):
         gpus = _GPUS.get((family, found["chip"]), {}).get(size)
         if gpus is None:
-            raise SpecError(
-                path,
-                instance,
-                "is a type of which it is not known how many GPUs it has",
-                "choose another",
-            )
+            problem = "is a type of which it is not known how many GPUs it has"
+            raise SpecError(path, instance, problem, "choose another")
         counted["GPU"] = gpus
     elif family in _GIB_A_CPU and "l" not in found["more"]:  # "l": less memory
-        counted["memory"] = int(_FOR_TASKS * (_GIB_A_CPU[family] << 30) * size)
+        counted["memory"] = int(groups.FOR_TASKS * (_GIB_A_CPU[family] << 30) * size)
     return counted
 
 
@@ -139,7 +111,6 @@ def _image(publisher: str, offer: str, sku: str) -> Json:
 def _parsed(instance: str, path: str) -> re.Match[str]:
     found = _TYPE.fullmatch(instance)
     if found is None:
-        raise SpecError(
-            path, instance, "is no size of Azure's", 'write one such as "Standard_D4s_v5"'
-        )
+        hint = 'write one such as "Standard_D4s_v5"'
+        raise SpecError(path, instance, "is no size of Azure's", hint)
     return found

@@ -25,9 +25,7 @@ Ask = Callable[..., Any]
 
 
 def gcp(get: Ask = requests.get, delete: Ask = requests.delete) -> None:
-    """Delete this machine through Compute Engine. Raises requests.RequestException if it is
-    refused.
-    """
+    """Delete this machine through Compute Engine. Raises RequestException if it is refused."""
 
     def told(what: str) -> Any:
         return _checked(get(f"{_GCP}/{what}", headers=_GCP_HEADERS, timeout=_TIMEOUT))
@@ -38,9 +36,7 @@ def gcp(get: Ask = requests.get, delete: Ask = requests.delete) -> None:
 
 
 def azure(get: Ask = requests.get, delete: Ask = requests.delete) -> None:
-    """Delete this machine through the Resource Manager. Raises requests.RequestException if it is
-    refused.
-    """
+    """Delete this machine through the Resource Manager. Raises RequestException if refused."""
 
     def told(what: str) -> Any:
         return _checked(get(f"{_AZURE}/{what}", headers=_AZURE_HEADERS, timeout=_TIMEOUT)).json()

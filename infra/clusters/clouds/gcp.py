@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from regrow.infra.clusters.clouds import groups
-from regrow.infra.clusters.description import Gcp, Workers
+from regrow.infra.clusters.description import Gcp, Head, Workers
 from regrow.infra.clusters.launcher import Site
 from regrow.infra.clusters.prices import Prices
 from regrow.search.errors import SpecError
@@ -37,81 +37,43 @@ _L4 = {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}
 """GPUs of g2-standard by CPUs."""
 _CPUS_A_GPU = {"a2": 12, "a3": 26}
 _GIB_A_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
-_FOR_TASKS = 0.7
-"""Share of a machine's memory for tasks; the rest is Ray's object store, as where Ray asks the
-cloud itself.
-"""
 
 
 def site(cluster: Gcp, prices: Prices, key: str, public_key: str) -> Site:
     """Return the launcher file's parts. `key`: file of the private key. Raises SpecError."""
     zone = _zone(cluster)
 
-    def machine(instance: str, disk: int, path: str) -> Json:
-        return {
-            "machineType": instance,
-            "labels": {"regrow-cluster": cluster.name},
-            "tags": {"items": [f"regrow-{cluster.name}"]},
-            "disks": [
-                {
-                    "boot": True,
-                    "autoDelete": True,
-                    "type": "PERSISTENT",
-                    "initializeParams": {
-                        "diskSizeGb": disk,
-                        "sourceImage": cluster.image or image(instance, path),
-                    },
-                }
-            ],
-            "metadata": {
-                "items": [
-                    {"key": "ssh-keys", "value": f"{cluster.user or 'ubuntu'}:{public_key}"},
-                    {"key": "block-project-ssh-keys", "value": "true"},
-                ]
-            },
-        }
+    def machine(one: Head | Workers, path: str) -> Json:
+        accounts = scheduling = None
+        if isinstance(one, Head):
+            accounts = [{"email": _HEAD_ACCOUNT.format(cluster.project), "scopes": _SCOPES}]
+        elif one.market == "spot":
+            scheduling = groups.template("gcp_spot")
+        elif resources(one.type, path).get("GPU"):
+            scheduling = groups.template("gcp_gpus")
+        return groups.template(
+            "gcp",
+            name=cluster.name,
+            type=one.type,
+            disk=one.disk,
+            image=cluster.image or image(one.type, path),
+            ssh_key=f"{groups.user(cluster)}:{public_key}",
+            accounts=accounts,
+            scheduling=scheduling,
+        )
 
-    head = machine(cluster.head.type, cluster.head.disk, "head.type")
-    head["serviceAccounts"] = [{"email": _HEAD_ACCOUNT.format(cluster.project), "scopes": _SCOPES}]
-
-    def worker(group: Workers, path: str) -> Json:
-        found = machine(group.type, group.disk, path)
-        if group.market == "spot":
-            found["scheduling"] = {
-                "provisioningModel": "SPOT",
-                "instanceTerminationAction": "DELETE",
-                "automaticRestart": False,
-                "onHostMaintenance": "TERMINATE",
-            }
-        elif resources(group.type, path).get("GPU"):
-            # A machine with GPUs cannot be migrated.
-            found["scheduling"] = {
-                "automaticRestart": False,
-                "onHostMaintenance": "TERMINATE",
-            }
-        return found
-
-    types = groups.node_types(cluster, prices, head, worker, resources)
-    return Site(
-        provider={
-            "type": "gcp",
-            "region": cluster.region,
-            "availability_zone": zone,
-            "project_id": cluster.project,
-            "cache_stopped_nodes": False,
-        },
-        auth={"ssh_user": cluster.user or "ubuntu", "ssh_private_key": key},
-        node_types=types,
-        most=groups.most(cluster),
-        then=OFF,
-        initialization=groups.initialization(cluster),
+    provider = {
+        "region": cluster.region,
+        "availability_zone": zone,
+        "project_id": cluster.project,
+    }
+    return groups.site(
+        cluster, prices, key, provider=provider, machine=machine, resources=resources, off=OFF
     )
 
 
 def image(instance: str, path: str) -> str:
-    """Return the current image for a type: Ubuntu, with NVIDIA's drivers if the type has GPUs.
-    Raises SpecError.
-    """
+    """Return the current Ubuntu image for a type, with NVIDIA's drivers if it has GPUs."""
     found = _parsed(instance, path)
     if _gpus(found):
         return _LEARNING
@@ -127,7 +89,7 @@ def resources(instance: str, path: str) -> Json:
     cpus = int(found["size"])
     counted: Json = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
     if found["family"] != "n1" and found["kind"] in _GIB_A_CPU:
-        counted["memory"] = int(_FOR_TASKS * (_GIB_A_CPU[found["kind"]] << 30) * cpus)
+        counted["memory"] = int(groups.FOR_TASKS * (_GIB_A_CPU[found["kind"]] << 30) * cpus)
     return counted
 
 
@@ -147,12 +109,8 @@ def _zone(cluster: Gcp) -> str:
 def _parsed(instance: str, path: str) -> re.Match[str]:
     found = _TYPE.fullmatch(instance)
     if found is None or (found["gpus"] and found["family"] not in _CPUS_A_GPU):
-        raise SpecError(
-            path,
-            instance,
-            "is no type of which it is known what it has",
-            'write one such as "n2-standard-4"',
-        )
+        hint = 'write one such as "n2-standard-4"'
+        raise SpecError(path, instance, "is no type of which it is known what it has", hint)
     return found
 
 

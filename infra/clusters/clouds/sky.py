@@ -18,7 +18,7 @@ import yaml
 from regrow.infra.clusters.description import Cluster, OnVms, Workers
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.launcher import GCS_PORT, Launcher, Site
-from regrow.infra.clusters.node import DASHBOARD_PORT
+from regrow.infra.clusters.provider import DASHBOARD_PORT
 from regrow.tasks.errors import UserError
 
 Json = dict[str, Any]

@@ -1,3 +1,1 @@
-"""Clusters on Kubernetes by the KubeRay operator: the manifests, and what runs in the pods. No
-other engine is known here.
-"""
+"""Clusters on Kubernetes by the KubeRay operator: the manifests, and what runs in the pods."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.clusters.description import HeadPod, Kubernetes, Pods
-from regrow.infra.clusters.kubernetes import manifests, pods
+from regrow.infra.clusters.kubernetes import manifests
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
 
@@ -27,7 +27,7 @@ _LABEL_KEY = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_TAKEN = ("/dev/shm", "/tmp/ray", pods.PROJECT_FOLDER)  # noqa: S108 - KubeRay and regrow mount there
+_TAKEN = ("/dev/shm", "/tmp/ray", manifests.PROJECT_FOLDER)  # noqa: S108 - KubeRay and regrow mount there
 
 
 def check(cluster: Kubernetes) -> None:
@@ -52,17 +52,14 @@ def refused(made: Mapping[str, Any]) -> Iterator[SpecError]:
         if error.validator == "additionalProperties":
             known = error.schema["properties"]
             for name in sorted(error.instance.keys() - known):
-                yield SpecError(
-                    _key([*path, name]), error.instance[name], "is not known", nearest(name, known)
-                )
+                key, hint = _key([*path, name]), nearest(name, known)
+                yield SpecError(key, error.instance[name], "is not known", hint)
         else:
             yield SpecError(_key(path), error.instance, f"is refused by KubeRay: {error.message}")
 
 
 def _key(path: Sequence[str]) -> str:
-    """Return the key in the cluster file if the value comes from there unchanged; else its path in
-    the object.
-    """
+    """Return the key in the cluster file that the value comes from; else its path in the object."""
     found = re.fullmatch(
         r"spec\.(?:rayClusterSpec\.)?(?:headGroupSpec|workerGroupSpecs\.(\d+))\.template\.spec\.(tolerations\..*)",
         ".".join(path),
@@ -81,12 +78,8 @@ def _schemas() -> dict[str, Any]:
 def _mistakes(cluster: Kubernetes) -> Iterator[SpecError]:
     for key in ("setup", "lock"):
         if written := getattr(cluster, key):
-            yield SpecError(
-                key,
-                written,
-                "is for machines, and pods are made of an image",
-                "put it into the image",
-            )
+            problem = "is for machines, and pods are made of an image"
+            yield SpecError(key, written, problem, "put it into the image")
     if " " in cluster.image.strip() or cluster.image != cluster.image.strip():
         yield SpecError("image", cluster.image, "is no name of an image", "write registry/name:tag")
     yield from _names(cluster)
@@ -103,46 +96,29 @@ def _names(cluster: Kubernetes) -> Iterator[SpecError]:
     }
     for key, name in written.items():
         if name is not None and not _NAME.fullmatch(name):
-            yield SpecError(
-                key,
-                name,
-                "is no name of an object",
-                "write lower-case letters, digits, '-' and '.'",
-            )
+            hint = "write lower-case letters, digits, '-' and '.'"
+            yield SpecError(key, name, "is no name of an object", hint)
     seen: set[str] = set()
     for place, group in enumerate(cluster.workers):
         if group.name in seen:
-            yield SpecError(
-                f"workers.{place}.name",
-                group.name,
-                "is the name of a group before it",
-                "write another one",
-            )
+            problem = "is the name of a group before it"
+            yield SpecError(f"workers.{place}.name", group.name, problem, "write another one")
         if group.least > group.most:
-            yield SpecError(
-                f"workers.{place}.least",
-                group.least,
-                f"is more than `most`, {group.most}",
-                "write less",
-            )
+            problem = f"is more than `most`, {group.most}"
+            yield SpecError(f"workers.{place}.least", group.least, problem, "write less")
         seen.add(group.name)
 
 
 def _volumes(cluster: Kubernetes) -> Iterator[SpecError]:
     for path in cluster.volumes:
         if not path.startswith("/") or path.rstrip("/") in ("", *_TAKEN):
-            yield SpecError(
-                f"volumes.{path}",
-                path,
-                "is no place for a volume",
-                "write an absolute path, such as /data",
-            )
+            hint = "write an absolute path, such as /data"
+            yield SpecError(f"volumes.{path}", path, "is no place for a volume", hint)
     mounted = [f"{path.rstrip('/')}/" for path in cluster.volumes]
     for place, folder in enumerate(cluster.shared):
         if not f"{folder.rstrip('/')}/".startswith(tuple(mounted)):
-            yield SpecError(
-                f"shared.{place}", folder, "is in none of `volumes`", "pods share nothing else"
-            )
+            hint = "pods share nothing else"
+            yield SpecError(f"shared.{place}", folder, "is in none of `volumes`", hint)
 
 
 def _nodes(cluster: Kubernetes) -> Iterator[SpecError]:
@@ -155,21 +131,18 @@ def _nodes(cluster: Kubernetes) -> Iterator[SpecError]:
         for label, value in selector.items():
             if not _LABEL_KEY.fullmatch(label) or not _LABEL_VALUE.fullmatch(value):
                 hint = "see kubectl get nodes --show-labels"
-                yield SpecError(
-                    f"{key}.node_selector", {label: value}, "is no label of a node", hint
-                )
+                wrong = {label: value}
+                yield SpecError(f"{key}.node_selector", wrong, "is no label of a node", hint)
         spot = next(
-            (label for label in selector if pods.SPOT_LABELS.get(label) == selector[label]), None
+            (label for label in selector if manifests.SPOT_LABELS.get(label) == selector[label]),
+            None,
         )
         if market == "spot" and not selector:
-            yield SpecError(
-                f"{key}.node_selector", None, "is missing", "write the label of your spot nodes"
-            )
+            hint = "write the label of your spot nodes"
+            yield SpecError(f"{key}.node_selector", None, "is missing", hint)
         if market != "spot" and spot is not None:
-            there = (
-                "the head's pod, which is never on spot"
-                if key == "head"
-                else "a group that is not `market: spot`"
-            )
+            there = "a group that is not `market: spot`"
+            if key == "head":
+                there = "the head's pod, which is never on spot"
             problem = f"leads to spot nodes, and this is {there}"
             yield SpecError(f"{key}.node_selector.{spot}", selector[spot], problem, "leave it out")

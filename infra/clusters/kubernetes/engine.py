@@ -17,9 +17,9 @@ from typing import IO, Any
 
 from regrow.infra.clusters.description import Kubernetes
 from regrow.infra.clusters.folder import Folder, variables
-from regrow.infra.clusters.kubernetes import checks, manifests, pods, project
+from regrow.infra.clusters.kubernetes import checks, manifests, project
 from regrow.infra.clusters.kubernetes.kubectl import Kubectl
-from regrow.infra.clusters.provider import Machine, Offer
+from regrow.infra.clusters.provider import Machine, Offer, offers
 from regrow.infra.machine import confidential, private_files
 from regrow.infra.machine.supervised import attached
 from regrow.tasks.errors import RegrowError
@@ -34,7 +34,7 @@ _OF_RAY = "ray.io/cluster"
 """KubeRay's label with the name of the RayCluster that an object belongs to."""
 _UP_SECONDS = 1800.0
 """Seconds until the head's pod must be ready: it may need a new node, and a large image."""
-_DOWN_SECONDS = pods.GRACE_SECONDS + 180.0
+_DOWN_SECONDS = manifests.GRACE_SECONDS + 180.0
 _LOOK_SECONDS = 2.0
 _HOPELESS = ("InvalidImageName", "ErrImageNeverPull", "ImagePullBackOff", "CreateContainerError")
 """Reasons of a waiting container for which further waiting is useless."""
@@ -48,23 +48,15 @@ class KubernetesEngine:
         self.folder = Folder(cluster.name)
         self._kubectl = kubectl or Kubectl(cluster.context, cluster.namespace)
         self._made_by = {"user": getpass.getuser(), "ray": importlib.metadata.version("ray")}
-        self._selector = f"{pods.CLUSTER}={cluster.name}"
+        self._selector = f"{manifests.CLUSTER}={cluster.name}"
 
     def plan(self) -> list[Offer]:
         """Return the head and the groups. The price depends on the nodes, so it is unknown."""
-        head = Offer(role="head", type="head", market="on-demand", most=1)
-        return [
-            head,
-            *(
-                Offer(role="workers", type=group.name, market=group.market, most=group.most)
-                for group in self.cluster.workers
-            ),
-        ]
+        workers = ((one.name, one.market, one.most) for one in self.cluster.workers)
+        return offers("head", "on-demand", workers, lambda *_: None)
 
     def files(self) -> dict[str, bytes]:
-        """Return the manifests of `up`, without the Secrets; a heading tells how to create
-        these.
-        """
+        """Return the manifests of `up`, without the Secrets; a heading tells how to make these."""
         return {"kubernetes.yaml": manifests.written(self._objects(), self._heading())}
 
     def check(self) -> None:
@@ -72,9 +64,7 @@ class KubernetesEngine:
         checks.check(self.cluster)
 
     def up(self, say: Callable[[str], None]) -> None:
-        """Create the cluster, or resume a suspended one, and wait for its head. A running one is
-        not changed.
-        """
+        """Create the cluster, or resume a suspended one, and wait for its head."""
         self.check()
         there = self._kubectl.get("rayclusters.ray.io", self.cluster.name)
         if there is None:
@@ -96,17 +86,9 @@ class KubernetesEngine:
         about: Mapping[str, str] | None = None,
     ) -> None:
         """Create a RayJob for one experiment, and return. If its head is lost, KubeRay starts it
-        again with a new cluster.
+        again with a new cluster. See `manifests.ray_job`. `folder`: the project.
 
         Raises RegrowError if a job is running, UserError for a large project.
-
-        Args:
-            words: a command that may be repeated, such as `regrow run sweep.yaml --state s3://...`.
-            folder: the project, in which the command runs.
-            say: gets lines for people.
-            environment: variables of the command, without secrets.
-            about: metadata for the list of the cluster's jobs.
-
         """
         self.check()
         left_out = confidential.confidential(folder)
@@ -137,11 +119,9 @@ class KubernetesEngine:
         found = [_machine(pod) for pod in self._kubectl.listed("pods", self._selector)]
         return sorted(found, key=lambda one: (one.role != "head", one.address))
 
-    def command(
-        self, words: Sequence[str], *, stdin: bytes = b""
-    ) -> subprocess.CompletedProcess[bytes]:
+    def command(self, words: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         """Run a command in the head's container."""
-        return self._kubectl.attempt(*self._exec(words), stdin=stdin)
+        return self._kubectl.attempt(*self._exec(words))
 
     def hold(self, words: Sequence[str]) -> AbstractContextManager[IO[bytes]]:
         """Run a command in the head's container for the duration of the block. It also ends if the
@@ -156,9 +136,7 @@ class KubernetesEngine:
         return self._kubectl.forwarded(self._head(), port)
 
     def down(self, say: Callable[[str], None]) -> None:
-        """Delete the whole cluster, and check that nothing is left. Raises RegrowError, naming what
-        is left, otherwise.
-        """
+        """Delete the whole cluster. Raises RegrowError, naming what is left, if something is."""
         clusters = [
             one["metadata"]["name"]
             for one in self._kubectl.listed("rayclusters.ray.io", self._selector)
@@ -187,12 +165,12 @@ class KubernetesEngine:
 
     def _heading(self) -> str:
         name, make = (
-            pods.names(self.cluster),
+            manifests.names(self.cluster),
             f"kubectl --namespace={self.cluster.namespace} create secret generic",
         )
         lines = [
             "Secrets are not in this file. Before it is applied:",
-            f"{make} {name['token']} --from-literal={pods.TOKEN_KEY}=$(openssl rand -hex 32)",
+            f"{make} {name['token']} --from-literal={manifests.TOKEN_KEY}=$(openssl rand -hex 32)",
         ]
         if self.cluster.env:
             lines.append(f"{make} {name['env']} --from-env-file=FILE")
@@ -202,9 +180,8 @@ class KubernetesEngine:
         return "\n".join(lines)
 
     def _apply_secrets(self) -> None:
-        made = [
-            manifests.secret(self.cluster, "token", {pods.TOKEN_KEY: self.folder.token.encode()})
-        ]
+        token = {manifests.TOKEN_KEY: self.folder.token.encode()}
+        made = [manifests.secret(self.cluster, "token", token)]
         if values := variables(self.cluster, os.environ):
             data = {name: value.encode() for name, value in values.items()}
             made.append(manifests.secret(self.cluster, "env", data))
@@ -244,11 +221,9 @@ class KubernetesEngine:
             time.sleep(_LOOK_SECONDS)
 
     def _take_token(self) -> None:
-        """Store the token of an existing cluster, which may have been started from another
-        machine.
-        """
-        found = self._kubectl.get("secrets", pods.names(self.cluster)["token"])
-        token = (found or {}).get("data", {}).get(pods.TOKEN_KEY)
+        """Store the token of an existing cluster, which another machine may have started."""
+        found = self._kubectl.get("secrets", manifests.names(self.cluster)["token"])
+        token = (found or {}).get("data", {}).get(manifests.TOKEN_KEY)
         if token is None:
             raise RegrowError(
                 f"{self.cluster.name} has lost the Secret of its token; end it with regrow cluster"
@@ -275,7 +250,7 @@ class KubernetesEngine:
         if self.cluster.python:
             folder = str(Path(self.cluster.python).parent)
             words = ("/bin/sh", "-c", f'PATH={folder}:$PATH exec "$@"', "sh", *words)
-        return ["exec", "--stdin", self._head(), f"--container={pods.HEAD}", "--", *words]
+        return ["exec", "--stdin", self._head(), f"--container={manifests.HEAD}", "--", *words]
 
     def _left(self, clusters: Sequence[str]) -> list[str]:
         """Return what exists of the cluster, by kind and name."""
@@ -308,11 +283,8 @@ def state(pod: Mapping[str, Any]) -> str:
     for condition in status.get("conditions", ()):
         if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
             return f"Unschedulable ({condition.get('message', '')})"
-    return (
-        str(status.get("phase", "unknown")).lower()
-        if status.get("phase") != "Running"
-        else "not ready"
-    )
+    phase = str(status.get("phase", "unknown")).lower()
+    return "not ready" if phase == "running" else phase
 
 
 def _role(pod: Mapping[str, Any]) -> str:
@@ -323,11 +295,11 @@ def _role(pod: Mapping[str, Any]) -> str:
 
 def _machine(pod: Mapping[str, Any]) -> Machine:
     labels = pod["metadata"].get("labels", {})
-    market = labels.get(pods.MARKET)
+    market = labels.get(manifests.MARKET)
     return Machine(
         address=pod["metadata"]["name"],
         role="head" if _role(pod) == "head" else "worker",
-        type=labels.get(pods.INSTANCE, ""),
+        type=labels.get(manifests.INSTANCE, ""),
         market=market if market in ("spot", "on-demand") else None,
         state=state(pod),
     )

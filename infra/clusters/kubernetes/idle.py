@@ -11,19 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import ssl
 import sys
 import time
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from regrow.infra.clusters.kubernetes.pods import DASHBOARD_PORT
+import requests
+
+from regrow.infra.clusters.jobs import under_way
+from regrow.infra.clusters.provider import DASHBOARD_PORT
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_SECONDS = 10.0
-_UNDER_WAY = ("PENDING", "RUNNING")
 
 
 class Idleness:
@@ -33,40 +32,23 @@ class Idleness:
         self._seconds, self._since = seconds, now
 
     def over(self, busy: bool, now: float) -> bool:
-        """Return whether the limit is exceeded. `busy`: whether anything runs, or may run, at the
-        monotonic time `now`.
-        """
+        """Return whether the limit is exceeded. `busy`: whether anything runs, or may run."""
         if busy:
             self._since = now
         return now - self._since > self._seconds
 
 
-def busy(jobs: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether any of Ray's jobs and drivers, as listed by its dashboard, has not ended."""
-    return any(job.get("status") in _UNDER_WAY for job in jobs)
-
-
-def listed(address: str, token: str) -> list[dict[str, Any]]:
-    """Return Ray's jobs. Raises OSError or ValueError if they are not available."""
-    asked = urllib.request.Request(
-        f"{address}/api/jobs/", headers={"Authorization": f"Bearer {token}"}
-    )
-    with urllib.request.urlopen(asked, timeout=_LOOK_SECONDS) as answer:
-        found: list[dict[str, Any]] = json.load(answer)
-    return found
-
-
-def suspension(api: str, cluster: str, namespace: str, token: str) -> urllib.request.Request:
+def suspension(api: str, cluster: str, namespace: str, token: str) -> requests.PreparedRequest:
     """Return the request that suspends the cluster."""
-    return urllib.request.Request(
+    return requests.Request(
+        "PATCH",
         f"{api}/apis/ray.io/v1/namespaces/{namespace}/rayclusters/{cluster}",
-        data=json.dumps({"spec": {"suspend": True}}).encode(),
+        data=json.dumps({"spec": {"suspend": True}}),
         headers={
             "Authorization": f"Bearer {token}",
             "Content-Type": "application/merge-patch+json",
         },
-        method="PATCH",
-    )
+    ).prepare()
 
 
 def suspend(cluster: str, namespace: str) -> None:
@@ -74,14 +56,12 @@ def suspend(cluster: str, namespace: str) -> None:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     api = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     request = suspension(api, cluster, namespace, (_ACCOUNT / "token").read_text().strip())
-    trusted = ssl.create_default_context(cafile=str(_ACCOUNT / "ca.crt"))
-    urllib.request.urlopen(request, timeout=30, context=trusted).close()
+    trusted = str(_ACCOUNT / "ca.crt")
+    requests.Session().send(request, verify=trusted, timeout=30).raise_for_status()
 
 
 def main(words: Sequence[str]) -> None:
-    """Check every ten seconds. Never ends, as nothing would start it again: after a failure it
-    reports that and tries again.
-    """
+    """Check every ten seconds. Never ends: after a failure it reports that and tries again."""
     parser = argparse.ArgumentParser(prog="regrow.infra.clusters.kubernetes.idle")
     for name in ("--cluster", "--namespace"):
         parser.add_argument(name, required=True)
@@ -92,9 +72,7 @@ def main(words: Sequence[str]) -> None:
         time.sleep(_LOOK_SECONDS)
         try:
             try:
-                works = busy(
-                    listed(f"http://127.0.0.1:{DASHBOARD_PORT}", os.environ["RAY_AUTH_TOKEN"])
-                )
+                works = under_way(DASHBOARD_PORT, os.environ["RAY_AUTH_TOKEN"])
             except (OSError, ValueError):
                 works = True  # unknown: the probes handle a head that does not answer
             if idleness.over(works, time.monotonic()):

@@ -30,9 +30,7 @@ _INTERRUPTED = 3
 
 
 def passed_on(code: int, leaving: bool) -> tuple[int, str]:
-    """Return the exit code for KubeRay, and a message. `code`: the command's. `leaving`: whether
-    the pod is being ended.
-    """
+    """Return the exit code for KubeRay, and a message. `leaving`: the pod is being ended."""
     if code in _FINAL:
         return (
             0,

@@ -32,9 +32,7 @@ _NOT_REACHED = (
 
 
 class Kubectl:
-    """kubectl for one namespace. `context` None: its current one. Raises RegrowError or UserError
-    for what kubectl refuses.
-    """
+    """kubectl for one namespace. `context` None: its current one. Raises RegrowError, UserError."""
 
     def __init__(self, context: str | None, namespace: str, program: str = "kubectl") -> None:
         self.context, self.namespace, self.program = context, namespace, program
@@ -65,17 +63,9 @@ class Kubectl:
             raise RegrowError(f"{self._there()} did not answer within {timeout:g} s") from None
 
     def apply(self, objects: bytes) -> None:
-        """Create or update the objects. They are passed by stdin, so that secrets are never on disk
-        or in a command line.
-        """
-        self.run(
-            "apply",
-            "--server-side",
-            "--force-conflicts",
-            "--field-manager=regrow",
-            "--filename=-",
-            stdin=objects,
-        )
+        """Create or update objects, passed by stdin: secrets are never in a command line."""
+        how = ("--server-side", "--force-conflicts", "--field-manager=regrow")
+        self.run("apply", *how, "--filename=-", stdin=objects)
 
     def get(self, kind: str, name: str) -> Json | None:
         """Return an object; None if there is none of that name."""
@@ -149,8 +139,5 @@ class Kubectl:
         )
 
     def _there(self) -> str:
-        return (
-            f"the Kubernetes cluster of the context {self.context}"
-            if self.context
-            else "the Kubernetes cluster"
-        )
+        named = f" of the context {self.context}" if self.context else ""
+        return f"the Kubernetes cluster{named}"

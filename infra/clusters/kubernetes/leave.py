@@ -10,22 +10,18 @@ after the hook has returned.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from regrow.infra.machine.supervised import Supervised, until
+
 LEAVING = Path("/tmp/regrow-leaving")  # noqa: S108 - in a pod, where no other user can write
-"""Exists once the pod is to end. It distinguishes an experiment that was interrupted by that from
-one that was asked to stop.
-"""
+"""Exists once the pod is to end: an experiment is then interrupted, not asked to stop."""
 _TICK = 0.1
 _FIRST = 2
-"""Number of leading words of a command in which the program's name must be: an interpreter may
-precede it.
-"""
+"""How many first words of a command may be the program's name: it may follow an interpreter."""
 
 
 def started(processes: Path = Path("/proc")) -> Iterator[int]:
@@ -45,27 +41,11 @@ def started(processes: Path = Path("/proc")) -> Iterator[int]:
 def leave(seconds: float) -> list[int]:
     """Make Ray drain and end. Returns the processes that still run after `seconds`."""
     LEAVING.touch()
-    left = list(started())
+    left = [Supervised(pid=process) for process in started()]
     for process in left:
-        _kill(process)
-    deadline = time.monotonic() + seconds
-    while (left := [process for process in left if _runs(process)]) and time.monotonic() < deadline:
-        time.sleep(_TICK)
-    return left
-
-
-def _kill(process: int) -> None:
-    try:
-        os.kill(process, signal.SIGTERM)
-    except ProcessLookupError:
-        return
-
-
-def _runs(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+        process.signal(signal.SIGTERM)
+    until(lambda: not any(process.is_alive() for process in left), seconds=seconds, tick=_TICK)
+    return [process.pid for process in left if process.is_alive()]
 
 
 if __name__ == "__main__":

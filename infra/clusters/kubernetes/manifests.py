@@ -1,5 +1,5 @@
-"""The Kubernetes objects of a cluster: RayCluster, RayJob and the objects beside them. Pure
-functions with reproducible results.
+"""The Kubernetes objects of a cluster: RayCluster, RayJob and the objects beside them, made of the
+templates in `objects.yaml`. Pure functions with reproducible results.
 
 `up` creates a RayCluster, which takes any number of experiments. `run` creates a RayJob for one
 experiment: KubeRay starts a cluster for it, and another one if the head is lost. The command is the
@@ -13,14 +13,48 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from regrow.infra.clusters.description import Kubernetes
-from regrow.infra.clusters.kubernetes import pods
+from regrow.infra.clusters.description import HeadPod, Kubernetes, Pods
+from regrow.infra.clusters.provider import DASHBOARD_PORT
+from regrow.infra.clusters.template import filled, parts
 
 Json = dict[str, Any]
+
+CLUSTER = "regrow.io/cluster"
+"""Label of all objects of a cluster, with its name."""
+MARKET = "ray.io/market-type"
+INSTANCE = "regrow.io/instance-type"
+HEAD = "ray-head"
+"""The name of the head's container."""
+FILE_HASH = "regrow.io/file"
+"""Annotation with a hash of what a cluster was made from."""
+TOKEN_KEY = "auth_token"  # noqa: S105 - a key's name, not a secret
+"""The key in the token's Secret that KubeRay reads."""
+PROJECT_FOLDER = "/project"
+TRIES = 100
+"""How many clusters a RayJob may use, one after the other."""
+GRACE_SECONDS = 120
+"""Seconds between a pod's notice and its SIGKILL. No cloud gives spot machines more."""
+LEAVE_SECONDS = GRACE_SECONDS - 10
+"""Seconds for Ray to drain the node; the rest is for what follows."""
+LOST_SECONDS = 30
+"""Seconds that a head stays bound to a node that does not answer. Kubernetes' default is 300 s, as
+long as KubeRay waits for a silent head before it gives the job up without another try.
+"""
+SPOT_LABELS = {
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-preemptible": "true",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+}
+"""Labels of nodes that may be taken away: of Karpenter, EKS, GKE and AKS."""
+_MOST_SECONDS = 2**31 - 1
+_FILE = Path(__file__).with_name("objects.yaml")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -31,21 +65,11 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-FILE_HASH = "regrow.io/file"
-"""Annotation with a hash of what a cluster was made from."""
-TRIES = 100
-"""How many clusters a RayJob may use, one after the other."""
-_MOST_SECONDS = 2**31 - 1
-_HERE = "regrow.infra.clusters.kubernetes"
-
-
 def ray_cluster(cluster: Kubernetes, *, user: str, ray: str) -> Json:
     """Return the cluster for `up`. `user`: its owner. `ray`: the version of Ray."""
-    spec = _cluster_spec(cluster, ray, idle=True)
-    spec["suspend"] = False  # set by its own idle container
-    metadata = _metadata(cluster, user)
-    metadata["annotations"][FILE_HASH] = digest(spec)
-    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata, "spec": spec}
+    spec = _spec(cluster, ray, idle=_made("idle", cluster), suspend=False)
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    return _made("RayCluster", cluster, user=user, digest=digest, spec=spec)
 
 
 def ray_job(
@@ -59,99 +83,39 @@ def ray_job(
 ) -> Json:
     """Return the job of one experiment.
 
-    Args:
-        cluster: the cluster.
-        words: the command, run in the project's folder. It must be repeatable.
-        user: owner of the cluster.
-        ray: version of Ray.
-        environment: variables of the command, without secrets.
-        about: metadata for Ray's list of jobs.
-
+    `words`: the command, run in the project's folder; it must be repeatable. `environment`: its
+    variables, without secrets. `about`: metadata for Ray's list of jobs.
     """
     given = [
         word
         for name, value in sorted((environment or {}).items())
         for word in ("--set", f"{name}={value}")
     ]
-    asked = (
-        pods.python(cluster),
-        "-m",
-        f"{_HERE}.job",
-        "--in",
-        pods.PROJECT_FOLDER,
-        *given,
-        "--",
-        *words,
+    module = "regrow.infra.clusters.kubernetes.job"
+    asked = (python(cluster), "-m", module, "--in", PROJECT_FOLDER, *given, "--", *words)
+    return _made(
+        "RayJob",
+        cluster,
+        user=user,
+        entrypoint=shlex.join(asked),
+        about=dict(about or {}),
+        spec=_spec(cluster, ray, project=_made("project", cluster)),
     )
-    entrypoint = shlex.join(asked)
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": _metadata(cluster, user),
-        "spec": {
-            "entrypoint": entrypoint,
-            "metadata": dict(about or {}),
-            # The submitter is in the head's pod: without a head, KubeRay notices at once that the
-            # job has failed, and starts again with a new cluster. With a submitter in its own pod,
-            # KubeRay would wait for the old cluster's head to come back.
-            "submissionMode": "SidecarMode",
-            "backoffLimit": TRIES,
-            "suspend": False,
-            "shutdownAfterJobFinishes": True,
-            "ttlSecondsAfterFinished": _seconds(cluster.idle),
-            "activeDeadlineSeconds": _seconds(cluster.expires),
-            "rayClusterSpec": _cluster_spec(cluster, ray, project=True),
-        },
-    }
 
 
 def network_policy(cluster: Kubernetes) -> Json:
-    """Return the policy: only the cluster's own pods reach its pods, and the operator reaches Ray's
-    dashboard, which it asks about the job.
-    """
-    own = {"podSelector": {"matchLabels": {pods.CLUSTER: cluster.name}}}
-    operator = {
-        "namespaceSelector": {},
-        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}},
-    }
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {
-            "name": pods.names(cluster)["network"],
-            "namespace": cluster.namespace,
-            "labels": _labels(cluster),
-        },
-        "spec": {
-            **own,
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                {"from": [own]},
-                {"from": [operator], "ports": [{"protocol": "TCP", "port": pods.DASHBOARD_PORT}]},
-            ],
-        },
-    }
+    """Return the policy: only its own pods reach the cluster's, and the operator the dashboard."""
+    return _beside("NetworkPolicy", cluster, "network")
 
 
 def secret(cluster: Kubernetes, part: str, data: Mapping[str, bytes]) -> Json:
     """Return the Secret `part`: "env", "token" or "project"."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": pods.names(cluster)[part],
-            "namespace": cluster.namespace,
-            "labels": _labels(cluster),
-        },
-        "type": "Opaque",
-        "data": {key: base64.b64encode(value).decode() for key, value in sorted(data.items())},
-    }
+    encoded = {key: base64.b64encode(value).decode() for key, value in sorted(data.items())}
+    return _beside("Secret", cluster, part, data=encoded)
 
 
 def written(objects: Sequence[Json], heading: str = "") -> bytes:
-    """Return objects as a file of several documents, always the same bytes. `heading`: lines of
-    comment above them.
-    """
+    """Return objects as a file, always the same bytes. `heading`: comment above them."""
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
     text: str = yaml.dump_all(
         objects, Dumper=_Dumper, sort_keys=True, width=1000, allow_unicode=True, explicit_start=True
@@ -159,61 +123,139 @@ def written(objects: Sequence[Json], heading: str = "") -> bytes:
     return (comment + text).encode()
 
 
-def digest(data: Json) -> str:
-    """Return a hash of plain data."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+def names(cluster: Kubernetes) -> dict[str, str]:
+    """Return the names of the objects beside the cluster itself."""
+    return {part: f"{cluster.name}-{part}" for part in ("env", "token", "project", "network")}
 
 
-def _cluster_spec(
-    cluster: Kubernetes, ray: str, *, project: bool = False, idle: bool = False
-) -> Json:
-    return {
-        "rayVersion": ray,
-        # Not a token made by KubeRay, which would differ for each cluster of a RayJob.
-        "authOptions": {"mode": "token", "secretName": pods.names(cluster)["token"]},
-        "enableInTreeAutoscaling": True,
-        "autoscalerOptions": {
-            "version": "v2",
-            "upscalingMode": "Default",
-            "idleTimeoutSeconds": _seconds(cluster.idle),
-            "securityContext": pods.confined(),
-        },
-        "headGroupSpec": {
-            "rayStartParams": {"num-cpus": "0"},  # no trials on the head
-            "labels": {pods.MARKET: "on-demand", pods.INSTANCE: "head"},
-            "template": pods.head(cluster, project=project, idle=idle),
-        },
-        "workerGroupSpecs": [
-            {
-                "groupName": group.name,
-                # Without `replicas`, which the autoscaler sets.
-                "minReplicas": group.least,
-                "maxReplicas": group.most,
-                "priority": len(cluster.workers) - place,  # higher ones first
-                "labels": {pods.MARKET: group.market, pods.INSTANCE: group.name},
-                "rayStartParams": {"num-cpus": str(max(1, int(group.cpu)))},  # KubeRay rounds up
-                "template": pods.worker(cluster, group),
-            }
-            for place, group in enumerate(cluster.workers)
-        ],
-    }
+def python(cluster: Kubernetes) -> str:
+    """Return the interpreter in the image that has regrow."""
+    return cluster.python or "python"
 
 
-def _metadata(cluster: Kubernetes, user: str) -> Json:
-    annotations = {
-        "regrow.io/user": user,
-        "regrow.io/expires-after-seconds": f"{cluster.expires:g}",
-    }
-    return {
+def _made(part: str, cluster: Kubernetes, **values: Any) -> Json:
+    """Return a part of `objects.yaml` with these values and those that all parts share."""
+    shared: Json = {
         "name": cluster.name,
+        "cluster": cluster.name,
         "namespace": cluster.namespace,
-        "labels": _labels(cluster),
-        "annotations": annotations,
+        "image": cluster.image,
+        "python": python(cluster),
+        "expires": f"{cluster.expires:g}",
+        "expires_seconds": _seconds(cluster.expires),
+        "idle_seconds": _seconds(cluster.idle),
+        "idle_text": f"{cluster.idle:g}",
+        "dashboard": DASHBOARD_PORT,
+        "token_key": TOKEN_KEY,
+        "project_folder": PROJECT_FOLDER,
+        "grace_seconds": GRACE_SECONDS,
+        "leave_seconds": str(LEAVE_SECONDS),
+        "tries": TRIES,
+        "digest": None,
     }
+    found: Json = filled(parts(_FILE)[part], {**shared, **values})
+    return found
 
 
-def _labels(cluster: Kubernetes) -> dict[str, str]:
-    return {pods.CLUSTER: cluster.name, "app.kubernetes.io/managed-by": "regrow"}
+def _beside(kind: str, cluster: Kubernetes, part: str, **values: Any) -> Json:
+    """Return an object beside the cluster, which has no annotations."""
+    made = _made(kind, cluster, user=None, **{**values, "name": names(cluster)[part]})
+    made["metadata"]["labels"][CLUSTER] = cluster.name
+    del made["metadata"]["annotations"]
+    return made
+
+
+def _spec(
+    cluster: Kubernetes,
+    ray: str,
+    *,
+    suspend: bool | None = None,
+    project: Json | None = None,
+    idle: Json | None = None,
+) -> Json:
+    """Return the cluster in a RayCluster or a RayJob. `project`, `idle`: containers of the head."""
+    groups = [
+        _made(
+            "group",
+            cluster,
+            group=group.name,
+            least=group.least,
+            most=group.most,
+            priority=len(cluster.workers) - place,
+            market=group.market,
+            cpus=str(max(1, int(group.cpu))),  # KubeRay rounds up
+            template=_pod(cluster, group),
+        )
+        for place, group in enumerate(cluster.workers)
+    ]
+    head = _pod(cluster, cluster.head, project=project, idle=idle)
+    return _made("cluster", cluster, ray=ray, suspend=suspend, head=head, groups=groups)
+
+
+def _pod(
+    cluster: Kubernetes,
+    asked: HeadPod | Pods,
+    *,
+    project: Json | None = None,
+    idle: Json | None = None,
+) -> Json:
+    """Return the template of the head's pod, or of a group's pods."""
+    amounts = {"cpu": _quantity(asked.cpu), "memory": str(asked.memory)}
+    tolerations = [dict(one) for one in asked.tolerations]
+    if isinstance(asked, HeadPod):
+        lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_SECONDS}
+        tolerations += [
+            {"key": f"node.kubernetes.io/{what}", **lost} for what in ("not-ready", "unreachable")
+        ]
+    elif asked.gpu:
+        amounts["nvidia.com/gpu"] = str(asked.gpu)
+        tolerations.append({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
+    sources = [{"secretRef": {"name": secret}} for secret in cluster.secrets]
+    if cluster.env:  # added last, as the last source of a variable counts
+        sources.append({"secretRef": {"name": names(cluster)["env"]}})
+    mounts: list[Json] = []
+    volumes: list[Json] = []
+    for number, (path, claim) in enumerate(sorted(cluster.volumes.items())):
+        mounts.append({"name": f"claim-{number}", "mountPath": path})
+        volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}})
+    if project is not None:
+        mounts.append({"name": "project", "mountPath": PROJECT_FOLDER})
+        packed = {"secretName": names(cluster)["project"]}
+        volumes.append({"name": "project", "emptyDir": {"sizeLimit": "256Mi"}})
+        volumes.append({"name": "packed", "secret": packed})
+    return _made(
+        "pod",
+        cluster,
+        container=HEAD if asked is cluster.head else "ray-worker",
+        undisrupted="true" if asked is cluster.head else None,
+        api_server=None if asked is cluster.head else False,  # trials do not need it
+        amounts=amounts,
+        sources=sources or None,
+        mounts=mounts or None,
+        volumes=volumes or None,
+        selector=dict(asked.node_selector) or None,
+        affinity=None if isinstance(asked, Pods) and asked.market == "spot" else _off_spot(),
+        tolerations=tolerations or None,
+        pull_secrets=[{"name": secret} for secret in cluster.pull_secrets] or None,
+        service_account=cluster.service_account,
+        project=None if project is None else [project],
+        idle=idle,
+    )
+
+
+def _off_spot() -> Json:
+    """Return the affinity that keeps a pod off spot nodes; nodes without a label are on-demand."""
+    terms = [
+        {"key": key, "operator": "NotIn", "values": [value]}
+        for key, value in sorted(SPOT_LABELS.items())
+    ]
+    required = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def _quantity(cpus: float) -> str:
+    """Return CPUs in Kubernetes' notation."""
+    return f"{round(cpus * 1000)}m" if cpus != int(cpus) else str(int(cpus))
 
 
 def _seconds(span: float) -> int:

@@ -10,12 +10,13 @@ import argparse
 import os
 import socket
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from regrow.apps.page.app import app
-from regrow.apps.page.links import Links, Scheduled, Served
-from regrow.apps.station.state import serving
+from regrow.apps.page.links import Links
+from regrow.apps.station.state import Serving, serving
 from regrow.apps.station.triggers import aside
 from regrow.apps.station.triggers.hooks import router
 from regrow.infra.machine import addresses
@@ -26,14 +27,15 @@ from regrow.infra.state.passwords import Passwords
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 
+if TYPE_CHECKING:
+    from regrow.infra.prefect.deployments import Scheduled
+
 GRACE_SECONDS = 1
 """Time for pending requests when it is asked to end."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve on an inherited listening socket, or on a port of the loopback (0: any free one, which
-    is printed).
-    """
+    """Serve on an inherited socket, or on a port of the loopback (0: any free one, printed)."""
     parser = argparse.ArgumentParser(
         prog="python -m regrow.apps.page", description="The page of a state root."
     )
@@ -45,16 +47,12 @@ def main(arguments: list[str] | None = None) -> None:
     where.add_argument("--port", type=int, metavar="N", help="a port of the loopback")
     parser.add_argument("--host", help="with --port: an address beside the loopback")
     asked = parser.parse_args(arguments)
-    links = Links(
-        prefect=os.environ.get("REGROW_PAGE_PREFECT") or None,
-        mlflow=os.environ.get("REGROW_PAGE_MLFLOW") or None,
-    )
     try:
         places = Places.at(asked.state)
-        scheduled = partial(_scheduled, places) if os.environ.get("PREFECT_API_URL") else None
-        links = replace(
-            links,
-            scheduled=scheduled,
+        links = Links(
+            prefect=os.environ.get("REGROW_PAGE_PREFECT") or None,
+            mlflow=os.environ.get("REGROW_PAGE_MLFLOW") or None,
+            scheduled=partial(_scheduled, places) if os.environ.get("PREFECT_API_URL") else None,
             served=partial(_served, places),
             aside=lambda: list(aside.lines(places)),
         )
@@ -75,39 +73,20 @@ def main(arguments: list[str] | None = None) -> None:
     os._exit(0)  # a thread that still reads a long log has nothing to finish
 
 
-def _scheduled(places: Places) -> list[Scheduled]:
-    """Return the schedules of this process's Prefect server, the next one first."""
+def _scheduled(places: Places) -> Sequence[Scheduled]:
+    """Return the schedules of this process's Prefect server."""
     from prefect import get_client
 
     from regrow.infra.prefect.deployments import listed
 
     with get_client(sync_client=True) as client:
-        found = listed(client, places.root)
-    shown = [
-        Scheduled(
-            name=one.name,
-            when=one.words,
-            next=one.coming[0].timestamp() if one.coming and not one.paused else None,
-            last=one.runs[0].state if one.runs else "",
-        )
-        for one in found
-    ]
-    return sorted(shown, key=lambda one: (one.next is None, one.next or 0.0))
+        return listed(client, places.root)
 
 
-def _served(places: Places) -> list[Served]:
+def _served(places: Places) -> Sequence[Serving]:
     """Return what the station of the state root serves; empty without a station."""
     station = record.find(places)
-    return [
-        Served(
-            name=one.name,
-            url=one.said.url,
-            answers="" if one.said.main is None else one.said.main.text,
-            refused=one.said.refused,
-            trouble=one.said.trouble,
-        )
-        for one in (() if station is None else serving(station, places))
-    ]
+    return () if station is None else serving(station, places)
 
 
 def _listening(

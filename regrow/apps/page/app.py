@@ -26,11 +26,8 @@ from starlette.responses import (
 from regrow.apps.page import figures, trials, views
 from regrow.apps.page.experiment_state import ExperimentState, Summary
 from regrow.apps.page.figures import Figures
-from regrow.apps.page.headers import HEADERS, POLICY
-from regrow.apps.page.links import Links
-from regrow.apps.page.schedules import Schedules
-from regrow.apps.page.state_cache import StateCache
-from regrow.apps.page.state_watcher import StateWatcher
+from regrow.apps.page.links import Links, Schedules
+from regrow.apps.page.state_cache import StateCache, StateWatcher
 from regrow.infra.log.reading import replayed
 from regrow.infra.machine.guard import Account, Guard, Rules
 from regrow.infra.mlflow.ui import runs_page
@@ -51,6 +48,21 @@ POLL_SECONDS = (2, 15)
 """Seconds between two refreshes of an open page: while something runs, and otherwise."""
 FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 """For files that have their version in their address."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src"
+    " 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Nothing from other origins, no inline script, and no framing."""
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Default headers of each answer."""
 WITH_FIGURES = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
     "data:", "data: blob:"
 )
@@ -88,8 +100,6 @@ def app(
 
 
 class Pages:
-    """The routes, and their shared state."""
-
     def __init__(self, places: Places, links: Links) -> None:
         self.places, self.links = places, links
         self.folds, self.figures, self.schedules = StateCache(places), Figures(), Schedules(links)
@@ -105,7 +115,6 @@ class Pages:
         }
 
     def serve(self, made: FastAPI) -> None:
-        """Register the routes."""
         route = made.add_api_route
         route("/health", lambda: PlainTextResponse("ok"), methods=["GET"])
         answers: dict[str, Callable[..., Response]] = {
@@ -130,7 +139,6 @@ class Pages:
     # ---- pages
 
     def index(self, q: str = "", page: int = 1) -> Response:
-        """Show all experiments."""
         summaries, unread = self.folds.summaries()
         found = [one for one in summaries if q.lower() in one.name.lower()]
         pages = max(1, -(-len(found) // views.PER_PAGE))
@@ -150,7 +158,7 @@ class Pages:
             page=page,
             pages=pages,
             trouble=self.folds.trouble,
-            planned=views.planned(self.schedules.next(), now),
+            planned=list(views.planned(self.schedules.next(), now)),
             served=self.links.served(),
             aside=self.links.aside(),
             planned_trouble=self.schedules.trouble,
@@ -165,7 +173,6 @@ class Pages:
         page: int = 1,
         state: TrialState | None = None,
     ) -> Response:
-        """Show one experiment, with a page of its trials."""
         asked = trials.TableQuery(sort=sort, order=order, page=page, state=state)
         given = {
             "sort": sort,
@@ -193,7 +200,6 @@ class Pages:
         return answer
 
     def trial(self, name: str, number: int) -> Response:
-        """Show one trial with its attempts."""
         with self._open(name) as (_, summary, fold):
             if fold is None or not 0 <= number < len(fold.history.trials):
                 raise HTTPException(404, f"Experiment {name} has no trial {number}.")
@@ -209,7 +215,6 @@ class Pages:
             )
 
     def compare(self, e: Annotated[list[str] | None, Query()] = None) -> Response:
-        """Show several experiments side by side."""
         names = list(dict.fromkeys(e or []))
         if len(names) > views.MOST_COMPARED:
             raise HTTPException(
@@ -227,7 +232,6 @@ class Pages:
             )
 
     def report(self, name: str) -> Response:
-        """Show the experiment's report, made now."""
         self._known(name)
         store = self.places.known(name)
         page = report.html(
@@ -265,7 +269,6 @@ class Pages:
     # ---- parts of pages
 
     def figure(self, name: str, kind: str) -> Response:
-        """Return a figure for Plotly's script."""
         if kind not in KINDS:
             raise HTTPException(404, f"There is no figure {kind}.")
         with self._open(name) as (_, _, fold):
@@ -287,11 +290,9 @@ class Pages:
         return Response(packed, media_type="text/javascript", headers=headers)
 
     def look(self) -> Response:
-        """Return the templates of figures."""
         return Response(figures.looks(), media_type="application/json", headers=FOREVER)
 
     def static(self, name: str) -> Response:
-        """Return one of our style sheets or scripts."""
         if name not in _ASSETS:
             raise HTTPException(404, "There is nothing here.")
         return Response(
@@ -301,7 +302,6 @@ class Pages:
         )
 
     async def wrong(self, request: Request, error: Exception) -> Response:
-        """Return an error as a page."""
         code, why = 500, str(error)
         if isinstance(error, HTTPException):
             code, why = (
@@ -352,12 +352,10 @@ _ASSETS = {
 
 @cache
 def asset(name: str) -> bytes:
-    """Return one of our files."""
     return "".join(shared_asset(part, "regrow.apps.page") for part in _ASSETS[name]).encode()
 
 
 def _query(given: dict[str, Any], changes: dict[str, Any]) -> str:
-    """Return a query with some keys changed."""
     return "?" + urlencode(
         {key: value for key, value in {**given, **changes}.items() if value not in (None, "")}
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.search.events import AnyEvent
-from regrow.search.history import History, cost
+from regrow.search.history import History, cost, repeats
 from regrow.search.lifecycle import TrialState
 from regrow.show.figures import series
 from regrow.show.live.board import Board
@@ -68,7 +68,6 @@ class ExperimentState:
 
     @property
     def history(self) -> History:
-        """The history of the applied events."""
         return self.board.history
 
     def apply(self, event: AnyEvent) -> None:
@@ -79,8 +78,7 @@ class ExperimentState:
     def summary(self, *, alive: bool, now: float) -> Summary:
         """Summarize it; `alive`: a driver runs it."""
         history, board = self.history, self.board
-        leader = history.leader
-        best = None if leader is None or leader.best is None else leader.best[0]
+        found = repeats.best(history)
         running = history.closed is None and alive
         spent = cost.of(history, now if running else history.t_last)
         failed = len(history.by_state[TrialState.FAILED])
@@ -91,8 +89,8 @@ class ExperimentState:
             ended=history.ended,
             total=history.total,
             share=board.share(),
-            best=history.best,
-            value=best,
+            best=None if found is None else found.trial.number,
+            value=None if found is None else found.counts,
             spark=self._spark(),
             spent_steps=board.spent,
             survived=max(0, board.incidents.count - failed),

@@ -1,6 +1,4 @@
-"""Figures of an experiment as JSON for Plotly's script, drawn on request and cached until the log
-has grown.
-"""
+"""Figures of an experiment as JSON for Plotly's script, cached until the log has grown."""
 
 from __future__ import annotations
 

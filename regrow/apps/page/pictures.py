@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from regrow.search.numbers import readable
 from regrow.show.figures import parameters, series
 
 WIDTH, HEIGHT = 120, 28
@@ -26,9 +27,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A step curve: at each point's x the value becomes its y, None for no value; the last value
-    extends to `end`.
-    """
+    """A step curve: from each point's x on, its y, None for no value; the last one until `end`."""
 
     label: str
     points: Sequence[tuple[float, float | None]]
@@ -113,7 +112,7 @@ def _log(value: float, log: bool) -> float:
 def _label(value: float, among: Sequence[float], log: bool) -> str:
     """Format a tick with as many digits as are needed to tell the ticks apart."""
     if log:
-        return f"{value:.3g}"
+        return readable(value, 3)
     step = among[1] - among[0] if len(among) > 1 else abs(value) or 1.0
     size = max(map(abs, among)) or 1.0
     digits = min(12, max(3, math.ceil(math.log10(size / step)) + 1))
@@ -121,9 +120,7 @@ def _label(value: float, among: Sequence[float], log: bool) -> str:
 
 
 def _runs(curve: Curve) -> list[list[Point]]:
-    """Return the parts of the curve that have values, thinned out; the last one extends
-    to its end.
-    """
+    """Return the thinned-out parts of the curve that have values; the last one until its end."""
     points = series.sample(curve.points, POINTS)
     runs: list[list[Point]] = [[]]
     for x, y in (*points, (curve.end, points[-1][1] if points else None)):

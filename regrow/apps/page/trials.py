@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
+from regrow.search.numbers import readable
 from regrow.show.figures import series
 from regrow.show.report.report import duration
 from regrow.show.report.table import varied
@@ -73,7 +74,6 @@ def table(history: History, asked: TableQuery) -> dict[str, Any]:
 
 
 def one(history: History, trial: TrialRecord) -> dict[str, Any]:
-    """Return a trial with its attempts, for its page."""
     view = summaries.trial_view(history, trial)
     traces = [attempt.trace[-20_000:] for attempt in trial.attempts]
     attempts = [
@@ -113,14 +113,15 @@ _KEYS: dict[Sort, Callable[[TrialRecord], float | None]] = {
 
 
 def _row(history: History, trial: TrialRecord, names: list[str]) -> dict[str, Any]:
-    config = series.settings(history, trial)
+    config = summaries.reached_with(history, trial)
     last = trial.attempts[-1] if trial.attempts else None
     took = _time(trial)
     return {
         "number": trial.number,
         "state": trial.state.value,
+        "dropped": trial.excluded,
         "best": trial.number == history.best,
-        "value": f"{trial.best[0]:.6g}" if trial.best else "",
+        "value": readable(trial.best[0]) if trial.best else "",
         "at": trial.best[1] if trial.best else "",
         "steps": trial.step,
         "attempts": len(trial.attempts),

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from regrow.apps.page import pictures
 from regrow.apps.page.experiment_state import ExperimentState, Summary, differing_keys, status
-from regrow.apps.page.links import Links, Scheduled
+from regrow.apps.page.links import Links, next_run
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.spec_file import published_spec
 from regrow.search import schedulers
 from regrow.search.history import waste
+from regrow.search.numbers import readable
 from regrow.show.live import text, words
 from regrow.show.live.incidents import Absence, Loss
 from regrow.show.report.report import duration, tiles
 from regrow.show.views import summaries
-from regrow.show.views.comparison import best_configuration, compare, differing, leading
+from regrow.show.views.comparison import Course, best_configuration, compare, differing
+from regrow.show.views.outcomes import ABSENT, configurations, outcomes
 from regrow.show.web import as_yaml, moment
 from regrow.tasks.output.traces import one_line
+
+if TYPE_CHECKING:
+    from regrow.infra.prefect.deployments import Scheduled
 
 PER_PAGE = 100
 """Experiments per page of the list."""
@@ -30,29 +36,15 @@ MOST_COMPARED = 8
 
 
 def row(one: Summary, links: Links, now: float) -> dict[str, Any]:
-    """Return a row of the list of experiments."""
+    found = {**asdict(one), "readable": one.total > 0, "flow": flow(links, one.flow_run)}
     if not one.total:
-        return {
-            "name": one.name,
-            "status": one.status,
-            "trouble": one.trouble,
-            "readable": False,
-            "flow": None,
-        }
+        return found
     return {
-        "name": one.name,
-        "status": one.status,
-        "trouble": one.trouble,
-        "readable": True,
-        "goal": one.goal,
-        "ended": one.ended,
-        "total": one.total,
+        **found,
         "share": round(100 * one.share),
-        "value": "" if one.value is None else f"{one.value:.5g}",
+        "value": "" if one.value is None else readable(one.value),
         "trial": one.best,
         "spark": pictures.spark(one.spark, one.spent_steps),
-        "survived": one.survived,
-        "failed": one.failed,
         "cost": f"{one.cost:,.2f}" if one.cost is not None else "",
         "slots": duration(3600 * one.hours),
         "began": moment(one.began),
@@ -60,7 +52,6 @@ def row(one: Summary, links: Links, now: float) -> dict[str, Any]:
         "ago": text.age(now - one.heard),
         "ran": duration(one.ran),
         "left": "" if not one.left else duration(one.left),
-        "flow": flow(links, one.flow_run),
     }
 
 
@@ -71,24 +62,17 @@ def flow(links: Links, flow_run: str | None) -> str | None:
     return f"{links.prefect.rstrip('/')}/runs/flow-run/{quote(flow_run, safe='')}"
 
 
-def planned(found: Sequence[Scheduled], now: float) -> list[dict[str, Any]]:
-    """Return the rows of the schedules."""
-    return [
-        {
+def planned(found: Sequence[Scheduled], now: float) -> Iterator[dict[str, Any]]:
+    for one in found:
+        wait = None if (at := next_run(one)) is None else at - now
+        yield {
             "name": one.name,
-            "when": one.when,
-            "last": one.last,
-            "next": None if one.next is None else moment(one.next),
-            "in": (
-                ""
-                if one.next is None
-                else "due"
-                if one.next <= now
-                else f"in {text.age(one.next - now)}"
-            ),
+            "when": one.words,
+            "last": one.runs[0].state if one.runs else "",
+            "next": None if at is None else moment(at),
+            "paused": one.paused,
+            "in": "" if wait is None else "due" if wait <= 0 else f"in {text.age(wait)}",
         }
-        for one in found
-    ]
 
 
 def experiment(
@@ -156,7 +140,7 @@ def decisions(fold: ExperimentState) -> dict[str, Any]:
             "reached": rung.reached,
             "stopped": rung.stopped,
             "waiting": len(rung.waiting),
-            "best": "" if rung.best is None else f"{rung.best:.5g}",
+            "best": "" if rung.best is None else readable(rung.best),
         }
         for number, rungs in enumerate(found.rungs.values(), start=1)
         for step, rung in sorted(rungs.items())
@@ -254,70 +238,22 @@ def comparison(
 
 
 def _outcomes(view: dict[str, Any]) -> list[dict[str, Any]]:
-    all_ = view["experiments"]
-    values = [None if one["best"] is None else one["best"]["value"] for one in all_]
-    rows = [
-        (
-            f"best {view['metric']}",
-            ["" if v is None else f"{v:.6g}" for v in values],
-            leading(values, view["mode"]),
-        ),
-        (
-            "of trial",
-            [
-                f"{o['best']['trial']} at step {o['best']['step']}" if o["best"] else ""
-                for o in all_
-            ],
-            [],
-        ),
-        ("status", [one["status"] for one in all_], []),
-        ("trials", [f"{one['trials']:,} of {one['total']:,}" for one in all_], []),
-        (
-            "done, stopped, failed",
-            [f"{one['done']:,}, {one['stopped']:,}, {one['failed']:,}" for one in all_],
-            [],
-        ),
-    ]
-    for key, title in (
-        ("steps", "steps"),
-        ("wasted_steps", "steps done again"),
-        ("losses", "losses"),
-    ):
-        rows.append(
-            (title, [f"{one[key]:,}" for one in all_], leading([one[key] for one in all_], "min"))
-        )
-    rows.append(
-        (
-            "time",
-            [duration(one["ran_s"]) for one in all_],
-            leading([one["ran_s"] for one in all_], "min"),
-        )
-    )
-    hours = [one["slot_hours"] for one in all_]
-    rows.append(("slot-hours", [f"{span:.3g}" for span in hours], leading(hours, "min")))
-    if any(one["cost"] is not None for one in all_):
-        money = [one["cost"] for one in all_]
-        cells = ["" if price is None else f"{price:,.2f}" for price in money]
-        rows.append(("cost", cells, [] if None in money else leading(money, "min")))
+    rows = outcomes(view, title=f"best {view['metric']}", duration=duration, count=",")
     return [
-        {"title": title, "cells": [(cell, n in best) for n, cell in enumerate(cells)]}
-        for title, cells, best in rows
+        {"title": row.title, "cells": [(cell, n in row.best) for n, cell in enumerate(row.cells)]}
+        for row in rows
     ]
 
 
-def _settings(courses: Sequence[Any]) -> list[dict[str, Any]]:
+def _settings(courses: Sequence[Course]) -> list[dict[str, Any]]:
     """Return the configurations that reached the best values; differing parameters first."""
-    configs = [best_configuration(one) for one in courses]
-    names = dict.fromkeys(name for config in configs for name in config)
     rows = [
         {
             "name": name,
-            "cells": ["-" if name not in config else _said(config[name]) for config in configs],
-            "differs": any(
-                name not in config or config[name] != configs[0].get(name) for config in configs
-            ),
+            "cells": ["-" if value is ABSENT else _said(value) for value in values],
+            "differs": differs,
         }
-        for name in names
+        for name, values, differs in configurations([best_configuration(one) for one in courses])
     ]
     return sorted(rows, key=lambda one: not one["differs"])
 

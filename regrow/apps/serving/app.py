@@ -15,14 +15,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from regrow.apps.serving import documented
-from regrow.apps.serving.access import rules
 from regrow.apps.serving.batching import Overloaded
 from regrow.apps.serving.limits import Body, Counting, CountingRows, Full, Rooms, TooMuch
 from regrow.apps.serving.metrics import Counted
 from regrow.apps.serving.mlflow_model import PARQUET, Logged
 from regrow.apps.serving.models import Model, Models
 from regrow.apps.serving.served import Served
-from regrow.infra.machine.guard import Guard, Token
+from regrow.infra.machine.guard import JSON, Guard, Rules, Token
 from regrow.tasks.output.traces import in_a_line, user_trace
 
 MOST_ERRORS = 20
@@ -30,9 +29,7 @@ MOST_ERRORS = 20
 HTTP_500 = 500
 """Status if the model could not answer."""
 MOST_LISTED = 10_000
-"""If a request has more errors than this, only their number is reported: pydantic lists all of them
-or none, at 1 KB each.
-"""
+"""If a request has more errors, only their number is reported: pydantic's list is 1 KB an error."""
 MOST_LETTERS = 200
 """Maximum length of a name or a message in a reported error."""
 SAMPLE_BYTES = 1 << 20
@@ -43,6 +40,8 @@ PARSED_AT_ONCE = 16 * 1024
 """A body up to this size is parsed on the event loop: passing it to a thread takes longer."""
 REST_SECONDS = 0.25
 """Maximum pause after a large body was parsed, in which other requests are answered."""
+OPEN = frozenset({"/healthz", "/readyz"})
+"""Paths without a token: probes have none, and these answers reveal nothing about the model."""
 _LOG = logging.getLogger("regrow.apps.serving")
 
 
@@ -55,9 +54,9 @@ class Refusal(Exception):
 
 
 class Answers:
-    """The routes, and their shared state."""
-
     path = "/predict"
+    bodies: tuple[str, ...] = ()
+    """Content types that it takes there beside JSON."""
 
     def __init__(
         self, kind: type[Served], models: Models, metrics: Counted, experiment: str, gate: str = ""
@@ -73,16 +72,20 @@ class Answers:
         self._inputs = TypeAdapter(list[kind.Input])  # type: ignore[name-defined]  # a type that is known at run time
 
     def app(self, secret: bytes, *, beyond: bool = False) -> FastAPI:
-        """Make the application; every path but /healthz and /readyz requires the token of `secret`
-        (access.py).
+        """Make the application; every path but `OPEN` requires the token of `secret`.
 
-        `beyond`: it listens on more than the loopback.
+        `beyond`: it listens on more than the loopback, so that its host names are unknown here.
         """
         made = FastAPI(title=self.experiment, docs_url=None, redoc_url=None, openapi_url=None)
         made.add_api_route(self.path, self.predict, methods=["POST"], response_model=None)
         for path, answer in self.told_about.items():
             made.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
-        made.add_middleware(Guard, entry=Token(secret), rules=rules(beyond=beyond))
+        rules = Rules(
+            hosts=None if beyond else (),
+            open=OPEN,
+            bodies=lambda path: (*JSON, *self.bodies) if path == self.path else JSON,
+        )
+        made.add_middleware(Guard, entry=Token(secret), rules=rules)
         return made
 
     @property
@@ -155,9 +158,7 @@ class Answers:
         return body.decode(errors="replace") if len(body) <= SAMPLE_BYTES else None
 
     async def _parsed(self, body: bytes, request: Request) -> tuple[list[Any], bool]:
-        """See _read; a large body is parsed in a thread, one at a time, while other requests are
-        answered.
-        """
+        """See _read; a large body is parsed in a thread, one at a time."""
         if len(body) <= PARSED_AT_ONCE:
             return self._read(body, request)
         return await asyncio.get_running_loop().run_in_executor(
@@ -165,9 +166,7 @@ class Answers:
         )
 
     def _in_turn(self, body: bytes, request: Request) -> tuple[list[Any], bool]:
-        """See _read; pauses first, because pydantic holds the GIL: consecutive large bodies would
-        block everything else.
-        """
+        """See _read; pauses first, as pydantic holds the GIL and other requests would wait."""
         time.sleep(max(0.0, self._rests_until - time.monotonic()))
         began = time.monotonic()
         try:
@@ -236,17 +235,14 @@ class Answers:
     # ---- information about the server
 
     async def healthz(self) -> Response:
-        """Answer that the process is alive."""
         return PlainTextResponse("ok\n")
 
     async def readyz(self) -> Response:
-        """Answer whether a model is loaded."""
         if self.models.main is None:
             return PlainTextResponse("no model is loaded yet\n", 503)
         return PlainTextResponse("ok\n")
 
     async def version(self) -> Response:
-        """Answer which checkpoints are served."""
         main, canary = self.models.main, self.models.canary
         return JSONResponse(
             {
@@ -266,7 +262,6 @@ class Answers:
         return Response(self.metrics.text(), headers={"Content-Type": self.metrics.content_type})
 
     async def openapi(self) -> Response:
-        """Answer the OpenAPI description."""
         return JSONResponse(documented.openapi(self.kind, self.experiment))
 
     async def docs(self) -> Response:
@@ -290,9 +285,7 @@ def _told(model: Model) -> dict[str, Any]:
 
 
 def _told_wrong(error: ValidationError) -> list[dict[str, Any]]:
-    """Return what is wrong with the inputs, without their values: they may be large, and the client
-    has them.
-    """
+    """Return what is wrong with the inputs, without their values, which may be large."""
     if error.error_count() > MOST_LISTED:
         said = f"{error.error_count()} values are wrong; send fewer to be told which"
         return [{"type": "too_many_errors", "loc": ["body"], "msg": said}]
@@ -316,6 +309,7 @@ class Invocations(Answers):
     """Answers as `mlflow models serve` does: a request is passed to the model unchanged."""
 
     path = "/invocations"
+    bodies = ("text/csv", PARQUET)
 
     @property
     def told_about(self) -> dict[str, Callable[[], Coroutine[Any, Any, Response]]]:
@@ -351,5 +345,4 @@ class Invocations(Answers):
 def answers(
     kind: type[Served], models: Models, metrics: Counted, experiment: str, gate: str = ""
 ) -> Answers:
-    """Make the routes for models of this class."""
     return (Invocations if kind is Logged else Answers)(kind, models, metrics, experiment, gate)

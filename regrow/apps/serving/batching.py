@@ -1,6 +1,4 @@
-"""Batching: combines inputs of many requests in one call of the model. Does not depend on what is
-computed.
-"""
+"""Batching: combines inputs of many requests, whatever they are, in one call of the model."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ class Overloaded(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """See Served: `most` inputs per call, `wait` seconds, and at most `waiting` inputs
-    that wait.
-    """
+    """See Served: `most` inputs a call, `wait` seconds, at most `waiting` inputs that wait."""
 
     most: int
     wait: float
@@ -59,9 +55,7 @@ class Batcher:
         self._pump = asyncio.create_task(self._batches())
 
     async def ask(self, inputs: Sequence[Any]) -> list[Result]:
-        """Return the result for each input, in order. Raises Overloaded without
-        computing anything.
-        """
+        """Return each input's result, in order. Raises Overloaded without computing anything."""
         if self._open + len(inputs) > self._limits.waiting and self._open:
             raise Overloaded
         loop, now = asyncio.get_running_loop(), time.monotonic()

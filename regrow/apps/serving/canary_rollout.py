@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import structs
 
-from regrow.apps.serving.following import Replicated, told
+from regrow.apps.serving.following import Replicated
 from regrow.apps.serving.messages import Chosen, Refused, Role
 from regrow.apps.serving.status import ServingStatus
 from regrow.search.rollout import Canary, Tally, fails_more
@@ -29,16 +29,13 @@ class Counting(Replicated, Protocol):
 
     def withdraw(self, role: Role) -> None:
         """See Replicas."""
-        ...
 
     def tallies(self) -> dict[Role, Tally]:
         """See Replicas."""
-        ...
 
     @property
     def losses(self) -> int:
         """See Replicas."""
-        ...
 
 
 class CanaryRollout:
@@ -63,7 +60,7 @@ class CanaryRollout:
             return refused
         self._standing.serves("canary", chosen)
         _LOG.info(
-            "the canary is %s of %s, with %s", told(chosen), chosen.experiment, self._canary.text
+            "the canary is %s of %s, with %s", chosen.text, chosen.experiment, self._canary.text
         )
         why = self._watched(losses)
         refused = (

@@ -1,6 +1,4 @@
-"""One process of a server, from its supervisor's side: the connection and the messages. Nothing is
-decided here.
-"""
+"""One process of a server, as its supervisor sees it: connection and messages, no decisions."""
 
 from __future__ import annotations
 
@@ -13,23 +11,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 from msgspec import structs
 
 from regrow.apps.serving.messages import (
     METRICS_FOLDER,
     WORDS,
+    Answered,
     Ask,
     Chosen,
-    Counts,
     Loaded,
     Order,
-    Poll,
     Ready,
     Refused,
-    Role,
-    Sample,
     Setup,
     Word,
     Wrong,
@@ -37,20 +32,19 @@ from regrow.apps.serving.messages import (
 from regrow.tasks.process.json_lines import JsonLines
 
 SAMPLE_SECONDS = 1.0
-"""How long a replica may take to return its last input or its counts."""
+"""How long a replica may take to tell what it has answered."""
 
 
 class Child:
-    """A process, and the connection to it."""
-
     def __init__(self, setup: Setup) -> None:
+        module = f"regrow.apps.serving.{'replica' if setup.ray is None else 'deployer'}"
         ours, theirs = socket.socketpair()
         self._line = JsonLines(ours)
         self.answers: queue.Queue[Word | None] = queue.Queue()
         """Its answers; None once it has ended."""
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _module(setup), str(theirs.fileno())],
+                [sys.executable, "-P", "-m", module, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *setup.sockets),
                 start_new_session=True,
@@ -61,11 +55,6 @@ class Child:
     def say(self, order: Order) -> None:
         """Send it an order; if the process is gone, `hear` notices it."""
         self._line.send(order)
-
-    def kill(self) -> None:
-        """Kill it; does nothing if it has ended."""
-        if self.process.poll() is None:
-            self.process.kill()
 
     def hear(self, heard: Callable[[Word], None]) -> int:
         """Pass its messages to `heard` until it ends; return its exit code."""
@@ -93,36 +82,34 @@ class Child:
         return answer
 
     def await_loaded(self, manifest: str, seconds: float) -> Loaded | Refused | None:
-        """Return its answer about a checkpoint; None if it has ended, or gives no answer for so
-        long.
-        """
+        """Return its answer about a checkpoint; None if it has ended, or is silent so long."""
         deadline = time.monotonic() + seconds
         while (answer := self.answer(deadline - time.monotonic())) is not None:
             if isinstance(answer, Loaded | Refused) and answer.manifest == manifest:
                 return answer
         return None
 
-    def sample(self) -> str | None:
-        """Return the last input that it has answered, as JSON; None if there is none, or it does
-        not reply.
+    def load(self, chosen: Chosen, seconds: float) -> Loaded | Refused | int | None:
+        """Have it load a checkpoint; return its answer, its exit code if it ended instead, or None
+        if neither came in time.
         """
+        self.forget()
+        self.say(chosen)
+        if (answer := self.await_loaded(chosen.manifest, seconds)) is not None:
+            return answer
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(1.0)  # its socket closes a moment before it is gone
+        return None
+
+    def answered(self) -> Answered:
+        """Return what it has answered; nothing if it does not reply."""
         self.forget()
         self.say(Ask())
         said = self.answer(SAMPLE_SECONDS)
-        return said.text if isinstance(said, Sample) else None
-
-    def counts(self) -> dict[Role, tuple[int, int]]:
-        """Return, by role, how many requests its model has answered and failed; empty if it does
-        not reply.
-        """
-        self.forget()
-        self.say(Poll())
-        said = self.answer(SAMPLE_SECONDS)
-        return said.of if isinstance(said, Counts) else {}
+        return said if isinstance(said, Answered) else Answered()
 
 
 def ended(code: int) -> str:
-    """Describe how a process ended, for people."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -147,21 +134,13 @@ def tried(
         )
     )
     said: list[Word] = []
-    late = threading.Timer(seconds, child.kill)
+    late = threading.Timer(seconds, child.process.kill)
     late.start()
     code = child.hear(said.append)
     late.cancel()
     for word in said:
-        if isinstance(word, Refused | Wrong):
-            return word
-        if isinstance(word, Ready):
-            return None
+        if isinstance(word, Wrong | Ready):
+            return word if isinstance(word, Wrong) else None
     return Refused(
         manifest=manifest, why=f"the process in which it was tried ended ({ended(code)})"
     )
-
-
-def _module(setup: Setup) -> str:
-    if setup.ray is not None:
-        return "regrow.apps.serving.deployer"
-    return "regrow.apps.serving.replica"

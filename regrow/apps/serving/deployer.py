@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import secrets
 import signal
 import sys
 import threading
@@ -26,7 +25,7 @@ from msgspec import structs
 from regrow.apps.serving.line import begin
 from regrow.apps.serving.messages import (
     ORDERS,
-    TOKEN,
+    Answered,
     Chosen,
     Loaded,
     OnRay,
@@ -34,16 +33,13 @@ from regrow.apps.serving.messages import (
     Ready,
     Refused,
     Role,
-    Sample,
     Setup,
     Switch,
     Wrong,
 )
-from regrow.apps.serving.said import log_to_terminal
 from regrow.apps.serving.served import Served
 from regrow.infra.machine.addresses import non_loopback
 from regrow.infra.machine.confidential import confidential, excludes, told
-from regrow.infra.machine.guard import digest
 from regrow.infra.ray import cluster
 from regrow.infra.ray.private import at_version
 from regrow.tasks.errors import RegrowError, UserError
@@ -83,9 +79,7 @@ class Deployment:
             }
 
     def begin(self) -> None:
-        """Start Ray Serve if it does not run, and deploy the current choice. Raises Ray's
-        exceptions.
-        """
+        """Start Ray Serve if needed, and deploy the current choice. Raises Ray's exceptions."""
         from ray import serve
 
         serve.start(
@@ -96,9 +90,7 @@ class Deployment:
             self._deploy()
 
     def take(self, chosen: Chosen) -> Refused | None:
-        """Deploy it on all replicas; on failure, return the reason and deploy the previous choice
-        again.
-        """
+        """Deploy it on all replicas; on failure, return why and deploy the previous one again."""
         before = dict(self._chosen)
         self._chosen[chosen.role] = chosen
         try:
@@ -148,9 +140,7 @@ class Deployment:
 
 
 def joined(ray: OnRay) -> bool:
-    """Join the cluster, or start one; return whether this process started it. Raises UserError and
-    RegrowError.
-    """
+    """Join the cluster, or start one; return whether it was started here. Raises RegrowError."""
     where = cluster.connect(env={})
     if not where.local and non_loopback(ray.host) is None:
         _LOG.info(
@@ -161,9 +151,7 @@ def joined(ray: OnRay) -> bool:
 
 
 def watch() -> None:
-    """End the process when the cluster is lost (runs in a thread). Calls to a lost cluster may
-    never return.
-    """
+    """End the process when the cluster is lost, whose calls may never return (in a thread)."""
     while (why := cluster.lost()) is None:
         time.sleep(LOOK_SECONDS)
     _LOG.warning("the Ray cluster is lost: %s", why)
@@ -172,9 +160,7 @@ def watch() -> None:
 
 
 def obey(line: JsonLines, deployment: Deployment) -> None:
-    """Carry out orders until SIGTERM, or until the supervisor is gone: then the application stays
-    on the user's cluster.
-    """
+    """Carry out orders until SIGTERM, or until the supervisor is gone; then it stays deployed."""
     orders: queue.Queue[Order | None] = queue.Queue()
     told_to_end = threading.Event()
 
@@ -198,19 +184,16 @@ def obey(line: JsonLines, deployment: Deployment) -> None:
         elif isinstance(order, Switch):
             line.send(Loaded(manifest=order.manifest))
         else:
-            line.send(Sample(text=None))
+            line.send(Answered())
     if told_to_end.is_set():
         deployment.end()
 
 
 def main() -> None:
-    """Run the deployer; see the module."""
-    log_to_terminal()
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    token = os.environ.pop(TOKEN, "")
     if (begun := begin()) is None:
         return
-    line, setup, kind = begun
+    line, setup, kind, secret = begun
     assert setup.ray is not None, "its supervisor is not one of Ray Serve"
     try:
         local = joined(setup.ray)
@@ -219,7 +202,7 @@ def main() -> None:
         line.send(Wrong(why=str(error)))
         sys.exit(LOST)
     background.start(watch, name="watch")
-    deployment = Deployment(setup, kind, digest(token or secrets.token_hex()), local=local)
+    deployment = Deployment(setup, kind, secret, local=local)
     try:
         deployment.begin()
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds

@@ -19,9 +19,7 @@ _REFS = "#/components/schemas/{model}"
 
 @cache
 def policy() -> str:
-    """Return the content security policy: the page's own script and style, and requests to its
-    origin; nothing else.
-    """
+    """Return the content security policy: own script, own style, requests to its own origin."""
     script, style = (web.digest(web.asset(name, _OWN)) for name in ("docs.js", "style.css"))
     return (
         f"default-src 'none'; script-src {script}; style-src {style}; img-src data:; connect-src"
@@ -39,7 +37,6 @@ _OTHERS = {
 
 
 def openapi(kind: type[Served], experiment: str) -> dict[str, Any]:
-    """Return the OpenAPI description."""
     model: type[BaseModel] = kind.Input
     given = model.model_json_schema(ref_template=_REFS)
     made: dict[str, Any] = {}

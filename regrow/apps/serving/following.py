@@ -1,6 +1,4 @@
-"""From the log to a served model: polls the log, chooses, restores and offers checkpoints. It only
-reads the state.
-"""
+"""From the log to a served model: polls, chooses, restores and offers. It only reads the state."""
 
 from __future__ import annotations
 
@@ -8,13 +6,12 @@ import logging
 import math
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from regrow.apps.serving.choosing import Candidate, candidates, config_of
+from regrow.apps.serving.choosing import Candidate, ModelSource, candidates
 from regrow.apps.serving.gate import GateEvaluator
 from regrow.apps.serving.messages import Chosen, Refused, Role
 from regrow.apps.serving.status import ServingStatus
@@ -25,7 +22,6 @@ from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent
 from regrow.search.history import History
 from regrow.search.rollout import Gate
-from regrow.tasks.checkpoint.saving import Restored, restore
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.ports.store import Store, Unavailable
 
@@ -44,52 +40,16 @@ PROBLEMS = (RegrowError, SpecError, LookupError, OSError)
 """What a log, a checkpoint or the place for its files may raise."""
 
 
-class ModelSource(Protocol):
-    """Source of checkpoints."""
-
-    def candidates(self, history: History, trial: int | None) -> list[Candidate]:
-        """Return the checkpoints that could be served, best first; `trial`: only of that trial,
-        None: of all.
-        """
-        ...
-
-    def fetch(self, history: History, wanted: Sequence[Candidate], folder: Path) -> Restored:
-        """Restore the first of them that exists and is intact, as `folder`. Raises Unavailable and
-        OSError if none can be fetched now.
-        """
-        ...
-
-
-class Checkpoints:
-    """The checkpoints in the experiment's store."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def candidates(self, history: History, trial: int | None) -> list[Candidate]:
-        """See Source."""
-        return candidates(history, trial)
-
-    def fetch(self, history: History, wanted: Sequence[Candidate], folder: Path) -> Restored:
-        """See Source. If the experiment deletes one while it is fetched, the next best
-        is fetched.
-        """
-        return restore(self._store, [one.manifest for one in wanted], folder)
-
-
 class Replicated(Protocol):
     """Receiver of new models. Implemented by `Replicas`."""
 
     def offer(self, chosen: Chosen) -> Refused | None:
         """See Replicas."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to serve in a role: the best checkpoint of all trials (`trial` None), or of
-    one trial.
-    """
+    """What to serve in a role: the best checkpoint of one trial, or of all (`trial` None)."""
 
     role: Role
     trial: int | None = None
@@ -134,9 +94,7 @@ class Following:
         self._passing = None if self.gate is None else GateEvaluator(gate=self.gate)
 
     def read(self) -> bool:
-        """Read to the log's end; return whether there were new events. Raises what the follower
-        raises.
-        """
+        """Read to the log's end; return whether there was news. Raises what the follower does."""
 
         def apply(event: AnyEvent) -> None:
             self.history.apply(event)
@@ -175,9 +133,7 @@ class Following:
         return found if self._passing is None else self._passed(found, self._passing)
 
     def _passed(self, found: list[Candidate], passing: GateEvaluator) -> list[Candidate]:
-        """Return those that the gate accepts. If it rejects the best, which would be served, that
-        is logged once.
-        """
+        """Return those that the gate accepts. A rejection of the best one is logged once."""
         passed = [one for one in found if passing.passes(one.trial, one.step)]
         if found and found[0] not in passed and found[0].manifest not in self._turned:
             self._turned.add(found[0].manifest)
@@ -210,20 +166,7 @@ class Following:
         found = next((one for one in better if one.manifest == restored.manifest), None)
         if found is None:
             return
-        objective = self.history.objective
-        chosen = Chosen(
-            role=role,
-            trial=found.trial,
-            step=found.step,
-            metric=objective.name,
-            mode=objective.mode,
-            value=found.value,
-            manifest=found.manifest,
-            folder=str(folder),
-            config=config_of(self.history, found),
-            since=time.time(),
-            experiment=self.name,
-        )
+        chosen = found.chosen(self.history, role, str(folder), self.name)
         before_it, self.last = self.last, self.replicas.offer(chosen)
         if self.last is not None:
             self.refused.add(found.manifest)
@@ -239,8 +182,8 @@ class Following:
                     ", as the one before; the code is read anew when the server is started again"
                 )
             if not stop.is_set():
-                _LOG.error("refused %s: %s%s", told(chosen), self.last.why, trace)
-                self.standing.refuses(f"{self.name}: {told(chosen)}: {self.last.why}")
+                _LOG.error("refused %s: %s%s", chosen.text, self.last.why, trace)
+                self.standing.refuses(f"{self.name}: {chosen.text}: {self.last.why}")
             return
         before, self.serving[role], self._ranks[role] = self.serving.get(role), chosen, found.rank
         self.standing.serves(role, chosen)
@@ -248,15 +191,13 @@ class Following:
         _LOG.info(
             "%s%s%s",
             where,
-            told(chosen),
-            f", in place of {told(before)}" if before is not None else "",
+            chosen.text,
+            f", in place of {before.text}" if before is not None else "",
         )
         self._tidy()
 
     def _tidy(self) -> None:
-        """Remove the files of all but the last two checkpoints: requests to the previous one may be
-        pending.
-        """
+        """Remove all checkpoints' files but the last two: requests may use the previous one."""
         kept = {Path(one.folder).name for one in self.serving.values()} | {str(self._count - 1)}
         for folder in self.scratch.iterdir():
             if folder.name.isdigit() and folder.name not in kept:
@@ -265,9 +206,7 @@ class Following:
     # ---- while it is served
 
     def once(self, stop: threading.Event) -> None:
-        """Serve the current state of the log. Raises UserError and UserCodeError if nothing can be
-        served.
-        """
+        """Serve what the log has now. Raises UserError and UserCodeError if nothing can be."""
         self.read()
         for wanted in self.wanted:
             if wanted.trial is not None and wanted.trial >= len(self.history.trials):
@@ -369,8 +308,3 @@ def warn(name: str, trouble: str, *, serves: bool) -> None:
     """Log a problem, "" for none; `serves`: something is served meanwhile."""
     if trouble:
         _LOG.warning("%s: %s; %s", name, trouble, "what is served stays" if serves else "waiting")
-
-
-def told(chosen: Chosen) -> str:
-    """Describe a checkpoint for people."""
-    return f"trial {chosen.trial}, step {chosen.step}, {chosen.metric} {chosen.value:.6g}"

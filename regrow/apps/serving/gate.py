@@ -1,6 +1,4 @@
-"""Decides which checkpoints of an experiment a gate accepts, by any reported metric. No
-I/O here.
-"""
+"""Decides which checkpoints a gate accepts, by any reported metric. No I/O here."""
 
 from __future__ import annotations
 
@@ -9,22 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from regrow.search.events import AnyEvent, Ended, Reported
+from regrow.search.numbers import readable
 from regrow.search.rollout import Gate
 
 
 @dataclass(kw_only=True)
 class GateEvaluator:
-    """Evaluates a gate. It keeps the gate's metrics by trial and step, since a history keeps them
-    for few steps only.
-    """
+    """Evaluates a gate, with its metrics at every step: a history keeps them for few steps only."""
 
     gate: Gate
     seen: set[str] = field(default_factory=set)
     """Names of all metrics that were reported so far."""
     ended: bool = False
-    """Whether a trial is done: a metric that was never reported by then does not exist in this
-    experiment.
-    """
+    """Whether a trial is done: metrics that were not reported by then do not exist."""
     _rows: dict[tuple[int, int], tuple[float, ...]] = field(default_factory=dict)
 
     def apply(self, event: AnyEvent) -> None:
@@ -48,7 +43,6 @@ class GateEvaluator:
         }
 
     def passes(self, trial: int, step: int) -> bool:
-        """Return whether a step meets all conditions."""
         values = self.values(trial, step)
         return all(one.met(values[one.metric]) for one in self.gate.conditions)
 
@@ -56,15 +50,13 @@ class GateEvaluator:
         """Describe a step for people, with the gate's metrics."""
         values = self.values(trial, step)
         said = (
-            f"{name} {'not reported' if value is None else format(value, '.6g')}"
+            f"{name} {'not reported' if value is None else readable(value)}"
             for name, value in values.items()
         )
         return f"trial {trial}, step {step}, {', '.join(said)}"
 
     def unknown(self) -> str:
-        """Return, in a line, what is wrong with a gate whose metric was never reported; "" if
-        nothing is.
-        """
+        """Return what is wrong with a gate whose metric was never reported, "" for nothing."""
         missing = [name for name in self.gate.metrics if name not in self.seen]
         if not missing or not self.seen:
             return ""

@@ -1,6 +1,4 @@
-"""`regrow export NAME --image FOLDER`: writes everything that a container needs to serve an
-experiment's best checkpoint.
-"""
+"""`regrow export NAME --image FOLDER`: writes what a container needs to serve the best model."""
 
 from __future__ import annotations
 
@@ -8,13 +6,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import msgspec
 
 from regrow.apps.serving.child import tried
-from regrow.apps.serving.choosing import candidates, config_of
+from regrow.apps.serving.choosing import candidates
 from regrow.apps.serving.image_server import CODE, KEPT, MODEL, ExportManifest, setup_of
 from regrow.apps.serving.messages import Chosen, Refused
 from regrow.apps.serving.needs import Needs
@@ -67,18 +64,7 @@ def write(places: Places, name: str, *, model: str, trial: int | None, folder: P
         found = next((one for one in best if one.manifest == restored.manifest), None)
         if found is None:
             raise UserError(f"--image: no checkpoint of {name!r} is kept that could be served")
-        chosen = Chosen(
-            role="main",
-            trial=found.trial,
-            step=found.step,
-            metric=history.objective.name,
-            mode=history.objective.mode,
-            value=found.value,
-            manifest=found.manifest,
-            folder=MODEL,
-            config=config_of(history, found),
-            since=time.time(),
-        )
+        chosen = found.chosen(history, "main", MODEL)
         kept = ExportManifest(experiment=name, model=model, chosen=chosen)
         (made / KEPT).write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
         _write_code(made, _needed(made, Path.cwd()), Path.cwd())
@@ -102,20 +88,11 @@ def write(places: Places, name: str, *, model: str, trial: int | None, folder: P
 
 
 def _needed(made: Path, code: Path) -> Needs:
-    """Find what the user's class imports, in a separate process that loads it from the current
-    folder.
-    """
+    """Find what the user's class imports, in a process that loads it from this folder."""
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder) / "needs.json"
-        typed = [
-            sys.executable,
-            "-P",
-            "-m",
-            "regrow.apps.serving.needs",
-            str(made),
-            str(code),
-            str(told),
-        ]
+        places = map(str, (made, code, told))
+        typed = [sys.executable, "-P", "-m", "regrow.apps.serving.needs", *places]
         try:
             done = subprocess.run(
                 typed,
@@ -153,8 +130,4 @@ def _try(made: Path, kept: ExportManifest) -> None:
     wrong = tried(setup_of(kept, made), chosen, None, TRY_SECONDS)
     if wrong is not None:
         what = "the exported class" if isinstance(wrong, Refused) else "--model"
-        raise (
-            UserCodeError(f"{what}: {wrong.why}", wrong.trace)
-            if wrong.trace
-            else UserError(f"{what}: {wrong.why}")
-        )
+        raise wrong.error(f"{what}: ")

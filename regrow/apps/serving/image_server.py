@@ -26,9 +26,7 @@ MODEL, CODE = "model", "code"
 
 
 class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of the folder: the experiment, the user's class (relative to `code/`), and the
-    checkpoint in `model/`.
-    """
+    """Content of the folder: user's class relative to `code/`, and the checkpoint in `model/`."""
 
     experiment: str
     model: str
@@ -36,9 +34,7 @@ class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kept(folder: Path) -> ExportManifest:
-    """Read the folder's manifest. Raises UserError if `regrow export --image` did not write the
-    folder.
-    """
+    """Read the folder's manifest. Raises UserError if the folder has none of ours."""
     try:
         found = msgspec.json.decode((folder / KEPT).read_bytes(), type=ExportManifest)
     except (OSError, msgspec.MsgspecError) as error:
@@ -49,7 +45,6 @@ def kept(folder: Path) -> ExportManifest:
 
 
 def setup_of(found: ExportManifest, folder: Path) -> Setup:
-    """Return the setup for the answering processes."""
     return Setup(experiment=found.experiment, model=found.model, code=str(folder / CODE))
 
 
@@ -61,17 +56,12 @@ def serve(folder: Path, *, host: str | None, port: int, replicas: int) -> None:
 
     def choose(offered: Replicas, _: Path, stop: threading.Event) -> None:
         if (refused := offered.offer(found.chosen)) is not None and not stop.is_set():
-            raise (
-                UserCodeError(refused.why, refused.trace)
-                if refused.trace
-                else UserError(refused.why)
-            )
+            raise refused.error()
 
     answer(setup_of(found, folder), doors, replicas, choose, token)
 
 
 def main() -> None:
-    """Run the server; see the module."""
     parser = argparse.ArgumentParser(
         prog="python -m regrow.apps.serving.image_server", description=__doc__
     )
@@ -82,7 +72,7 @@ def main() -> None:
     asked = parser.parse_args()
     try:
         serve(asked.folder.resolve(), host=asked.host, port=asked.port, replicas=asked.replicas)
-    except UserError as error:
+    except (UserError, UserCodeError) as error:
         trace = error.trace if isinstance(error, UserCodeError) else ""
         sys.exit(f"{trace}{error}")
 

@@ -19,9 +19,7 @@ MOST_DIGITS = 4300
 ROOM = 8
 """How many of the largest requests a process holds at a time."""
 FREE_BYTES = 64 * 1024
-"""The first bytes of each request that are not counted: small requests are answered even while
-large ones use up the limit.
-"""
+"""The first bytes of a request are not counted: small ones are answered beside large ones."""
 _NUMBER = bytes(one if chr(one) in "0123456789+-.eE" else 32 for one in range(256))
 _OTHERS = bytes(one for one in range(256) if chr(one) not in "[]{}")
 
@@ -125,14 +123,11 @@ class Room:
         self._held += count
 
     def give(self, count: int) -> None:
-        """Release a reserved amount."""
         self._held -= count
 
 
 class Body:
-    """What one request holds: the bytes of its body until they are released, its values until it is
-    answered.
-    """
+    """What a request holds: its bytes until they are released, its values until it is answered."""
 
     def __init__(
         self, rooms: Rooms, most_bytes: int, counting: Counting | CountingRows | None
@@ -158,7 +153,6 @@ class Body:
                 self._values += fresh
 
     def let_go(self) -> None:
-        """Release the bytes."""
         self.content = bytearray()
         self._rooms.bytes_.give(self._bytes)
         self._bytes = 0

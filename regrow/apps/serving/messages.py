@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from regrow.search.numbers import readable
+from regrow.tasks.errors import RegrowError, UserCodeError, UserError
+
 Role = Literal["main", "canary"]
 TOKEN = "REGROW_SERVE_TOKEN"  # noqa: S105 - the variable's name
 """Variable with the token, set by the process that starts a server; each process removes it before
@@ -44,6 +47,11 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     config: dict[str, Any]
     since: float
     experiment: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its description for people."""
+        return f"trial {self.trial}, step {self.step}, {self.metric} {readable(self.value)}"
 
 
 class OnRay(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,9 +106,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, tag="switch"):
-    """Every process has loaded the checkpoint: answer with it from now on, and confirm by another
-    `Loaded`.
-    """
+    """All processes have loaded the checkpoint: use it from now on, and answer `Loaded` again."""
 
     role: Role
     manifest: str
@@ -112,12 +118,8 @@ class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag="withdraw"):
     role: Role
 
 
-class Poll(msgspec.Struct, frozen=True, kw_only=True, tag="poll"):
-    """Request for the models' counts (`Counts`)."""
-
-
 class Ask(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
-    """Request for the last input (`Sample`)."""
+    """Request for what was answered so far (`Answered`)."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -130,39 +132,41 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
     manifest: str
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """The checkpoint cannot be used: the reason in one line, and the traceback of the user's code,
-    empty for none.
+class Wrong(msgspec.Struct, frozen=True, kw_only=True, tag="wrong"):
+    """The user's class cannot be used at all, and the process ends: the reason in one line, and the
+    traceback of the user's code, empty for none.
     """
+
+    why: str
+    trace: str = ""
+
+    def error(self, begin: str = "") -> RegrowError:
+        """Return it as an exception; `begin`: of its text."""
+        why = f"{begin}{self.why}"
+        return UserCodeError(why, self.trace) if self.trace else UserError(why)
+
+
+class Refused(Wrong, frozen=True, kw_only=True, tag="refused"):
+    """The checkpoint cannot be used, for a reason as in `Wrong`."""
 
     manifest: str
-    why: str
-    trace: str = ""
 
 
-class Wrong(msgspec.Struct, frozen=True, kw_only=True, tag="wrong"):
-    """The user's class cannot be used at all, and the process ends: the reason, and the traceback
-    of the user's module.
+class Answered(msgspec.Struct, frozen=True, kw_only=True, tag="answered"):
+    """What the process has answered.
+
+    Attributes:
+        sample: the last input, as JSON; None if there is none, or if it is large.
+        counts: by role: how many requests its model has answered, and how many of these failed.
+
     """
 
-    why: str
-    trace: str = ""
+    sample: str | None = None
+    counts: dict[Role, tuple[int, int]] = {}
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True, tag="sample"):
-    """The last input that was answered, as JSON; None if there is none, or if it is large."""
-
-    text: str | None
-
-
-class Counts(msgspec.Struct, frozen=True, kw_only=True, tag="counts"):
-    """By role: how many requests its model has answered, and how many of these failed."""
-
-    of: dict[Role, tuple[int, int]]
-
-
-Order = Setup | Chosen | Switch | Withdraw | Poll | Ask
-Word = Ready | Loaded | Refused | Wrong | Sample | Counts
+Order = Setup | Chosen | Switch | Withdraw | Ask
+Word = Ready | Loaded | Refused | Wrong | Answered
 ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 """Decodes what the supervisor sends."""
 WORDS: msgspec.json.Decoder[Word] = msgspec.json.Decoder(Word)

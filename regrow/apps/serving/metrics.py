@@ -26,20 +26,15 @@ class Counted(Protocol):
 
     def answered(self, trial: str, status: int, seconds: float) -> None:
         """Count an answered request."""
-        ...
 
     def batch(self, trial: str, inputs: int) -> None:
         """Count a call of the model."""
-        ...
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
-        ...
 
 
 class Metrics:
-    """The counters of one process."""
-
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self) -> None:
@@ -70,14 +65,12 @@ class Metrics:
         )
 
     def answered(self, trial: str, status: int, seconds: float) -> None:
-        """Count an answered request."""
         self._requests.labels(trial, str(status)).inc()
         self._seconds.labels(trial).observe(seconds)
         if status >= 500:
             self._errors.labels(trial).inc()
 
     def batch(self, trial: str, inputs: int) -> None:
-        """Count a call of the model."""
         self._batches.labels(trial).observe(inputs)
 
     def text(self) -> bytes:

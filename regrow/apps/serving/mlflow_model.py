@@ -1,6 +1,4 @@
-"""A model that a trial logged to MLflow, wrapped as a Served class: MLflow's scoring code loads it
-and answers.
-"""
+"""A model that a trial logged to MLflow, as a Served class over MLflow's scoring code."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ class Logged(Served):
 
 
 def values_in(asked: Logged.Input) -> int:
-    """Return how many values a Parquet body holds, which its size does not show; 0 for other types
-    and invalid bodies.
-    """
+    """Count the values of a Parquet body, which its size does not show; 0 for all others."""
     if asked.content_type.partition(";")[0].strip() != PARQUET:
         return 0
     import pyarrow as pa

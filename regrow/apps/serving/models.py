@@ -32,18 +32,25 @@ class Model:
 
 
 class Models:
-    """The main model and, if there is one, the canary, which gets `share` (0 to 1) of
-    the requests.
-    """
+    """The main model and the canary, if there is one, with its `share` (0 to 1) of the requests."""
 
     def __init__(self, share: float = 0.0, chance: random.Random | None = None) -> None:
         self.share = share
-        self.main: Model | None = None
-        self.canary: Model | None = None
+        self._serving: dict[Role, Model] = {}
         self.next: dict[Role, Model] = {}
         """Loaded models that wait until every other process has loaded them, too."""
         self._chance = chance or random.Random()  # noqa: S311 - which request the canary gets is not security-relevant
         self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def main(self) -> Model | None:
+        """The main model; None before the first one."""
+        return self._serving.get("main")
+
+    @property
+    def canary(self) -> Model | None:
+        """The canary; None for none."""
+        return self._serving.get("canary")
 
     def pick(self) -> Model | None:
         """Return the model for the next request; None if there is none.
@@ -64,32 +71,21 @@ class Models:
     def withdraw(self, role: Role) -> None:
         """Remove the model in that role; requests get the other one from now on."""
         self.next.pop(role, None)
-        if role == "canary" and self.canary is not None:
-            self._close(self.canary)
-            self.canary = None
+        self._close(self._serving.pop(role, None))
 
     def counts(self) -> dict[Role, tuple[int, int]]:
-        """Return, by role, how many requests the model has answered, and how many of
-        these failed.
-        """
-        there: dict[Role, Model | None] = {"main": self.main, "canary": self.canary}
-        return {
-            role: (model.answered, model.failed)
-            for role, model in there.items()
-            if model is not None
-        }
+        """Return, by role, how many requests its model has answered, and failed at."""
+        return {role: (model.answered, model.failed) for role, model in self._serving.items()}
 
     def switch(self, role: Role, model: Model) -> None:
         """Give new requests the model; pending requests finish on the previous one."""
-        before = self.main if role == "main" else self.canary
-        if role == "main":
-            self.main = model
-        else:
-            self.canary = model
-        if before is not None:
-            self._close(before)
+        before = self._serving.get(role)
+        self._serving[role] = model
+        self._close(before)
 
-    def _close(self, model: Model) -> None:
+    def _close(self, model: Model | None) -> None:
+        if model is None:
+            return
         closing = asyncio.ensure_future(model.batcher.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

@@ -51,7 +51,6 @@ def needs(code: Path) -> Needs:
 
 
 def main() -> None:
-    """Write the requirements; see the module."""
     folder, code, target = (Path(one).resolve() for one in sys.argv[1:])
     importlib.import_module("regrow.apps.serving.replica")
     what = kept(folder)

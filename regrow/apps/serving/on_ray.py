@@ -32,9 +32,7 @@ from regrow.tasks.process import temporary
 
 
 class Answering:
-    """A replica. `code`: folder of the user's class on this node; None: the working directory, into
-    which Ray has copied it.
-    """
+    """A replica. `code`: folder of the class here; None: the working directory that Ray copied."""
 
     def __init__(self, setup: bytes, secret: bytes, code: str | None) -> None:
         self._setup, self._secret = msgspec.json.decode(setup, type=Setup), secret
@@ -48,9 +46,7 @@ class Answering:
         self._folders = Path(tempfile.mkdtemp(prefix="serve-", dir=beside))
         self._count = 0
         self._kept: dict[str, list[Path]] = {}
-        """By role: the folders of the current and the previous checkpoint, whose requests may be
-        pending.
-        """
+        """By role: folders of the current and the previous checkpoint, which may be in use."""
         self._answering: dict[str, tuple[str, str]] = {}
         """By role: experiment and manifest of the current checkpoint; manifests of different
         experiments may have the same name.
@@ -61,9 +57,7 @@ class Answering:
         return self._answers.app(self._secret, beyond=self._setup.beyond)
 
     async def reconfigure(self, given: Sequence[dict[str, Any]]) -> None:
-        """Switch to these checkpoints. Raises if one cannot be loaded; Ray then starts another
-        replica instead.
-        """
+        """Switch to these checkpoints. Raises if one does not load: Ray replaces the replica."""
         for chosen in msgspec.convert(given, list[Chosen]):
             if self._answering.get(chosen.role) == (chosen.experiment, chosen.manifest):
                 continue
@@ -104,9 +98,7 @@ class Answering:
 
 
 class CountedByRay:
-    """Counts with Ray's metrics, which each node's agent exports to Prometheus; one replica's
-    counts alone would say little.
-    """
+    """Counts with Ray's metrics, which each node's agent exports; one replica's say little."""
 
     content_type = "text/plain; charset=utf-8"
 
@@ -125,16 +117,13 @@ class CountedByRay:
         )
 
     def answered(self, trial: str, status: int, seconds: float) -> None:
-        """Count an answered request."""
         self._requests.inc(1, {"trial": trial or "none", "status": str(status)})
         self._seconds.observe(seconds, {"trial": trial or "none"})
 
     def batch(self, trial: str, inputs: int) -> None:
-        """Count a call of the model."""
         self._batches.observe(inputs, {"trial": trial})
 
     def text(self) -> bytes:
-        """Return where the metrics are exported."""
         return (
             b"# On Ray Serve each node's agent exports the metrics, among Ray's own, as"
             b" ray_regrow_serve_*.\n"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -24,24 +23,19 @@ from regrow.apps.serving.app import answers
 from regrow.apps.serving.line import begin
 from regrow.apps.serving.messages import (
     ORDERS,
-    TOKEN,
+    Answered,
     Chosen,
-    Counts,
     Loaded,
-    Poll,
     Ready,
     Refused,
-    Sample,
     Setup,
     Switch,
     Withdraw,
 )
 from regrow.apps.serving.metrics import Metrics
 from regrow.apps.serving.models import Model, Models
-from regrow.apps.serving.said import log_to_terminal
 from regrow.apps.serving.served import Served
 from regrow.apps.serving.users_class import Computing, example_of
-from regrow.infra.machine.guard import digest
 from regrow.infra.machine.http_server import Server
 from regrow.tasks.output.traces import in_a_line, user_trace
 from regrow.tasks.process import background
@@ -54,9 +48,7 @@ BACKLOG = 1024
 
 
 class ReplicaServer(Server):
-    """The HTTP server without its signal handlers. `listening` is called once it accepts
-    connections.
-    """
+    """The HTTP server without its signal handlers. Calls `listening` once it accepts."""
 
     def __init__(self, app: FastAPI, listening: Callable[[], None]) -> None:
         # A low `backlog` makes each process accept one connection of a burst at a time, so that
@@ -65,7 +57,6 @@ class ReplicaServer(Server):
         self._listening = listening
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening."""
         await super().startup(sockets)
         self._listening()
 
@@ -76,8 +67,6 @@ class ReplicaServer(Server):
 
 
 class Replica:
-    """The models and routes of this process."""
-
     def __init__(self, line: JsonLines, setup: Setup, kind: type[Served]) -> None:
         self.line, self.setup, self.kind = line, setup, kind
         self.models, self.metrics = Models(setup.share), Metrics()
@@ -131,9 +120,7 @@ class Replica:
         self.line.send(Loaded(manifest=switch.manifest))
 
     def _obey(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
-        """Carry out the supervisor's orders (runs in a thread, so that loading blocks
-        no request).
-        """
+        """Carry out the supervisor's orders, in a thread, so that loading blocks no request."""
         for order in self.line.messages(ORDERS):
             if isinstance(order, Chosen):
                 if (computing := self.load(order, self.answers.sample)) is not None:
@@ -142,27 +129,22 @@ class Replica:
                 loop.call_soon_threadsafe(self._release, order)
             elif isinstance(order, Withdraw):
                 loop.call_soon_threadsafe(self.models.withdraw, order.role)
-            elif isinstance(order, Poll):
-                self.line.send(Counts(of=self.models.counts()))
             else:
-                self.line.send(Sample(text=self.answers.sample))
+                self.line.send(Answered(sample=self.answers.sample, counts=self.models.counts()))
         loop.call_soon_threadsafe(end)  # the supervisor is gone
 
 
 def main() -> None:
     """Run until SIGTERM, or until the supervisor is gone."""
-    log_to_terminal()
-    token = os.environ.pop(TOKEN, "")
     if (begun := begin()) is None:
         return
-    line, setup, kind = begun
+    line, setup, kind, secret = begun
     replica = Replica(line, setup, kind)
     if not setup.sockets:
         if all(replica.load(chosen, setup.sample) is not None for chosen in setup.chosen):
             line.send(Ready())
     else:
-        # Without a token every request is refused.
-        asyncio.run(replica.serve(digest(token or secrets.token_hex())))
+        asyncio.run(replica.serve(secret))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import signal
 import socket
 import subprocess
 import threading
@@ -21,6 +20,7 @@ from msgspec import structs
 
 from regrow.apps.serving.child import Child, ended, tried
 from regrow.apps.serving.messages import (
+    Answered,
     Chosen,
     Loaded,
     Ready,
@@ -35,7 +35,6 @@ from regrow.apps.serving.messages import (
 from regrow.infra.machine import addresses
 from regrow.infra.machine.supervised import Backoff
 from regrow.search.rollout import Tally
-from regrow.tasks.errors import UserCodeError, UserError
 from regrow.tasks.process import background
 
 LOAD_SECONDS = 600.0
@@ -43,9 +42,7 @@ LOAD_SECONDS = 600.0
 SWITCH_SECONDS = 5.0
 """Time limit for all processes to confirm a switch; they do so in milliseconds."""
 END_SECONDS = 25.0
-"""Time limit for a graceful shutdown: a replica's GRACE_SECONDS for pending requests, and a bit
-more.
-"""
+"""Time limit for a graceful shutdown, a bit more than a replica's GRACE_SECONDS."""
 PATIENCE_SECONDS = (0.1, 10.0)
 """Delay before one that ended is restarted: at first, and at most, if it ends repeatedly."""
 STEADY_SECONDS = 10.0
@@ -69,12 +66,10 @@ class Replicas:
         """
         self._children: dict[int, Child] = {}
         self._lock = threading.Lock()
-        """Orders the start of a process with the current choice, and a new choice that is sent to
-        all started processes.
-        """
+        """Orders the start of a process with the choice, and a new choice's way to all."""
         self._threads: list[threading.Thread] = []
         self._ending = threading.Event()
-        self._began: queue.Queue[Ready | Wrong | str] = queue.Queue()
+        self._began: queue.Queue[Ready | Wrong] = queue.Queue()
 
     def start(self, *, stop: threading.Event) -> None:
         """Start the processes; return when one answers, or when `stop` is set.
@@ -91,9 +86,7 @@ class Replicas:
             if isinstance(first, Ready):
                 return
             self._ending.set()
-            if isinstance(first, str):
-                raise UserError(first)
-            raise UserCodeError(first.why, first.trace) if first.trace else UserError(first.why)
+            raise first.error()
 
     def offer(self, chosen: Chosen) -> Refused | None:
         """Try a checkpoint, and switch all processes to it; if it is refused, return the reason and
@@ -126,7 +119,7 @@ class Replicas:
                     self._told(number),
                     refused.why,
                 )
-                child.kill()
+                child.process.kill()
         # All at the same time: otherwise a client that asks twice could meet the new model, and
         # then the old one.
         for child in children.values():
@@ -139,17 +132,14 @@ class Replicas:
         """Remove the model in that role from all processes."""
         with self._lock:
             self._chosen.pop(role, None)
-            children = list(self._children.values())
-        for child in children:
+        for child in self._present():
             child.say(Withdraw(role=role))
 
     def tallies(self) -> dict[Role, Tally]:
         """Return the models' counts by role, summed over the current processes."""
-        with self._lock:
-            children = list(self._children.values())
         found: dict[Role, Tally] = {}
-        for child in children:
-            for role, (answered, failed) in child.counts().items():
+        for child in self._present():
+            for role, (answered, failed) in child.answered().counts.items():
                 before = found.get(role, Tally())
                 found[role] = Tally(
                     answered=before.answered + answered, failed=before.failed + failed
@@ -157,22 +147,18 @@ class Replicas:
         return found
 
     def end(self) -> None:
-        """Shut all down gracefully; return when they have ended. First, no more connections are
-        accepted.
-        """
+        """Shut all down gracefully, and wait for it. First, no more connections are accepted."""
         self._ending.set()
-        with self._lock:
-            children = list(self._children.values())
+        children = self._present()
         addresses.stop_listening(self._sockets)
         for child in children:
-            if child.process.poll() is None:
-                child.process.send_signal(signal.SIGTERM)
+            child.process.terminate()
         deadline = time.monotonic() + END_SECONDS
         for child in children:
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                child.kill()
+                child.process.kill()
         for thread in self._threads:
             thread.join(5.0)
 
@@ -191,38 +177,32 @@ class Replicas:
 
             def heard(word: Word, child: Child = child) -> None:
                 nonlocal ready
-                if isinstance(word, Ready | Wrong):
+                if isinstance(word, Loaded | Refused | Answered):
+                    child.answers.put(word)
+                else:
                     ready = ready or isinstance(word, Ready)
                     self._began.put(word)
-                else:
-                    child.answers.put(word)
 
             code = child.hear(heard)
             if self._ending.is_set():
                 return
             if not ready:
-                self._began.put(
-                    f"the process that answers ended before it was ready ({ended(code)})"
-                )
+                why = f"the process that answers ended before it was ready ({ended(code)})"
+                self._began.put(Wrong(why=why))
             self.losses += 1
             _LOG.warning("%s ended (%s); another one is started", self._told(number), ended(code))
             self._ending.wait(backoff.after(time.monotonic() - began))
 
     def _loaded(self, child: Child, chosen: Chosen) -> Refused | None:
-        child.forget()
-        child.say(chosen)
-        if (answer := child.await_loaded(chosen.manifest, LOAD_SECONDS)) is not None:
+        answer = child.load(chosen, LOAD_SECONDS)
+        if isinstance(answer, Loaded | Refused):
             return answer if isinstance(answer, Refused) else None
-        try:
-            code = child.process.wait(1.0)  # its socket closes a moment before the process is gone
-        except subprocess.TimeoutExpired:
-            child.kill()
-            return Refused(
-                manifest=chosen.manifest, why=f"it was not loaded within {LOAD_SECONDS:g} s"
-            )
-        return Refused(
-            manifest=chosen.manifest, why=f"the process ended while it was loaded ({ended(code)})"
-        )
+        why = f"it was not loaded within {LOAD_SECONDS:g} s"
+        if answer is None:
+            child.process.kill()
+        else:
+            why = f"the process ended while it was loaded ({ended(answer)})"
+        return Refused(manifest=chosen.manifest, why=why)
 
     def _deployed(self, chosen: Chosen) -> Refused | None:
         """On Ray, let the deployer switch all replicas. If it ends because its cluster is lost, the
@@ -231,40 +211,29 @@ class Replicas:
         with self._lock:
             before, child = dict(self._chosen), self._children[1]
             self._chosen[chosen.role] = chosen
-        child.forget()
-        child.say(chosen)
-        answer = child.await_loaded(chosen.manifest, LOAD_SECONDS)
-        if late := answer is None:
-            try:
-                child.process.wait(1.0)  # its socket closes a moment before the process ends
-                return None
-            except (
-                subprocess.TimeoutExpired
-            ):  # for example if the cluster has no space for a replica
-                answer = Refused(
-                    manifest=chosen.manifest,
-                    why=f"Ray Serve did not get it to run within {LOAD_SECONDS:g} s",
-                )
-        if isinstance(answer, Loaded):
+        answer = child.load(chosen, LOAD_SECONDS)
+        if isinstance(answer, Loaded | int):
             return None
         with self._lock:
             self._chosen = before
-        if late:
-            child.kill()  # the next deployer deploys the previous choice
+        if answer is None:  # for example if the cluster has no space for a replica
+            child.process.kill()  # the next deployer deploys the previous choice
+            why = f"Ray Serve did not get it to run within {LOAD_SECONDS:g} s"
+            answer = Refused(manifest=chosen.manifest, why=why)
         return answer
 
     def _rehearsed(self, chosen: Chosen) -> Refused | None:
-        with self._lock:
-            others = list(self._children.values())
-        sample = (
-            None
-            if self._setup.ray
-            else next((text for child in others if (text := child.sample())), None)
-        )
+        samples = (child.answered().sample for child in self._present())
+        sample = None if self._setup.ray else next(filter(None, samples), None)
         wrong = tried(self._setup, chosen, sample, LOAD_SECONDS)
-        if isinstance(wrong, Wrong):  # the file was changed meanwhile
-            return Refused(manifest=chosen.manifest, why=wrong.why, trace=wrong.trace)
-        return wrong
+        if wrong is None or isinstance(wrong, Refused):
+            return wrong
+        # the file was changed meanwhile
+        return Refused(manifest=chosen.manifest, why=wrong.why, trace=wrong.trace)
+
+    def _present(self) -> list[Child]:
+        with self._lock:
+            return list(self._children.values())
 
     def _told(self, number: int) -> str:
         """Name a process, for people."""

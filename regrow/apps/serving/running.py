@@ -18,7 +18,7 @@ from msgspec import structs
 from regrow.apps.serving.messages import TOKEN, Setup
 from regrow.apps.serving.mlflow_model import MODEL
 from regrow.apps.serving.replicas import Replicas
-from regrow.apps.serving.said import log_to_terminal
+from regrow.apps.serving.status import log_to_terminal
 from regrow.infra.machine import addresses, private_files
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import background, temporary
@@ -29,9 +29,7 @@ RESTORE_SECONDS = 10.0
 """At the end, time for a checkpoint that is being restored."""
 
 Choose = Callable[[Replicas, Path, threading.Event], None]
-"""Offers models to the replicas, with a folder for their files, until the event is set, or until no
-more will come.
-"""
+"""Offers models to the replicas, with a folder for their files, until the event is set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +60,6 @@ class Listeners:
         return f"http://{addresses.names(self.host)[0] if self.host else LOOPBACK}:{self.port}"
 
     def close(self) -> None:
-        """Close the sockets."""
         for one in self.sockets:
             one.close()
         self.sockets.clear()

@@ -15,16 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regrow.apps.serving.following import (
-    PROBLEMS,
-    Checkpoints,
-    Following,
-    ModelSource,
-    Replicated,
-    Wanted,
-    polls,
-    warn,
-)
+from regrow.apps.serving.choosing import Checkpoints, ModelSource
+from regrow.apps.serving.following import PROBLEMS, Following, Replicated, Wanted, polls, warn
 from regrow.apps.serving.status import ServingStatus
 from regrow.infra.state.places import Places
 from regrow.search.history import History
@@ -57,9 +49,7 @@ class Series:
     """By experiment: the problem that was logged last."""
 
     def look(self, stop: threading.Event) -> None:
-        """Serve the current state. Raises UserError and Unavailable if the state root cannot be
-        read.
-        """
+        """Serve the current state. Raises UserError, and Unavailable for the state root."""
         members = experiments_of(self.name, self.places.experiments(self._readers))
         served = self.current.name if self.current is not None else ""
         for gone in self._told.keys() - {*members, served, ""}:
@@ -166,7 +156,5 @@ class Series:
 
 
 def _ended(history: History) -> bool:
-    """Return whether the experiment is over: a failed or interrupted one is not, as it may be
-    resumed.
-    """
+    """Return whether the experiment is over; a failed or interrupted one may be resumed."""
     return history.closed is not None and history.closed.status in ("finished", "stopped")

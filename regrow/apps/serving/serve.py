@@ -8,10 +8,11 @@ import secrets
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regrow.apps.serving.canary_rollout import CanaryRollout
-from regrow.apps.serving.following import Checkpoints, Following, ModelSource, Replicated, Wanted
-from regrow.apps.serving.logged import LoggedModels
+from regrow.apps.serving.choosing import Checkpoints, LoggedModels, ModelSource
+from regrow.apps.serving.following import Following, Replicated, Wanted
 from regrow.apps.serving.messages import OnRay, Setup
 from regrow.apps.serving.mlflow_model import MODEL
 from regrow.apps.serving.replicas import Replicas
@@ -24,7 +25,7 @@ from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.recurrence import experiments_of
 from regrow.search.rollout import Canary, Gate
-from regrow.search.spec.serve import MOST_REPLICAS
+from regrow.search.spec.station import MOST_REPLICAS
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store
 
@@ -92,7 +93,10 @@ def serve(places: Places, asked: ServeRequest, standing: ServingStatus | None = 
     standing = standing or ServingStatus()
     _check_canary(asked)
     host, token = non_loopback(asked.host), token_in(served.token_file(places))
-    store = _store(places, asked)
+    if asked.series is None:
+        store = None if _is_series(places, asked) else places.known(asked.name)
+    else:
+        store = None if asked.series else places.store(asked.name)
     doors = Listeners.open(host, asked.port)
     standing.listens(doors.address, doors.port)
     on_ray = None
@@ -126,28 +130,18 @@ def serve(places: Places, asked: ServeRequest, standing: ServingStatus | None = 
         offered: Replicated = replicas
         if asked.canary is not None and asked.canary.trial is None:
             offered = CanaryRollout(replicas, asked.canary, standing, stop)
+        shared: dict[str, Any] = {
+            "name": asked.name,
+            "replicas": offered,
+            "scratch": scratch,
+            "gate": asked.gate,
+            "standing": standing,
+        }
         following: Following | Series
         if store is None:
-            following = Series(
-                name=asked.name,
-                places=places,
-                replicas=offered,
-                scratch=scratch,
-                gate=asked.gate,
-                source=source,
-                standing=standing,
-            )
+            following = Series(places=places, source=source, **shared)
         else:
-            following = Following(
-                name=asked.name,
-                store=store,
-                source=source(store),
-                replicas=offered,
-                wanted=tuple(wanted),
-                scratch=scratch,
-                gate=asked.gate,
-                standing=standing,
-            )
+            following = Following(store=store, source=source(store), wanted=tuple(wanted), **shared)
         if asked.follow:
             following.follow(stop, metered=places.storage.metered)
         else:
@@ -164,13 +158,6 @@ def _check_canary(asked: ServeRequest) -> None:
         raise SpecError(
             "--canary", asked.canary.text, problem, f"{hint}, or name a trial for good: 17=10%"
         )
-
-
-def _store(places: Places, asked: ServeRequest) -> Store | None:
-    """Return the experiment's store, None for a schedule. Raises UserError if neither exists."""
-    if asked.series is not None:
-        return None if asked.series else places.store(asked.name)
-    return None if _is_series(places, asked) else places.known(asked.name)
 
 
 def _is_series(places: Places, asked: ServeRequest) -> bool:

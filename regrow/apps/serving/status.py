@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ import msgspec
 
 from regrow.apps.serving.messages import Chosen, Role
 from regrow.infra.machine import private_files
+from regrow.search.numbers import readable
 
 _LOG = logging.getLogger("regrow.apps.serving")
 _OPTION = re.compile(r"--(?=(?:model|gate|canary|replicas|host|port):)")
@@ -35,10 +37,9 @@ class Answering(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Its description for people."""
         return (
             f"{self.experiment}, trial {self.trial}, step {self.step}, {self.metric}"
-            f" {self.value:.6g}"
+            f" {readable(self.value)}"
         )
 
 
@@ -72,12 +73,8 @@ class ServingStatus:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._state = State() if file is None else read(file)
-
-    @property
-    def state(self) -> State:
+        self.state = State() if file is None else read(file)
         """The current content."""
-        return self._state
 
     def begins(self) -> None:
         """Record that a server starts; the last refusal of the previous one is kept."""
@@ -89,36 +86,36 @@ class ServingStatus:
 
     def serves(self, role: Role, chosen: Chosen | None) -> None:
         """Record the checkpoint in that role; None: none."""
-        found = (
-            None
-            if chosen is None
-            else Answering(
-                experiment=chosen.experiment,
-                trial=chosen.trial,
-                step=chosen.step,
-                metric=chosen.metric,
-                value=chosen.value,
-                since=chosen.since,
-            )
-        )
-        self._now(**{role: found})
+        self._now(**{role: chosen and msgspec.convert(chosen, Answering, from_attributes=True)})
 
     def refuses(self, line: str) -> None:
-        """Record a refused checkpoint."""
         self._now(refused=line, refused_at=time.time())
 
     def troubled(self, line: str) -> None:
         """Record the current problem; "": none."""
-        if (line := _OPTION.sub("serve.", line)) != self._state.trouble:
+        if (line := _OPTION.sub("serve.", line)) != self.state.trouble:
             self._now(trouble=line)
 
     def _now(self, **changes: object) -> None:
-        self._state = msgspec.structs.replace(self._state, **changes)
+        self.state = msgspec.structs.replace(self.state, **changes)
         if self._file is not None:
             try:
-                private_files.replace(self._file, msgspec.json.encode(self._state))
+                private_files.replace(self._file, msgspec.json.encode(self.state))
             except OSError as error:
                 _LOG.warning("%s cannot be written: %s", self._file, error)
+
+
+def log_to_terminal() -> logging.Logger:
+    """Return the log of serving, in the terminal or the starting process's log: a line each, with
+    the time, on standard output, so that it is in one order with what the model prints.
+    """
+    if not _LOG.handlers:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+        _LOG.addHandler(handler)
+        _LOG.setLevel(logging.INFO)
+        _LOG.propagate = False
+    return _LOG
 
 
 def read(file: Path) -> State:

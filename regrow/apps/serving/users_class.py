@@ -4,7 +4,7 @@ Errors are reported in one line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,7 @@ from regrow.tasks.output.traces import in_a_line, user_trace
 
 
 def found(path: str, folder: str) -> type[Served]:
-    """Import and check the class at FILE.py:CLASS or module:CLASS. Raises UserError, and
-    UserCodeError if its module raises.
-    """
+    """Import and check the class at FILE.py:CLASS or module:CLASS. Raises User(Code)Error."""
     if not all(path.partition(":")[::2]):
         raise UserError(
             f"--model: {path!r} names no class; write FILE.py:CLASS, such as serve.py:Digits"
@@ -47,44 +45,39 @@ def found(path: str, folder: str) -> type[Served]:
 
 
 def _checked(path: str, kind: Any) -> type[Served]:
+    for wrong in _wrong(path, kind):
+        raise UserError(f"--model: {path}{wrong}")
+    made: type[Served] = kind
+    return made
+
+
+def _wrong(path: str, kind: Any) -> Iterator[str]:
+    """Yield what is wrong with the class; later checks need what the earlier ones ask for."""
     if not (isinstance(kind, type) and issubclass(kind, Served)):
-        raise UserError(
-            f"--model: {path} is no subclass of rg.Served; write `class"
-            f" {path.rpartition(':')[2]}(rg.Served):`"
-        )
+        name = path.rpartition(":")[2]
+        yield f" is no subclass of rg.Served; write `class {name}(rg.Served):`"
+        return
     given = getattr(kind, "Input", None)
     if given is None:
-        raise UserError(
-            f"--model: {path} has no Input; write `class Input(pydantic.BaseModel):` in it, with"
-            " its fields"
-        )
-    if (
+        yield " has no Input; write `class Input(pydantic.BaseModel):` in it, with its fields"
+    elif (
         not (isinstance(given, type) and issubclass(given, BaseModel))
         or given.__pydantic_root_model__
     ):
-        raise UserError(
-            f"--model: {path}: Input is no pydantic model with fields; write `class"
-            " Input(pydantic.BaseModel):`"
-        )
+        yield ": Input is no pydantic model with fields; write `class Input(pydantic.BaseModel):`"
     if missing := [
         name for name in ("load", "predict") if getattr(kind, name) is getattr(Served, name)
     ]:
-        raise UserError(f"--model: {path} has no method {' and no '.join(missing)}")
-    if unknown := [
-        name for name in vars(kind) if name.startswith("max_") and not hasattr(Served, name)
-    ]:
-        known = [name for name in vars(Served) if name.startswith("max_")]
-        raise UserError(
-            f"--model: {path} sets {unknown[0]}, which is no limit; {nearest(unknown[0], known)}"
-        )
+        yield f" has no method {' and no '.join(missing)}"
+    known = [name for name in vars(Served) if name.startswith("max_")]
+    for name in vars(kind):
+        if name.startswith("max_") and name not in known:
+            yield f" sets {name}, which is no limit; {nearest(name, known)}"
     for name in ("max_batch", "max_inputs", "max_body", "max_items", "max_answer", "max_waiting"):
         if not isinstance(value := getattr(kind, name), int) or value < 1:
-            raise UserError(
-                f"--model: {path}: {name} is {value!r}; write a whole number of 1 or more"
-            )
+            yield f": {name} is {value!r}; write a whole number of 1 or more"
     if not isinstance(wait := kind.max_wait, int | float) or not 0 <= wait <= 10:
-        raise UserError(f"--model: {path}: max_wait is {wait!r}; write seconds, from 0 to 10")
-    return kind
+        yield f": max_wait is {wait!r}; write seconds, from 0 to 10"
 
 
 class Computing:
@@ -101,9 +94,7 @@ class Computing:
         config: dict[str, Any],
         example: BaseModel | None = None,
     ) -> None:
-        """Load it, and try it with `example` if there is one. Exceptions of the user's code are
-        raised unchanged.
-        """
+        """Load it, and try it with `example`, if any. The user's exceptions are raised as is."""
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         wrong = self.thread.submit(self._load, kind, folder, config, example).result()
         if wrong is not None:
@@ -111,9 +102,7 @@ class Computing:
             raise wrong
 
     def run(self, inputs: list[Any]) -> Sequence[Result]:
-        """Return the result for each input; if a batch raises, its inputs are computed one by one,
-        to find the failing one.
-        """
+        """Return each input's result; the inputs of a batch that raises are computed singly."""
         try:
             return [self._dump(output) for output in self._outputs(inputs)]
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything

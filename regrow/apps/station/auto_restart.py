@@ -1,6 +1,4 @@
-"""Recovery of flow runs whose driver was lost: two Prefect automations reschedule them, a limited
-number of times.
-"""
+"""Recovery of flow runs whose driver was lost, by two Prefect automations, a few times a day."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound
-from prefect.states import AwaitingRetry, Cancelling, Failed
+from prefect.states import AwaitingRetry, Failed
 
 from regrow.infra.log.reading import survey
 from regrow.infra.prefect.deployments import FLOW
@@ -30,15 +28,13 @@ HEARTBEAT_SECONDS = 30
 SILENT_SECONDS = 100
 """A driver without a heartbeat for this long is considered lost."""
 UNHEARD_SECONDS = 30.0
-"""How long the automation has to reschedule a crashed run before the worker does it; 0.2 s are
-normal.
-"""
+"""Seconds for the automation to reschedule a crashed run; normal are 0.2. Then the worker does."""
 PER_DAY = 3
 """How often a flow run is retried automatically in 24 hours, if its schedule does not set a limit.
 """
 SILENT = "its driver was not heard of any more"
 AGAIN = "goes on by itself after its driver was lost"
-_OURS = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
+_OURS: Any = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
 _ENDS = (
     "Completed",
     "Failed",
@@ -55,49 +51,35 @@ _ENDS = (
 
 def automations() -> list[AutomationCore]:
     """Return the automations of a station; people find them by name in Prefect's page."""
-    runs = {"prefect.resource.id": "prefect.flow-run.*"}
+
+    def automation(name: str, why: str, to: ChangeFlowRunState, **when: Any) -> AutomationCore:
+        runs: Any = {"prefect.resource.id": "prefect.flow-run.*"}  # pydantic converts the dict
+        trigger = EventTrigger(match=runs, match_related=_OURS, threshold=1, **when)
+        return AutomationCore(
+            name=f"regrow: {name}", description=why, trigger=trigger, actions=[to]
+        )
+
     return [
-        AutomationCore(
-            name="regrow: a run whose driver was lost goes on",
-            description=(
-                "A crashed run of an experiment is scheduled again; the station's worker continues"
-                " from the log."
+        automation(
+            "a run whose driver was lost goes on",
+            "A crashed run of an experiment is scheduled again; the station's worker continues from"
+            " the log.",
+            ChangeFlowRunState(
+                state=StateType.SCHEDULED, name="AwaitingRetry", message=AGAIN, force=True
             ),
-            trigger=EventTrigger(
-                expect={"prefect.flow-run.Crashed"},
-                match=runs,  # type: ignore[arg-type]  # pydantic converts the dict
-                match_related=_OURS,  # type: ignore[arg-type]  # pydantic converts the dict
-                posture=Posture.Reactive,
-                threshold=1,
-                within=timedelta(0),
-            ),
-            actions=[
-                ChangeFlowRunState(
-                    state=StateType.SCHEDULED, name="AwaitingRetry", message=AGAIN, force=True
-                )
-            ],
+            expect={"prefect.flow-run.Crashed"},
+            posture=Posture.Reactive,
+            within=timedelta(0),
         ),
-        AutomationCore(
-            name="regrow: a run that is not heard of any more has crashed",
-            description=(
-                f"A driver says every {HEARTBEAT_SECONDS} s that it lives; its machine may be gone."
-            ),
-            trigger=EventTrigger(
-                after={"prefect.flow-run.heartbeat"},
-                match=runs,  # type: ignore[arg-type]  # pydantic converts the dict
-                match_related=_OURS,  # type: ignore[arg-type]  # pydantic converts the dict
-                for_each={"prefect.resource.id"},
-                expect={
-                    "prefect.flow-run.heartbeat",
-                    *(f"prefect.flow-run.{state}" for state in _ENDS),
-                },
-                posture=Posture.Proactive,
-                threshold=1,
-                within=timedelta(seconds=SILENT_SECONDS),
-            ),
-            actions=[
-                ChangeFlowRunState(state=StateType.CRASHED, name=None, message=SILENT, force=False)
-            ],
+        automation(
+            "a run that is not heard of any more has crashed",
+            f"A driver says every {HEARTBEAT_SECONDS} s that it lives; its machine may be gone.",
+            ChangeFlowRunState(state=StateType.CRASHED, name=None, message=SILENT, force=False),
+            after={"prefect.flow-run.heartbeat"},
+            for_each={"prefect.resource.id"},
+            expect={f"prefect.flow-run.{state}" for state in ("heartbeat", *_ENDS)},
+            posture=Posture.Proactive,
+            within=timedelta(seconds=SILENT_SECONDS),
         ),
     ]
 
@@ -125,9 +107,7 @@ def go_on(client: SyncPrefectClient, places: Places) -> None:
 
 
 def _is_seen_to(client: SyncPrefectClient, places: Places, known: dict[str, Any]) -> bool:
-    """Return whether the run of a lost driver needs no further action; False while an automation
-    may still act.
-    """
+    """Return whether a lost driver's run is seen to; False: an automation may still act."""
     run_id = known.get("flow_run") or flow_run_of(places, str(known.get("name")))
     switch = client.read_automations_by_name(automations()[0].name)
     if run_id is None or not all(one.enabled for one in switch):
@@ -152,9 +132,7 @@ def _is_seen_to(client: SyncPrefectClient, places: Places, known: dict[str, Any]
 
 
 def flow_run_of(places: Places, name: str) -> str | None:
-    """Return the flow run of an experiment's last session; None if it has none, or if its log
-    cannot be read now.
-    """
+    """Return the flow run of an experiment's last session, None if it has none or is unread."""
     try:
         opened = survey(places.known(name)).opened
     except RegrowError:
@@ -195,16 +173,9 @@ def times_lost(states: Iterable[State[Any]]) -> int:
 
 
 def take_up(client: SyncPrefectClient, run_id: UUID) -> None:
-    """Reschedule a flow run that is still in the state in which the station's end left it; others
-    were already rescheduled.
-    """
+    """Reschedule a flow run that is still as the station's end left it."""
     state = client.read_flow_run(run_id).state
     if state is not None and state.name == "Interrupted":
         client.set_flow_run_state(
             run_id, AwaitingRetry(message="continues, as the station is up again"), force=True
         )
-
-
-def cancel(client: SyncPrefectClient, run_id: UUID, why: str) -> None:
-    """Ask the driver of a flow run to stop."""
-    client.set_flow_run_state(run_id, Cancelling(message=why), force=True)

@@ -145,9 +145,7 @@ class _Said:
 
 
 def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places: Places) -> bool:
-    """Show the session of `driver` until it is closed; return False if the driver was lost before
-    that.
-    """
+    """Show the session of `driver` until it is closed; return False if the driver was lost."""
     with viewer.showing():
         for _ in _shown(
             Subscription(follower, LOOK_SECONDS[places.storage.metered], said.over), viewer

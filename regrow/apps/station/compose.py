@@ -21,9 +21,7 @@ _BYTES = 24
 
 
 def text() -> str:
-    """Return the compose file with the versions that are installed here, so that servers and
-    clients match.
-    """
+    """Return the compose file with the versions that are installed here, to match clients."""
     said = files("regrow.apps.station").joinpath(FILE).read_text()
     for package in _PACKAGES:
         said = said.replace(f"@{package.upper()}@", version(package))
@@ -34,9 +32,7 @@ def text() -> str:
 
 
 def passwords() -> dict[str, str]:
-    """Return new passwords, by the variables of the compose file. No character has a meaning in a
-    URL or a shell.
-    """
+    """Return new passwords by variable, without characters special in a URL or a shell."""
     secret = {
         name: secrets.token_hex(_BYTES)
         for name in ("POSTGRES_PASSWORD", "PREFECT_PASSWORD", "MLFLOW_PASSWORD")
@@ -87,9 +83,7 @@ def write(folder: Path, *, force: bool) -> list[str]:
 
 
 def _known(env: Path) -> set[str]:
-    """Return the variables that a file has; complete its last line, so that lines can
-    be appended.
-    """
+    """Return the variables of a file, whose last line is completed to append to it."""
     try:
         said = env.read_text()
     except FileNotFoundError:

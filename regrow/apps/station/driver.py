@@ -32,7 +32,7 @@ from regrow.apps.station.orders import (
     DriverCommand,
     DriverMessage,
 )
-from regrow.infra.machine import capacity, locks, private_files
+from regrow.infra.machine import capacity, locks
 from regrow.infra.machine.caller_context import CallerContext
 from regrow.infra.prefect.settings import settings
 from regrow.infra.state import station_record as record
@@ -80,9 +80,7 @@ def main() -> None:
 
 
 class _Post:
-    """The address of an idle driver: a port, and a file that announces it, locked as long as the
-    driver lives.
-    """
+    """The address of an idle driver: a port, in a file that it keeps locked while it lives."""
 
     def __init__(self, folder: Path, head: int | None) -> None:
         self._head = head
@@ -126,8 +124,6 @@ class _Post:
     def _tell(self, what: Mapping[str, Any]) -> None:
         """Rewrite the file in place, since the lock belongs to this file."""
         if self._lock is None:
-            descriptor = private_files.opener(str(self._file), os.O_RDWR | os.O_CREAT)
-            os.close(descriptor)
             # A process that lists the drivers holds it for an instant.
             self._lock = locks.take(self._file, wait=2.0)
         with self._file.open("r+") as into:
@@ -147,9 +143,7 @@ def _join(address: str, folder: Path) -> None:
 
 
 def _end_with_worker(post: _Post) -> None:
-    """End the process if it is idle when its worker's end of the pipe is closed (runs
-    in a thread).
-    """
+    """End an idle process when its worker's end of the pipe closes (in a thread)."""
     while os.read(0, 4096):  # not sys.stdin, whose lock would block the end of this process
         pass
     if post.idle:
@@ -172,11 +166,8 @@ def _carry_out(order: DriverCommand, line: JsonLines, places: Places) -> int:
         _run(order, places, say)
         last = DriverMessage(kind="ended")
     except KeyboardInterrupt:
-        last = DriverMessage(
-            kind="failed",
-            error="interrupted",
-            text="interrupted before the experiment began; nothing is lost",
-        )
+        why = "interrupted before the experiment began; nothing is lost"
+        last = DriverMessage(kind="failed", error="interrupted", text=why)
     except Exception as error:  # noqa: BLE001 - the error is sent to the client
         last = DriverMessage.of(error)
         if last.error == "bug":

@@ -1,6 +1,4 @@
-"""Decides what to do with due flow runs, from what Prefect and the drivers report. Pure functions:
-nothing is executed here.
-"""
+"""Decides what to do with due flow runs. Pure functions: nothing is executed here."""
 
 from __future__ import annotations
 

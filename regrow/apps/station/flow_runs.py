@@ -54,14 +54,13 @@ def _run(
     client: SyncPrefectClient, run: FlowRun, places: Places, say: Callable[[str], None]
 ) -> None:
     parameters: dict[str, Any] = run.parameters
-    typed = CallerContext(variables={})
     state = parameters.get("state")
     if state is not None and Places.at(state) != places:
         raise UserError(
             f"the flow run is of the state root {state}, and this station of {places.root}"
         )
-    if isinstance(parameters.get("spec"), str):
-        typed = CallerContext(folder=str(Path(parameters["spec"]).parent), variables={})
+    file = Path(parameters["spec"]) if isinstance(parameters.get("spec"), str) else None
+    folder = None if file is None else str(file.parent)
     given = {key: parameters.get(key) for key in ("spec", "trials", "when", "event")}
     this = resolved(client, run.id, places, name=parameters["name"], **given)
     for line in this.lines:
@@ -76,23 +75,16 @@ def _run(
         client.set_flow_run_state(run.id, Running(message=_STILL_THERE), force=True)
         return
     if this.when is not None and this.when.cluster is not None:
-        if not isinstance(parameters.get("spec"), str):
+        if file is None:
             raise UserError(
                 f"{name}: a run on a cluster takes its specification from a file, whose path is the"
                 " parameter `spec`"
             )
         failed = again and _has_failed(places, name)
-        run_on_cluster(
-            client, run, this, Path(parameters["spec"]), places, say, retry_failed=failed
-        )
+        run_on_cluster(client, run, this, file, places, say, retry_failed=failed)
         this.pruned(places, say)
         return
-    if (
-        again
-        and spec is not None
-        and isinstance(parameters.get("spec"), dict)
-        and _has_log(places, name)
-    ):
+    if again and isinstance(parameters.get("spec"), dict) and _has_log(places, name):
         spec = None  # the log has its specification, which a resume may have changed since
     try:
         launch(
@@ -106,7 +98,7 @@ def _run(
                 retry_failed=bool(parameters.get("retry_failed"))
                 or (again and _has_failed(places, name)),
                 flow_run=str(run.id),
-                typed=typed,
+                typed=CallerContext(folder=folder, variables={}),
             )
         )
     except (RegrowError, SpecError) as error:
@@ -122,9 +114,7 @@ def _has_log(places: Places, name: str) -> bool:
 
 
 def _has_failed(places: Places, name: str) -> bool:
-    """Return whether the experiment's last session ended as failed: Retry then includes its failed
-    trials.
-    """
+    """Return whether the last session ended as failed: Retry then includes failed trials."""
     return _has_log(places, name) and _ended(places, name) == "failed"
 
 

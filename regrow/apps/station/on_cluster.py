@@ -107,9 +107,7 @@ def _state(last: Event | None, code: int, said: list[str]) -> State[Any]:
 
 @contextmanager
 def _written(this: Resolved, file: Path) -> Iterator[Path]:
-    """Write the specification of this run beside that of the schedule, for the duration of the
-    block.
-    """
+    """Write this run's specification beside the schedule's, for the duration of the block."""
     assert this.spec is not None
     data = {
         key: value
@@ -139,9 +137,7 @@ def _followed(
     folder: Path,
     say: Callable[[str], None],
 ) -> tuple[int, list[str]]:
-    """Run the command; return its exit code and last lines. Cancelling the flow run stops the
-    experiment on the cluster.
-    """
+    """Run the command; return exit code and last lines. Cancelling the flow run stops it there."""
     variables = {
         key: value for key, value in os.environ.items() if not key.startswith(_OF_THE_STATION)
     }

@@ -79,15 +79,12 @@ class DriverMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def of(cls, error: BaseException) -> DriverMessage:
         """Make the message of a failure."""
         known = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "bug")
-        spec = None
-        if isinstance(error, SpecError):
-            spec = list(error.__reduce__()[1])
         return cls(
             kind="failed",
             text=str(error),
             error=known,
             trace=getattr(error, "trace", ""),
-            spec_error=spec,
+            spec_error=list(error.__reduce__()[1]) if isinstance(error, SpecError) else None,
         )
 
     def raise_it(self) -> None:
@@ -113,9 +110,7 @@ MESSAGES = msgspec.json.Decoder(DriverMessage)
 
 
 def hand_over(folder: Path, order: dict[str, Any]) -> tuple[JsonLines, int] | None:
-    """Give an order to an idle driver; return the connection and the driver's process id, None if
-    no driver is idle.
-    """
+    """Give an idle driver an order; return connection and process id, None if none is idle."""
     for pid, known in record.drivers(folder, idle=True):
         try:
             connection = socket.create_connection(

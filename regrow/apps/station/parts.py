@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regrow.apps.serving import status
-from regrow.apps.station import beyond, keeper
+from regrow.apps.station import keeper
 from regrow.infra.machine import locks
 from regrow.infra.mlflow.ui import server_command
 from regrow.infra.state import passwords, served
@@ -20,15 +20,19 @@ from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
 
 SERVER = "serve-"
-"""Prefix of the names of parts that are servers: they come and go, and no other part waits for
-them.
-"""
+"""Prefix of the parts that are servers: they come and go, and no other part waits for them."""
 WORKER_SECONDS, SERVER_SECONDS = 60.0, 50.0
-"""How long these may take to end: the worker's drivers save checkpoints, servers answer pending
-requests.
+"""How long these may take to end: drivers save checkpoints, servers answer pending requests."""
+HOST = "REGROW_STATION_HOST"
+"""Variable with the additional address on which the station listens; unset: loopback only. Ray and
+the S3 server always stay on the loopback.
 """
 NO_KEEPER = "REGROW_STATION_NO_KEEPER"
 """Set if something else, such as systemd, restarts the supervisor."""
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +49,18 @@ class Part:
     name: str
     command: list[str]
     environment: Mapping[str, str]
-    ready: Callable[[], bool]
+    ready: Callable[[], bool] = _always
     after: tuple[str, ...] = ()
     grace: float = 5.0
 
 
+def host() -> str | None:
+    """Return the additional address on which this process's station listens, None for none."""
+    return os.environ.get(HOST) or None
+
+
 def ports(folder: Path) -> dict[str, int]:
-    """Return the ports of the pages: the previous ones if they are free, or if the part outlived
-    its supervisor.
-    """
+    """Return the pages' ports: the previous ones if they are free, or if the part lives on."""
     known = record.read(folder / "ports.json")
     found = {}
     for name in ("mlflow", "page"):
@@ -73,66 +80,44 @@ def parts(
     addresses of the other pages, for the page.
     """
     folder = record.folder_of(places)
-    base, where = {**os.environ, **environment}, beyond.host()
+    base, where = {**os.environ, **environment}, host()
+    again = _module("supervisor", "--state", places.root)
+    shown = {"REGROW_PAGE_PREFECT": links["prefect"], "REGROW_PAGE_MLFLOW": links["mlflow"]}
+    page = [sys.executable, "-P", "-m", "regrow.apps.page", "--state", places.root]
+    page += ["--port", str(numbers["page"]), *([] if where is None else ["--host", where])]
     found = []
-    if not os.environ.get("RAY_ADDRESS"):
-        found.append(
-            Part(
-                name="ray",
-                command=_module("head", str(folder)),
-                environment=base,
-                ready=(folder / "ray.json").exists,
-            )
-        )
+    if own_ray := not os.environ.get("RAY_ADDRESS"):
+        ready = (folder / "ray.json").exists
+        command = _module("head", str(folder))
+        found.append(Part(name="ray", command=command, environment=base, ready=ready))
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         found.append(_mlflow(places, base, numbers["mlflow"], where))
-    again = _module("supervisor", "--state", places.root)
-    keep = [sys.executable, "-I", "-S", keeper.__file__, str(folder / "station.lock"), *again]
-    worker = _module("worker", "--state", places.root)
-    first = ("ray",) if found and found[0].name == "ray" else ()
-    found.append(
+        # the page links to its page
+        shown |= passwords.make(places.services).mlflow_environment
+    found += [
         Part(
             name="worker",
-            command=worker,
+            command=_module("worker", "--state", places.root),
             environment=base,
             ready=lambda: any(record.drivers(folder, idle=True)),
-            after=first,
+            after=("ray",) if own_ray else (),
             grace=WORKER_SECONDS,
-        )
-    )
-    shown = {"REGROW_PAGE_PREFECT": links["prefect"], "REGROW_PAGE_MLFLOW": links["mlflow"]}
-    page = [
-        sys.executable,
-        "-P",
-        "-m",
-        "regrow.apps.page",
-        "--state",
-        places.root,
-        "--port",
-        str(numbers["page"]),
-    ]
-    if where is not None:
-        page += ["--host", where]
-    if "mlflow" in {part.name for part in found}:  # the page links to its page
-        shown |= passwords.make(places.services).mlflow_environment
-    found.append(
+        ),
         Part(
             name="page",
             command=page,
             environment={**base, **shown},
             ready=_answers(f"http://127.0.0.1:{numbers['page']}/health"),
-        )
-    )
-    found.append(
+        ),
         Part(
             name="triggers",
             command=_module("triggers", "--state", places.root),
             environment=base,
-            ready=_always,
-        )
-    )
+        ),
+    ]
     if not os.environ.get(NO_KEEPER):
-        found.append(Part(name="keeper", command=keep, environment=dict(os.environ), ready=_always))
+        keep = [sys.executable, "-I", "-S", keeper.__file__, str(folder / "station.lock"), *again]
+        found.append(Part(name="keeper", command=keep, environment=dict(os.environ)))
     return found
 
 
@@ -160,10 +145,6 @@ def _mlflow(places: Places, base: Mapping[str, str], port: int, where: str | Non
     )
     ready = _answers(f"http://127.0.0.1:{port}/health")
     return Part(name="mlflow", command=command, environment={**base, **own}, ready=ready)
-
-
-def _always() -> bool:
-    return True
 
 
 def _module(name: str, *arguments: str) -> list[str]:

@@ -27,9 +27,7 @@ from regrow.tasks.process.addresses import redacted
 LOOK_SECONDS = 1.0
 """Interval of the checks whether its settings are still current."""
 END_SECONDS = 45.0
-"""Time for pending requests and for a checkpoint that is being restored; then the process ends in
-any case.
-"""
+"""Time for pending requests, and for a checkpoint that is being restored; then it is killed."""
 
 
 def main() -> None:
@@ -96,9 +94,7 @@ def _free(port: int, host: str | None) -> int:
 
 
 def _end_with_order(places: Places, order: Served) -> None:
-    """Shut the process down gracefully once its settings are changed or removed (runs
-    in a thread).
-    """
+    """Shut down gracefully once its settings are changed or removed (in a thread)."""
     while served.read(places, order.name) == order:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from regrow.apps.station import beyond
-from regrow.apps.station.parts import SERVER
+from regrow.apps.station.parts import HOST, SERVER
 from regrow.apps.station.supervisor import S3, Supervisor
 from regrow.infra.machine import addresses, locks, private_files
 from regrow.infra.machine.processes import is_running
@@ -21,6 +20,7 @@ from regrow.infra.prefect.server import other_api_url
 from regrow.infra.prefect.settings import refuse_settings
 from regrow.infra.state import passwords
 from regrow.infra.state import station_record as record
+from regrow.infra.state.passwords import USER
 from regrow.infra.state.places import Places
 from regrow.infra.state.station_record import Station
 from regrow.tasks.errors import RegrowError, UserError
@@ -65,14 +65,33 @@ def start(places: Places, *, s3: Path | None = None, host: str | None = None) ->
     yield f"the station of {places.root} is up, after {took:.0f} s"
     yield from station.pages(passwords.make(places.services).shown)
     if where is not None:
-        yield from beyond.how_to_hand_on(places, station, where)
+        yield from _how_to_hand_on(places, station, where)
     yield "`regrow run` starts there now; `regrow status` tells of it, `regrow down` ends it"
 
 
+def _how_to_hand_on(places: Places, station: Station, where: str) -> Iterator[str]:
+    """Yield instructions for people, without passwords."""
+    file = passwords.file_of(places.services)
+    name, prefect = addresses.names(where)[0], station.prefect_url.rpartition(":")[2]
+    yield f"it listens at {where}, too; its passwords are in {file}, which only you can read"
+    yield f'page:    user {USER}, password "page" of that file'
+    yield (
+        f'MLflow:  user {USER}, password "mlflow"; Prefect: {USER}:PASSWORD as one word, password'
+        ' "prefect"'
+    )
+    yield (
+        "none of this is encrypted: have a VPN, an SSH tunnel or a proxy with TLS between; a"
+        " colleague sets"
+    )
+    yield f"  PREFECT_API_URL=http://{name}:{prefect}/api"
+    yield f"  PREFECT_API_AUTH_STRING={USER}:PASSWORD"
+    yield f"  MLFLOW_TRACKING_URI={station.mlflow_url}"
+    yield f"  MLFLOW_TRACKING_USERNAME={USER}"
+    yield "  MLFLOW_TRACKING_PASSWORD=PASSWORD"
+
+
 def stay(places: Places, *, s3: Path | None = None, host: str | None = None) -> None:
-    """Run the station of a state root in this process until it is asked to end. Raises UserError if
-    one runs.
-    """
+    """Run the station in this process until it is asked to end. Raises UserError if one runs."""
     _check_prefect(places)
     put(_asked(s3, addresses.non_loopback(host)))
     Supervisor(places.writable()).run()
@@ -90,10 +109,8 @@ def _check_prefect(places: Places) -> None:
 
 
 def _asked(s3: Path | None, where: str | None) -> dict[str, str]:
-    """Return the options as variables, from which this supervisor and each restarted
-    one read them.
-    """
-    return {**({S3: str(s3)} if s3 is not None else {}), beyond.HOST: where or ""}
+    """Return the options as variables, which this supervisor and each restarted one read."""
+    return {**({S3: str(s3)} if s3 is not None else {}), HOST: where or ""}
 
 
 def end(places: Places) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from regrow.apps.station.parts import SERVER
 from regrow.apps.station.triggers import aside
 from regrow.apps.station.triggers.aside import Aside
 from regrow.apps.station.triggers.tries import Trouble
+from regrow.infra.machine.descendants import descendants
 from regrow.infra.prefect.home import read_record
 from regrow.infra.state import served, unhealed
 from regrow.infra.state import station_record as record
@@ -23,8 +23,6 @@ from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.infra.state.station_record import Station
 from regrow.tasks.errors import RegrowError
-
-_RUNS = {"restarts": 0, "state": "running"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,6 @@ class Serving:
         return "waiting" if self.said.main is None else "serving"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
         return {"name": self.name, "state": self.state, **msgspec.to_builtins(self.said)}
 
 
@@ -93,7 +90,6 @@ class StationStatus:
     """Experiments that it could not recover, a line each."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, without secrets."""
         return {
             "pid": self.station.pid,
             "since": self.station.since,
@@ -111,15 +107,11 @@ class StationStatus:
 def station_status(station: Station, places: Places) -> StationStatus:
     """Collect the current status."""
     server = read_record(station.folder.parent / "prefect")
-    parts: dict[str, dict[str, Any]] = {
-        "supervisor": {**_RUNS, "pid": station.pid, "since": station.since}
-    }
+    supervisor = _part(station.pid, station.since, station.restarts)
+    parts: dict[str, dict[str, Any]] = {"supervisor": supervisor}
     if server.get("pid") and station.prefect_api == server.get("api_url"):
-        parts["prefect"] = {
-            **_RUNS,
-            "pid": server["pid"],
-            "since": server.get("since", station.since),
-        }
+        since, restarts = server.get("since", station.since), server.get("restarts", 0)
+        parts["prefect"] = _part(server["pid"], since, restarts)
     parts |= station.parts()
     sizes = _memory([int(part["pid"]) for part in parts.values() if part["pid"]])
     busy = record.drivers(station.folder, idle=False)
@@ -141,6 +133,10 @@ def station_status(station: Station, places: Places) -> StationStatus:
         aside=aside.found(places),
         unhealed=[unhealed.line(places, name, one) for name, one in unhealed.told(places).items()],
     )
+
+
+def _part(pid: int, since: float, restarts: int) -> dict[str, Any]:
+    return {"restarts": restarts, "state": "running", "pid": pid, "since": since}
 
 
 def serving(station: Station, places: Places) -> list[Serving]:
@@ -185,26 +181,15 @@ def _scheduled(places: Places) -> list[str]:
     ]
 
 
-def _memory(roots: Iterable[int]) -> dict[int, int]:
+def _memory(roots: Collection[int]) -> dict[int, int]:
     """Return the bytes (PSS) of each of these processes with its descendants, if there is /proc;
     each process is counted once.
     """
-    own = set(roots)
-    children = defaultdict(list)
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        children[parent].append(int(process.name))
+    below = {root: {root, *descendants(root)} for root in roots}
     found = {}
-    for root in own:
-        below, size = [root], 0
-        while below:
-            pid = below.pop()
-            size += _pss(pid)
-            below += [child for child in children[pid] if child not in own]
-        found[root] = size
+    for root, own in below.items():
+        others = (below[other] for other in below if other in own and other != root)
+        found[root] = sum(map(_pss, own.difference(*others)))
     return found
 
 

@@ -17,13 +17,12 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from regrow.apps.station import beyond
-from regrow.apps.station.parts import SERVER, Part, parts, ports, servers
+from regrow.apps.station.parts import SERVER, Part, host, parts, ports, servers
 from regrow.infra.local import s3_server
 from regrow.infra.machine import addresses, locks, private_files
 from regrow.infra.machine.supervised import Backoff, Supervised, spawn
@@ -71,9 +70,7 @@ class Running:
 
     @property
     def alive(self) -> bool:
-        """Whether its first process runs; its descendants may still hold the lock when
-        it does not.
-        """
+        """Whether its first process runs; descendants may hold the lock when it does not."""
         return self.process is not None and self.process.is_alive()
 
     def adopt(self, known: Mapping[str, object]) -> None:
@@ -122,9 +119,7 @@ class Supervisor:
         """Variables of the Prefect server, for each part."""
 
     def run(self) -> None:
-        """Run until asked to end and everything has ended. Raises UserError if the state root has a
-        station.
-        """
+        """Run until asked to end, and all has ended. Raises UserError if a station runs here."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._ended.set())
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -137,11 +132,14 @@ class Supervisor:
             )
         with ExitStack() as stack:
             stack.enter_context(lock)
-            (self._folder / "station.json").unlink(missing_ok=True)  # left by a killed supervisor
-            handle = stack.enter_context(_prefect(self._places))
+            killed = record.read(self._folder / "station.json")  # by a supervisor that was killed
+            (self._folder / "station.json").unlink(missing_ok=True)
+            handle = stack.enter_context(
+                prefect_server.staying(self._places.prefect_home, host=host())
+            )
             server = handle.server
             numbers = ports(self._folder)
-            at = "127.0.0.1" if (where := beyond.host()) is None else addresses.names(where)[0]
+            at = "127.0.0.1" if (where := host()) is None else addresses.names(where)[0]
             pages = {name: f"http://{at}:{port}" for name, port in numbers.items()}
             shown = server.ui_url if where is None else server.ui_url.replace("127.0.0.1", at)
             pages["mlflow"] = os.environ.get("MLFLOW_TRACKING_URI") or pages["mlflow"]
@@ -158,6 +156,7 @@ class Supervisor:
                 folder=self._folder,
                 pid=os.getpid(),
                 since=time.time(),
+                restarts=killed["restarts"] + 1 if "restarts" in killed else 0,
                 prefix=sys.prefix,
                 version=version("regrow"),
                 prefect_api=server.api_url,
@@ -189,9 +188,7 @@ class Supervisor:
                 told = now
 
     def _keep_servers(self) -> None:
-        """Add a part for each new server; servers that are no longer wanted end on their own, and
-        are then removed.
-        """
+        """Add parts for new servers; those no longer wanted end by themselves, and are removed."""
         wanted = {part.name: part for part in servers(self._places, self._environment)}
         there = {running.part.name for running in self._running}
         self._running += [
@@ -236,12 +233,7 @@ def _told(running: Running) -> dict[str, object]:
     }
 
 
-def _prefect(places: Places) -> AbstractContextManager[prefect_server.PrefectServerHandle]:
-    return prefect_server.staying(places.prefect_home, host=beyond.host())
-
-
 def main() -> None:
-    """Run the station of a state root."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--state", required=True)
     options = arguments.parse_args()

@@ -24,12 +24,10 @@ _MARGIN_SECONDS = 30
 
 
 def name(places: Places) -> str:
-    """Return the name of a state root's unit."""
     return f"regrow-{hashlib.sha256(places.root.encode()).hexdigest()[:12]}.service"
 
 
 def folder() -> Path:
-    """Return the folder of the user's units."""
     chosen = os.environ.get("XDG_CONFIG_HOME", "")
     return (
         (Path(chosen) if os.path.isabs(chosen) else Path("~/.config").expanduser())

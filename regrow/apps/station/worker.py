@@ -27,35 +27,27 @@ from uuid import UUID
 import httpx
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterNextScheduledStartTime,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound, PrefectException
-from prefect.states import Cancelled, Failed
+from prefect.states import Cancelled, Cancelling, Failed
 
 from regrow.apps.station import auto_restart
+from regrow.apps.station.auto_restart import HEARTBEAT_SECONDS
 from regrow.apps.station.due_runs import Action, Due, End, Overlap, Skip, Start, plan
 from regrow.apps.station.orders import hand_over
 from regrow.apps.station.triggers.tries import TRIES, Tries, Trouble, reason
 from regrow.flows import crash_report
 from regrow.infra.machine import private_files
 from regrow.infra.machine.processes import is_running
-from regrow.infra.machine.supervised import spawn
-from regrow.infra.prefect.deployments import FLOW, schedule_of
-from regrow.infra.prefect.pool import POOL, ensure_pool
+from regrow.infra.machine.supervised import Backoff, spawn, until
+from regrow.infra.prefect.deployments import FLOW, POOL, ensure_pool, schedule_of
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
 from regrow.tasks.process import temporary
 
 LOOK_SECONDS = 1.0
-HEARTBEAT_SECONDS = 30
 UNFINISHED = "unfinished.json"
 """File in the station's folder with the flow runs whose sessions the station's end has interrupted.
 """
@@ -74,8 +66,7 @@ LATER_SECONDS = 2.0
 """Delay before the next driver is started: the session that begins needs the processor more."""
 PATIENCE_SECONDS = 5.0
 """Delay before the next driver is started, if one ended before it was ready."""
-
-
+_UNDER_WAY = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 MOST_ASKED = 200
 """Maximum number of flow runs that are read one by one, if the server cannot list all at once."""
 _LOG = logging.getLogger(__name__)
@@ -91,11 +82,9 @@ class Worker:
         self._spare: subprocess.Popen[bytes] | None = None
         self._telling: list[subprocess.Popen[bytes]] = []
         self._since = self._not_before = self._beat = self._healed = self._tell_at = 0.0
-        self._tell_pause = TELL_SECONDS[0]
+        self._tell_backoff = Backoff(*TELL_SECONDS, steady=0.0)
         self._handed: dict[str, tuple[int, float, str | None]] = {}
-        """Flow runs that were given to a driver (its process id, when, the schedule), until Prefect
-        shows them as running.
-        """
+        """Flow runs given to a driver: process id, when, schedule; until Prefect says running."""
         self._prepared = False
         self._tries = Tries()
         """Flow runs that could not be started, by id."""
@@ -128,18 +117,15 @@ class Worker:
         for pid in record.stranded(self._folder):
             _signal(pid, signal.SIGKILL)
         waiting = {pid for pid, _ in record.drivers(self._folder, idle=True)}
-        spare = self._spare
-        if spare is not None and spare.poll() is not None and spare.pid not in waiting:
-            self._not_before = time.monotonic() + (PATIENCE_SECONDS if spare.returncode else 0.0)
-            self._spare = None
-        elif spare is not None and self._is_taken(spare.pid):
-            self._spare, self._not_before = None, time.monotonic() + LATER_SECONDS
-        elif (
-            spare is not None
-            and spare.pid not in waiting
-            and time.monotonic() - self._since > STARTING_SECONDS
-        ):
-            spare.kill()
+        if (spare := self._spare) is not None:
+            now = time.monotonic()
+            if spare.poll() is not None and spare.pid not in waiting:
+                self._spare = None
+                self._not_before = now + (PATIENCE_SECONDS if spare.returncode else 0.0)
+            elif self._is_taken(spare.pid):
+                self._spare, self._not_before = None, now + LATER_SECONDS
+            elif spare.pid not in waiting and now - self._since > STARTING_SECONDS:
+                spare.kill()
         if self._spare is None and not waiting and time.monotonic() >= self._not_before:
             self._start_driver()
 
@@ -150,7 +136,7 @@ class Worker:
         # Ray's workers search the working directory for modules first.
         nothing = private_files.folder(temporary.process_temp_dir() / "nothing")
         module = "regrow.apps.station.driver"
-        beat = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(auto_restart.HEARTBEAT_SECONDS)}
+        beat = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)}
         self._spare = spawn(
             [sys.executable, "-P", "-m", module, "--state", self._places.root],
             self._folder / "logs" / "drivers.log",
@@ -170,16 +156,13 @@ class Worker:
             self._beat = time.monotonic()
 
     def _tell(self) -> None:
-        """Deliver to MLflow and Prefect what sessions could not, while one of them was unavailable
-        or slow.
-        """
+        """Deliver to MLflow and Prefect what sessions could not, as one was away or slow."""
         self._telling = [one for one in self._telling if one.poll() is None]
         if not self._telling and time.monotonic() >= self._tell_at:
             self._telling = crash_report.tell_in_background(self._places)
-            self._tell_pause = (
-                min(2 * self._tell_pause, TELL_SECONDS[1]) if self._telling else TELL_SECONDS[0]
-            )
-            self._tell_at = time.monotonic() + self._tell_pause
+            if not self._telling:
+                self._tell_backoff.reset()
+            self._tell_at = time.monotonic() + self._tell_backoff.after(0.0)
 
     def _heal(self, client: SyncPrefectClient) -> None:
         if time.monotonic() - self._healed > HEAL_SECONDS:
@@ -211,7 +194,7 @@ class Worker:
             if one is not None
         }
         due = [_as_due(one, theirs.get(one.deployment_id or one.id)) for one in waiting]
-        going = [(str(one.id), _schedule(one)) for one in _running(client)] if due else []
+        going = [(str(one.id), _schedule(one)) for one in _ours(client, _UNDER_WAY)] if due else []
         going += [(run, schedule) for run, (_, _, schedule) in self._handed.items()]
         going += [
             (driver["flow_run"], None)
@@ -237,9 +220,8 @@ class Worker:
                     UUID(run), Cancelled(name="Skipped", message=why), force=True
                 )
             case End(run):
-                auto_restart.cancel(
-                    client, UUID(run), "a later run of its schedule takes its place"
-                )
+                why = "a later run of its schedule takes its place"
+                client.set_flow_run_state(UUID(run), Cancelling(message=why), force=True)
 
     def _failed(self, client: SyncPrefectClient, run: FlowRun, why: str) -> None:
         """Count a failed start of a flow run; after TRIES failures, end it as failed."""
@@ -268,19 +250,11 @@ class Worker:
 
     def _end_drivers(self) -> None:
         """Kill idle drivers, and ask busy ones to end as Ctrl-C would."""
-        for pid in [
-            *record.stranded(self._folder),
-            *(pid for pid, _ in record.drivers(self._folder, idle=True)),
-        ]:
+        spare, idle = self._spare, [pid for pid, _ in record.drivers(self._folder, idle=True)]
+        for pid in (*record.stranded(self._folder), *idle, *(one.pid for one in self._telling)):
             _signal(pid, signal.SIGKILL)
-        for one in self._telling:
-            _signal(one.pid, signal.SIGKILL)
-        if (
-            self._spare is not None
-            and self._spare.poll() is None
-            and not self._is_taken(self._spare.pid)
-        ):
-            self._spare.kill()
+        if spare is not None and spare.poll() is None and not self._is_taken(spare.pid):
+            spare.kill()
         found = dict(record.drivers(self._folder, idle=False))
         busy = list(found)
         runs = [
@@ -290,11 +264,13 @@ class Worker:
         record.write(self._folder / UNFINISHED, {"flow_runs": [run for run in runs if run]})
         for pid in busy:
             _signal(pid, signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline and any(map(is_running, busy)):
+
+        def ended() -> bool:
             for child in self._children:
                 child.poll()
-            time.sleep(0.1)
+            return not any(map(is_running, busy))
+
+        until(ended, seconds=GRACE_SECONDS, tick=0.1)
         for pid in filter(is_running, busy):
             _signal(pid, signal.SIGKILL)
 
@@ -315,50 +291,34 @@ def _alone(act: Callable[..., None], *given: Any) -> bool:
 
 
 def _due(client: SyncPrefectClient) -> list[FlowRun]:
-    """Return regrow's flow runs whose time has come, in the station's pool or without a
-    deployment.
-    """
-    runs = _ours(
-        client,
-        FlowRunFilter(
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
-            next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(
-                before_=datetime.now(UTC)  # type: ignore[arg-type]  # pydantic accepts a datetime
-            ),
-        ),
-    )
+    """Return the flow runs whose time has come, in the station's pool or without a deployment."""
+    at = {"before_": datetime.now(UTC)}
+    runs = _ours(client, [StateType.SCHEDULED], next_scheduled_start_time=at)
     return [run for run in runs if run.deployment_id is None or run.work_pool_name == POOL]
 
 
-def _running(client: SyncPrefectClient) -> list[FlowRun]:
-    states = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
-    return _ours(
-        client, FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states)))
-    )
-
-
-def _ours(client: SyncPrefectClient, wanted: FlowRunFilter) -> list[FlowRun]:
-    """Return flow runs of experiments.
+def _ours(client: SyncPrefectClient, states: list[StateType], **more: Any) -> list[FlowRun]:
+    """Return flow runs of experiments, in one of the states.
 
     The server fails the whole query if it cannot read one of them, such as one with a parameter of
     more than 64 bits; then they are read one by one.
     """
-    ours = FlowFilter(name=FlowFilterName(any_=[FLOW]))
+    wanted: dict[str, Any] = {
+        "flow_filter": FlowFilter.model_validate({"name": {"any_": [FLOW]}}),
+        "flow_run_filter": FlowRunFilter.model_validate(
+            {"state": {"type": {"any_": states}}, **more}
+        ),
+    }
     try:
-        return client.read_flow_runs(flow_filter=ours, flow_run_filter=wanted)
+        return client.read_flow_runs(**wanted)
     except httpx.HTTPStatusError as error:
         if error.response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
             raise
     found: list[FlowRun] = []
+    wanted |= {"sort": FlowRunSort.EXPECTED_START_TIME_DESC, "limit": 1}
     for place in range(MOST_ASKED):
         try:
-            one = client.read_flow_runs(
-                flow_filter=ours,
-                flow_run_filter=wanted,
-                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-                limit=1,
-                offset=place,
-            )
+            one = client.read_flow_runs(**wanted, offset=place)
         except httpx.HTTPStatusError as error:
             _LOG.warning(
                 "the server cannot tell of a flow run, which starts nothing; delete it in Prefect's"
@@ -406,7 +366,6 @@ def _signal(pid: int, number: int) -> None:
 
 
 def main() -> None:
-    """Run until SIGTERM."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--state", required=True)
     options = arguments.parse_args()

@@ -1,6 +1,4 @@
-"""An Optuna study that is an experiment of regrow: it is filled from the log, and `optimize` runs a
-session.
-"""
+"""An Optuna study as an experiment: filled from the log; `optimize` runs a session."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.machine import capacity
 from regrow.infra.state.places import Places
-from regrow.integrations.optuna.following import Follow
-from regrow.integrations.optuna.mirror import Mirror
+from regrow.integrations.optuna.following import Follow, Mirror
 from regrow.integrations.optuna.objective import Objective
 from regrow.integrations.optuna.private import TheirStudy
 from regrow.integrations.optuna.running import STEP, VALUE
@@ -38,9 +35,7 @@ def metrics(count: int) -> list[str]:
 
 
 class Study(TheirStudy):
-    """See `optuna.study.Study`. Its trials are read from the log; all of Optuna's tools can be used
-    to view it.
-    """
+    """See `optuna.study.Study`. Its trials are read from the log; Optuna's tools can view it."""
 
     def __init__(
         self,
@@ -61,9 +56,7 @@ class Study(TheirStudy):
     def take(
         self, history: History, *, wanted: int = 0, queue: Sequence[dict[str, Any]] = ()
     ) -> None:
-        """Load the existing trials; `wanted`: the number of trials that are requested already,
-        `queue`: values to be tried.
-        """
+        """Load the trials; `wanted`: how many are requested already, `queue`: values to try."""
         self._mirror.take(Frozen(history, None, plain=True))
         self._wanted, self._queue = wanted, list(queue)
 
@@ -124,12 +117,8 @@ class Study(TheirStudy):
             timeout,
         )
         try:
-            self._follow.run(
-                self._spec(capacity.cpus() if n_jobs == -1 else n_jobs),
-                self._places,
-                objective,
-                self._mirror,
-            )
+            spec = self._spec(capacity.cpus() if n_jobs == -1 else n_jobs)
+            self._follow.run(spec, self._places, objective, self._mirror)
         finally:
             self._follow = None
 
@@ -145,9 +134,7 @@ class Study(TheirStudy):
         user_attrs: dict[str, Any] | None = None,
         skip_if_exists: bool = False,
     ) -> None:
-        """Give these values to the next trial that is not proposed yet. Raises UserError while the
-        study runs.
-        """
+        """Give these values to the next trial without a proposal. Raises UserError during a run."""
         if self._follow is not None:
             raise UserError("enqueue_trial is not there in a callback; call it before optimize")
         if user_attrs:
@@ -175,17 +162,15 @@ class Study(TheirStudy):
 
     def _spec(self, jobs: int) -> Spec:
         names, plan = metrics(len(self.directions)), self._schedule
-        modes = [
-            "min" if one is optuna.study.StudyDirection.MINIMIZE else "max"
-            for one in self.directions
-        ]
-        several = [{"name": name, "mode": mode} for name, mode in zip(names, modes, strict=True)]
-        objective = {"metric": several} if len(names) > 1 else {"metric": VALUE, "mode": modes[0]}
-        cpu = (
-            1
-            if jobs <= capacity.cpus() or os.environ.get("RAY_ADDRESS")
-            else capacity.cpus() / jobs
-        )
+        modes = [one.name.lower()[:3] for one in self.directions]
+        if len(names) > 1:
+            metric = [{"name": name, "mode": mode} for name, mode in zip(names, modes, strict=True)]
+            objective: dict[str, Any] = {"metric": metric, "schedule": "fifo"}
+        else:
+            objective = {"metric": VALUE, "mode": modes[0], "schedule": plan.form}
+            objective |= {} if plan.max_steps is None else {"max_steps": plan.max_steps}
+        roomy = jobs <= capacity.cpus() or os.environ.get("RAY_ADDRESS")
+        cpu = 1 if roomy else capacity.cpus() / jobs
         from regrow.experiment import script_folder
 
         return Spec.parse(
@@ -195,17 +180,11 @@ class Study(TheirStudy):
                 **objective,
                 "space": {},
                 "search": self._search.form,
-                "schedule": "fifo" if len(names) > 1 else plan.form,
                 "score": "final",
                 "trials": self._wanted,
                 "step_metric": {"name": STEP, "first": plan.first},
                 "seed": self._search.seed,
                 "concurrency": jobs,
-                **(
-                    {}
-                    if plan.max_steps is None or len(names) > 1
-                    else {"max_steps": plan.max_steps}
-                ),
                 "resources": {"cpu": cpu},
                 "enqueue": self._queue,
                 "working_dir": str(script_folder()),

@@ -1,9 +1,8 @@
-"""A session of a study: launched like any experiment, and followed in its log for callbacks and
-Optuna's log lines.
-"""
+"""A session of a study: launched, and followed in its log for callbacks and Optuna's log lines."""
 
 from __future__ import annotations
 
+import builtins
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from optuna.logging import get_logger
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.log.follower import Follower
@@ -19,25 +19,37 @@ from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
-from regrow.integrations.optuna.mirror import Mirror
 from regrow.integrations.optuna.objective import CAUGHT, Objective
-from regrow.integrations.optuna.raised import raised
 from regrow.search.events import AnyEvent, Ended, Opened
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
+from regrow.search.samplers.optuna_private import OneStudy
+from regrow.search.samplers.optuna_study_model import quiet
 from regrow.search.spec import Spec
 from regrow.show.exports.optuna_study import Frozen
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.errors import RegrowError, UserCodeError
 from regrow.tasks.ports.store import Store
 
 Callback = Callable[[FrozenTrial], object]
 _LOOK_SECONDS = (0.1, 0.1)
 
 
+class Mirror(OneStudy):
+    """The study's trials in memory, for Optuna's code; the log is authoritative."""
+
+    def __init__(self, name: str, directions: Sequence[StudyDirection]) -> None:
+        super().__init__()
+        with quiet():
+            self.create_new_study(directions, name)
+
+    def take(self, trials: Frozen) -> None:
+        """Replace all trials by their current state."""
+        for trial in trials.all():
+            self.put(trial)
+
+
 class Follow:
-    """Follows one session from the driver's process. `timeout`: seconds after which it ends, None
-    for never.
-    """
+    """Follows one session from the driver's process, for `timeout` seconds (None: to its end)."""
 
     def __init__(self, store: Store, callbacks: Sequence[Callback], timeout: float | None) -> None:
         self._store, self._callbacks, self._timeout = store, callbacks, timeout
@@ -57,9 +69,7 @@ class Follow:
         UserCodeError for the objective's exception, KeyboardInterrupt if the user has interrupted
         it.
         """
-        from regrow.experiment import store_trainable
-        from regrow.flows.launch import launch, settings_read_again
-        from regrow.flows.session import Session
+        from regrow.experiment import run_session, store_trainable
 
         places.writable()
         code = store_trainable(self._store, objective)
@@ -69,18 +79,15 @@ class Follow:
         log = Subscription(follower, _LOOK_SECONDS)
         try:
             with log.in_background(partial(self._take, mirror), "optuna"):
-                launch(
-                    Session(
-                        name=spec.name,
-                        spec=spec,
-                        places=places,
-                        code=code,
-                        announce=self._log.info,
-                        given=objective,
-                    )
+                run_session(
+                    name=spec.name,
+                    spec=spec,
+                    places=places,
+                    code=code,
+                    announce=self._log.info,
+                    given=objective,
                 )
         finally:
-            settings_read_again()
             if self._stop is not None:
                 with suppress(RegrowError):
                     withdraw_stop(self._store, self._stop)
@@ -88,7 +95,6 @@ class Follow:
         self._judge(objective.function)
 
     def stop(self) -> None:
-        """Ask the session to end."""
         if self._stop is None:
             self._stop = request_stop(self._store)
 
@@ -138,28 +144,33 @@ class Follow:
             callback(frozen)
 
     def _tell(self, trial: FrozenTrial, event: Ended, why: str | None) -> None:
-        """Log the end of a trial in Optuna's words. `why`: the reason of the decision
-        to stop it.
-        """
+        """Log the end of a trial in Optuna's words. `why`: why the scheduler stopped it."""
         match trial.state:
             case TrialState.COMPLETE:
-                found = (
-                    f"value: {trial.values[0]}"
-                    if len(trial.values) == 1
-                    else f"values: {trial.values}"
-                )
-                self._log.info(
-                    "Trial %d finished with %s and parameters: %s.",
-                    trial.number,
-                    found,
-                    trial.params,
-                )
+                values = trial.values
+                found = f"value: {values[0]}" if len(values) == 1 else f"values: {values}"
+                told = "Trial %d finished with %s and parameters: %s."
+                self._log.info(told, trial.number, found, trial.params)
             case TrialState.PRUNED:
                 self._log.info("Trial %d pruned. %s", trial.number, why or event.message)
             case _:
-                self._log.warning(
-                    "Trial %d failed with parameters: %s: %s",
-                    trial.number,
-                    trial.params,
-                    event.message,
-                )
+                told = "Trial %d failed with parameters: %s: %s"
+                self._log.warning(told, trial.number, trial.params, event.message)
+
+
+def raised(function: Callable[[Any], Any], number: int, message: str, trace: str) -> UserCodeError:
+    """Make the error of a failed trial, so that an `except KeyError` around `optimize` catches it.
+    `message`: the exception's class and text, `trace`: its traceback on the worker.
+
+    It is also an instance of the exception's class if that is a Python builtin or a global name of
+    the objective's module; attributes of the exception are not transferred.
+    """
+    name, text = message.partition(":")[0].strip(), f"trial {number} failed: {message}\n{trace}"
+    kind: Any = getattr(function, "__globals__", {}).get(name, getattr(builtins, name, None))
+    raises = isinstance(kind, type) and issubclass(kind, Exception)
+    if raises and not issubclass(UserCodeError, kind):
+        with suppress(Exception):  # a class that cannot be combined, or needs other arguments
+            where = {"__module__": UserCodeError.__module__}
+            made: UserCodeError = type("UserCodeError", (UserCodeError, kind), where)(text, trace)
+            return made
+    return UserCodeError(text, trace)

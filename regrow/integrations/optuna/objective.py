@@ -18,9 +18,7 @@ CAUGHT = "optuna:caught"
 
 
 class Objective:
-    """The user's `function` with the study's settings. `metrics`: names of its values; `last`: see
-    Trial.
-    """
+    """The user's `function`. `metrics`: names of its values; `last`: see Trial."""
 
     def __init__(
         self,
@@ -60,16 +58,12 @@ class Objective:
 
     def _checked(self, returned: Any) -> list[float]:
         """Return the function's values as numbers. Raises ValueError in Optuna's words."""
-        several = (
-            list(returned)
-            if isinstance(returned, Sequence) and not isinstance(returned, str)
-            else [returned]
-        )
+        listed = isinstance(returned, Sequence) and not isinstance(returned, str)
+        several = list(returned) if listed else [returned]
         if len(several) != len(self._metrics):
-            count = len(self._metrics)
             raise ValueError(
                 f"The number of the values {len(several)} did not match the number of the"
-                f" objectives {count}."
+                f" objectives {len(self._metrics)}."
             )
         values = []
         for value in several:

@@ -18,9 +18,7 @@ NOT_THERE = inspect.Parameter.empty
 
 
 def options(made: BasePruner | BaseSampler) -> dict[str, tuple[Any, Any]]:
-    """Return the arguments of an object's class, each with its default and the object's value,
-    NOT_THERE if it keeps none.
-    """
+    """Return an object's arguments, each with default and value (NOT_THERE if it keeps none)."""
     parameters = inspect.signature(type(made)).parameters.values()
     return {p.name: (p.default, getattr(made, f"_{p.name}", NOT_THERE)) for p in parameters}
 

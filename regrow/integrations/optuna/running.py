@@ -1,6 +1,4 @@
-"""The trial that an objective gets on the worker: Optuna's interface on our trial. The coordinator
-makes all decisions.
-"""
+"""The trial that an objective gets on the worker: Optuna's interface on our trial."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ from regrow.tasks.trial.trial import Trial as OurTrial
 from regrow.tasks.trial.trial import TrialEnd
 
 VALUE, STEP = "value", "step"
-"""Names of the metrics: the objective of a study with one, and the step of an
-intermediate value.
-"""
+"""Names of the metrics: the objective of a study with one, and an intermediate value's step."""
 _NOT_THERE = {
     "study": (
         "the study is in the script's process, the trial on a worker; callbacks of optimize are"
@@ -71,17 +67,14 @@ class Trial(TheirTrial):
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        """Return a floating point parameter."""
         return float(self._suggest(name, FloatDistribution(low, high, log=log, step=step)))
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
-        """Return an integer parameter."""
         return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Return one of several values."""
         return self._suggest(name, CategoricalDistribution(tuple(choices)))
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
@@ -97,9 +90,7 @@ class Trial(TheirTrial):
         return self.suggest_float(name, low, high, step=q)
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
-        """Return the logged value; the coordinator decides it when an attempt of the trial asks for
-        the first time.
-        """
+        """Return the logged value; the coordinator decides it when it is first asked for."""
         if name in self._params:
             check_distribution_compatibility(self._distributions[name], distribution)
             return self._params[name]
@@ -111,9 +102,7 @@ class Trial(TheirTrial):
     # ---- values
 
     def report(self, value: float, step: int) -> None:
-        """Report an intermediate value. A second one of the same step is ignored, with
-        a warning.
-        """
+        """Report an intermediate value; a second one of a step is ignored, with a warning."""
         if self._several:
             raise NotImplementedError(
                 "Trial.report is not supported for multi-objective optimization."
@@ -162,13 +151,8 @@ class Trial(TheirTrial):
             raise ValueError(f"Attempted to set a constraint for {key!r}, but NaN is not allowed.")
         self._constraints[key] = value
         most = sys.float_info.max  # JSON has no infinity
-        self._ours.note(
-            {
-                CONSTRAINTS: {
-                    name: min(max(one, -most), most) for name, one in self._constraints.items()
-                }
-            }
-        )
+        noted = {name: min(max(one, -most), most) for name, one in self._constraints.items()}
+        self._ours.note({CONSTRAINTS: noted})
 
     def frozen(self, state: TrialState, values: Sequence[float] | None) -> FrozenTrial:
         """Return its current state."""
@@ -192,27 +176,22 @@ class Trial(TheirTrial):
 
     @property
     def number(self) -> int:
-        """Number of the trial, from 0."""
         return self._ours.number
 
     @property
     def params(self) -> dict[str, Any]:
-        """The values so far."""
         return dict(self._params)
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """The distributions of the values."""
         return dict(self._distributions)
 
     @property
     def user_attrs(self) -> dict[str, Any]:
-        """The attributes set so far."""
         return dict(self._user_attrs)
 
     @property
     def constraints(self) -> dict[str, float]:
-        """The constraint violations set so far."""
         return dict(self._constraints)
 
     @property
@@ -233,9 +212,7 @@ def written(distribution: BaseDistribution) -> dict[str, Any]:
 
 
 def taken(name: str, distribution: BaseDistribution, logged: Any) -> Any:
-    """Return the value of a parameter from the log's value. Raises ValueError if it is none of the
-    choices.
-    """
+    """Return a parameter's value from the log's. Raises ValueError if it is none of the choices."""
     if not isinstance(distribution, CategoricalDistribution):
         if not distribution.low <= logged <= distribution.high:  # type: ignore[attr-defined]  # of both numeric distributions
             warnings.warn(

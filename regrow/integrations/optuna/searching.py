@@ -1,6 +1,4 @@
-"""Translates Optuna's samplers: class, options and seed, which are written into the
-specification.
-"""
+"""Translates Optuna's samplers: class, options and seed, which the specification keeps."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from optuna.study import StudyDirection
 from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.durable import Study
-from regrow.integrations.optuna.mirror import Mirror
+from regrow.integrations.optuna.following import Mirror
 from regrow.search.history import History
 from regrow.search.samplers.optuna_study_model import quiet
 from regrow.search.spec import NAME
@@ -41,10 +41,9 @@ def create_study(
     """
     _not_used(storage)
     name = _named(study_name)
+    ways: Any = {"direction": direction, "directions": directions}  # Optuna checks a text
     with quiet():
-        plain = optuna.create_study(
-            sampler=sampler, pruner=pruner, **_directed(direction, directions)
-        )
+        plain = optuna.create_study(sampler=sampler, pruner=pruner, **ways)
     places = Places.at(None)
     history = _history(places, name)
     if history is not None and not load_if_exists:
@@ -74,9 +73,7 @@ def load_study(
     sampler: optuna.samplers.BaseSampler | None = None,
     pruner: optuna.pruners.BasePruner | None = None,
 ) -> Study:
-    """Load an existing study; `optimize` adds trials to it. Raises KeyError if there is none of
-    that name.
-    """
+    """Load an existing study, to which `optimize` adds trials. Raises KeyError if there is none."""
     _not_used(storage)
     places, name = Places.at(None), _named(study_name)
     history = _history(places, name)
@@ -116,16 +113,7 @@ def _not_used(storage: Any) -> None:
         _LOG.warning("storage is not used: studies are kept in %s", Places.at(None).root)
 
 
-def _directed(direction: Any, directions: Any) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in (("direction", direction), ("directions", directions))
-        if value is not None
-    }
-
-
 def _named(name: str | None) -> str:
-    """Return the experiment's name."""
     if name is None:
         return f"no-name-{uuid.uuid4()}"
     if re.fullmatch(NAME, name):

@@ -1,3 +1,1 @@
-"""RLlib's algorithms as trials: configurations, checks, steps. RLlib is imported inside of
-functions only: it takes 4 s.
-"""
+"""RLlib's algorithms as trials. RLlib is imported inside of functions only: it takes 4 s."""

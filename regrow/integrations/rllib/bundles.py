@@ -15,9 +15,7 @@ _OURS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory"}
 
 
 def needed(config: Any) -> tuple[Bundle, ...]:
-    """Return what a configuration needs according to RLlib, by Ray's names: its main process first,
-    then each actor.
-    """
+    """Return what RLlib needs for a configuration, by Ray's names: its process, then each actor."""
     bundles = config.algo_class.default_resource_request(config.copy(copy_frozen=False)).bundles
     found = [
         {name: float(amount) for name, amount in bundle.items() if amount} for bundle in bundles
@@ -28,9 +26,7 @@ def needed(config: Any) -> tuple[Bundle, ...]:
 
 
 def resources(spec: Spec, bundles: Sequence[Bundle]) -> Resources:
-    """Return the specification's resources, completed by RLlib's needs. Raises SpecError for too
-    few.
-    """
+    """Return the specification's resources with RLlib's needs. Raises SpecError for too few."""
     main, actors = bundles[0], [bundle for bundle in bundles[1:] if bundle]
     given = spec.resources
     if "resources" not in spec.model_fields_set:
@@ -41,14 +37,10 @@ def resources(spec: Spec, bundles: Sequence[Bundle]) -> Resources:
     if not actors:
         return given
     if any(bundle != actors[0] for bundle in actors):
-        told = "; ".join(
-            sorted(
-                {
-                    ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
-                    for bundle in actors
-                }
-            )
+        amounts = (
+            ", ".join(f"{amount:g} {name}" for name, amount in bundle.items()) for bundle in actors
         )
+        told = "; ".join(sorted({*amounts}))
         problem = (
             f"RLlib's processes need different amounts ({told}), and all children have the same"
         )
@@ -63,18 +55,14 @@ def resources(spec: Spec, bundles: Sequence[Bundle]) -> Resources:
 
 def _written(bundle: Bundle) -> dict[str, Any]:
     """Convert a bundle to the names of a specification."""
-    own: dict[str, Any] = {
-        "cpu": 0.0,
-        **{_OURS[name]: amount for name, amount in bundle.items() if name in _OURS},
-    }
+    own: dict[str, Any] = {"cpu": 0.0}
+    own |= {_OURS[name]: amount for name, amount in bundle.items() if name in _OURS}
     custom = {name: amount for name, amount in bundle.items() if name not in _OURS}
     return own | ({"custom": custom} if custom else {})
 
 
 def _check_room(children: Children, actors: Sequence[Bundle]) -> None:
-    """Raise SpecError unless the actors fit into the bundles of the trial's children, each in the
-    first with space.
-    """
+    """Raise SpecError unless the actors fit into the bundles of the trial's children."""
     left: list[dict[str, float]] = [dict(children.bundle) for _ in range(children.count)]
     for actor in actors:
         there = next((bundle for bundle in left if _has(bundle, actor)), None)

@@ -1,12 +1,11 @@
-"""Lets RLlib check an experiment before anything is started: the ends of its space, its
-environment, its networks.
-"""
+"""Lets RLlib check the ends of a space, the environment and the networks before anything starts."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from regrow.integrations.rllib.bundles import needed, resources
@@ -43,17 +42,20 @@ def checked(spec: Spec, found: Any = None) -> Spec:
     """
     if spec.rllib is None and not configures(found):
         return spec
-    for place, metric in enumerate(spec.metrics):
-        if not may_be(metric.name):
-            key = "metric" if isinstance(spec.metric, str) else f"metric.{place}.name"
-            hint = (
-                f"{nearest(metric.name, [*PLACES])}; or the place of a number in RLlib's result,"
-                " with slashes"
-            )
-            raise SpecError(key, metric.name, "is no metric of a trial of RLlib's", hint)
+    for key, name in _metrics(spec):
+        if not may_be(name):
+            near = nearest(name, [*PLACES])
+            hint = f"{near}; or the place of a number in RLlib's result, with slashes"
+            raise SpecError(key, name, "is no metric of a trial of RLlib's", hint)
     require()
     with quiet(logging.CRITICAL), as_a_script(spec.trainable, spec.working_dir):
         return spec.model_copy(update={"resources": resources(spec, _Look(spec, found).bundles())})
+
+
+def _metrics(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Yield the specification's key of each metric, and the metric's name."""
+    for place, metric in enumerate(spec.metrics):
+        yield "metric" if isinstance(spec.metric, str) else f"metric.{place}.name", metric.name
 
 
 class _Look:
@@ -61,21 +63,14 @@ class _Look:
 
     def __init__(self, spec: Spec, found: Any) -> None:
         self._spec = spec
-        self._make: Make = (
-            (lambda parameters: self._called(found, parameters))
-            if spec.rllib is None
-            else self._configured
-        )
+        called_with: Make = partial(self._called, found)
+        self._make = called_with if spec.rllib is None else self._configured
         self._tried: dict[str, Any] = {}
 
     def _configured(self, parameters: dict[str, Any]) -> Any:
         assert self._spec.rllib is not None
-        return configured(
-            self._spec.rllib,
-            parameters,
-            folder=self._spec.working_dir,
-            gpus=self._spec.resources.gpu,
-        )
+        folder, gpus = self._spec.working_dir, self._spec.resources.bundle.get("GPU", 0.0)
+        return configured(self._spec.rllib, parameters, folder=folder, gpus=gpus)
 
     def _called(self, found: Any, parameters: dict[str, Any]) -> Any:
         try:
@@ -83,9 +78,8 @@ class _Look:
         except (SpecError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            told = SpecError(
-                "trainable", self._spec.trainable, f"raised {in_a_line(error)} for {parameters}"
-            )
+            problem = f"raised {in_a_line(error)} for {parameters}"
+            told = SpecError("trainable", self._spec.trainable, problem)
             raise UserCodeError(str(told), user_trace(error)) from error
 
     def bundles(self) -> tuple[Bundle, ...]:
@@ -97,11 +91,9 @@ class _Look:
         for parameter in space.parameters:
             for value in _ends(parameter):
                 errors = [self._refused(_at(space, end, {parameter.name: value})) for end in ENDS]
-                if all(
-                    errors
-                    # refused whatever else is chosen; an incompatible combination only fails the
-                    # trials that choose it
-                ):
+                # Refused whatever else is chosen; an incompatible combination only fails the
+                # trials that choose it.
+                if all(errors):
                     raise refusal(f"space.{parameter.name}", value, errors[0])
         good = next(end for end, error in whole if error is None)
         if (error := self._not_built(_at(space, good))) is not None:
@@ -109,27 +101,21 @@ class _Look:
         for parameter in space.parameters:
             if parameter.name.partition(".")[0] in NETWORKS:
                 for value in _ends(parameter):
-                    if (
-                        error := self._not_built(_at(space, good, {parameter.name: value}))
-                    ) is not None:
+                    error = self._not_built(_at(space, good, {parameter.name: value}))
+                    if error is not None:
                         raise refusal(f"space.{parameter.name}", value, error)
         self._evaluates()
         return self._same()
 
     def _evaluates(self) -> None:
         """Raise SpecError for a metric of an evaluation if nothing is evaluated."""
-        for place, metric in enumerate(self._spec.metrics):
-            evaluated = metric.name.partition("/")[0] in {
-                "evaluation",
-                "evaluation_return",
-                "evaluation_length",
-            }
-            if evaluated and not any(made.evaluation_interval for made in self._tried.values()):
-                key = "metric" if isinstance(self._spec.metric, str) else f"metric.{place}.name"
+        if any(made.evaluation_interval for made in self._tried.values()):
+            return
+        for key, name in _metrics(self._spec):
+            if name.partition("/")[0] in ("evaluation", "evaluation_return", "evaluation_length"):
                 hint = "write space: {evaluation_interval: 1}, or take 'return'"
-                raise SpecError(
-                    key, metric.name, "is never there: RLlib evaluates nothing by itself", hint
-                )
+                problem = "is never there: RLlib evaluates nothing by itself"
+                raise SpecError(key, name, problem, hint)
 
     def _made(self, config: Mapping[str, Json]) -> Any:
         return frugal(self._make(self._spec.space.nest(config)))
@@ -145,14 +131,9 @@ class _Look:
         return None
 
     def _not_built(self, config: Mapping[str, Json]) -> Exception | None:
-        """Return why a trial could not create the environment or the networks, or not play a step;
-        None if it can.
-        """
-        made = (
-            self._made(config)
-            .env_runners(num_env_runners=0)
-            .learners(num_learners=0, num_gpus_per_learner=0)
-        )
+        """Return why environment or networks cannot be made or used; None if they can."""
+        made = self._made(config).env_runners(num_env_runners=0)
+        made.learners(num_learners=0, num_gpus_per_learner=0)
         try:
             with runner_of(made) as runner:
                 made.build_learner(spaces=runner.get_spaces())
@@ -174,15 +155,10 @@ class _Look:
         """
         part = self._spec.rllib
         if part is None:
-            return self._theirs(
-                refusal("trainable", self._spec.trainable, error), error, self._spec.trainable
-            )
+            path = self._spec.trainable
+            return self._theirs(refusal("trainable", path, error), error, path)
         with suppress(SpecError):
-            settings = {
-                name: value
-                for name, value in config.items()
-                if name.partition(".")[0] == "env_config"
-            }
+            settings = {n: v for n, v in config.items() if n.partition(".")[0] == "env_config"}
             if (bare := wrong(settings)) is not None:
                 if wrong != self._not_built:
                     return refusal("rllib.algorithm", part.algorithm, bare)
@@ -202,23 +178,15 @@ class _Look:
         """Return what the tried configurations need; raises SpecError if they differ."""
         found = [needed(made) for made in self._tried.values()]
         if any(bundles != found[0] for bundles in found):
-            names = [
-                parameter.name for parameter in self._spec.space.parameters if _ends(parameter)
-            ]
+            names = [one.name for one in self._spec.space.parameters if _ends(one)]
             problem = "RLlib needs more resources for some of their values than for others"
-            raise SpecError(
-                "space",
-                names,
-                problem,
-                "give each setting that says how many processes there are one value",
-            )
+            hint = "give each setting that says how many processes there are one value"
+            raise SpecError("space", names, problem, hint)
         return found[0]
 
 
 def _at(space: Space, end: float, fixed: Mapping[str, Json] | None = None) -> dict[str, Json]:
-    """Return the configuration (flat) with all parameters at one end of their priors; those in
-    `fixed` are set and made active.
-    """
+    """Return the flat configuration at one end of all priors, with what is `fixed` active."""
     by_name = {parameter.name: parameter for parameter in space.parameters}
     wanted: dict[str, Json] = dict(fixed or {})
     for name in list(wanted):

@@ -105,9 +105,7 @@ def _adapt(learner: Any, adapted: Adapted, env_steps: int) -> None:
 
 
 def _bring_env_runners_up_to_date(algorithm: Any) -> None:
-    """Wait until each env runner has the learners' weights, and the restored states of the
-    connectors.
-    """
+    """Wait until the env runners have the learners' weights and the connectors' restored states."""
     import ray
 
     group = algorithm.env_runner_group

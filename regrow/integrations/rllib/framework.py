@@ -1,6 +1,4 @@
-"""RLlib as a framework of trials (`tasks/attempt/frameworks.py`): an algorithm from a
-specification, or from a user's function.
-"""
+"""RLlib as a framework of trials: an algorithm of a specification, or of a user's function."""
 
 from __future__ import annotations
 
@@ -31,13 +29,11 @@ class RLlibFramework:
                         check_syntax(file, env)
             except SpecError as error:
                 raise SpecError(users_code.KEY, env, error.problem, error.hint) from None
-        if (
-            offline is not None
-            and "://" not in offline
-            and not (place := Path(spec.working_dir or ".", offline)).exists()
-        ):
-            hint = "write it relative to the specification's folder"
-            raise SpecError("rllib.offline", offline, f"there is no {place}", hint)
+        if offline is not None and "://" not in offline:
+            place = Path(spec.working_dir or ".", offline)
+            if not place.exists():
+                hint = "write it relative to the specification's folder"
+                raise SpecError("rllib.offline", offline, f"there is no {place}", hint)
 
     def check(self, spec: Spec, given: Any = None) -> Spec:
         """See Framework: let RLlib check it."""
@@ -55,7 +51,6 @@ class RLlibFramework:
         return checked(spec, given)
 
     def trainable(self, job: Job, found: Any) -> Callable[[Trial], object] | None:
-        """See Framework."""
         from regrow.integrations.rllib.trials import trainable
 
         return trainable(job, found)

@@ -60,11 +60,7 @@ def measured(
     `asked`: names of the specification's metrics; one with a slash is a path in RLlib's result.
     `offline`: the algorithm plays only to be evaluated.
     """
-    places = {
-        **PLACES,
-        **(EVALUATED if offline else {}),
-        **{name: name for name in asked if "/" in name},
-    }
+    places = PLACES | (EVALUATED if offline else {}) | {name: name for name in asked if "/" in name}
     found = {name: _number(result, place) for name, place in places.items()}
     found |= dict(_learned(result.get("learners", {})))
     return {name: value for name, value in found.items() if value is not None}
@@ -78,13 +74,8 @@ def will_not_be(name: str, result: Result) -> bool:
     """
     learned = {found for found, _ in _learned(result.get("learners", {}))}
     all_there = bool(learned) and _number(result, PLACES["return"]) is not None
-    may_come = (
-        name in EPISODIC
-        or name.startswith("evaluation/")
-        or name in learned
-        or _there(result, name) is not None
-    )
-    return all_there and not may_come
+    may_come = name in EPISODIC or name in learned or name.startswith("evaluation/")
+    return all_there and not may_come and _there(result, name) is None
 
 
 def _learned(learners: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:

@@ -38,9 +38,7 @@ def data_placed(context: Any, strategy: Any) -> Iterator[None]:
 
 @contextmanager
 def results_in(folder: str) -> Iterator[None]:
-    """Within the block, use this folder instead of ~/ray_results for the (empty) results folder of
-    new algorithms.
-    """
+    """Within the block, use this folder instead of ~/ray_results for new algorithms."""
     from ray.tune.trainable import trainable as module
 
     trainable: Any = module

@@ -1,6 +1,4 @@
-"""Resources for recorded episodes, which Ray Data reads in separate processes, and how it is kept
-within them (Ray 2.60).
-"""
+"""Recorded episodes: what Ray Data, which reads them, needs, and how it keeps to it (Ray 2.60)."""
 
 from __future__ import annotations
 
@@ -20,18 +18,14 @@ plain RLlib too. The batch processes work while the reader waits, so one CPU is 
 
 
 def frugal(config: Any) -> Any:
-    """Limit the configuration's reading processes to the available resources, unless it sets them
-    itself.
-    """
+    """Limit the configuration's reading processes to the resources, unless it sets them itself."""
     if config.is_offline and "compute" not in config.map_batches_kwargs:
         config.offline_data(map_batches_kwargs=_POOL | config.map_batches_kwargs)
     return config
 
 
 def cpus(config: Any) -> float:
-    """Return the CPUs that a frugal configuration needs for reading, unless it sets `compute`,
-    whose needs only Ray Data knows.
-    """
+    """Return the CPUs for reading; where the configuration sets `compute`, only Ray Data knows."""
     asked = config.map_batches_kwargs
     most = asked.get("concurrency", 0)
     most = max(most) if isinstance(most, tuple | list) else most

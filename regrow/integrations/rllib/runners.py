@@ -1,6 +1,4 @@
-"""Env runners: one in this process, to check an environment, and the handling of a trial's lost env
-runners.
-"""
+"""Env runners: one in this process, to check an environment; and a trial's lost ones."""
 
 from __future__ import annotations
 
@@ -18,18 +16,14 @@ LOOK_SECONDS = 30.0
 env runner takes 3 s on an idle machine.
 """
 AWAY_SECONDS = 600.0
-"""After this time the trial fails: enough for a lost node whose env runners must be placed
-elsewhere.
-"""
+"""After this time the trial fails: enough to place a lost node's env runners elsewhere."""
 PLAYED, PLAYED_SECONDS = 200, 10.0
 """Maximum steps of the environment, and seconds, that the trial's process plays."""
 
 
 @contextmanager
 def runner_of(config: Any) -> Iterator[Any]:
-    """Yield an env runner in this process, with its own environment; stop it at the end of the
-    block.
-    """
+    """Yield an env runner of this process with its own environment; stop it at the end."""
     from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
     from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
@@ -73,11 +67,9 @@ class Absence:
         too long.
         """
         group = self._algorithm.env_runner_group
-        if (
-            group is None
-            or not group.num_remote_env_runners()
-            or result.get(PLACES["env_steps"], 0) > self._env_steps
-        ):
+        if group is None or not group.num_remote_env_runners():
+            return False
+        if result.get(PLACES["env_steps"], 0) > self._env_steps:
             return False
         away = self._clock() - self._since
         if away > LOOK_SECONDS and not self._looked:
@@ -92,7 +84,6 @@ class Absence:
         return True
 
     def _look(self) -> None:
-        with runner_of(
-            self._algorithm.config.copy(copy_frozen=False).env_runners(num_env_runners=0)
-        ) as runner:
+        config = self._algorithm.config.copy(copy_frozen=False)
+        with runner_of(config.env_runners(num_env_runners=0)) as runner:
             play(runner, PLAYED)

@@ -34,15 +34,11 @@ _GROUPS = (
 )
 """Methods of a configuration whose arguments are settings."""
 _ELSEWHERE = {"model": "model_config", "lambda": "lambda_"}
-"""Settings that RLlib's methods name differently. `model_config` configures the networks of all
-current algorithms.
-"""
+"""Settings that RLlib's methods name otherwise. `model_config` is that of all networks now."""
 _FRACTIONS = ("num_cpus", "num_gpus", "grad_clip")
 """Prefixes of settings that RLlib's signatures declare as integers, but that may be fractions."""
 _SEEDS = 2**31
-"""Upper limit of seeds: RLlib adds numbers of processes to a seed, which must stay below 2**32 for
-NumPy.
-"""
+"""Upper limit of seeds: RLlib adds to a seed, and NumPy takes none of 2**32 or more."""
 OFFLINE_UPDATES = 100
 """Batches of an iteration that learns from recorded episodes, before it is evaluated."""
 _LOGGERS = ("ray", "ray.rllib", "ray.tune", "ray.data")
@@ -64,9 +60,7 @@ def require() -> None:
 
 @contextmanager
 def quiet(level: int = logging.ERROR) -> Iterator[None]:
-    """Within the block, RLlib logs only errors: it prints 20 lines of warnings for a
-    correct trial.
-    """
+    """Within the block, RLlib logs only errors: a correct trial has 20 lines of warnings."""
     before = {name: logging.getLogger(name).level for name in _LOGGERS}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -102,18 +96,14 @@ def configured(
     for written, value in parameters.items():
         name = _ELSEWHERE.get(written, written)
         if name not in settings:
-            raise SpecError(
-                f"space.{written}",
-                value,
-                *unknown(written, [*settings, *_ELSEWHERE], f"RLlib's {part.algorithm}"),
-            )
+            told = unknown(written, [*settings, *_ELSEWHERE], f"RLlib's {part.algorithm}")
+            raise SpecError(f"space.{written}", value, *told)
         if name == "model_config":
             value = _model(config, written, value)  # noqa: PLW2901 - validated and copied
         if isinstance(value, float) and not value.is_integer() and settings[name].whole:
             problem = f"is no whole number, as it is to be for RLlib's {part.algorithm}"
-            raise SpecError(
-                f"space.{written}", value, problem, f"write {written}: {{int: [LOW, HIGH]}}"
-            )
+            hint = f"write {written}: {{int: [LOW, HIGH]}}"
+            raise SpecError(f"space.{written}", value, problem, hint)
         try:
             settings[name].method(config, **{name: value})
         except Exception as error:
@@ -124,9 +114,9 @@ def configured(
 def _learn_from_records(config: Any, part: RLlib, folder: str | None) -> None:
     """Apply the settings that every offline specification would need."""
     assert part.offline is not None
-    place = (
-        part.offline if "://" in part.offline else str(Path(folder or ".", part.offline).resolve())
-    )
+    place = part.offline
+    if "://" not in place:
+        place = str(Path(folder or ".", place).resolve())
     config.offline_data(input_=[place], dataset_num_iters_per_learner=OFFLINE_UPDATES)
     config.evaluation(
         evaluation_interval=1, evaluation_num_env_runners=0, evaluation_config={"explore": False}
@@ -136,8 +126,6 @@ def _learn_from_records(config: Any, part: RLlib, folder: str | None) -> None:
 
 
 class _Setting(NamedTuple):
-    """A setting of an algorithm."""
-
     method: Callable[..., Any]
     """The method that sets it."""
     whole: bool
@@ -145,23 +133,18 @@ class _Setting(NamedTuple):
 
 
 def _settings(config: Any) -> dict[str, _Setting]:
-    """Return all settings, by name. An algorithm's methods take precedence over those of its base
-    classes.
-    """
+    """Return all settings, by name; an algorithm's methods come before its base classes'."""
     from ray.rllib.utils.from_config import NotProvided
 
     found: dict[str, _Setting] = {}
     for group in _GROUPS:
         for cls in type(config).__mro__:
             own = vars(cls).get(group)
-            for name, argument in (
-                inspect.signature(own).parameters.items() if own is not None else ()
-            ):
+            arguments = {} if own is None else inspect.signature(own).parameters
+            for name, argument in arguments.items():
                 if argument.default is NotProvided and not name.startswith("_"):
-                    whole = get_args(argument.annotation) == (
-                        int,
-                        type(None),
-                    ) and not name.startswith(_FRACTIONS)
+                    whole = get_args(argument.annotation) == (int, type(None))
+                    whole = whole and not name.startswith(_FRACTIONS)
                     found.setdefault(name, _Setting(getattr(type(config), group), whole))
     return found
 
@@ -171,19 +154,14 @@ def _model(config: Any, written: str, value: Any) -> dict[str, Any]:
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
     if not isinstance(value, Mapping):
-        raise SpecError(
-            f"space.{written}",
-            value,
-            "is not a map",
-            f"write {written}: {{fcnet_hiddens: {{constant: [64, 64]}}}}",
-        )
+        hint = f"write {written}: {{fcnet_hiddens: {{constant: [64, 64]}}}}"
+        raise SpecError(f"space.{written}", value, "is not a map", hint)
     own = config.model_config
     known = [field.name for field in dataclasses.fields(DefaultModelConfig)]
     for name, one in value.items():
         if name not in known and name not in own:
-            raise SpecError(
-                f"space.{written}.{name}", one, *unknown(name, known, "RLlib's networks")
-            )
+            told = unknown(name, known, "RLlib's networks")
+            raise SpecError(f"space.{written}.{name}", one, *told)
     return dict(value)
 
 
@@ -197,9 +175,7 @@ def seeded(config: Any, seed: int, step: int) -> Any:
 
 
 def of_the_environment(error: RuntimeError) -> Exception:
-    """Return the environment's exception instead of the empty RuntimeError that RLlib
-    makes of it.
-    """
+    """Return the environment's exception instead of the empty RuntimeError made of it."""
     cause = error.__cause__
     if str(error) or not isinstance(cause, Exception):
         return error
@@ -208,21 +184,15 @@ def of_the_environment(error: RuntimeError) -> Exception:
 
 
 def refusal(key: str, value: Any, error: BaseException | None) -> SpecError:
-    """Return RLlib's or Gymnasium's refusal of a value as an error, without RLlib's advice to
-    disable validation.
-    """
+    """Return RLlib's or Gymnasium's refusal of a value, without advice to disable validation."""
     while error is not None and "deprecated" in str(error) and error.__context__ is not None:
         error = error.__context__  # RLlib has then tried a deprecated way, and reports that error
     said = one_line(str(error).partition("To suppress all validation errors")[0]).rstrip(".! ")
     if not said or isinstance(error, (LookupError, AttributeError, TypeError, AssertionError)):
         said = f"{type(error).__name__}: {said}"
     if key == KEY:
-        return SpecError(
-            key,
-            value,
-            f"cannot be played: {said}",
-            "install or correct it, or take an algorithm that can play it",
-        )
+        hint = "install or correct it, or take an algorithm that can play it"
+        return SpecError(key, value, f"cannot be played: {said}", hint)
     return SpecError(
         key, value, f"RLlib refuses it: {said}", "see its documentation of the algorithm"
     )

@@ -1,6 +1,4 @@
-"""A trial that trains an RLlib algorithm: built, restored, stepped, saved and stopped like a class
-trainable.
-"""
+"""A trial that trains an RLlib algorithm: built, restored, stepped, saved and stopped."""
 
 from __future__ import annotations
 
@@ -11,17 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from regrow.integrations.rllib import checkpoint, private
+from regrow.integrations.rllib import checkpoint, private, settings
 from regrow.integrations.rllib.metrics import EPISODIC, Result, measured, will_not_be
 from regrow.integrations.rllib.reading import frugal, in_the_trials_room
 from regrow.integrations.rllib.runners import Absence
-from regrow.integrations.rllib.settings import (
-    configured,
-    of_the_environment,
-    quiet,
-    require,
-    seeded,
-)
 from regrow.integrations.rllib.users_code import called, configures
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.messages import Job
@@ -33,21 +24,15 @@ FIRST_ITERATIONS = 200
 
 
 def trainable(job: Job, found: Any) -> Callable[[Trial], object] | None:
-    """See Framework."""
     if job.rllib is not None:
-        return partial(
-            _run,
-            job,
-            partial(configured, job.rllib, folder=job.folder, gpus=_gpus()),
-            job.rllib.replay_buffer,
-        )
+        configure = partial(settings.configured, job.rllib, folder=job.folder, gpus=_gpus())
+        return partial(_run, job, configure, job.rllib.replay_buffer)
     if configures(found):
         return partial(_run, job, partial(called, found, path=job.trainable), True)
     return None
 
 
 def _gpus() -> float:
-    """Return the GPUs of the trial's process."""
     import ray
 
     return float(len(ray.get_gpu_ids())) if ray.is_initialized() else 0.0
@@ -57,15 +42,15 @@ def _run(
     job: Job, configure: Callable[[dict[str, Any]], Any], with_buffer: bool, trial: Trial
 ) -> None:
     """Train until the trial ends, and stop everything that RLlib started."""
-    require()
+    settings.require()
     with ExitStack() as stack:
-        stack.enter_context(quiet())
+        stack.enter_context(settings.quiet())
         scratch = stack.enter_context(
             tempfile.TemporaryDirectory(
                 prefix="rllib-", dir=temporary.process_temp_dir(), ignore_cleanup_errors=True
             )
         )
-        config = seeded(frugal(configure(trial.config)), trial.seed, trial.step)
+        config = settings.seeded(frugal(configure(trial.config)), trial.seed, trial.step)
         if config.is_offline:
             stack.enter_context(in_the_trials_room())
         with private.results_in(scratch):
@@ -86,9 +71,7 @@ class _Training:
         self._offline = bool(algorithm.config.is_offline)
         self._with_buffer = with_buffer
         self._last: dict[str, float] = {}
-        """Last values of episode metrics and of the specification's metrics: an iteration may lack
-        them.
-        """
+        """Last values of episode metrics and of the specification's: an iteration may lack them."""
         self._env_steps = 0.0
 
     def step(self) -> dict[str, float]:
@@ -127,18 +110,16 @@ class _Training:
             try:
                 result: Result = self._algorithm.train()
             except RuntimeError as error:
-                raise of_the_environment(error) from None
+                raise settings.of_the_environment(error) from None
             if not absence.explains(result):
                 return result
             if self._trial.told:
                 self._trial.end()
 
     def save(self, folder: Path) -> None:
-        """See `checkpoint.save`."""
         beside = {"env_steps": self._env_steps, "last": self._last}
         checkpoint.save(self._algorithm, folder, beside, with_buffer=self._with_buffer)
 
     def load(self, folder: Path) -> None:
-        """See `checkpoint.load`."""
         beside = checkpoint.load(self._algorithm, folder)
         self._env_steps, self._last = beside["env_steps"], beside["last"]

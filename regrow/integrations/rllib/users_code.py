@@ -1,6 +1,4 @@
-"""A user's code in RLlib's processes: environments by `file.py:Env`, functions that return a
-configuration.
-"""
+"""A user's code in RLlib's processes: environments by path, functions that configure."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ import traceback
 import typing
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from regrow.search.errors import SpecError
@@ -25,9 +24,7 @@ _ROOT = "AlgorithmConfig"
 
 
 def is_own(env: str) -> bool:
-    """Return whether an environment is given as the import path of a class or function, rather than
-    as a Gymnasium id.
-    """
+    """Return whether an environment is an import path rather than a Gymnasium id."""
     return IMPORT_PATH.fullmatch(env) is not None
 
 
@@ -45,12 +42,8 @@ def environment(env: str, folder: str | None) -> Any:
     if isinstance(found, type):
         return found
     if not callable(found):
-        raise SpecError(
-            KEY,
-            env,
-            "is no class or function",
-            "name one that makes the environment of its settings",
-        )
+        hint = "name one that makes the environment of its settings"
+        raise SpecError(KEY, env, "is no class or function", hint)
     from ray.tune.registry import register_env
 
     register_env(env, found)
@@ -58,23 +51,21 @@ def environment(env: str, folder: str | None) -> Any:
 
 
 def own_trace(error: BaseException | None, env: str, folder: str | None) -> str | None:
-    """Return the traceback of an exception from the user's environment, from its first frame on;
-    None if it was not raised there.
-    """
+    """Return the traceback of an exception of the user's environment, from there on, or None."""
     file = locate(env, folder) if is_own(env) else None
     while error is not None and file is not None:
         place = error.__traceback__
-        while (
-            place is not None
-            and Path(place.tb_frame.f_code.co_filename).resolve().parent != file.parent
-        ):
+        while place is not None and _file(place).parent != file.parent:
             place = place.tb_next
         if place is not None:
-            return printable(
-                "".join(traceback.format_exception(type(error), error, place, chain=False))
-            )
+            told = traceback.format_exception(type(error), error, place, chain=False)
+            return printable("".join(told))
         error = error.__cause__ or error.__context__
     return None
+
+
+def _file(place: TracebackType) -> Path:
+    return Path(place.tb_frame.f_code.co_filename).resolve()
 
 
 def configures(found: Any) -> bool:
@@ -95,14 +86,10 @@ def configures(found: Any) -> bool:
 
 
 def may_configure(spec: Spec) -> bool:
-    """Return whether a trainable's function may return an AlgorithmConfig, by its source, which is
-    not run.
-    """
-    if (
-        spec.command
-        or spec.trainable == "pickled"
-        or (file := locate(spec.trainable, spec.working_dir)) is None
-    ):
+    """Return whether a trainable's source, which is not run, may return an AlgorithmConfig."""
+    if spec.command or spec.trainable == "pickled":
+        return False
+    if (file := locate(spec.trainable, spec.working_dir)) is None:
         return False
     try:
         source, tree = parsed(file)
@@ -116,18 +103,14 @@ def may_configure(spec: Spec) -> bool:
 def called(
     configure: Callable[[dict[str, Any]], Any], parameters: dict[str, Any], path: str
 ) -> Any:
-    """Return the configuration that a user's function makes from the parameters. Raises SpecError
-    if it returns something else.
-    """
+    """Return what a user's function configures. Raises SpecError if that is no AlgorithmConfig."""
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
     made = configure(parameters)
     if not isinstance(made, AlgorithmConfig):
+        hint = "return the configuration"
         raise SpecError(
-            "trainable",
-            path,
-            f"returned {type(made).__name__}, not an AlgorithmConfig",
-            "return the configuration",
+            "trainable", path, f"returned {type(made).__name__}, not an AlgorithmConfig", hint
         )
     return made
 

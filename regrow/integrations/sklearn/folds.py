@@ -22,9 +22,7 @@ _FILE = "scores.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Folds:
-    """The trainable with its data, candidates and folds. `splits`: (training rows, test rows) of
-    each fold.
-    """
+    """The trainable with its data. `splits`: (training rows, test rows) of each fold."""
 
     estimator: Any
     candidates: Sequence[Mapping[str, Any]]
@@ -38,9 +36,7 @@ class Folds:
     refit: Any
 
     def fingerprint(self) -> str:
-        """Return a hash that is the same for the same data, candidates, folds and estimator, in any
-        process.
-        """
+        """Return a hash of data, candidates, folds and estimator, the same in any process."""
         # A function has no stable hash.
         scoring = self.scoring if isinstance(self.scoring, (str, list, tuple)) else None
         of = (
@@ -56,9 +52,7 @@ class Folds:
         return str(joblib.hash(of))
 
     def __call__(self, trial: Trial) -> None:
-        """Report for each fold its scores, its times in seconds, and the mean score of the folds so
-        far.
-        """
+        """Report for each fold its scores, its seconds, and the mean score of the folds so far."""
         scores: list[float] = (
             json.loads((trial.restored / _FILE).read_text()) if trial.restored else []
         )
@@ -86,20 +80,12 @@ class Folds:
         return {name: float(value[0]) for name, value in found.items()}
 
     def _error_score(self) -> Any:
-        """Return the error score; for NaN raise instead, so that the trial fails: it could not be
-        ranked, and its exception would be lost.
-        """
-        return (
-            "raise"
-            if self.error_score == "raise" or np.isnan(self.error_score)
-            else self.error_score
-        )
+        """Return the error score; "raise" for NaN, so that the trial fails with its exception."""
+        raises = self.error_score == "raise" or np.isnan(self.error_score)
+        return "raise" if raises else self.error_score
 
     def _objective(self, found: Mapping[str, float]) -> str:
-        """Return the name of the score by which trials are ranked: the one to refit by; of several
-        without such, the first.
-        """
-        wanted = f"test_{self.refit}"
-        return (
-            wanted if wanted in found else next(name for name in found if name.startswith("test_"))
-        )
+        """Return the score that ranks trials: the one to refit by; without one, the first."""
+        if (wanted := f"test_{self.refit}") in found:
+            return wanted
+        return next(name for name in found if name.startswith("test_"))

@@ -15,9 +15,7 @@ _FILE = "{}.joblib"
 
 
 class State:
-    """Estimators, each saved completely by joblib: `State(model)`, or `State(model, scaler)` for
-    several.
-    """
+    """Estimators, each saved completely by joblib: `State(model)`, or several."""
 
     def __init__(self, *estimators: BaseEstimator) -> None:
         self._estimators = estimators

@@ -1,6 +1,4 @@
-"""scikit-learn's RandomizedSearchCV as an experiment: one trial per candidate, one step
-per fold.
-"""
+"""scikit-learn's RandomizedSearchCV as an experiment: a trial per candidate, a step per fold."""
 
 from __future__ import annotations
 
@@ -123,9 +121,7 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
         return self
 
     def _run(self, folds: Folds) -> Result:
-        """Run the experiment, or what is left of it. Raises UserError if it is another search, or
-        did not finish.
-        """
+        """Run what is left of it. Raises UserError for another search, or if it did not finish."""
         from regrow.experiment import Experiment
         from regrow.search.space import constant, grid
 
@@ -182,9 +178,7 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
 
 
 def _fingerprint(name: str, state: str | None) -> str | None:
-    """Return the fingerprint of an existing experiment; None if there is none of this name, "" if
-    it is not a search.
-    """
+    """Return an experiment's fingerprint; None without one of this name, "" if it is no search."""
     from regrow.infra.state.places import Places
     from regrow.result import Result
     from regrow.search.space.domains import Constant
@@ -193,14 +187,8 @@ def _fingerprint(name: str, state: str | None) -> str | None:
     if name not in places.experiments():
         return None
     parameters = Result(places, name).spec.space.parameters
-    return next(
-        (
-            str(p.domain.value)
-            for p in parameters
-            if p.name == _OF and isinstance(p.domain, Constant)
-        ),
-        "",
-    )
+    constants = {p.name: p.domain.value for p in parameters if isinstance(p.domain, Constant)}
+    return str(constants.get(_OF, ""))
 
 
 def _scores(result: Result, folds: Folds) -> list[dict[str, Any]]:
@@ -212,17 +200,12 @@ def _scores(result: Result, folds: Folds) -> list[dict[str, Any]]:
     for candidate in range(len(folds.candidates)):
         for step in range(1, len(folds.splits) + 1):
             row = rows.get((trials[candidate].number, step), {})
-            scores = {name: _number(row.get(name)) for name in names}
-            one: dict[str, Any] = {
-                name: _number(row.get(name)) for name in ("fit_time", "score_time")
-            }
-            for part in ("test", "train"):
-                own = {
-                    name.removeprefix(f"{part}_"): value
-                    for name, value in scores.items()
-                    if name.startswith(f"{part}_")
-                }
-                one[f"{part}_scores"] = own["score"] if own.keys() == {"score"} else own
+            times = ("fit_time", "score_time")
+            one: dict[str, Any] = {name: _number(row.get(name)) for name in times}
+            for part in ("test_", "train_"):
+                scores = {n: _number(row.get(n)) for n in names if n.startswith(part)}
+                own = {name.removeprefix(part): value for name, value in scores.items()}
+                one[f"{part}scores"] = own["score"] if own.keys() == {"score"} else own
             found.append(one)
     return found
 

@@ -1,13 +1,11 @@
-"""Divides a DataLoader's samples among the workers, from any position of an epoch.
-Knows no files.
-"""
+"""Divides a DataLoader's samples among the workers, from any position of an epoch."""
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sized
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,9 +23,7 @@ _Step = tuple[int, list[list[int]]]
 
 
 class Parts(list[Any]):
-    """One step's batches of this worker; `weights` are their shares of its samples,
-    with the sum 1.
-    """
+    """One step's batches of this worker; `weights`: their shares of its samples, in all 1."""
 
     def __init__(self, batches: list[Any], weights: list[float]) -> None:
         super().__init__(batches)
@@ -80,14 +76,13 @@ class Sharded:
         self._drop_last = loader.drop_last
         self._world = group.world()
         self._grouped = workers is not None
-        self._batch = (
-            batch
-            if workers is None
-            else accumulation(batch, workers=workers, size=self._world.size).batch
-        )
-        self._step = batch * (self._world.size if workers is None else workers)
-        """Samples that all workers together take in a step."""
-        self._count = _length(loader.sampler)
+        size = self._world.size
+        self._batch, self._step = batch, batch * size
+        """Samples that a worker takes at a time, and all workers together in a step."""
+        if workers is not None:
+            self._batch = accumulation(batch, workers=workers, size=size).batch
+            self._step = batch * workers
+        self._count = len(cast(Sized, loader.sampler))  # `_batch_size` takes no other kind
         if self.steps() == 0:
             raise UserError(
                 f"rg.torch.shard: the data has {self._count} samples, a step takes {self._step},"
@@ -127,11 +122,8 @@ class Sharded:
             parts = [next(batches) for _ in shares]
             self.position += taken
             samples = sum(map(len, shares))
-            yield (
-                Parts(parts, [len(share) / samples for share in shares])
-                if self._grouped
-                else parts[0]
-            )
+            weights = [len(share) / samples for share in shares]
+            yield Parts(parts, weights) if self._grouped else parts[0]
         self.epoch, self.position = self.epoch + 1, 0
 
     def endless(self) -> Iterator[Any]:
@@ -148,12 +140,9 @@ class Sharded:
             if taken < self._step:
                 if self._drop_last:
                     return
-                missing = -taken % size
-                indices = (
-                    torch.cat([indices, order.repeat(-(-missing // self._count))[:missing]])
-                    if missing
-                    else indices
-                )
+                if missing := -taken % size:
+                    more = order.repeat(-(-missing // self._count))[:missing]
+                    indices = torch.cat([indices, more])
             share = len(indices) // size
             own = indices[rank * share : (rank + 1) * share]
             parts = -(-share // self._batch)
@@ -169,9 +158,7 @@ class Sharded:
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Set the position to a saved one. Raises UserError if the length of the data has changed,
-        since its order would differ.
-        """
+        """Set the position to a saved one. Raises UserError for data of another length."""
         if state["samples"] != self._count:
             raise UserError(
                 f"rg.torch.shard: the data has {self._count} samples, and had {state['samples']}"
@@ -218,11 +205,8 @@ def _batch_size(loader: DataLoader[Any]) -> int:
             " torch.utils.data.DataLoader"
         )
     if loader.batch_size is None:
-        what = (
-            "has batch_size=None"
-            if loader.batch_sampler is None
-            else "has a batch_sampler of its own"
-        )
+        own = loader.batch_sampler is not None
+        what = "has a batch_sampler of its own" if own else "has batch_size=None"
         raise UserError(
             f"rg.torch.shard: the loader {what}; give it a batch_size, that of one worker"
         )
@@ -236,7 +220,3 @@ def _batch_size(loader: DataLoader[Any]) -> int:
             f" or take one of {names}"
         )
     return int(loader.batch_size)
-
-
-def _length(sampler: Any) -> int:
-    return len(sampler)

@@ -30,6 +30,7 @@ from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process.disk import is_full
 
 INDEX = ".metadata"
+_DAMAGED = (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError)
 _DESCRIPTIONS = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
 """Modules of the classes in an index, which are only records and enumerations."""
 
@@ -39,9 +40,7 @@ class NotWritten(RegrowError):
 
 
 def write(state: Mapping[str, Any], folder: Path) -> None:
-    """Write this rank's part. All ranks call it together, each with its own folder; an error of one
-    is raised on all.
-    """
+    """Write this rank's part, as all ranks do together; an error of one is raised on all."""
     alone = not (dist.is_available() and dist.is_initialized())
     try:
         with _quiet():
@@ -58,9 +57,7 @@ def write(state: Mapping[str, Any], folder: Path) -> None:
 
 
 class Saved:
-    """A checkpoint in a folder, with the files of all ranks. Raises UserError if it is not one, or
-    if files are missing.
-    """
+    """A checkpoint's folder with the files of all ranks. Raises UserError if it is not whole."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,9 +81,7 @@ class Saved:
         """Names of its entries, with dots."""
 
     def tensor(self, key: str) -> tuple[torch.Size, torch.dtype]:
-        """Return the full size and the type of a tensor, over all ranks' parts. Raises UserError if
-        there is no such tensor.
-        """
+        """Return the full size and type of a tensor. Raises UserError if there is none."""
         entry = self._entries.get(key)
         if not isinstance(entry, TensorStorageMetadata):
             raise UserError(f"rg.torch.State: the checkpoint in {self.folder} has no tensor {key}")
@@ -116,9 +111,7 @@ class Saved:
 
 
 class _Writer(FileSystemWriter):
-    """Reports a full disk where PyTorch reports an unexpected position, so that all ranks see the
-    reason.
-    """
+    """Reports a full disk, where PyTorch reports an unexpected position, to all ranks."""
 
     def write_data(self, plan: Any, planner: Any) -> Any:
         with _full(Path(self.path)):
@@ -154,15 +147,7 @@ class _Reader(FileSystemReader):
             with (self._folder / INDEX).open("rb") as file:
                 try:
                     found = _Unpickler(file).load()
-                except (
-                    pickle.UnpicklingError,
-                    EOFError,
-                    ValueError,
-                    TypeError,
-                    AttributeError,
-                    IndexError,
-                    KeyError,
-                ) as error:
+                except _DAMAGED as error:
                     raise UserError(
                         f"rg.torch.State: {self._folder / INDEX} is damaged: {_line(error)}"
                     ) from None
@@ -184,10 +169,7 @@ class _Unpickler(pickle.Unpickler):
         ):
             return getattr(torch, name)
         # Takes a string: this is how PyTorch pickles torch.strided.
-        if (module, name) == (
-            "torch.serialization",
-            "_get_layout",
-        ):
+        if (module, name) == ("torch.serialization", "_get_layout"):
             return super().find_class(module, name)
         # Python before 3.11.4 pickles an enumeration's member with it
         if (module, name) == ("builtins", "getattr"):
@@ -202,9 +184,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _member(kind: Any, name: Any) -> Any:
-    """Return a member of an enumeration. Raises UnpicklingError for an attribute of
-    anything else.
-    """
+    """Return a member of an enumeration. Raises UnpicklingError for anything else."""
     if isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__:
         return kind[name]
     raise pickle.UnpicklingError(f"it names an attribute of {kind!r}, which no checkpoint does")

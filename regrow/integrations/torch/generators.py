@@ -1,12 +1,11 @@
-"""Random generators: each rank's states, and the states of ranks that did not exist when they were
-saved.
-"""
+"""Random generators: each rank's states, and states for ranks that are new."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,19 +28,25 @@ class _Source:
 
 
 def states(own: Mapping[str, Generator]) -> dict[str, Any]:
-    """Return the states of the global generators (PyTorch's, NumPy's, Python's, this worker's
-    GPU's) and of those in `own`.
-    """
+    """Return the states of all global generators, this GPU's too, and of those in `own`."""
     return {name: plain(source.get(), name) for name, source in _sources(own).items()}
 
 
 def restore(own: Mapping[str, Generator], saved: Mapping[str, Any]) -> None:
-    """Restore what the rank saved; a generator that was not saved, for lack of a GPU, is left
-    unchanged.
-    """
+    """Restore what the rank saved; one that was not saved, for lack of a GPU, is left as it is."""
     for name, source in _sources(own).items():
         if name in saved:
             source.put(restored(saved[name]))
+
+
+def save_to(file: Path) -> None:
+    """Write the states of the global generators, for `restore_from`."""
+    torch.save(states({}), file)
+
+
+def restore_from(file: Path) -> None:
+    """Restore the global generators."""
+    restore({}, torch.load(file, weights_only=True))
 
 
 def begin(own: Mapping[str, Generator], saved: Sequence[Mapping[str, Any]], rank: int) -> None:
@@ -108,9 +113,7 @@ def _of(generator: Generator) -> _Source:
 
 
 def _tensor(state: tuple[Any, ...]) -> list[Any]:
-    """Return Python's state with its 625 numbers as a tensor, which saves 10 ms in each
-    checkpoint.
-    """
+    """Return Python's state with its 625 numbers as a tensor, which saves 10 ms each time."""
     version, numbers, gauss = state
     return [version, torch.tensor(numbers), gauss]
 

@@ -1,6 +1,4 @@
-"""The process group of this worker: its rank from torchrun's variables, and PyTorch's process group
-for it.
-"""
+"""The process group of this worker, by torchrun's variables."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from regrow.tasks.ports.ranks import World
 
 _NAMES = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 _joined: list[tuple[str | None, ...]] = []
-"""Values of the variables for which this module made the current process group; empty if it made
-none.
-"""
+"""Values of the variables for which this module made the process group; empty for none."""
 
 
 def world() -> World:
@@ -80,10 +76,8 @@ def join() -> World:
     try:
         dist.init_process_group(backend)
     except (RuntimeError, ValueError) as error:
-        where = (
-            f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} (MASTER_ADDR,"
-            " MASTER_PORT)"
-        )
+        host, port = (os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
+        where = f"{host}:{port} (MASTER_ADDR, MASTER_PORT)"
         why = " ".join(str(error).split())
         raise UserError(
             f"rank {here.rank} of {here.size} could not join the others at {where}: {why}"

@@ -1,6 +1,4 @@
-"""Prepares a model for a worker: replicated (DistributedDataParallel) or sharded (FSDP2's
-`fully_shard`).
-"""
+"""Prepares a model for a worker: replicated (DistributedDataParallel) or sharded (FSDP2)."""
 
 from __future__ import annotations
 
@@ -76,11 +74,9 @@ def _sharded(
     for tensor in _tensors(model):
         dist.broadcast(tensor.detach(), 0)
     options.setdefault("mesh", init_device_mesh(place.type, (dist.get_world_size(),)))
-    units = (
-        _layers(model)
-        if isinstance(fsdp, bool)
-        else (one for one in model.modules() if isinstance(one, fsdp))
-    )
+    units = _layers(model)
+    if not isinstance(fsdp, bool):
+        units = (one for one in model.modules() if isinstance(one, fsdp))
     for unit in reversed(dict.fromkeys([model, *units])):  # inner units first
         fully_shard(unit, **options)
     return model
@@ -89,9 +85,8 @@ def _sharded(
 def _layers(module: nn.Module) -> Iterable[nn.Module]:
     """Yield the outermost layers with parameters that are in a list of layers."""
     for child in module.children():
-        if isinstance(module, nn.Sequential | nn.ModuleList) and not isinstance(
-            child, nn.ModuleList | nn.ModuleDict
-        ):
+        listed = isinstance(module, nn.Sequential | nn.ModuleList)
+        if listed and not isinstance(child, nn.ModuleList | nn.ModuleDict):
             if any(True for _ in child.parameters()):
                 yield child
         else:
@@ -104,11 +99,8 @@ def _tensors(model: nn.Module) -> Iterable[torch.Tensor]:
 
 def _check(options: dict[str, Any], function: Callable[..., Any]) -> None:
     """Raise UserError for an option that the function does not take."""
-    known = [
-        name
-        for name in inspect.signature(function).parameters
-        if name not in ("self", "module", "device_ids", "kwargs")
-    ]
+    own = ("self", "module", "device_ids", "kwargs")
+    known = [name for name in inspect.signature(function).parameters if name not in own]
     for name in options:
         if name not in known:
             what = "fully_shard" if function is fully_shard else "DistributedDataParallel"

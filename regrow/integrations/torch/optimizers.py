@@ -1,6 +1,4 @@
-"""An optimizer's state by the names of its model's parameters, so that it fits any number of
-workers. Knows no files.
-"""
+"""An optimizer's state by the names of its parameters, for any number of workers."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ Path = tuple[str, ...]
 
 
 def names(model: nn.Module, parameters: Sequence[torch.Tensor]) -> list[str]:
-    """Return the names of a model's parameters without the wrappers DistributedDataParallel and
-    torch.compile.
-    """
+    """Return the parameters' names without DistributedDataParallel's and torch.compile's."""
     if not parameters:
         return []
     # PyTorch names the entries of an optimizer's state. Without a state, it would run a step to
@@ -42,9 +38,7 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
 def pack(
     name: str, optimizer: Optimizer, model: nn.Module
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split its state into the tensors, nested by names, and the rest: numbers, and the paths of
-    the tensors.
-    """
+    """Split its state into tensors, nested by names, and the rest with the tensors' paths."""
     whole = optimizer.state_dict()
     known = names(model, parameters_of(optimizer))
     tensors: dict[str, Any] = {}
@@ -62,11 +56,9 @@ def pack(
                 _put(rest["state"], path, value)
     rest["groups"] = [
         {**group, "params": [known[one] for one in group["params"]]}
-        for group in whole["param_groups"]
+        for group in whole.pop("param_groups")
     ]
-    rest["more"] = {
-        key: value for key, value in whole.items() if key not in ("state", "param_groups")
-    }
+    rest["more"] = {key: value for key, value in whole.items() if key != "state"}
     return tensors, plain(rest, name)
 
 
@@ -82,10 +74,8 @@ def room(
     Raises UserError if the optimizer's groups contain other parameters than the saved ones.
     """
     of = parameters_of(optimizer)
-    order = names(model, of)
-    now = [
-        {order[one] for one in group["params"]} for group in optimizer.state_dict()["param_groups"]
-    ]
+    order, groups = names(model, of), optimizer.state_dict()["param_groups"]
+    now = [{order[one] for one in group["params"]} for group in groups]
     if [set(group["params"]) for group in rest["groups"]] != now:
         raise UserError(
             f"rg.torch.State: {name!r} has other parameters, or groups of them, than when it was"
@@ -101,9 +91,8 @@ def room(
             found[path] = torch.zeros_like(parameter.detach(), dtype=dtype)
         else:  # such as Adafactor's, with one number per row: whole on each worker
             mesh = parameter.device_mesh
-            found[path] = zeros(
-                size, dtype=dtype, device_mesh=mesh, placements=[Replicate()] * mesh.ndim
-            )
+            whole = [Replicate()] * mesh.ndim
+            found[path] = zeros(size, dtype=dtype, device_mesh=mesh, placements=whole)
     return found
 
 
@@ -113,12 +102,9 @@ def unpack(
     tensors: Mapping[Path, torch.Tensor],
     rest: Mapping[str, Any],
 ) -> None:
-    """Load into an optimizer what `pack` returned for another one, with the tensors that `room`
-    made.
-    """
-    known = {
-        parameter: number for number, parameter in enumerate(names(model, parameters_of(optimizer)))
-    }
+    """Load what `pack` returned for another optimizer, with the tensors that `room` made."""
+    named = names(model, parameters_of(optimizer))
+    known = {parameter: number for number, parameter in enumerate(named)}
     saved, now = rest["groups"], optimizer.state_dict()["param_groups"]
     state: dict[Any, Any] = dict(rest["other"])
     for parameter, values in rest["state"].items():

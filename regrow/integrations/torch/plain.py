@@ -1,14 +1,13 @@
-"""Converts a `state_dict` to values that `torch.load(weights_only=True)` accepts: tensors, numbers,
-text, lists and maps.
-"""
+"""Converts a `state_dict` to what `torch.load(weights_only=True)` accepts."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import operator
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,41 +25,47 @@ def plain(value: Any, name: str) -> Any:
 
     Raises UserError, with the name of the part, for a tensor that is divided among the workers.
     """
-    if isinstance(value, DTensor):
-        raise UserError(
-            f"rg.torch.State: {name!r} holds a tensor divided among workers, which only models and"
-            " optimizers may"
-        )
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        return {_ARRAY: torch.from_numpy(np.ascontiguousarray(value).reshape(value.shape).copy())}
-    if isinstance(value, Mapping):
-        new = {key: plain(one, name) for key, one in value.items()}
-        return value if all(new[key] is one for key, one in value.items()) else new
-    if isinstance(value, list | tuple):
-        items = [plain(one, name) for one in value]
-        return value if all(map(_same, items, value)) else type(value)(items)
-    return value
+
+    def change(leaf: Any) -> Any:
+        if isinstance(leaf, DTensor):
+            raise UserError(
+                f"rg.torch.State: {name!r} holds a tensor divided among workers, which only models"
+                " and optimizers may"
+            )
+        if isinstance(leaf, np.generic):
+            return leaf.item()
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
+            return {_ARRAY: torch.from_numpy(np.ascontiguousarray(leaf).reshape(leaf.shape).copy())}
+        return leaf
+
+    return _changed(value, change)
 
 
 def restored(value: Any) -> Any:
     """Undo `plain`; NumPy numbers stay Python numbers."""
-    if isinstance(value, dict):
-        if value.keys() == {_ARRAY}:
-            return value[_ARRAY].numpy()
-        new = {key: restored(one) for key, one in value.items()}
+
+    def change(node: Any) -> Any:
+        whole = isinstance(node, dict) and node.keys() == {_ARRAY}
+        return node[_ARRAY].numpy() if whole else node
+
+    return _changed(value, change)
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a value with its changed parts; the same object if nothing in it changed."""
+    if (new := change(value)) is not value:
+        return new
+    if isinstance(value, Mapping):
+        new = {key: _changed(one, change) for key, one in value.items()}
         return value if all(new[key] is one for key, one in value.items()) else new
     if isinstance(value, list | tuple):
-        items = [restored(one) for one in value]
-        return value if all(map(_same, items, value)) else type(value)(items)
+        items = [_changed(one, change) for one in value]
+        return value if all(map(operator.is_, items, value)) else type(value)(items)
     return value
 
 
 def check(value: Any, name: str) -> None:
-    """Raise UserError if a part's state could be saved but not loaded: it contains objects, which
-    could run code.
-    """
+    """Raise UserError if a part's state could not be loaded, as it holds objects."""
     file = io.BytesIO()
     try:
         torch.save(value, file)
@@ -97,7 +102,3 @@ def digest(value: Any) -> bytes:
 
     add(value)
     return found.digest()
-
-
-def _same(first: Any, second: Any) -> bool:
-    return first is second

@@ -1,6 +1,4 @@
-"""The complete state of a training, saved by all ranks together and loaded by any
-number of them.
-"""
+"""The complete state of a training, saved by all ranks, loaded by any number of them."""
 
 from __future__ import annotations
 
@@ -20,9 +18,8 @@ from regrow.tasks.errors import UserError
 
 VERSION = 1
 _ABOUT, _RANKS = "@saved", "@rank"
-"""Keys beside the parts (whose names are identifiers): what was saved by how many ranks, and each
-rank's generators.
-"""
+"""Keys beside the parts, whose names are identifiers: the save, and each rank's generators."""
+_WAYS = ("state_dict", "load_state_dict")
 _SHOWN = 3
 """Maximum names in a message, of possibly thousands."""
 
@@ -48,9 +45,7 @@ class State:
         self._generators: dict[str, generators.Generator] = {}
         self._others: dict[str, Any] = {}
         self._checked = False
-        """Whether it was checked that the saved state can be loaded; checked once, as it takes
-        time.
-        """
+        """Whether it was checked that the state can be loaded; once, as it takes time."""
         for name, part in parts.items():
             if not name.isidentifier():
                 raise UserError(f"rg.torch.State: {name!r} is no name; use letters, digits and _")
@@ -60,9 +55,7 @@ class State:
                 self._optimizers[name] = part
             elif isinstance(part, generators.KINDS):
                 self._generators[name] = part
-            elif callable(getattr(part, "state_dict", None)) and callable(
-                getattr(part, "load_state_dict", None)
-            ):
+            elif all(callable(getattr(part, way, None)) for way in _WAYS):
                 self._others[name] = part
             else:
                 raise UserError(
@@ -97,13 +90,10 @@ class State:
         for name, model in self._models.items():
             named = set(optimizers.names(model, list(model.parameters())))
             values = get_model_state_dict(model)
-            tensors = {
-                key: value for key, value in values.items() if isinstance(value, torch.Tensor)
-            }
+            tensors = {k: v for k, v in values.items() if isinstance(v, torch.Tensor)}
             files[name] = {key: value for key, value in tensors.items() if first or key in named}
-            objects[name] = plain(
-                {key: value for key, value in values.items() if key not in tensors}, name
-            )
+            rest = {key: value for key, value in values.items() if key not in tensors}
+            objects[name] = plain(rest, name)
         for name, optimizer in self._optimizers.items():
             files[name], objects[name] = optimizers.pack(name, optimizer, self._model_of(name))
         for name, part in self._others.items():
@@ -113,11 +103,8 @@ class State:
                 check(value, name)
             self._checked = True
         if first:
-            about = {
-                "version": VERSION,
-                "ranks": here.size,
-                "parts": sorted([*objects, *self._generators]),
-            }
+            parts = sorted([*objects, *self._generators])
+            about = {"version": VERSION, "ranks": here.size, "parts": parts}
             files[_ABOUT] = (about,)  # in a tuple, which is saved unchanged
             files["@objects"] = {name: (value,) for name, value in objects.items()}
         files[_RANKS] = {str(here.rank): (generators.states(self._generators),)}
@@ -148,9 +135,8 @@ class State:
                 f" {', '.join(about['parts'])}"
             )
         stored = [*self._models, *self._optimizers, *self._others]
-        objects = dict(
-            zip(stored, saved.objects(*(f"@objects.{name}" for name in stored)), strict=True)
-        )
+        found = saved.objects(*(f"@objects.{name}" for name in stored))
+        objects = dict(zip(stored, found, strict=True))
         tensors: dict[str, torch.Tensor] = {}
         models = {name: get_model_state_dict(model) for name, model in self._models.items()}
         for name, values in models.items():
@@ -178,9 +164,7 @@ class State:
             generators.begin(self._generators, others, here.rank)
 
     def _model_of(self, name: str) -> nn.Module:
-        """Return the model with an optimizer's parameters; a module with several models if they
-        belong to more than one.
-        """
+        """Return the model with an optimizer's parameters, or a module of several."""
         own = set(optimizers.parameters_of(self._optimizers[name]))
         found = {at: model for at, model in self._models.items() if own & set(model.parameters())}
         if not own <= {parameter for model in found.values() for parameter in model.parameters()}:
@@ -189,10 +173,9 @@ class State:
                 " model, too, as rg.torch.prepare returned it, and make the optimizer from that"
                 " one's parameters"
             )
-        if whole := next(
-            (model for model in found.values() if own <= set(model.parameters())), None
-        ):
-            return whole
+        for model in found.values():
+            if own <= set(model.parameters()):
+                return model
         several = nn.Module()
         for at, model in found.items():
             several.add_module(at, model)
@@ -200,12 +183,8 @@ class State:
 
 
 def _fitting(name: str, values: dict[str, Any], saved: Saved) -> dict[str, torch.Tensor]:
-    """Return a model's tensors by their keys in the checkpoint. Raises UserError for tensors that
-    are missing, or of another size.
-    """
-    tensors = {
-        f"{name}.{key}": value for key, value in values.items() if isinstance(value, torch.Tensor)
-    }
+    """Return a model's tensors by their keys; UserError if some are missing or of another size."""
+    tensors = {f"{name}.{k}": v for k, v in values.items() if isinstance(v, torch.Tensor)}
     there = {key for key in saved.keys if key.startswith(f"{name}.")}
     if missing := [key for key in tensors if key not in there]:
         raise UserError(
@@ -220,15 +199,11 @@ def _fitting(name: str, values: dict[str, Any], saved: Saved) -> dict[str, torch
     for key, tensor in tensors.items():
         size, _ = saved.tensor(key)
         if size != tensor.size():
-            sizes = (
-                f"{tuple(tensor.size())} here, and {tuple(size)} in the checkpoint in"
-                f" {saved.folder}"
-            )
-            raise UserError(f"rg.torch.State: {key} is {sizes}")
+            saved_as = f"{tuple(size)} in the checkpoint in {saved.folder}"
+            raise UserError(f"rg.torch.State: {key} is {tuple(tensor.size())} here, and {saved_as}")
     return tensors
 
 
 def _some(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    )
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,6 +1,4 @@
-"""Gradient accumulation: fewer workers than a batch is meant for take it in several turns, whose
-gradients add up to the same step.
-"""
+"""Gradient accumulation: fewer workers take a batch in several turns, for the same step."""
 
 from __future__ import annotations
 
@@ -79,9 +77,7 @@ def accumulate(
 
 @contextmanager
 def _shared(model: nn.Module, *, now: bool) -> Iterator[None]:
-    """Within the block, share gradients with the others at the end of a backward pass (`now`), or
-    keep them for a later one.
-    """
+    """Within the block, share gradients after a backward pass (`now`), or keep them."""
     if now:
         yield
     elif isinstance(model, DistributedDataParallel):

@@ -1,6 +1,4 @@
-"""`ExperimentAnalysis`, which `tune.run` returns: its essential methods, as views of the same
-results.
-"""
+"""`ExperimentAnalysis`, which `tune.run` returns, as views of the same results."""
 
 from __future__ import annotations
 
@@ -17,17 +15,13 @@ class AnalyzedTrial:
 
     def __init__(self, result: Result) -> None:
         self.result = result
-        self.config, self.trial_id, self.last_result = (
-            result.config,
-            result.trial_id,
-            result.metrics,
-        )
+        self.config, self.trial_id = result.config, result.trial_id
+        self.last_result = result.metrics
         self.status = "ERROR" if result.error else "TERMINATED"
         self.path = self.local_path = result.path
 
     @property
     def checkpoint(self) -> Any:
-        """See Result."""
         return self.result.checkpoint
 
     def __repr__(self) -> str:
@@ -45,15 +39,13 @@ class ExperimentAnalysis:
         self, metric: str | None = None, mode: str | None = None, scope: str = "last", **_: Any
     ) -> AnalyzedTrial:
         """See ResultGrid.get_best_result."""
-        best = self._grid.get_best_result(
-            metric or self.default_metric, mode or self.default_mode, scope
-        )
+        metric, mode = metric or self.default_metric, mode or self.default_mode
+        best = self._grid.get_best_result(metric, mode, scope)
         return next(trial for trial in self.trials if trial.result is best)
 
     def get_best_config(
         self, metric: str | None = None, mode: str | None = None, scope: str = "last"
     ) -> dict[str, Any]:
-        """Return the configuration of the best trial."""
         return self.get_best_trial(metric, mode, scope).config
 
     def get_best_checkpoint(
@@ -70,11 +62,9 @@ class ExperimentAnalysis:
         return (trial or self.best_trial).checkpoint
 
     def dataframe(self, metric: str | None = None, mode: str | None = None) -> DataFrame:
-        """See ResultGrid.get_dataframe."""
         return self._grid.get_dataframe(metric, mode)
 
     def get_all_configs(self, **_: Any) -> dict[str, dict[str, Any]]:
-        """Return the configurations by trial."""
         return {trial.trial_id: trial.config for trial in self.trials}
 
     @property
@@ -84,7 +74,6 @@ class ExperimentAnalysis:
 
     @property
     def best_config(self) -> dict[str, Any]:
-        """Configuration of best_trial."""
         return self.best_trial.config
 
     @property
@@ -99,12 +88,10 @@ class ExperimentAnalysis:
 
     @property
     def best_dataframe(self) -> DataFrame:
-        """Reports of best_trial."""
         return self.best_trial.result.metrics_dataframe
 
     @property
     def results(self) -> dict[str, dict[str, Any]]:
-        """Last report of each trial."""
         return {trial.trial_id: trial.last_result for trial in self.trials}
 
     @property
@@ -114,10 +101,8 @@ class ExperimentAnalysis:
 
     @property
     def trial_dataframes(self) -> dict[str, DataFrame]:
-        """Reports of each trial."""
         return {trial.trial_id: trial.result.metrics_dataframe for trial in self.trials}
 
     @property
     def experiment_path(self) -> str:
-        """See ResultGrid."""
         return self._grid.experiment_path

@@ -38,9 +38,7 @@ LOOK_SECONDS = (0.5, 0.5)
 def feeding(
     spec: Spec, found: Translation, callbacks: Sequence[Any]
 ) -> Iterator[CallbackDispatcher]:
-    """Within the block, call callbacks, and Stoppers that consider all trials, for the experiment's
-    events.
-    """
+    """Within the block, tell callbacks, and Stoppers that consider all trials, of the events."""
     store = Places.at(spec.state).store(spec.name)
     feed = CallbackDispatcher(spec, found, callbacks, store)
     if not callbacks and not found.stopping.whole:
@@ -56,9 +54,7 @@ def feeding(
 
 @dataclass(eq=False, kw_only=True)
 class TrialSeen:
-    """A trial as callbacks see it. `local_path`: its folder, in which callbacks may write, and
-    which is not kept.
-    """
+    """A trial as callbacks see it. `local_path`: a folder for callbacks, which is not kept."""
 
     trial_id: str
     config: dict[str, Any]
@@ -69,12 +65,10 @@ class TrialSeen:
 
     @property
     def evaluated_params(self) -> dict[str, Any]:
-        """Its configuration."""
         return self.config
 
     @property
     def path(self) -> str:
-        """See local_path."""
         return self.local_path
 
     def init_local_path(self) -> None:
@@ -101,14 +95,11 @@ class CallbackDispatcher:
             callback.setup()
 
     def take(self, batch: Batch) -> None:
-        """Dispatch the next events."""
         for event in batch.events():
             self._tell(event)
 
     def call(self, name: str, **more: Any) -> None:
-        """Call a method of each callback. An exception is printed, and does not end the
-        experiment.
-        """
+        """Call a method of each callback. An exception is printed, and does not end anything."""
         trials = list(self._trials.values())
         for callback in self._callbacks:
             try:
@@ -141,12 +132,8 @@ class CallbackDispatcher:
             self._ended(trial, event)
 
     def _told(self, trial: Any, row: Any) -> None:
-        result = {
-            **row.metrics,
-            "training_iteration": row.step,
-            "config": trial.config,
-            "trial_id": trial.trial_id,
-        }
+        about = {"config": trial.config, "trial_id": trial.trial_id}
+        result = {**row.metrics, "training_iteration": row.step, **about}
         trial.last_result = result
         self.call("on_trial_result", trial=trial, result=result)
         for stopper in self._found.stopping.whole:

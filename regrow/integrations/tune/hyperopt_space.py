@@ -1,6 +1,4 @@
-"""Translates a hyperopt space (`hp.uniform`, `hp.choice`, ...) with its conditions. hyperopt itself
-does not run.
-"""
+"""Translates a hyperopt space (`hp.uniform`, ...) with its conditions; hyperopt does not run."""
 
 from __future__ import annotations
 
@@ -14,6 +12,8 @@ from regrow.search.errors import SpecError
 from regrow.search.space import Choice, Domain, Float, Int, Normal
 from regrow.search.space.foreign import multiple, ranged
 
+_HINT = "write the space in Tune's words, as param_space"
+
 
 def is_hyperopts(space: Any) -> bool:
     """Return whether it contains hyperopt expressions."""
@@ -23,9 +23,7 @@ def is_hyperopts(space: Any) -> bool:
 
 
 def translate(space: Any) -> tuple[dict[str, Any], Any]:
-    """Return the space by labels, with conditions, and the template of a configuration. Raises
-    SpecError for what has no counterpart.
-    """
+    """Return the space by labels, and the template of a configuration. Raises SpecError."""
     found: dict[str, Any] = {}
     template = _node(space, found, None)
     return found, template
@@ -45,27 +43,17 @@ def _node(node: Any, found: dict[str, Any], when: Mapping[str, Any] | None) -> A
         return [_node(value, found, when) for value in node.pos_args]
     if name in ("float", "int") and node.pos_args:
         hole = _node(node.pos_args[0], found, when)
-        if (
-            name == "int"
-            and isinstance(hole, ParameterRef)
-            and isinstance(real := found[hole.path[0]], Float)
-            and real.step
-        ):
-            found[hole.path[0]] = Int(
-                low=int(real.low), high=int(real.high), step=int(real.step), when=real.when
-            )
+        real = found[hole.path[0]] if name == "int" and isinstance(hole, ParameterRef) else None
+        if isinstance(real, Float) and real.step:
+            low, high, step = int(real.low), int(real.high), int(real.step)
+            found[hole.path[0]] = Int(low=low, high=high, step=step, when=real.when)
         return hole
     if name == "switch":
         return _switch(node, found, when)
     if name == "hyperopt_param":
         label = node.pos_args[0].obj
         return _put(found, label, _domain(label, node.pos_args[1]), when)
-    raise SpecError(
-        "search_alg",
-        f"hyperopt's {name}",
-        "has no counterpart",
-        "write the space in Tune's words, as param_space",
-    )
+    raise SpecError("search_alg", f"hyperopt's {name}", "has no counterpart", _HINT)
 
 
 def _switch(node: Any, found: dict[str, Any], when: Mapping[str, Any] | None) -> Any:
@@ -91,9 +79,8 @@ def _put(
 
 
 def _domain(label: str, node: Any) -> Domain:
-    numbers = [argument.obj for argument in node.pos_args] + [
-        argument.obj for _, argument in node.named_args
-    ]
+    arguments = [*node.pos_args, *(argument for _, argument in node.named_args)]
+    numbers = [argument.obj for argument in arguments]
     match node.name, numbers:
         case "uniform", [low, high]:
             return ranged(low, high)
@@ -106,5 +93,4 @@ def _domain(label: str, node: Any) -> Domain:
             return Normal(mean=mean, sd=sd)
         case "randint", [*low, upper]:
             return ranged(int(low[0]) if low else 0, int(upper) - 1, whole=True)
-    hint = "write the space in Tune's words, as param_space"
-    raise SpecError("search_alg", f"{label}: hyperopt's {node.name}", "has no counterpart", hint)
+    raise SpecError("search_alg", f"{label}: hyperopt's {node.name}", "has no counterpart", _HINT)

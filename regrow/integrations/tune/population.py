@@ -1,17 +1,14 @@
-"""Translates the mutations of population-based training: Tune defines them separately from the
-space; here they become domains, and points to begin from.
-"""
+"""Translates mutations, which Tune defines beside the space: domains, and points to begin from."""
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from regrow.integrations.tune.space import Translated, domain_of, leaves, rounding_of
-from regrow.integrations.tune.templates import ParameterRef
+from regrow.integrations.tune.templates import ParameterRef, seeded
 from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
 from regrow.search.samplers.random_search import drawn
@@ -20,9 +17,7 @@ from regrow.search.space import Choice, Constant, Domain, Float, Int, Space
 DRAWS = 256
 """Number of draws from a function, to find the range of its values."""
 _DECADES = 20.0
-"""Positive values whose maximum is more than this factor above the minimum may get a logarithmic
-range.
-"""
+"""Positive values over more than this factor may get a logarithmic range."""
 
 
 def with_mutations(
@@ -53,9 +48,7 @@ def with_mutations(
 def first_points(
     space: Mapping[str, Any], first: Mapping[str, Domain], trials: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Return flat configurations of the first trials: parameters in `first` are drawn from those
-    domains, all others at random.
-    """
+    """Return flat configurations to begin with, drawn from `first`, all others at random."""
     whole = Space.parse(space)
     domains = {parameter.name: parameter.domain for parameter in whole.flat}
     points = []
@@ -85,37 +78,21 @@ def _domain(name: str, given: Any, seed: int, say: Callable[[str], None]) -> Dom
     if isinstance(given, list | tuple | range):
         return Choice(values=tuple(given))
     if not callable(given):
-        raise SpecError(
-            f"hyperparam_mutations.{name}",
-            repr(given),
-            "is no domain, list or function",
-            "write tune.uniform(0, 1)",
-        )
+        problem = "is no domain, list or function"
+        key = f"hyperparam_mutations.{name}"
+        raise SpecError(key, repr(given), problem, "write tune.uniform(0, 1)")
     domain = _of_function(given, seed)
     say(
         f"hyperparam_mutations: {name} is given by a function; {DRAWS} values of it make"
-        f" {_shown(domain)}"
+        f" {domain.to_json()}"
     )
     return domain
 
 
 def _of_function(function: Callable[[], Any], seed: int) -> Domain:
-    """Estimate a function's domain from its values. A domain can be stored in a log, a function
-    cannot.
-    """
-    import numpy as np
-
-    before, theirs = (
-        random.getstate(),
-        np.random.get_state(),  # noqa: NPY002 - the user's function draws from the global generator
-    )
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator
-    try:
+    """Estimate a function's domain from its values: a log can store a domain, no function."""
+    with seeded(seed):
         values = [function() for _ in range(DRAWS)]
-    finally:
-        random.setstate(before)
-        np.random.set_state(theirs)  # noqa: NPY002 - the global generator
     values = [value.item() if hasattr(value, "item") else value for value in values]
     distinct = list(dict.fromkeys(values))
     if len(distinct) == 1 or not all(
@@ -123,27 +100,18 @@ def _of_function(function: Callable[[], Any], seed: int) -> Domain:
     ):
         return Choice(values=tuple(distinct))
     low, high = min(distinct), max(distinct)
-    log = (
-        low > 0 and math.log(high / low) > math.log(_DECADES) and _middle(values) < (low + high) / 4
-    )
+    middle = sorted(values)[len(values) // 2]
+    log = low > 0 and math.log(high / low) > math.log(_DECADES) and middle < (low + high) / 4
     if all(isinstance(v, int) for v in distinct):
         return Int(low=int(low), high=int(high), log=log)
     return Float(low=low, high=high, log=log)
 
 
-def _middle(values: list[Any]) -> float:
-    return float(sorted(values)[len(values) // 2])
-
-
 def _covering(now: Domain, before: Domain) -> Domain:
     """Return `now`, widened to include the values with which a trial begins."""
-    begins = (
-        [before.value]
-        if isinstance(before, Constant)
-        else list(before.values)
-        if isinstance(before, Choice)
-        else []
-    )
+    begins: list[Any] = [before.value] if isinstance(before, Constant) else []
+    if isinstance(before, Choice):
+        begins = list(before.values)
     if isinstance(now, Choice):
         return Choice(values=(*now.values, *(value for value in begins if not now.contains(value))))
     if isinstance(now, Float | Int):
@@ -156,10 +124,6 @@ def _covering(now: Domain, before: Domain) -> Domain:
         if all(isinstance(v, int) for v in ends) and now.step == 1 and (low > 0 or not now.log):
             return replace(now, low=int(low), high=int(high))
     return now
-
-
-def _shown(domain: Domain) -> str:
-    return str(domain.to_json())
 
 
 def _copy(node: dict[Any, Any]) -> dict[Any, Any]:
@@ -179,9 +143,7 @@ def _put(node: dict[Any, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def changeable(space: Mapping[str, Any], mutations: Mapping[str, Any]) -> list[str]:
-    """Return dotted names of the parameters that a population changes; a choice with one value
-    cannot change.
-    """
+    """Return the parameters that a population changes; a choice of one value cannot change."""
     names = dict(leaves(space))
     wanted = [".".join(path) for path, _ in _paths(mutations)]
     return [name for name in wanted if name in names and names[name].cells != 1]

@@ -73,7 +73,5 @@ RESOURCES = "_resources"
 
 
 def asked_for(trainable: Any) -> Any:
-    """Return what `tune.with_resources` was given for a function: bundles, or a function of a
-    configuration; None for neither.
-    """
+    """Return what `tune.with_resources` was given: bundles, or a function; None for neither."""
     return getattr(trainable, RESOURCES, None)

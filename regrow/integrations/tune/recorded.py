@@ -43,9 +43,7 @@ _KNOWN = {place.partition(":")[2] for place in (*SEARCHERS, *SCHEDULERS)}
 
 
 def given(thing: object) -> dict[str, Any]:
-    """Return the constructor arguments of a searcher or scheduler, including defaults. Raises
-    UserError for one that was not recorded.
-    """
+    """Return a searcher's or scheduler's arguments with defaults; unrecorded: UserError."""
     found: dict[str, Any] | None = getattr(thing, GIVEN, None)
     if found is None:
         raise UserError(
@@ -69,9 +67,7 @@ def recording() -> Iterator[None]:
 
 
 class RecordingModule(ModuleType):
-    """A module `regrow.tune.x` with the names of `ray.tune.x`, whose searchers and schedulers
-    record their arguments.
-    """
+    """The names of `ray.tune.x`, whose searchers and schedulers record their arguments."""
 
     def __getattr__(self, name: str) -> Any:
         """Return a submodule of this kind, a recording class or function, else Ray's object."""

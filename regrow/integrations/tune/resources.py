@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from regrow.integrations.tune.private import asked_for
@@ -18,19 +18,9 @@ def resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     """
     asked = asked_for(trainable)
     if asked is None and hasattr(trainable, "default_resource_request"):
-        try:
-            asked = trainable.default_resource_request(dict(config))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
-            raise _wrong(f"default_resource_request raised {error!r}") from None
+        asked = _answer(trainable.default_resource_request, config, "default_resource_request")
     if callable(asked) and not hasattr(asked, "bundles"):
-        try:
-            asked = asked(dict(config))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
-            raise _wrong(f"its function raised {error!r} for {dict(config)}") from None
+        asked = _answer(asked, config, "its function", f" for {dict(config)}")
     if asked is None:
         return {}
     first, *others = asked.bundles if hasattr(asked, "bundles") else [asked]
@@ -40,6 +30,17 @@ def resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
             raise _wrong(f"the bundles {others} differ")
         found["children"] = {**_bundle(others[0]), "count": len(others)}
     return found
+
+
+def _answer(
+    ask: Callable[[dict[str, Any]], Any], config: Mapping[str, Any], who: str, about: str = ""
+) -> Any:
+    try:
+        return ask(dict(config))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+        raise _wrong(f"{who} raised {error!r}{about}") from None
 
 
 def _bundle(given: Mapping[str, float]) -> dict[str, Any]:
@@ -55,9 +56,5 @@ def _bundle(given: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _wrong(problem: str) -> SpecError:
-    return SpecError(
-        "with_resources",
-        "resources",
-        f"cannot be taken over: {problem}",
-        "give one map, such as {'cpu': 2}",
-    )
+    hint = "give one map, such as {'cpu': 2}"
+    return SpecError("with_resources", "resources", f"cannot be taken over: {problem}", hint)

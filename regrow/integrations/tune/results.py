@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from regrow.integrations.tune.session import FILES, ITERATION
+from regrow.integrations.tune.session import FILES, ITERATION, flat
 from regrow.integrations.tune.templates import render
 from regrow.records import TrialResult
 from regrow.result import COLUMNS
@@ -42,18 +42,13 @@ class Result:
     @cached_property
     def metrics_dataframe(self) -> DataFrame:
         """One row per report, with its metrics only."""
-        rows = (
-            self._log.history(self._trial.number)
-            .reset_index(drop=True)
-            .drop(columns=["attempt", "time"])
-        )
+        rows = self._log.history(self._trial.number).reset_index(drop=True)
+        rows = rows.drop(columns=["attempt", "time"])
         return rows.rename(columns={f"metrics.{name}": name for name in COLUMNS})
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """Metrics of the last report, nested as reported and flat, with the entries
-        that Tune adds.
-        """
+        """Metrics of the last report, nested and flat, with the entries that Tune adds."""
         rows = self.metrics_dataframe
         last = {} if rows.empty else {str(key): value for key, value in rows.iloc[-1].items()}
         if ITERATION in last:
@@ -63,9 +58,7 @@ class Result:
 
     @property
     def error(self) -> Exception | None:
-        """Why the trial failed, None if it did not: an exception whose text is the user's
-        traceback.
-        """
+        """Why the trial failed, with the user's traceback as text; None if it did not."""
         if self._trial.state != "failed":
             return None
         last = self._trial.attempts[-1]
@@ -90,11 +83,8 @@ class Result:
             step: self.metrics_dataframe[metric].iloc[step - 1] for step in self._trial.checkpoints
         }
         values = {step: value for step, value in values.items() if math.isfinite(value)}
-        return (
-            self._restored((max if mode == "max" else min)(values, key=values.__getitem__))
-            if values
-            else None
-        )
+        best = max if mode == "max" else min
+        return self._restored(best(values, key=values.__getitem__)) if values else None
 
     def _restored(self, step: int | None) -> Any:
         if step is None:
@@ -106,9 +96,7 @@ class Result:
         return Checkpoint.from_directory(str(place / FILES))
 
     def value(self, metric: str, mode: str, scope: str) -> float | None:
-        """Return a metric's value for this scope; None if it was never a finite number. Raises
-        ValueError for an unknown scope.
-        """
+        """Return a metric's value for this scope; None if never finite. Raises ValueError."""
         if scope not in SCOPES:
             raise ValueError(f"scope={scope!r} is none of {', '.join(SCOPES)}")
         rows = self.metrics_dataframe
@@ -125,9 +113,7 @@ class Result:
         return sum(values) / len(values)
 
     def __repr__(self) -> str:
-        shown = {
-            key: value for key, value in self.metrics.items() if isinstance(value, float | int)
-        }
+        shown = {k: v for k, v in self.metrics.items() if isinstance(v, float | int)}
         return f"Result(metrics={shown}, path={self.path!r}, config={self.config})"
 
 
@@ -137,11 +123,12 @@ class ResultGrid:
     def __init__(self, log: Log, found: Translation | None = None) -> None:
         self._log = log
         named = isinstance(log.spec.metric, str) and log.spec.metric != ITERATION
-        self._metric: Any = (
-            found.metric if found is not None else log.spec.metric if named else None
-        )
-        self._mode: Any = found.mode if found is not None else log.spec.mode if named else None
-        template = None if found is None else found.trainable.template
+        self._metric: Any = log.spec.metric if named else None
+        self._mode: Any = log.spec.mode if named else None
+        template = None
+        if found is not None:
+            self._metric, self._mode = found.metric, found.mode
+            template = found.trainable.template
         self._results = [Result(log, trial, template) for trial in log.trials]
 
     @property
@@ -151,12 +138,10 @@ class ResultGrid:
 
     @property
     def errors(self) -> list[Exception]:
-        """Errors of the failed trials."""
         return [result.error for result in self._results if result.error is not None]
 
     @property
     def num_errors(self) -> int:
-        """Number of failed trials."""
         return len(self.errors)
 
     @property
@@ -175,15 +160,12 @@ class ResultGrid:
         Raises RuntimeError if there is none.
         """
         metric, mode = self._chosen(metric, mode)
-        values = {
-            number: result.value(metric, mode, scope) for number, result in enumerate(self._results)
-        }
-        known = {number: value for number, value in values.items() if value is not None}
+        values = [result.value(metric, mode, scope) for result in self._results]
+        known = {number: value for number, value in enumerate(values) if value is not None}
         if not known:
             raise RuntimeError(f"no trial of {self._log.name} reported a finite {metric!r}")
-        return self._results[
-            (max if mode == "max" else min)(known, key=lambda number: known[number])
-        ]
+        best = max if mode == "max" else min
+        return self._results[best(known, key=known.__getitem__)]
 
     def get_dataframe(
         self, filter_metric: str | None = None, filter_mode: str | None = None
@@ -198,15 +180,11 @@ class ResultGrid:
         )
 
     def _row(self, result: Result, metric: str | None, mode: str | None) -> dict[str, Any]:
-        from regrow.integrations.tune.session import flat
-
         rows, row = result.metrics_dataframe, dict[str, Any]()
         if not rows.empty:
-            place = (
-                -1
-                if metric is None
-                else int((rows[metric].idxmax if mode == "max" else rows[metric].idxmin)())
-            )
+            place = -1
+            if metric is not None:
+                place = int(rows[metric].idxmax() if mode == "max" else rows[metric].idxmin())
             row = {str(k): v for k, v in rows.iloc[place].items()}
         settings = {f"config/{key}": value for key, value in flat(result.config).items()}
         return {**row, "trial_id": result.trial_id, "logdir": result.path, **settings}
@@ -232,9 +210,9 @@ class ResultGrid:
         return f"ResultGrid<[{', '.join(map(repr, self._results))}]>"
 
 
-def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+def _nested(metrics: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for key, value in flat.items():
+    for key, value in metrics.items():
         *groups, last = key.split("/")
         place = found
         for group in groups:

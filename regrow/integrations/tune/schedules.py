@@ -35,9 +35,7 @@ class Scheduling:
 
 
 def scheduling(scheduler: Any, say: Callable[[str], None]) -> Scheduling:
-    """Translate a scheduler; None: all trials run to their ends. Raises SpecError for one without a
-    counterpart.
-    """
+    """Translate a scheduler; None: none. Raises SpecError for one without a counterpart."""
     if scheduler is None:
         return Scheduling()
     if isinstance(scheduler, str):
@@ -57,11 +55,9 @@ def _asha(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:
     factor = _whole("reduction_factor", given["reduction_factor"], say)
     options = {"grace_period": max(1, int(given["grace_period"])), "reduction_factor": factor}
     brackets = given["brackets"]
-    schedule = (
-        {"asha": options}
-        if brackets == 1
-        else {"async_hyperband": {**options, "brackets": brackets}}
-    )
+    schedule = {"asha": options}
+    if brackets != 1:
+        schedule = {"async_hyperband": {**options, "brackets": brackets}}
     return _timed(given, schedule, most=int(given["max_t"]))
 
 

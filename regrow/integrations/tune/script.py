@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
 import runpy
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from regrow.integrations.tune.private import check_version
 from regrow.integrations.tune.recorded import recording
-from regrow.integrations.tune.replaced import Replaced
-from regrow.integrations.tune.tuner import Session, Tuner, say
+from regrow.integrations.tune.results import ResultGrid
+from regrow.integrations.tune.tuner import (
+    Session,
+    Tuner,
+    register_trainable,
+    run,
+    say,
+    with_parameters,
+)
 from regrow.integrations.tune.unsupported import refused
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.output.traces import user_trace
+
+_PLACES: dict[str, tuple[tuple[str, ...], Any]] = {
+    "Tuner": (("ray.tune", "ray.tune.tuner"), Tuner),
+    "run": (("ray.tune", "ray.tune.tune"), run),
+    "register_trainable": (("ray.tune", "ray.tune.registry"), register_trainable),
+    "with_parameters": (
+        ("ray.tune", "ray.tune.trainable.util", "ray.tune.trainable"),
+        with_parameters,
+    ),
+    "ResultGrid": (("ray.tune", "ray.tune.result_grid"), ResultGrid),
+}
 
 
 class ScriptFailed(RegrowError):
@@ -25,15 +46,13 @@ class ScriptFailed(RegrowError):
 def run_script(
     script: Path, arguments: list[str], *, name: str | None, state: str | None, quiet: bool
 ) -> None:
-    """Run the script as `python script.py` would. Raises UserError, with the line of the script,
-    for what cannot run here.
-    """
+    """Run the script as Python would. Raises UserError, with its line, for what cannot run here."""
     check_version()
     if not script.is_file():
         raise UserError(f"there is no file {script}")
     if wrong := refused(script):
         raise UserError(f"{script} cannot run here:\n" + "\n".join(wrong))
-    replaced = Replaced(say)
+    replaced = _Replaced()
     Tuner.session = Session(name=name, state=state, quiet=quiet, apart=replaced.apart)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
@@ -55,3 +74,46 @@ def _place(script: Path, error: BaseException) -> str:
     frames: Any = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == script.resolve()]
     return f"{script}, line {lines[-1]}" if lines else str(script)
+
+
+class _Replaced:
+    """Context in which a script finds our names; within `apart` it finds Ray's."""
+
+    def __init__(self) -> None:
+        self._theirs: list[tuple[Any, str, Any]] = []
+        self._ours: list[tuple[Any, str, Any]] = []
+
+    def __enter__(self) -> None:
+        ray = importlib.import_module("ray")
+        ours = [(ray, "init", self._init), (ray, "shutdown", lambda *_, **__: None)]
+        for name, (modules, thing) in _PLACES.items():
+            ours += [(importlib.import_module(module), name, thing) for module in modules]
+        self._ours = [one for one in ours if hasattr(one[0], one[1])]
+        self._theirs = [(place, name, getattr(place, name)) for place, name, _ in self._ours]
+        _put(self._ours)
+
+    def __exit__(self, *_: object) -> None:
+        _put(self._theirs)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Restore Ray's names within the block."""
+        _put(self._theirs)
+        try:
+            yield
+        finally:
+            _put(self._ours)
+
+    @staticmethod
+    def _init(address: str | None = None, **given: Any) -> None:
+        if address is not None or given:
+            words = ", ".join([*([f"address={address!r}"] if address else []), *given])
+            say(
+                f"ray.init({words}) is not needed: regrow starts Ray, or joins the cluster that"
+                " RAY_ADDRESS names"
+            )
+
+
+def _put(things: list[tuple[Any, str, Any]]) -> None:
+    for place, name, thing in things:
+        setattr(place, name, thing)

@@ -1,6 +1,4 @@
-"""Ray Tune's session for a function that runs in one of our trials: `tune.report`,
-`get_checkpoint`, `get_context`.
-"""
+"""Ray Tune's session for a function in one of our trials: `tune.report` and others."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ ANONYMOUS = "_metric"
 
 
 class Reporting:
-    """Reports a trial's results: adds Tune's entries, checks stop conditions, and saves
-    checkpoints.
-    """
+    """Reports a trial's results: adds Tune's entries, checks stop conditions, saves."""
 
     def __init__(
         self,
@@ -65,9 +61,7 @@ class Reporting:
         return None if self.trial.restored is None else self.trial.restored / FILES
 
     def report(self, result: Mapping[str, Any], save: Save | None = None) -> None:
-        """Report one result of the trial. `save` writes the user's files into the given empty
-        folder.
-        """
+        """Report one result. `save` writes the user's files into the given empty folder."""
         total = self._before + time.monotonic() - self._began
         step = self.trial.step + 1
         told = {key: value for key, value in result.items() if key not in _FILLED_IN}
@@ -116,14 +110,12 @@ class Session:
             experiment_name=experiment,
             run_id=experiment,
         )
-        restored = reporting.restored
-        self.loaded_checkpoint = (
-            None if restored is None else tune.Checkpoint.from_directory(str(restored))
-        )
+        self.loaded_checkpoint: Any = None
+        if reporting.restored is not None:
+            self.loaded_checkpoint = tune.Checkpoint.from_directory(str(reporting.restored))
         self._state: dict[str, Any] = {}
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None, **_: Any) -> None:
-        """`tune.report`."""
         if checkpoint is None:
             self._reporting.report(metrics)
             return
@@ -137,7 +129,6 @@ class Session:
         return self._state.get(key)
 
     def set_state(self, key: str, value: Any) -> None:
-        """See get_state."""
         self._state[key] = value
 
 

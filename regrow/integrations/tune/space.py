@@ -1,12 +1,11 @@
-"""Translates Ray Tune's `param_space`: our space, and the template that trials fill with proposed
-values.
-"""
+"""Translates Ray Tune's `param_space`: our space, and the template that trials fill."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +15,14 @@ from regrow.search.space import Choice, Constant, Domain, Float, Grid, Int, Norm
 from regrow.search.space.foreign import ranged
 
 NOTHING = "trial"
-"""Name of the parameter that is added to an empty space; the number of samples sets the number of
-trials.
-"""
+"""Parameter that is added to an empty space, whose trials are counted by samples."""
 _RESERVED = ("when", "step", "text", "constant")
 """Names with another meaning below a parameter of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translated:
-    """Our space (domains and constants by name, nested), the template to fill, and the number of
-    cells of its grids.
-    """
+    """Our space (domains and constants, nested), the template to fill, and its grids' cells."""
 
     space: dict[str, Any]
     template: dict[str, Any]
@@ -36,9 +31,7 @@ class Translated:
     @property
     def searched(self) -> dict[str, Domain]:
         """Its domains that are not constants, by dotted name."""
-        return {
-            name: domain for name, domain in leaves(self.space) if not isinstance(domain, Constant)
-        }
+        return {name: one for name, one in leaves(self.space) if not isinstance(one, Constant)}
 
 
 def translate(param_space: Mapping[str, Any]) -> Translated:
@@ -60,9 +53,7 @@ def leaves(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Do
 
 
 def domain_of(given: Any, path: str) -> Domain | None:
-    """Translate a Tune domain; None for anything else. Raises SpecError for a domain without a
-    counterpart.
-    """
+    """Translate a Tune domain; None for anything else. Raises SpecError without a counterpart."""
     from ray.tune.search import sample
 
     if not isinstance(given, sample.Domain):
@@ -91,9 +82,7 @@ def domain_of(given: Any, path: str) -> Domain | None:
 
 
 def rounding_of(given: Any) -> float | None:
-    """Return the multiple to which values of a Tune domain are rounded if our domain has no steps;
-    None if they are not rounded.
-    """
+    """Return the multiple to which a Tune domain rounds if ours has no steps; None for none."""
     from ray.tune.search import sample
 
     if not isinstance(given, sample.Integer | sample.Float):
@@ -109,11 +98,9 @@ def _sampling(given: Any) -> tuple[Any, Any]:
     from ray.tune.search import sample
 
     sampler: Any = given.get_sampler()
-    return (
-        (sampler.get_sampler(), sampler.q)
-        if isinstance(sampler, sample.Quantized)
-        else (sampler, None)
-    )
+    if isinstance(sampler, sample.Quantized):
+        return sampler.get_sampler(), sampler.q
+    return sampler, None
 
 
 def _group(
@@ -153,22 +140,16 @@ def _entry(value: Any, path: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 def _listed(kind: type[Choice], given: Any, path: tuple[str, ...]) -> tuple[Domain, Any]:
-    """Translate a choice of values; of their indices if values are not JSON or repeated. Raises
-    SpecError for a choice of domains.
-    """
+    """Translate a choice of values, or of their indices. SpecError for one of domains."""
     values = [_plain(value) for value in given]
     if any(_holds_domain(value) for value in values):
         hint = "take the inner parameters out, and compute from them in the trainable"
         raise SpecError(
             f"param_space.{'.'.join(path)}", "a choice of domains", "has no counterpart", hint
         )
-    if all(
-        isinstance(value, str | bool | int | float | None) and _is_json(value) for value in values
-    ):
-        try:
+    if all(isinstance(one, str | bool | int | float | None) and _is_json(one) for one in values):
+        with suppress(SpecError):
             return kind(values=tuple(values)), ParameterRef(path)
-        except SpecError:
-            pass
     return kind(values=tuple(range(len(values)))), ParameterRef(path, tuple(values))
 
 
@@ -192,11 +173,8 @@ def _name(key: Any, taken: Mapping[str, Any]) -> str:
 
 def _plain(value: Any) -> Any:
     """Convert NumPy's scalars to Python's."""
-    return (
-        value.item()
-        if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
-        else value
-    )
+    scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
+    return value.item() if scalar else value
 
 
 def _is_json(value: Any) -> bool:

@@ -30,9 +30,7 @@ class Stopping:
 
 
 def stopping(stop: Any) -> Stopping:
-    """Translate `RunConfig(stop=...)`. Raises SpecError for anything but a map, a function or
-    Stoppers.
-    """
+    """Translate `RunConfig(stop=...)`: a map, a function or Stoppers. Raises SpecError."""
     from ray.tune import Stopper
     from ray.tune.stopper import MaximumIterationStopper, TimeoutStopper
 
@@ -42,20 +40,13 @@ def stopping(stop: Any) -> Stopping:
         steps = stop.get(ITERATION)
         return Stopping(trial=_Reached(dict(stop)), steps=None if steps is None else int(steps))
     if isinstance(stop, Stopper | list | tuple):
-        flat = [
-            part
-            for one in (stop if isinstance(stop, list | tuple) else [stop])
-            for part in parts(one)
-        ]
+        several = stop if isinstance(stop, list | tuple) else [stop]
+        flat = [part for one in several for part in parts(one)]
         timeouts = [timeout(one) for one in flat if isinstance(one, TimeoutStopper)]
         others = tuple(one for one in flat if not isinstance(one, TimeoutStopper))
         if not all(isinstance(one, Stopper) for one in others):
-            raise SpecError(
-                "stop",
-                repr(stop),
-                "holds something that is no Stopper",
-                "give Stoppers, a map or a function",
-            )
+            hint = "give Stoppers, a map or a function"
+            raise SpecError("stop", repr(stop), "holds something that is no Stopper", hint)
         whole = tuple(one for one in others if not isinstance(one, MaximumIterationStopper))
         return Stopping(trial=_Any(others), seconds=min(timeouts, default=None), whole=whole)
     if callable(stop):

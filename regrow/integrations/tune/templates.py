@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,9 +57,7 @@ class _NotYet(Exception):
 
 
 class _Spec(dict[str, Any]):
-    """The argument of `sample_from` functions: the configuration, by keys and by attributes, also
-    as `spec.config`.
-    """
+    """The argument of `sample_from` functions: the configuration, also as `spec.config`."""
 
     def __getitem__(self, key: str) -> Any:
         if key not in self and key == "config":
@@ -75,32 +74,39 @@ class _Spec(dict[str, Any]):
             raise AttributeError(key) from None
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within the block, Python's and NumPy's global generators begin at `seed`: the user's
+    functions draw from them. Their states are restored afterwards.
+    """
+    import numpy as np
+
+    before, theirs = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global generator
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(theirs)  # noqa: NPY002 - the global generator
+
+
 def render(template: Mapping[str, Any], proposed: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return the trainable's configuration.
 
-    Functions are called with Python's and NumPy's global generators at `seed`, so that each attempt
-    of a trial gets the same values; the generators' states are restored afterwards.
+    Functions are called with the global generators at `seed`, so that each attempt of a trial gets
+    the same values.
     """
     config: dict[str, Any] = _filled(template, proposed)
     if not _late(config):
         return config
-    import numpy as np
-
-    before, theirs = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's functions draw from the global generator
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator
-    try:
+    with seeded(seed):
         for _ in range(MOST_PASSES):
             for place, key, late in _late(config):
-                try:
+                with suppress(_NotYet):
                     place[key] = _called(late.function, config)
-                except _NotYet:
-                    continue
             if not _late(config):
                 return config
-    finally:
-        random.setstate(before)
-        np.random.set_state(theirs)  # noqa: NPY002 - the global generator
     names = ", ".join(str(key) for _, key, _ in _late(config))
     raise ValueError(f"the functions of sample_from for {names} need each other's values")
 

@@ -1,6 +1,4 @@
-"""A Ray Tune trainable, function or class, as a trainable of ours. Pickled by the driver, run by
-trials.
-"""
+"""A Ray Tune trainable, function or class, as ours. Pickled by the driver, run by trials."""
 
 from __future__ import annotations
 
@@ -79,11 +77,8 @@ def _run_class(cls: Any, config: dict[str, Any], reporting: Reporting) -> None:
 
     try:
         if reporting.restored is not None:
-            model.restore(
-                restored(
-                    Checkpoint.from_directory(str(reporting.restored)), reporting.trial.restored
-                )
-            )
+            files = Checkpoint.from_directory(str(reporting.restored))
+            model.restore(restored(files, reporting.trial.restored))
         for _ in reporting.trial.steps():
             reporting.report(model.train(), save if saves else None)
     finally:
@@ -92,9 +87,7 @@ def _run_class(cls: Any, config: dict[str, Any], reporting: Reporting) -> None:
 
 @contextmanager
 def _own_folder() -> Iterator[None]:
-    """Within the block, use an empty working directory: Tune's trials may write there. It is not
-    kept.
-    """
+    """Within the block, use an empty working directory, in which Tune's trials may write."""
     before = os.getcwd()
     with tempfile.TemporaryDirectory(
         prefix="tune-", dir=temporary.process_temp_dir(), ignore_cleanup_errors=True

@@ -1,6 +1,4 @@
-"""Translates a Tuner: the trainable to pickle and the keys of a specification. Nothing is started
-here.
-"""
+"""Translates a Tuner: the trainable to pickle and the keys of a specification."""
 
 from __future__ import annotations
 
@@ -21,6 +19,7 @@ from regrow.integrations.tune.stopping import Stopping, stopping
 from regrow.integrations.tune.templates import render
 from regrow.integrations.tune.trainables import Trainable
 from regrow.search.errors import SpecError
+from regrow.search.samplers.random_search import drawn
 from regrow.search.space import Space
 
 ENDLESS = 100_000
@@ -65,13 +64,12 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
     """Translate a Tuner. Raises SpecError for what has no counterpart."""
     said: list[str] = []
     config, run = asked.tune, asked.run
-    search, schedule = (
-        searching(config.search_alg, said.append),
-        scheduling(config.scheduler, said.append),
-    )
-    metric, mode = _metric(config, search, schedule)
+    search = searching(config.search_alg, said.append)
+    schedule = scheduling(config.scheduler, said.append)
+    metric = config.metric or search.metric or schedule.metric
+    mode = config.mode or search.mode or schedule.mode
     stop = stopping(run.stop)
-    space, search, trials = _space(asked, search, schedule, said)
+    space, trials, points = _space(asked, search, schedule, said)
     name = _name(asked.name or run.name or default_name)
     options: dict[str, Any] = {
         "name": name,
@@ -87,7 +85,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         **_ending(config, schedule, stop),
         **_schedule(schedule, space),
         **_keeping(run),
-        **_points(space, search),
+        "points": [{"config": point} for point in points] or None,
     }
     if search.repeats > 1:
         options |= {"repeats": search.repeats, "trials": trials * search.repeats}
@@ -115,12 +113,6 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
     )
 
 
-def _metric(config: Any, search: Searching, schedule: Scheduling) -> tuple[Any, Any]:
-    metric = config.metric or search.metric or schedule.metric
-    mode = config.mode or search.mode or schedule.mode
-    return metric, mode
-
-
 def _objective(metric: Any, mode: Any, said: list[str]) -> dict[str, Any]:
     if metric is None:
         said.append(
@@ -129,21 +121,20 @@ def _objective(metric: Any, mode: Any, said: list[str]) -> dict[str, Any]:
         return {"metric": ITERATION, "mode": "max"}
     if isinstance(metric, str):
         return {"metric": metric, "mode": mode or "max"}
-    return {
-        "metric": [{"name": name, "mode": how} for name, how in zip(metric, mode, strict=True)],
-        "mode": None,
-    }
+    several = [{"name": name, "mode": how} for name, how in zip(metric, mode, strict=True)]
+    return {"metric": several, "mode": None}
 
 
 def _space(
     asked: TuneArguments, search: Searching, schedule: Scheduling, said: list[str]
-) -> tuple[Translated, Searching, int]:
-    """Return the space including mutated parameters, and the number of configurations: samples
-    times the cells of grids.
+) -> tuple[Translated, int, list[dict[str, Any]]]:
+    """Return the space including mutated parameters; the number of configurations, samples times
+    the cells of grids; and the configurations to try first.
     """
     given = dict(asked.param_space) or dict(search.space or {})
     if is_hyperopts(given):
-        space = Translated(space=hyperopts(given)[0], template=hyperopts(given)[1], cells=1)
+        domains, template = hyperopts(given)
+        space = Translated(space=domains, template=template, cells=1)
     else:
         space = translate(given)
     samples = asked.tune.num_samples
@@ -154,42 +145,26 @@ def _space(
     trials = (ENDLESS if samples < 0 else samples) * space.cells
     if schedule.mutations:
         space, first = with_mutations(space, schedule.mutations, search.seed, said.append)
-        points = first_points(space.space, first, trials, search.seed)
-        search = Searching(
-            search=search.search,
-            concurrency=search.concurrency,
-            repeats=search.repeats,
-            seed=search.seed,
-            points=tuple({"flat": point} for point in points),
-        )
-    return space, search, trials
-
-
-def _points(space: Translated, search: Searching) -> dict[str, Any]:
-    """Return the configurations to try first. Parameters that Tune's points omit are drawn at
-    random.
-    """
-    if not search.points:
-        return {}
-    whole = Space.parse(space.space)
-    if "flat" in search.points[0]:
-        flat = [point["flat"] for point in search.points]
+        flat = first_points(space.space, first, trials, search.seed)
+        whole = Space.parse(space.space)
     else:
-        from regrow.search.samplers.random_search import drawn
+        whole = Space.parse(space.space)
+        flat = [
+            _point(whole, point, number, search.seed) for number, point in enumerate(search.points)
+        ]
+    return space, trials, [whole.nest(point) for point in flat]
 
-        names = {parameter.name for parameter in whole.flat}
-        flat = []
-        for number, point in enumerate(search.points):
-            given = {key.replace("/", "."): value for key, value in point.items()}
-            known = {key: value for key, value in given.items() if key in names}
-            flat.append(drawn(whole, number, search.seed + number, known))
-    return {"points": [{"config": whole.nest(point)} for point in flat]}
+
+def _point(whole: Space, point: Mapping[str, Any], number: int, seed: int) -> dict[str, Any]:
+    """Return the flat configuration of one of Tune's points; what it omits is drawn at random."""
+    names = {parameter.name for parameter in whole.flat}
+    given = {key.replace("/", "."): value for key, value in point.items()}
+    known = {key: value for key, value in given.items() if key in names}
+    return drawn(whole, number, seed + number, known)
 
 
 def _ending(config: Any, schedule: Scheduling, stop: Stopping) -> dict[str, Any]:
-    """Return when trials and the experiment end. If a metric counts the time, the trial's stop
-    condition limits its steps.
-    """
+    """Return when trials and the experiment end. With a clock, the trial's stop limits steps."""
     steps = None if schedule.clock else stop.steps
     # Rungs are derived from it; a trial's stop may come earlier.
     most = steps if schedule.most is None else schedule.most
@@ -207,9 +182,8 @@ def _schedule(schedule: Scheduling, space: Translated) -> dict[str, Any]:
     found = schedule.schedule
     if schedule.mutations and isinstance(found, dict):
         ((name, options),) = found.items()
-        return {
-            "schedule": {name: {**options, "mutate": changeable(space.space, schedule.mutations)}}
-        }
+        mutate = changeable(space.space, schedule.mutations)
+        return {"schedule": {name: {**options, "mutate": mutate}}}
     return {"schedule": found}
 
 
@@ -220,13 +194,10 @@ def _keeping(run: Any) -> dict[str, Any]:
     keep: dict[str, Any] = {}
     if given.checkpoint_frequency:
         keep["every_steps"] = int(given.checkpoint_frequency)
-    if given.num_to_keep:
-        best = given.checkpoint_score_attribute is not None
-        keep |= (
-            {"keep_last": 1, "keep_best": given.num_to_keep}
-            if best
-            else {"keep_last": given.num_to_keep}
-        )
+    if (count := given.num_to_keep) and given.checkpoint_score_attribute is not None:
+        keep |= {"keep_last": 1, "keep_best": count}
+    elif count:
+        keep["keep_last"] = count
     return {"checkpoint": keep} if keep else {}
 
 

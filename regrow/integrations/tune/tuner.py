@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regrow.experiment import Experiment
+from regrow.experiment import Experiment, run_session
+from regrow.infra.state.places import Places
 from regrow.integrations.tune.analysis import ExperimentAnalysis
 from regrow.integrations.tune.callback_dispatcher import feeding
 from regrow.integrations.tune.private import RESOURCES, asked_for, check_version
@@ -17,18 +18,17 @@ from regrow.integrations.tune.results import ResultGrid
 from regrow.integrations.tune.translation import Translation, TuneArguments, translated
 from regrow.result import Result
 from regrow.result import open as open_experiment
+from regrow.show.live import Live
+from regrow.show.live.output import Terminal
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import MISSING
 
 INTERRUPTED = 3
-"""Exit code of a script whose experiment was interrupted or stopped: code after it would use
-incomplete results.
-"""
+"""Exit code of a script whose experiment was interrupted: what follows would use parts of it."""
 
 
 def say(line: str) -> None:
-    """Print a message to the user."""
     tell(f"regrow tune: {line}", flush=True)
 
 
@@ -57,13 +57,12 @@ class Session:
         check_version()
         if self._name is not None:
             asked = replace(asked, name=self._name)
-        found = translated(asked, _default_name(asked.trainable))
-        found = self._numbered(found)
+        found = self._numbered(translated(asked, _default_name(asked.trainable)))
         options = {**found.options, **({"state": self._state} if self._state else {})}
         for line in found.said:
             say(line)
         with self.apart():
-            experiment = _experiment(found, options)
+            experiment = Experiment(found.trainable, **options)
             with feeding(experiment.spec, found, asked.run.callbacks or ()) as feed:
                 result = experiment.run(quiet=self._quiet)
         over = result.stopped_by == "planner" or feed.stopped
@@ -87,12 +86,6 @@ SESSION = Session()
 """Session of scripts that import `regrow.tune`; `regrow tune` makes its own."""
 
 
-def _experiment(found: Translation, options: dict[str, Any]) -> Experiment:
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    folder = str(Path(script).resolve().parent) if script else str(Path.cwd())
-    return Experiment(found.trainable, **{"working_dir": folder, **options})
-
-
 def _raise_if_named_wrongly(result: Result) -> None:
     """Raise ValueError if no report has the metric that is optimized, as Ray Tune does."""
     missing = MISSING.format(result.spec.objective.name)
@@ -104,18 +97,14 @@ def _raise_if_named_wrongly(result: Result) -> None:
 
 
 def _default_name(trainable: Any) -> str:
-    """Return the script's name and the trainable's. Tune adds the time, which would make each run
-    another experiment.
-    """
+    """Return the script's name and the trainable's: with Tune's time each run would be another."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     own = trainable if isinstance(trainable, str) else getattr(trainable, "__name__", "trainable")
     return f"{Path(script).stem}-{own}" if script else own
 
 
 class Tuner:
-    """Ray Tune's Tuner, durable: `fit` resumes the experiment of this name if its state root has
-    it.
-    """
+    """Ray Tune's Tuner, durable: `fit` resumes the experiment of this name, if it is there."""
 
     session = SESSION
 
@@ -137,17 +126,29 @@ class Tuner:
             run=run_config or tune.RunConfig(),
         )
         self._restored: Result | None = None
+        """An existing experiment: its log has the specification."""
+        self._retry = False
         self._results: ResultGrid | None = None
 
     def fit(self) -> ResultGrid:
         """Run the experiment to its end, or what is left of it; return its results."""
-        self._results, _ = self.session.run(self._asked)
+        if (result := self._restored) is None:
+            self._results, _ = self.session.run(self._asked)
+            return self._results
+        live = Live(Terminal())
+        with self.session.apart():
+            run_session(
+                name=result.name,
+                places=Places.at(result.state),
+                retry_failed=self._retry,
+                watch=live.watch,
+                announce=live.announce,
+            )
+        self._results = ResultGrid(result.refresh())
         return self._results
 
     def get_results(self) -> ResultGrid:
-        """Return the results of `fit`; of a restored Tuner, the existing ones. Raises RuntimeError
-        before that.
-        """
+        """Return `fit`'s results, or a restored Tuner's. Raises RuntimeError before that."""
         if self._results is None and self._restored is not None:
             self._results = ResultGrid(self._restored)
         if self._results is None:
@@ -170,10 +171,10 @@ class Tuner:
         Raises UserError if there is none.
         """
         root, name = _split(path)
+        tuner = cls(trainable)
         with cls.session.apart():
-            result = open_experiment(name, root)
-        tuner: Tuner = _Restored(result, trainable, retry=resume_errored or restart_errored)
-        tuner.session = cls.session
+            tuner._restored = open_experiment(name, root)
+        tuner._retry = resume_errored or restart_errored
         return tuner
 
     @staticmethod
@@ -187,34 +188,13 @@ class Tuner:
         return True
 
 
-class _Restored(Tuner):
-    """A Tuner of an existing experiment: its log has the specification, and its state root the
-    trainable.
-    """
-
-    def __init__(self, result: Result, trainable: Any, *, retry: bool) -> None:
-        super().__init__(trainable)
-        self._restored, self._retry = result, retry
-
-    def fit(self) -> ResultGrid:
-        from regrow.integrations.tune.resuming import resume
-
-        assert self._restored is not None
-        with self.session.apart():
-            result = resume(self._restored, retry=self._retry)
-        self._results = ResultGrid(result)
-        return self._results
-
-
 def _split(path: str) -> tuple[str, str]:
     root, _, name = str(path).rstrip("/").rpartition("/")
     return root or ".", name
 
 
 def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> ExperimentAnalysis:
-    """Run an experiment like `tune.run`. Raises TuneError if trials failed, unless
-    `raise_on_failed_trial` is false.
-    """
+    """Run like `tune.run`. Raises TuneError if trials failed, with `raise_on_failed_trial`."""
     from ray import tune
 
     settings = {
@@ -222,6 +202,8 @@ def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> Experi
         for key in tune.TuneConfig.__dataclass_fields__
         if key in given and not key.startswith("_")
     }
+    if (resources := given.get("resources_per_trial")) is not None:
+        run_or_experiment = tune.with_resources(run_or_experiment, resources)
     checkpoints = given.get("checkpoint_config")
     failure = tune.FailureConfig(max_failures=given.get("max_failures", 0))
     places = {
@@ -230,9 +212,7 @@ def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> Experi
         if key in given
     }
     asked = TuneArguments(
-        trainable=found_trainable(
-            _with_resources(run_or_experiment, given.get("resources_per_trial"))
-        ),
+        trainable=found_trainable(run_or_experiment),
         param_space=given.get("config") or {},
         tune=tune.TuneConfig(**settings),
         run=tune.RunConfig(
@@ -247,12 +227,6 @@ def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> Experi
     return ExperimentAnalysis(grid, found.metric, found.mode)
 
 
-def _with_resources(trainable: Any, resources: Any) -> Any:
-    from ray import tune
-
-    return trainable if resources is None else tune.with_resources(trainable, resources)
-
-
 REGISTERED: dict[str, Any] = {}
 """Trainables given to `register_trainable`, by name."""
 
@@ -263,9 +237,7 @@ def register_trainable(name: str, trainable: Any, *_: Any, **__: Any) -> None:
 
 
 def found_trainable(trainable: Any) -> Any:
-    """Return a registered trainable by name, anything else unchanged. Raises UserError for what
-    cannot run here.
-    """
+    """Return a trainable, also by its registered name. Raises UserError for what cannot run."""
     if isinstance(trainable, str):
         if trainable not in REGISTERED:
             hint = "an algorithm of RLlib's is written as rllib: in a file of ours"

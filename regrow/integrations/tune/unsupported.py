@@ -8,41 +8,27 @@ from pathlib import Path
 
 from regrow.tasks.errors import UserError
 
+_REPLAY = "write schedule: {pbt_replay: ...} in a file of ours"
+_TRAINER = "Ray Train's trainers are no trials here; give the training function"
 NAMES = {
     "ray.tune.run_experiments": "give each Experiment to a Tuner of its own",
     "ray.tune.Experiment": "give its arguments to a Tuner",
-    "ray.tune.schedulers.PopulationBasedTrainingReplay": (
-        "write schedule: {pbt_replay: ...} in a file of ours"
-    ),
-    "ray.tune.schedulers.pbt.PopulationBasedTrainingReplay": (
-        "write schedule: {pbt_replay: ...} in a file of ours"
-    ),
+    "ray.tune.schedulers.PopulationBasedTrainingReplay": _REPLAY,
+    "ray.tune.schedulers.pbt.PopulationBasedTrainingReplay": _REPLAY,
     "ray.train.torch.TorchTrainer": (
         "trials of several workers are written with regrow's own `resources: {workers: N}`"
     ),
-    "ray.train.tensorflow.TensorflowTrainer": (
-        "Ray Train's trainers are no trials here; give the training function"
-    ),
-    "ray.train.xgboost.XGBoostTrainer": (
-        "Ray Train's trainers are no trials here; give the training function"
-    ),
-    "ray.train.lightgbm.LightGBMTrainer": (
-        "Ray Train's trainers are no trials here; give the training function"
-    ),
-    "ray.train.huggingface.TransformersTrainer": (
-        "Ray Train's trainers are no trials here; give the training function"
-    ),
-    "ray.train.lightning.LightningTrainer": (
-        "Ray Train's trainers are no trials here; give the training function"
-    ),
+    "ray.train.tensorflow.TensorflowTrainer": _TRAINER,
+    "ray.train.xgboost.XGBoostTrainer": _TRAINER,
+    "ray.train.lightgbm.LightGBMTrainer": _TRAINER,
+    "ray.train.huggingface.TransformersTrainer": _TRAINER,
+    "ray.train.lightning.LightningTrainer": _TRAINER,
 }
 """Unsupported names in full, with what to do instead."""
 
 
 def refused(script: Path) -> list[str]:
-    """Return a line for each use of an unsupported name, with its place; empty if there is none.
-    Raises UserError for what is not Python.
-    """
+    """Return a line for each use of an unsupported name. UserError for what is not Python."""
     try:
         tree = ast.parse(script.read_bytes(), str(script))
     except (SyntaxError, ValueError) as error:
@@ -60,9 +46,8 @@ def _used(tree: ast.Module) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                known[alias.asname or alias.name.partition(".")[0]] = (
-                    alias.name if alias.asname else alias.name.partition(".")[0]
-                )
+                first = alias.name.partition(".")[0]
+                known[alias.asname or first] = alias.name if alias.asname else first
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 known[alias.asname or alias.name] = f"{node.module}.{alias.name}"

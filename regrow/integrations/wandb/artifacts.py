@@ -1,6 +1,4 @@
-"""A program's W&B objects beside numbers: artifacts, whose files are kept; pictures, tables and
-others, which are not.
-"""
+"""A program's W&B objects beside numbers: artifacts are kept; pictures and tables are not."""
 
 from __future__ import annotations
 
@@ -15,8 +13,6 @@ from regrow.tasks.process import temporary
 
 
 class Artifact:
-    """Files under one name."""
-
     def __init__(self, name: str, type: str = "", *_: Any, metadata: Any = None, **__: Any) -> None:  # noqa: A002 - W&B's parameter
         self.name, self.type, self.metadata = name, type, dict(metadata or {})
         self.files: dict[str, Path] = {}
@@ -35,7 +31,6 @@ class Artifact:
         self.files[name or Path(local_path).name] = Path(local_path)
 
     def add_dir(self, local_path: Any, name: str | None = None, *_: Any, **__: Any) -> None:
-        """Add a folder's files."""
         for file in sorted(Path(local_path).rglob("*")):
             if file.is_file():
                 self.files[str(Path(name or "") / file.relative_to(local_path))] = file
@@ -45,10 +40,8 @@ class Artifact:
         self, name: str, mode: str = "w", encoding: str | None = None
     ) -> Iterator[IO[Any]]:
         """Yield a new file to write, which is added."""
-        path = (
-            Path(tempfile.mkdtemp(prefix="artifact-", dir=temporary.process_temp_dir()))
-            / Path(name).name
-        )
+        folder = tempfile.mkdtemp(prefix="artifact-", dir=temporary.process_temp_dir())
+        path = Path(folder, Path(name).name)
         with path.open(mode, encoding=encoding) as file:
             yield file
         self.files[name] = path
@@ -66,9 +59,7 @@ class Artifact:
 
 
 class Media:
-    """A picture, a sound, a histogram, a page: accepted, but not recorded, as the
-    trial's log says.
-    """
+    """A picture, a sound, a page: accepted, but not recorded, as the trial's log says."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -86,7 +77,6 @@ class Table(Media):
         self.data: list[list[Any]] = [list(row) for row in data or ()]
 
     def add_data(self, *row: Any) -> None:
-        """Add a row."""
         self.data.append(list(row))
 
     def get_column(self, name: Any, convert_to: Any = None) -> Any:
@@ -100,7 +90,6 @@ class Table(Media):
         return values
 
     def add_column(self, name: Any, data: Any, *_: Any, **__: Any) -> None:
-        """Add a column."""
         self.columns.append(name)
         self.data = [
             [*row, value] for row, value in zip(self.data or [[] for _ in data], data, strict=True)

@@ -1,6 +1,4 @@
-"""The parameters of a trial as W&B's `config`: items and attributes are the same, and the sweep's
-values cannot be changed.
-"""
+"""A trial's parameters as W&B's `config`; the sweep's values cannot be changed."""
 
 from __future__ import annotations
 
@@ -38,18 +36,15 @@ class Config(dict[str, Any]):
             self[name] = value
 
     def setdefault(self, name: str, default: Any = None) -> Any:
-        """See dict."""
         if name not in self:
             self[name] = default
         return self[name]
 
     def setdefaults(self, given: Any) -> None:
-        """Add missing values."""
         for name, value in as_map(given).items():
             self.setdefault(name, value)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a copy."""
         return dict(self)
 
 

@@ -23,9 +23,7 @@ _STANDIN = Path(__file__).resolve().parent / "standin"
 
 
 def make_way() -> None:
-    """Replace our `wandb` by W&B's, for this process and its children. Raises ModuleNotFoundError
-    if it is not installed.
-    """
+    """Replace our `wandb` by W&B's, here and in children. Raises ModuleNotFoundError without it."""
     sys.path[:] = [place for place in sys.path if Path(place).resolve() != _STANDIN]
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -45,9 +43,7 @@ def make_way() -> None:
 
 
 def patch(real: Any) -> None:
-    """Patch W&B's run: each log, save and end goes to our run first, and restores use what was
-    saved here.
-    """
+    """Patch W&B's run: logs, saves and ends go to ours first; restores use what was saved here."""
     ours: list[Run] = []
     """The run of this trial, once there is one."""
     theirs, begin = real.Run, real.init

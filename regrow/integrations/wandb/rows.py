@@ -7,11 +7,14 @@ separate report, with the last value of the metric.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import numbers
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from regrow.integrations.wandb.said import say
 from regrow.integrations.wandb.saved import Saved
+from regrow.tasks.trial.metric_values import number_of
 
 
 @dataclass(kw_only=True)
@@ -24,14 +27,10 @@ class Rows:
     step: int = 0
     """W&B's step of the row that is being collected; logs for earlier steps are ignored."""
     known: int = 0
-    """Number of rows that are in the log already and will be repeated, because the program starts
-    from its beginning.
-    """
+    """Rows that are in the log already, and repeated: the program starts from its beginning."""
     room: int | None = None
     resumes: bool = False
-    """Whether the program resumes from what it saved; otherwise files are published only with the
-    last report.
-    """
+    """Whether the program resumes from what it saved; else the last report publishes files."""
     last: float | None = None
     """Last logged value of the metric; None before the first."""
     _row: dict[str, float] = field(default_factory=dict)
@@ -42,10 +41,8 @@ class Rows:
         """Count W&B's steps from 0 again: what follows are further rows."""
         self.step = 0
 
-    def log(self, numbers: Mapping[str, float], step: int | None, commit: bool | None) -> None:
-        """Add numbers. A row ends when it is committed or, by default if steps are given, when the
-        next one begins.
-        """
+    def log(self, values: Mapping[str, float], step: int | None, commit: bool | None) -> None:
+        """Add numbers. A row ends when committed, or with given steps when the next one begins."""
         if step is not None and step < self.step:
             say(
                 f"steps below {self.step} are recorded already; what is logged for them now is"
@@ -57,7 +54,7 @@ class Rows:
             self.step = step
         if self.resumes:
             self.saved.ripen()
-        self._row |= numbers
+        self._row |= values
         if commit or (commit is None and step is None):
             self._end_row()
             self.step += 1
@@ -100,3 +97,27 @@ class Rows:
         if self.room is not None:
             self.room -= 1
         self.report(row)
+
+
+def plain(data: Any) -> dict[str, float]:
+    """Return a map's numbers by name, inner ones by `outer.inner`. Raises TypeError for no map."""
+    if not isinstance(data, Mapping):
+        raise TypeError(
+            f"wandb.log takes a map, such as {{'loss': 0.5}}, not {type(data).__name__}"
+        )
+    found: dict[str, float] = {}
+    for name, value in _leaves(data, ""):
+        number = number_of(value)
+        if number is not None:
+            found[name] = int(value) if isinstance(value, numbers.Integral) else number
+        else:
+            say(f"{name}: {type(value).__name__} is not recorded, only single numbers are")
+    return found
+
+
+def _leaves(data: Mapping[Any, Any], outer: str) -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{outer}{name}.")
+        else:
+            yield f"{outer}{name}", value

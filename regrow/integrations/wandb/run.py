@@ -1,6 +1,4 @@
-"""The run of a program: its logs become reports, its saved files checkpoints. All other methods of
-a run have no effect.
-"""
+"""The run of a program: its logs become reports, its saved files checkpoints."""
 
 from __future__ import annotations
 
@@ -18,10 +16,9 @@ from typing import IO, Any, BinaryIO, Self
 
 from regrow.integrations.wandb.artifacts import Artifact
 from regrow.integrations.wandb.config import Config
-from regrow.integrations.wandb.rows import Rows
+from regrow.integrations.wandb.rows import Rows, plain
 from regrow.integrations.wandb.said import WAY_OUT, Error, say
 from regrow.integrations.wandb.saved import Saved, stored_as
-from regrow.integrations.wandb.values import plain
 from regrow.tasks.program.script import report
 
 
@@ -29,11 +26,8 @@ def rows_of_trial(*, resumes: bool) -> Rows:
     """Make the rows of this process's trial. `resumes`: its program resumes from what it saved."""
     told = os.environ
     restored, done = told.get("REGROW_RESTORED"), int(told.get("REGROW_STEP") or 0)
-    saved = Saved(
-        Path(told["REGROW_SCRATCH"]),
-        Path(told["REGROW_CHECKPOINT"]),
-        Path(restored) if restored else None,
-    )
+    scratch, checkpoint = Path(told["REGROW_SCRATCH"]), Path(told["REGROW_CHECKPOINT"])
+    saved = Saved(scratch, checkpoint, Path(restored) if restored else None)
     most, before = told.get("REGROW_MAX_STEPS"), saved.before()
     first = before or {"step": 0, "last": None}
     return Rows(
@@ -49,9 +43,7 @@ def rows_of_trial(*, resumes: bool) -> Rows:
 
 
 def swept() -> dict[str, Any]:
-    """Return the parameters of the trial as in the sweep: a name with dots is a single key, not a
-    group.
-    """
+    """Return the trial's parameters as in the sweep: a name with dots is one key, no group."""
     config: dict[str, Any] = json.loads(os.environ.get("REGROW_CONFIG", "{}"))
     names = json.loads(os.environ.get("REGROW_WANDB_DOTTED", "[]"))
     values = {name: functools.reduce(operator.getitem, name.split("."), config) for name in names}
@@ -60,14 +52,9 @@ def swept() -> dict[str, Any]:
 
 
 def may_resume(given: Any) -> bool:
-    """Return whether a program declares that it resumes from what it saved: by `resume` of
-    wandb.init, or by W&B's variable.
-    """
-    return (os.environ.get("WANDB_RESUME", "never") if given is None else given) not in (
-        False,
-        "never",
-        "",
-    )
+    """Return whether a program resumes from what it saved: by wandb.init, or W&B's variable."""
+    chosen = os.environ.get("WANDB_RESUME", "never") if given is None else given
+    return chosen not in (False, "never", "")
 
 
 def _claimed(file: Path) -> IO[str] | None:
@@ -82,9 +69,7 @@ def _claimed(file: Path) -> IO[str] | None:
 
 
 class Run:
-    """A run. `settings`: arguments of `wandb.init`, of which only `config`, `name` and `resume`
-    have an effect.
-    """
+    """A run. `settings`: those of `wandb.init`; `config`, `name` and `resume` have an effect."""
 
     def __init__(self, config: Config, settings: Mapping[str, Any]) -> None:
         self.sweep_id = self.project = os.environ["REGROW_NAME"]
@@ -97,16 +82,11 @@ class Run:
         self.summary = _Summary()
         self.dir = os.path.join(os.environ["REGROW_SCRATCH"], "wandb", "files")
         Path(self.dir).mkdir(parents=True, exist_ok=True)
-        self._claim = (
-            None
-            if os.environ.get("RANK", "0") not in ("", "0")
-            else _claimed(Path(self.dir).parent / "claim")
-        )
+        first = os.environ.get("RANK", "0") in ("", "0")
+        self._claim = _claimed(Path(self.dir).parent / "claim") if first else None
         self.disabled = self._claim is None
-        """Whether another process of the trial has the run: of several that train together, one
-        reports.
-        """
-        self._process, self._over = os.getpid(), False
+        """Whether another process has the run: of several that train together, one reports."""
+        self._process, self.over = os.getpid(), False
         if self.disabled:
             say(
                 "init: another process of this trial has the run; what this one logs is not"
@@ -115,35 +95,23 @@ class Run:
         self._rows = rows_of_trial(resumes=may_resume(settings.get("resume")))
         self.starting_step = self._rows.step
         self.resumed = self._rows.resumes and self._rows.saved.before() is not None
-        """Whether there is something to `restore`; always False for a program that does not use
-        `resume`.
-        """
+        """Whether there is something to `restore`; False for a program without `resume`."""
 
     def _called(self, settings: Mapping[str, Any]) -> None:
         self.name: str = settings.get("name") or self.id
-        self.group, self.job_type, self.notes = (
-            settings.get("group"),
-            settings.get("job_type"),
-            settings.get("notes"),
-        )
+        self.group, self.job_type = settings.get("group"), settings.get("job_type")
+        self.notes = settings.get("notes")
         self.tags = tuple(settings.get("tags") or ())
         self.start_time = time.time()
 
     def begin_again(self, settings: Mapping[str, Any]) -> None:
-        """Finish the run; further logs are further steps of the trial. Name, summary and steps
-        start again.
-        """
+        """Finish the run and begin another: further logs are further steps of the trial."""
         self.finish()
         self._called(settings)
         self.resumed, self.starting_step = False, 0
         self.summary.clear()
         self._rows.begin_again()
-        self._over = False
-
-    @property
-    def over(self) -> bool:
-        """Whether it was finished."""
-        return self._over
+        self.over = False
 
     @property
     def _speaks(self) -> bool:
@@ -160,7 +128,7 @@ class Run:
 
         Raises TypeError if it is not a map, Error after its end.
         """
-        if self._over:
+        if self.over:
             raise Error("the run is finished: call wandb.init() before logging more")
         numbers = plain(data)
         self.summary.logged(numbers)
@@ -172,7 +140,7 @@ class Run:
         if self._speaks and getattr(sys, "last_value", None) is None:
             self._rows.finish(plain(self.summary.own))
             self.summary.own.clear()
-        self._over = True
+        self.over = True
 
     def save(self, glob_str: Any = None, base_path: Any = None, policy: str = "live") -> list[str]:
         """Keep files for `restore`, and with the trial; `glob_str` may be a pattern."""
@@ -224,7 +192,6 @@ class Run:
         return self.url
 
     def project_name(self) -> str:
-        """Return the experiment's name."""
         return self.project
 
     get_project_url = get_sweep_url = get_url
@@ -241,13 +208,11 @@ class Run:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.finish()
-        self._over = True  # after an exception: not reported, unless init is called again
+        self.over = True  # after an exception: not reported, unless init is called again
 
 
 class _Summary(dict[str, Any]):
-    """The last logged values, and the values that the program sets itself (`own`), which are
-    recorded at the end.
-    """
+    """The last logged values, and what the program sets itself (`own`), recorded at the end."""
 
     def __init__(self) -> None:
         super().__init__()

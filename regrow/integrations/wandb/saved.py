@@ -16,15 +16,11 @@ from pathlib import Path
 from typing import Any
 
 _NOTED = "regrow-wandb.json"
-"""File beside the program's files with the step at which W&B continues, and the last value of the
-metric.
-"""
+"""File beside the program's with the step at which W&B continues, and the last value."""
 
 
 class Saved:
-    """The files of one attempt. `restored`: folder with those of the previous attempt, None if
-    there are none.
-    """
+    """The files of one attempt. `restored`: folder of the previous attempt's, None for none."""
 
     def __init__(self, scratch: Path, checkpoint: Path, restored: Path | None) -> None:
         self._new, self._ready = scratch / "wandb" / "new", scratch / "wandb" / "ready"
@@ -37,15 +33,11 @@ class Saved:
         return self._new.exists() or self._ready.exists()
 
     def before(self) -> dict[str, Any] | None:
-        """Return what `publish` recorded with the checkpoint to resume from; None if no earlier
-        attempt has saved anything.
-        """
+        """Return what `publish` noted in the checkpoint to resume from; None without one."""
+        if self._restored is None:
+            return None
         try:
-            return (
-                None
-                if self._restored is None
-                else dict(json.loads((self._restored / _NOTED).read_text()))
-            )
+            return dict(json.loads((self._restored / _NOTED).read_text()))
         except FileNotFoundError:  # the program saved the checkpoint in another way
             return None
 
@@ -75,9 +67,7 @@ class Saved:
             (self._checkpoint / _NOTED).write_text(json.dumps(noted))
 
     def restore(self, name: str, folder: Path) -> Path:
-        """Copy a file that an earlier attempt saved into a folder. Raises ValueError if there is
-        none.
-        """
+        """Copy a file that an earlier attempt saved into a folder, or raise ValueError."""
         source = None if self._restored is None else self._restored / stored_as(Path(name), None)
         if source is None or not source.is_file():
             raise ValueError(f"wandb.restore: no attempt of this trial has saved {name!r}")
@@ -88,9 +78,7 @@ class Saved:
 
 
 def stored_as(path: Path, base: Path | None) -> str:
-    """Return the name of a kept file: relative to `base`; else its relative path, or its last part
-    if the path is absolute or leads upwards.
-    """
+    """Return a kept file's name: relative to `base`, else its relative path or last part."""
     if base is not None:
         return os.path.relpath(path, base)
     normal = os.path.normpath(path)

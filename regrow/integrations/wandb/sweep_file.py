@@ -1,6 +1,4 @@
-"""A W&B sweep file as an experiment file (`infra/state/spec_file.py`): its program, its folder, and
-which `wandb` it imports.
-"""
+"""A W&B sweep file as an experiment file: its program, its folder, which `wandb` it imports."""
 
 from __future__ import annotations
 
@@ -17,16 +15,13 @@ from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 
 CHOICE = "REGROW_WANDB"
-"""The user's variable that chooses which `wandb` the program of a sweep file imports; read with the
-file.
-"""
+"""The user's variable for which `wandb` a sweep's program imports; read with the file."""
 
 
 class SweepFile:
     """See Format."""
 
     def is_its(self, data: Mapping[str, Any]) -> bool:
-        """See Format."""
         return is_sweep(data)
 
     def read(
@@ -37,7 +32,6 @@ class SweepFile:
         tell: Callable[[str], object],
         check: Check,
     ) -> Spec:
-        """See Format."""
         try:
             ours, notes = translated(data, path.stem, trials)
             folder = _folder_of(data, path)
@@ -54,20 +48,14 @@ class SweepFile:
 
 
 def _folder_of(sweep: dict[str, Any], path: Path) -> Path:
-    """Return the folder of its program: the file's folder or, as for W&B's agent, the current
-    folder. Raises SpecError.
-    """
+    """Return its program's folder: the file's or, as for W&B's agent, the current one."""
     here, program = path.parent.resolve(), sweep.get("program")
     if not isinstance(program, str) or (here / program).is_file():
         return here
     if (Path.cwd() / program).is_file():
         return Path.cwd()
-    raise SpecError(
-        "program",
-        program,
-        f"there is no file {here / program}",
-        "write it relative to the sweep file's folder",
-    )
+    hint = "write it relative to the sweep file's folder"
+    raise SpecError("program", program, f"there is no file {here / program}", hint)
 
 
 def _chosen() -> str:

@@ -1,6 +1,4 @@
-"""Translates the parameters of a W&B sweep. Pure data to data; keys outside of `parameters` are
-translated in `sweeps.py`.
-"""
+"""Translates the parameters of a W&B sweep. Pure data to data."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from regrow.search.space.foreign import multiple, multiples
 Notes: TypeAlias = list[tuple[str, str]]
 """(key, what is translated inexactly)."""
 _MOST_CHOICES = 16
-"""Number of values that replace a W&B range with steps on a logarithmic scale: our samplers do not
-support both.
-"""
+"""Number of values for a range with steps on a logarithmic scale, which no sampler of ours has."""
 _ENDS = ("min", "max")
 _READS: Mapping[str, tuple[str, ...]] = {
     "constant": ("value",),
@@ -33,9 +29,7 @@ _READS: Mapping[str, tuple[str, ...]] = {
     "q_log_uniform_values": (*_ENDS, "q"),
     "normal": ("mu", "sigma"),
 }
-"""Keys that each distribution reads; W&B's missing ones (beta, q_normal, log_normal, ...) have no
-counterpart.
-"""
+"""Keys that each distribution reads; W&B's others (beta, log_normal, ...) have no counterpart."""
 _OPTIONAL = ("q", "mu", "sigma", "probabilities")
 
 
@@ -45,12 +39,8 @@ def known(given: Any, key: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
         raise SpecError(key, given, "is not a map", f"its keys are: {', '.join(keys)}")
     for word in given:
         if word not in keys:
-            raise SpecError(
-                f"{key}.{word}",
-                given[word],
-                "cannot be translated",
-                f"its keys are: {', '.join(keys)}",
-            )
+            hint = f"its keys are: {', '.join(keys)}"
+            raise SpecError(f"{key}.{word}", given[word], "cannot be translated", hint)
     return given
 
 
@@ -62,19 +52,13 @@ def group(given: Any, key: str, grid: bool, notes: Notes) -> dict[str, Any]:
 
 
 def nested(space: dict[str, Any]) -> dict[str, Any]:
-    """Return the space with dotted names (`optimizer.lr`, a single key in a sweep) as groups.
-    Raises SpecError for a clash.
-    """
+    """Return the space with dotted names as groups. Raises SpecError for a clash."""
     found = {name: domain for name, domain in space.items() if "." not in name}
     for name in space.keys() - found.keys():
         *outer, last = name.split(".")
         if space.keys() & {".".join(outer[: depth + 1]) for depth in range(len(outer))}:
-            raise SpecError(
-                f"parameters.{name}",
-                name,
-                "lies within another parameter",
-                "call one of them otherwise",
-            )
+            hint = "call one of them otherwise"
+            raise SpecError(f"parameters.{name}", name, "lies within another parameter", hint)
         place = found
         for word in outer:
             place = place.setdefault(word, {})
@@ -114,12 +98,8 @@ def _parameter(given: Any, key: str, grid: bool, notes: Notes) -> Any:
     kind = given.get("distribution") or _unsaid(given)
     reads = _READS.get(kind) if isinstance(kind, str) else None
     if reads is None:
-        raise SpecError(
-            key,
-            dict(given),
-            "cannot be translated",
-            f"its distribution is one of: {', '.join(_READS)}",
-        )
+        hint = f"its distribution is one of: {', '.join(_READS)}"
+        raise SpecError(key, dict(given), "cannot be translated", hint)
     known(given, key, ("distribution", *reads))
     for word in reads:
         if word not in given and word not in _OPTIONAL:
@@ -132,12 +112,8 @@ def _parameter(given: Any, key: str, grid: bool, notes: Notes) -> Any:
         if word in given and (
             isinstance(given[word], bool) or not isinstance(given[word], (int, float))
         ):
-            raise SpecError(
-                f"{key}.{word}",
-                given[word],
-                "is not a number",
-                "write a number, 1.0e-3 with a point",
-            )
+            hint = "write a number, 1.0e-3 with a point"
+            raise SpecError(f"{key}.{word}", given[word], "is not a number", hint)
     if not given.get("q", 1) > 0:
         raise SpecError(f"{key}.q", given["q"], "is not above 0", "leave it out for 1")
     if grid:
@@ -152,11 +128,8 @@ def _unsaid(given: Mapping[str, Any]) -> str | None:
     if "value" in given:
         return "constant"
     if "min" in given and "max" in given:
-        return (
-            "int_uniform"
-            if isinstance(given["min"], int) and isinstance(given["max"], int)
-            else "uniform"
-        )
+        whole = isinstance(given["min"], int) and isinstance(given["max"], int)
+        return "int_uniform" if whole else "uniform"
     return "normal" if "mu" in given or "sigma" in given else None
 
 
@@ -172,11 +145,9 @@ def _equally_likely(given: Mapping[str, Any], key: str) -> Any:
             "leave it out",
         )
     if shares and min(shares) != max(shares):
+        hint = "leave it out"
         raise SpecError(
-            f"{key}.probabilities",
-            shares,
-            "differ, and choices are equally likely here",
-            "leave it out",
+            f"{key}.probabilities", shares, "differ, and choices are equally likely here", hint
         )
     return values
 
@@ -214,22 +185,14 @@ def _stepped(kind: str, given: Mapping[str, Any], key: str, notes: Notes) -> dic
         low, high = multiple(first, q), multiple(last, q)
         if (low, high) != (given["min"], given["max"]):
             notes.append((key, f"its multiples of {q} are {low} to {high}"))
-        return (
-            {"int": [low, high], "step": q} if isinstance(q, int) else {"quniform": [low, high, q]}
-        )
+        whole = {"int": [low, high], "step": q}
+        return whole if isinstance(q, int) else {"quniform": [low, high, q]}
     first = first if first > 0 else 1
     ratio = (last / first) ** (1 / (_MOST_CHOICES - 1))
     near = {round(first * ratio**place) for place in range(_MOST_CHOICES)}
     values = [multiple(index, q) for index in sorted(near | {first, last})]
-    notes.append(
-        (
-            key,
-            (
-                f"{kind} is a choice of {len(values)} multiples of {q}, evenly by their"
-                f" logarithm: {values}"
-            ),
-        )
-    )
+    multiples_of = f"a choice of {len(values)} multiples of {q}"
+    notes.append((key, f"{kind} is {multiples_of}, evenly by their logarithm: {values}"))
     return {"choice": values}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from regrow.integrations.wandb.sweep_space import Notes, cells, group, known, nested
@@ -19,23 +19,15 @@ from regrow.search.options import nearest
 from regrow.search.spec.command import ALL, ENV
 
 PACKAGE = "REGROW_WANDB_PACKAGE"
-"""The trials' variable for which `wandb` their programs import: our `standin`, or `real` for W&B's
-package, which reports here, too.
-"""
+"""The trials' variable for the `wandb` of their programs: `standin` is ours, `real` is W&B's."""
 DOTTED = "REGROW_WANDB_DOTTED"
-"""The trials' variable with a JSON list of the names that are keys with dots in W&B's config, and
-groups in ours.
-"""
+"""The trials' variable with a JSON list of names with dots: keys in W&B's config, groups here."""
 OURS = "regrow"
-"""The one key of a sweep file that W&B does not know: a map of our keys, for what W&B cannot
-express.
-"""
+"""The one key that W&B does not know: a map of our keys, for what W&B cannot express."""
 _DEFAULT = ["${env}", "${interpreter}", "${program}", "${args}"]
 _ARGS = {form.replace(":", "_"): f"{{{form}}}" for form in ALL if form != "args:wandb"}
 _ARGS |= {"args": "{args:wandb}", "args.hydra": "{args:hydra}"}
-"""Our counterpart of each macro in a command; a macro for all parameters must be a
-whole argument.
-"""
+"""Our form of each macro in a command; one for all parameters is a whole argument."""
 _IGNORED = {
     "entity": "ignored, there are no accounts here",
     "description": "ignored, it is not recorded",
@@ -81,9 +73,7 @@ _SAID = (
 
 
 def is_sweep(data: Mapping[str, Any]) -> bool:
-    """Return whether it is a sweep: it has W&B's `method` and `parameters`, and none of
-    our keys.
-    """
+    """Return whether it has W&B's `method` and `parameters`, and none of our keys."""
     return (
         "method" in data
         and "parameters" in data
@@ -147,12 +137,8 @@ def _with_ours(spec: dict[str, Any], given: Any) -> dict[str, Any]:
     if given is None:
         return spec
     if not isinstance(given, Mapping):
-        raise SpecError(
-            OURS,
-            given,
-            "is not a map",
-            "write keys of a specification, regrow: {resources: {gpu: 1}}",
-        )
+        hint = "write keys of a specification, regrow: {resources: {gpu: 1}}"
+        raise SpecError(OURS, given, "is not a map", hint)
     for key in given:
         if key in _SAID:
             raise SpecError(
@@ -167,10 +153,8 @@ def _with_ours(spec: dict[str, Any], given: Any) -> dict[str, Any]:
 
 
 def _name(sweep: Mapping[str, Any], stem: str, notes: Notes) -> str:
-    name = (
-        re.sub(r"[^A-Za-z0-9_.-]+", "-", str(sweep.get("name") or stem)).strip("-._")[:63]
-        or "sweep"
-    )
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", str(sweep.get("name") or stem))
+    name = plain.strip("-._")[:63] or "sweep"
     if sweep.get("name") and name != sweep["name"]:
         notes.append(("name", f"it is called {name} here"))
     return name
@@ -191,12 +175,8 @@ def _metric(metric: Any) -> dict[str, Any]:
         raise SpecError("metric", None, "is missing", "add `metric: {name: loss, goal: minimize}`")
     given = known(metric, "metric", ("name", "goal", "target"))
     if not isinstance(given.get("name"), str):
-        raise SpecError(
-            "metric.name",
-            given.get("name"),
-            "is no name of a metric",
-            "write what the program logs, name: loss",
-        )
+        hint = "write what the program logs, name: loss"
+        raise SpecError("metric.name", given.get("name"), "is no name of a metric", hint)
     goal = given.get("goal", "minimize")
     if goal not in ("minimize", "maximize"):
         raise SpecError("metric.goal", goal, "is no goal", "write minimize or maximize")
@@ -205,9 +185,7 @@ def _metric(metric: Any) -> dict[str, Any]:
 
 
 def _command(sweep: Mapping[str, Any]) -> tuple[list[str], dict[str, str | None]]:
-    """Return the command, and its environment variables: those that it sets, and with None those
-    that it inherits.
-    """
+    """Return the command and its variables: those it sets, and with None those it inherits."""
     command, variables = sweep.get("command") or _DEFAULT, dict[str, str | None]()
     if not isinstance(command, list):
         raise SpecError(
@@ -215,22 +193,14 @@ def _command(sweep: Mapping[str, Any]) -> tuple[list[str], dict[str, str | None]
         )
     filled: list[str] = []
     for place, text in enumerate(map(str, command)):
-        if (
-            place
-            and command[0] == "${env}"
-            and not any(filled)
-            and (set_to := re.fullmatch(r"([A-Za-z_]\w*)=([^$]*)", text))
-        ):
+        leads = place and command[0] == "${env}" and not any(filled)
+        if leads and (set_to := re.fullmatch(r"([A-Za-z_]\w*)=([^$]*)", text)):
             variables[set_to[1]] = set_to[2]  # as /usr/bin/env, which ${env} stands for, would do
         else:
             filled.append(_argument(text, f"command.{place}", sweep, variables))
     if not (found := [text for text in filled if text]):
-        raise SpecError(
-            "command",
-            command,
-            "has no program",
-            "write ${env}, ${interpreter}, ${program}, ${args}, one a line",
-        )
+        hint = "write ${env}, ${interpreter}, ${program}, ${args}, one a line"
+        raise SpecError("command", command, "has no program", hint)
     return found, variables
 
 
@@ -252,19 +222,13 @@ def _argument(
         if variable := re.fullmatch(r"envvar:([A-Za-z_]\w*)", word):
             variables[variable[1]] = None
             return f"{{{ENV}{variable[1]}}}"
-        hint = (
-            "let it stand alone"
-            if word in _ARGS
-            else f"there are: {_listed(['env', 'interpreter', 'program', *_ARGS])}"
-        )
+        words = ["env", "interpreter", "program", *_ARGS, "envvar:NAME"]
+        listed = ", ".join(f"${{{word}}}" for word in words)
+        hint = "let it stand alone" if word in _ARGS else f"there are: {listed}"
         raise SpecError(key, text, f"${{{word}}} cannot be translated", hint)
 
     pieces = re.split(r"\$\{([^}]*)\}", text)
     return "".join(said(one) if place % 2 else _braced(one) for place, one in enumerate(pieces))
-
-
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(f"${{{word}}}" for word in [*words, "envvar:NAME"])
 
 
 def _braced(text: str) -> str:
@@ -278,25 +242,17 @@ def _early(early: Any, notes: Notes) -> dict[str, Any]:
             "early_terminate.type", given.get("type"), "is no way to end early", "write hyperband"
         )
     for word in ("min_iter", "max_iter", "s", "eta"):
-        value = given.get(word, 2)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int)
-            or value < (2 if word == "eta" else 1)
-        ):
-            problem, hint = (
-                ("is below 2", "3 is usual")
-                if word == "eta"
-                else ("is no whole number above 0", "write 3")
-            )
+        value, least = given.get(word, 2), 2 if word == "eta" else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            problem, hint = "is no whole number above 0", "write 3"
+            if word == "eta":
+                problem, hint = "is below 2", "3 is usual"
             raise SpecError(f"early_terminate.{word}", value, problem, hint)
     eta, steps = given.get("eta", 3), given.get("max_iter", _ENDLESS)
     if "min_iter" not in given and not ("max_iter" in given and "s" in given):
+        hint = "write min_iter: 3"
         raise SpecError(
-            "early_terminate",
-            dict(given),
-            "has neither min_iter nor max_iter with s",
-            "write min_iter: 3",
+            "early_terminate", dict(given), "has neither min_iter nor max_iter with s", hint
         )
     if "min_iter" in given and "s" in given:
         raise SpecError(
@@ -304,17 +260,10 @@ def _early(early: Any, notes: Notes) -> dict[str, Any]:
         )
     least = given.get("min_iter") or max(1, math.floor(given["max_iter"] / eta ** given["s"]))
     if least >= steps:
-        raise SpecError(
-            "early_terminate.min_iter",
-            least,
-            f"is not below max_iter ({steps})",
-            "leave max_iter out",
-        )
-    ends = (
-        f", and a trial ends after {steps} logs of the metric (max_iter)"
-        if "max_iter" in given
-        else ""
-    )
+        hint = "leave max_iter out"
+        raise SpecError("early_terminate.min_iter", least, f"is not below max_iter ({steps})", hint)
+    ends = f", and a trial ends after {steps} logs of the metric (max_iter)"
+    ends = ends if "max_iter" in given else ""
     brackets = (
         f"at {least}, {least * eta}, {least * eta**2}, ... logs of the metric the best 1/{eta} so"
         " far continue"

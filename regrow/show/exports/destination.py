@@ -1,6 +1,4 @@
-"""Destinations of a user's output: a regular file, which is replaced atomically, or a pipe, a
-device, a descriptor.
-"""
+"""Destinations of output: a file, which is replaced atomically, a pipe, a device, a descriptor."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ _DESCRIPTORS = re.compile(rf"/proc/{os.getpid()}(/task/\d+)?/fd|/dev/fd")
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether `path` is a stream rather than a regular or new file. Raises UserError if it
-    is neither.
-    """
+    """Return whether `path` is a stream, no regular or new file. Raises UserError for neither."""
     if _descriptor(path) is not None:
         return True
     try:
@@ -66,16 +62,12 @@ def put(path: Path, data: Iterable[bytes]) -> None:
 
 
 def tell(path: Path, line: str) -> None:
-    """Print a message about what was written: on standard output, or on standard error if `path` is
-    standard output.
-    """
+    """Print a message on standard output; on standard error if `path` is standard output."""
     print(printable(line), file=sys.stderr if _descriptor(path) == 1 else sys.stdout)
 
 
 def _descriptor(path: Path) -> int | None:
-    """Return which open descriptor of this process `path` is, such as /dev/stdout; None if it is
-    none.
-    """
+    """Return which open descriptor of this process `path` is (/dev/stdout); None for none."""
     if _DESCRIPTORS.fullmatch(str(path.parent.resolve())) and path.name.isdigit():
         return int(path.name)
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):

@@ -6,19 +6,15 @@ import csv
 import io
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regrow.show.exports.frames import Column, Table, frame
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
-"""Cells that a spreadsheet would calculate, as listed by OWASP ("CSV Injection"), including
-full-width forms.
-"""
+"""Cells that a spreadsheet would calculate (OWASP: "CSV Injection"), also full-width forms."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters that a terminal would interpret."""
 
@@ -45,46 +41,22 @@ def parquet_bytes(parts: Iterable[Table]) -> Iterator[bytes]:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    written = _Written()
-    writer: ParquetWriter | None = None
-    for table in parts:
-        mixed = [
-            Column(name=c.name, kind="text", cells=_json(c.cells)) if c.kind == "any" else c
-            for c in table
-        ]
-        rows = pa.Table.from_pandas(
-            frame(mixed), schema=None if writer is None else writer.schema, preserve_index=False
-        )
-        writer = writer or ParquetWriter(written, rows.schema)
-        writer.write_table(rows)
-        yield written.take()
-    if writer is not None:
-        writer.close()
-    yield written.take()
-
-
-class _Written(io.RawIOBase):
-    """A file object that collects what is written, to be taken in parts."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._at = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def write(self, data: Buffer) -> int:
-        self._parts.append(bytes(data))
-        self._at += len(self._parts[-1])
-        return len(self._parts[-1])
-
-    def take(self) -> bytes:
-        """Return what was written since the last call."""
-        parts, self._parts = self._parts, []
-        return b"".join(parts)
+    with tempfile.TemporaryFile() as file:
+        writer: ParquetWriter | None = None
+        for table in parts:
+            mixed = [
+                Column(name=c.name, kind="text", cells=_json(c.cells)) if c.kind == "any" else c
+                for c in table
+            ]
+            schema = None if writer is None else writer.schema
+            rows = pa.Table.from_pandas(frame(mixed), schema=schema, preserve_index=False)
+            writer = writer or ParquetWriter(file, rows.schema)
+            writer.write_table(rows)
+        if writer is not None:
+            writer.close()
+        file.seek(0)
+        while block := file.read(2**20):
+            yield block
 
 
 def as_written(cell: str) -> str:

@@ -25,15 +25,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Kind = Literal["whole", "number", "truth", "text", "time", "any"]
-"""Type of a column's cells, which may also be None: int, float, bool, str, seconds since the epoch,
-any JSON value.
-"""
+"""Type of a column's cells (or None): int, float, bool, str, seconds since the epoch, any JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A named column."""
-
     name: str
     kind: Kind
     cells: list[Any]
@@ -64,39 +60,21 @@ def trials(found: Rows, places: Places | None = None) -> Table:
         ("step", "whole", (t.best[1] if t.best else None for t in shown)),
         ("steps", "whole", (t.step for t in shown)),
         ("attempts", "whole", (len(t.attempts) for t in shown)),
-        (
-            "wasted_steps",
-            "whole",
-            (sum(lost.steps for lost in of_trial(t).values()) for t in shown),
-        ),
+        ("wasted_steps", "whole", (_wasted(t) for t in shown)),
         ("started", "time", (t.attempts[0].t_started if t.attempts else None for t in shown)),
         ("ended", "time", (_ended(t) for t in shown)),
         ("seconds", "number", (_seconds(t) for t in shown)),
-        (
-            "node",
-            "text",
-            (next((a.where for a in reversed(t.attempts) if a.where), None) for t in shown),
-        ),
-        (
-            "reason",
-            "text",
-            ((t.attempts[-1].message or None) if t.attempts else None for t in shown),
-        ),
+        ("node", "text", (_last(a.where for a in t.attempts) for t in shown)),
+        ("reason", "text", (_last(a.message for a in t.attempts[-1:]) for t in shown)),
         ("checkpoint", "text", (summaries.checkpoint(history, t, places) for t in shown)),
     ]
     table = [Column(name=name, kind=kind, cells=list(cells)) for name, kind, cells in own]
-    for parameter in history.spec.space.parameters:
-        cells = [t.config.get(parameter.name) for t in shown]
-        table.append(
-            Column(name=f"config.{parameter.name}", kind=_kind(parameter.domain), cells=cells)
-        )
+    table += _settings(history, [t.config for t in shown])
     return table + [_metric(name, rows) for name in found.names()]
 
 
 def steps(found: Sorted) -> Iterator[Table]:
-    """Yield one row per step of each trial, with the attempt that reported it and when; in parts,
-    at least one.
-    """
+    """Yield a row per step of each trial, with its attempt and time; in parts, at least one."""
     for part in _parts(found, columns=4):
         yield [*_own(part), *_metrics(found.names, part)]
 
@@ -108,28 +86,20 @@ def curves(history: History, found: Sorted) -> Iterator[Table]:
     The first step of an attempt is counted from the attempt's beginning; differing clocks of
     machines never make it less than 0.
     """
-    parameters = history.spec.space.parameters
     last: tuple[int, int, float] | None = None
-    for part in _parts(found, columns=5 + len(parameters)):
+    for part in _parts(found, columns=5 + len(history.spec.space.parameters)):
         seconds: list[float] = []
         configs: list[Mapping[str, Json]] = []
         for number, attempt, row in part:
             trial = history.trials[number]
-            began = (
-                last[2]
-                if last is not None and last[:2] == (number, attempt)
-                else trial.attempts[attempt - 1].t_began
-            )
+            began = trial.attempts[attempt - 1].t_began
+            if last is not None and last[:2] == (number, attempt):
+                began = last[2]
             seconds.append(max(0.0, row.t - (row.t if began is None else began)))
             configs.append(config_at(trial, row.step))
             last = number, attempt, row.t
-        extra = [Column(name="seconds", kind="number", cells=seconds)]
-        for parameter in parameters:
-            cells = [config.get(parameter.name) for config in configs]
-            extra.append(
-                Column(name=f"config.{parameter.name}", kind=_kind(parameter.domain), cells=cells)
-            )
-        yield [*_own(part), *extra, *_metrics(found.names, part)]
+        extra = Column(name="seconds", kind="number", cells=seconds)
+        yield [*_own(part), extra, *_settings(history, configs), *_metrics(found.names, part)]
 
 
 def joined(parts: Iterable[Table]) -> DataFrame:
@@ -140,9 +110,7 @@ def joined(parts: Iterable[Table]) -> DataFrame:
 
 
 def frame(table: Table) -> DataFrame:
-    """Return the table as a data frame: whole numbers as Int64 if one is missing, times in UTC,
-    text as pandas' str.
-    """
+    """Return a data frame: Int64 where a whole number is missing, times in UTC, text as str."""
     import pandas as pd
 
     def series(column: Column) -> Any:
@@ -165,6 +133,26 @@ def frame(table: Table) -> DataFrame:
 
 def _metric(name: str, rows: Iterable[Mapping[str, float | None]]) -> Column:
     return Column(name=f"metrics.{name}", kind="number", cells=[row.get(name) for row in rows])
+
+
+def _settings(history: History, configs: Sequence[Mapping[str, Json]]) -> Table:
+    return [
+        Column(
+            name=f"config.{parameter.name}",
+            kind=_kind(parameter.domain),
+            cells=[config.get(parameter.name) for config in configs],
+        )
+        for parameter in history.spec.space.parameters
+    ]
+
+
+def _wasted(trial: TrialRecord) -> int:
+    return sum(lost.steps for lost in of_trial(trial).values())
+
+
+def _last(texts: Iterable[str | None]) -> str | None:
+    """Return the last one that is not empty, None for none."""
+    return next((text for text in reversed([*texts]) if text), None)
 
 
 def _ended(trial: TrialRecord) -> float | None:
@@ -210,6 +198,11 @@ def config_at(trial: TrialRecord, step: int) -> Mapping[str, Json]:
     )
 
 
+def numeric(values: Iterable[object]) -> bool:
+    """Return whether all values are numbers, which truth values are not."""
+    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+
 def _kind(domain: Domain) -> Kind:
     match domain:
         case Choice():
@@ -223,9 +216,7 @@ def _kind(domain: Domain) -> Kind:
 
 def _common(values: Collection[Json]) -> Kind:
     types = {type(value) for value in values}
-    if int in types and not all(
-        -(2**63) <= value < 2**63 for value in values if type(value) is int
-    ):
+    if any(type(value) is int and not -(2**63) <= value < 2**63 for value in values):
         return "any"  # larger than a 64-bit integer column can hold
     kinds: dict[type, Kind] = {bool: "truth", int: "whole", float: "number", str: "text"}
     if types == {int, float}:

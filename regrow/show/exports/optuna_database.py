@@ -73,11 +73,9 @@ def shown_url(url: str) -> str:
         name: "***" if is_secret(name) or name == "odbc_connect" else value
         for name, value in parts.query.items()
     }
-    rendered = (
-        parts.set(query=hidden).render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
-    )
+    rendered = parts.set(query=hidden).render_as_string(hide_password=True)
     # Up to the last @: a password may contain an unescaped one.
-    return re.sub(r"(://[^:/@]*):[^?]*@", r"\1:***@", rendered)
+    return re.sub(r"(://[^:/@]*):[^?]*@", r"\1:***@", rendered.replace("%2A%2A%2A", "***"))
 
 
 def _opened(url: str) -> RDBStorage:
@@ -124,11 +122,9 @@ def _checked(url: str) -> None:
         )
     if dialect.is_async:
         plain = parts.set(drivername=parts.get_backend_name())
-        meant = plain.render_as_string(hide_password=True)
-        raise UserError(
-            f"{shown_url(url)}: {parts.get_driver_name()} is a driver for asyncio; write"
-            f" {shown_url(meant)}"
-        )
+        meant = shown_url(plain.render_as_string(hide_password=True))
+        driver = f"{parts.get_driver_name()} is a driver for asyncio"
+        raise UserError(f"{shown_url(url)}: {driver}; write {meant}")
     if parts.get_backend_name() == "sqlite" and parts.database and not parts.query:
         _look_at(Path(parts.database))
 
@@ -153,20 +149,13 @@ def _first_line(error: BaseException) -> str:
 
 
 def _insert(session: Session, study: optuna.Study, source: BaseStorage) -> None:
-    if (
-        session.scalar(
-            select(models.StudyModel).where(models.StudyModel.study_name == study.study_name)
-        )
-        is not None
-    ):
+    same = models.StudyModel.study_name == study.study_name
+    if session.scalar(select(models.StudyModel).where(same)) is not None:
         raise DuplicatedStudyError
-    made = models.StudyModel(
-        study_name=study.study_name,
-        directions=[
-            models.StudyDirectionModel(objective=n, direction=d)
-            for n, d in enumerate(study.directions)
-        ],
-    )
+    directions = [
+        models.StudyDirectionModel(objective=n, direction=d) for n, d in enumerate(study.directions)
+    ]
+    made = models.StudyModel(study_name=study.study_name, directions=directions)
     session.add(made)
     try:
         session.flush()
@@ -174,13 +163,12 @@ def _insert(session: Session, study: optuna.Study, source: BaseStorage) -> None:
         raise DuplicatedStudyError from None
     # The names of metrics.
     noted = source.get_study_system_attrs(source.get_study_id_from_name(study.study_name))
+    of_study = {"study_id": made.study_id}
     for table, attributes in (
         (models.StudyUserAttributeModel, study.user_attrs),
         (models.StudySystemAttributeModel, noted),
     ):
-        _rows(
-            session, table, [{"study_id": made.study_id, **row} for row in _attributes(attributes)]
-        )
+        _rows(session, table, [{**of_study, **row} for row in _attributes(attributes)])
     trials = study.get_trials(deepcopy=False)
     rows = [
         models.TrialModel(
@@ -202,11 +190,8 @@ def _insert(session: Session, study: optuna.Study, source: BaseStorage) -> None:
         (models.TrialSystemAttributeModel, lambda trial: _attributes(trial.system_attrs)),
         (models.TrialIntermediateValueModel, _steps),
     ):
-        _rows(
-            session,
-            table,
-            [{"trial_id": number, **row} for number, trial in numbered for row in of_trial(trial)],
-        )
+        found = [{"trial_id": n, **row} for n, trial in numbered for row in of_trial(trial)]
+        _rows(session, table, found)
 
 
 def _rows(session: Session, table: Any, rows: list[dict[str, Any]]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 from regrow.infra.state.places import Places
 from regrow.search import samplers
 from regrow.search.constraints import Constraint
-from regrow.search.history import History, TrialRecord
+from regrow.search.history import History, TrialRecord, repeats
 from regrow.search.lifecycle import TrialState as State
 from regrow.search.samplers.define_by_run_model import CONSTRAINTS
 from regrow.search.samplers.optuna_private import contains
@@ -43,9 +42,7 @@ standard deviations, extended to all proposed values.
 _CONSTRAINTS = "constraints"
 """Attribute in which optuna-dashboard looks for a list of violations."""
 _MOST = sys.float_info.max
-"""Replaces an infinite violation, as JSON has no infinity and optuna-dashboard could
-not read it.
-"""
+"""Replaces an infinite violation: JSON has none, optuna-dashboard could not read it."""
 
 
 def study(
@@ -84,9 +81,9 @@ def study(
 
 
 def _about(history: History) -> dict[str, Json]:
-    """Return the study's attributes."""
     spec = history.spec
-    best = history.leader
+    found = repeats.best(history)
+    best = None if found is None else found.trial
     constants = {p.name: p.domain.cell(0) for p in spec.space.flat if _always(p)}
     about = {
         "regrow.experiment": spec.name,
@@ -119,29 +116,18 @@ def _notes(history: History, best: TrialRecord | None) -> Iterator[str]:
         yield "results that were known before (warm starts, points with metrics) are not in it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Axis:
-    """A parameter with its Optuna distribution."""
-
-    parameter: Parameter
-    distribution: BaseDistribution
-
-    def external(self, value: Json) -> Json:
-        """Return the value as Optuna has it."""
-        match self.parameter.domain:
-            case Choice() as domain:
-                assert isinstance(self.distribution, CategoricalDistribution)
-                return self.distribution.choices[domain.index(value)]
-            case Constant():
-                assert isinstance(self.distribution, CategoricalDistribution)
-                return self.distribution.choices[0]
-            case Float(step=float()) as domain:
-                return domain.cell(domain.nearest(value))
-        return value
-
-
-def _axis(parameter: Parameter, configs: Iterable[Mapping[str, Json]]) -> _Axis:
-    return _Axis(parameter=parameter, distribution=_distribution(parameter, configs))
+def _external(parameter: Parameter, distribution: BaseDistribution, value: Json) -> Json:
+    """Return the value of a parameter as Optuna has it."""
+    match parameter.domain:
+        case Choice() as domain:
+            assert isinstance(distribution, CategoricalDistribution)
+            return distribution.choices[domain.index(value)]
+        case Constant():
+            assert isinstance(distribution, CategoricalDistribution)
+            return distribution.choices[0]
+        case Float(step=float()) as domain:
+            return domain.cell(domain.nearest(value))
+    return value
 
 
 def _distribution(parameter: Parameter, configs: Iterable[Mapping[str, Json]]) -> BaseDistribution:
@@ -153,24 +139,18 @@ def _distribution(parameter: Parameter, configs: Iterable[Mapping[str, Json]]) -
             return CategoricalDistribution(_choices((domain.value,)))
         case Normal():
             tried = [config[parameter.name] for config in configs if parameter.name in config]
-            low, high = (
-                domain.mean - _FARTHEST_SD * domain.sd,
-                domain.mean + _FARTHEST_SD * domain.sd,
-            )
-            return FloatDistribution(float(min([low, *tried])), float(max([high, *tried])))
+            far = _FARTHEST_SD * domain.sd
+            low, high = min([domain.mean - far, *tried]), max([domain.mean + far, *tried])
+            return FloatDistribution(float(low), float(high))
     return axis(domain).distribution
 
 
 def _choices(values: tuple[Json, ...]) -> list[Any]:
-    """Return the values of a choice; as JSON text if Optuna cannot hold them, because it finds them
-    by ==, so that 1 equals True.
-    """
+    """Return a choice's values; as JSON where == does not tell them apart, as 1 and True."""
     plain = all(value is None or isinstance(value, bool | int | float | str) for value in values)
-    return (
-        list(values)
-        if plain and len(set(values)) == len(values)
-        else [json.dumps(value) for value in values]
-    )
+    if plain and len(set(values)) == len(values):
+        return list(values)
+    return [json.dumps(value) for value in values]
 
 
 def _always(parameter: Parameter) -> bool:
@@ -179,16 +159,16 @@ def _always(parameter: Parameter) -> bool:
 
 
 class Frozen:
-    """Converts the trials of a history to Optuna's FrozenTrial. `plain`: only with the user's
-    attributes.
-    """
+    """Converts a history's trials to Optuna's. `plain`: only with the user's attributes."""
 
     def __init__(self, history: History, places: Places | None, *, plain: bool = False) -> None:
         self._plain = plain
         self._history, self._spec, self._places = history, history.spec, places
         self._limits: tuple[Constraint, ...] = history.limits
         configs = [trial.proposed for trial in history.trials]
-        self._axes = [_axis(p, configs) for p in self._spec.space.flat if not _always(p)]
+        self._axes = [
+            (p, _distribution(p, configs)) for p in self._spec.space.flat if not _always(p)
+        ]
         self._metrics = self._spec.metrics
 
     def all(self) -> Iterator[FrozenTrial]:
@@ -202,11 +182,12 @@ class Frozen:
             name: json_to_distribution(json.dumps(one)) for name, one in trial.suggested.items()
         }
         asked = {name: one for name, one in asked.items() if contains(one, trial.config[name])}
-        active = [one for one in self._axes if one.parameter.name in trial.proposed]
+        active = [(p, one) for p, one in self._axes if p.name in trial.proposed]
         step = summaries.standing_step(self._history, trial)
-        begun = trial.attempts[0].t_started if trial.attempts else None
-        if begun is not None and (began := trial.attempts[0].t_began) is not None:
-            begun = began
+        begun = None
+        if trial.attempts:
+            first = trial.attempts[0]
+            begun = first.t_started if first.t_began is None else first.t_began
         ended = max((a.t_ended for a in trial.attempts if a.t_ended is not None), default=begun)
         return FrozenTrial(
             number=trial.number,
@@ -222,12 +203,9 @@ class Frozen:
             datetime_complete=(
                 datetime.fromtimestamp(ended) if ended is not None and state.is_finished() else None  # noqa: DTZ006 - Optuna's times are local, without a zone
             ),
-            params={
-                one.parameter.name: one.external(trial.proposed[one.parameter.name])
-                for one in active
-            }
+            params={p.name: _external(p, one, trial.proposed[p.name]) for p, one in active}
             | {name: trial.config[name] for name in asked},
-            distributions={one.parameter.name: one.distribution for one in active} | asked,
+            distributions={p.name: one for p, one in active} | asked,
             user_attrs=self._attributes(trial, step),
             system_attrs=self._violations(trial, step),
             intermediate_values=self._intermediate(trial),
@@ -244,9 +222,7 @@ class Frozen:
         return dict(zip(steps[: len(steps) - returned], trial.values, strict=False))
 
     def _end(self, trial: TrialRecord) -> tuple[TrialState, list[float] | None]:
-        """Return state and values. A trial that is done without a comparable value counts as failed
-        for Optuna.
-        """
+        """Return state and values. Done without a comparable value is failed for Optuna."""
         values = self._values(trial)
         match trial.state:
             case State.DONE:
@@ -294,11 +270,6 @@ class Frozen:
                 for c in trial.changes
             ],
         }
-        own = {
-            key: value for key, value in trial.attributes.items() if not key.startswith("optuna:")
-        }
-        return own | (
-            {}
-            if self._plain
-            else {key: value for key, value in found.items() if value not in (None, "", [])}
-        )
+        known = {} if self._plain else {k: v for k, v in found.items() if v not in (None, "", [])}
+        own = {k: v for k, v in trial.attributes.items() if not k.startswith("optuna:")}
+        return own | known

@@ -1,6 +1,4 @@
-"""Recorded learning curves as the objective of a simulated experiment; and recorded traces of spot
-machines.
-"""
+"""Recorded learning curves as a simulated experiment's objective; recorded spot machines."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ from statistics import NormalDist
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from regrow.search.planning.simulator import Availability, availability
 from regrow.search.space import Parameter
@@ -90,33 +87,24 @@ class Table:
                 first = rows[0]
                 for line, row in rows:
                     if any(row[name] != first[1][name] for name in columns):
-                        changed = (
-                            "changes its configuration; only trials that keep theirs are curves of"
-                            " a table"
+                        raise UserError(
+                            f"{path}, line {line}: trial {row['trial']} changes its configuration;"
+                            " only trials that keep theirs are curves of a table"
                         )
-                        raise UserError(f"{path}, line {line}: trial {row['trial']} {changed}")
                 points.append([self._cell(*first, p) for p in self._ranges])
-                kinds.append(
-                    [
-                        _word(as_written(first[1][self._above + p.name] or "") or None)
-                        for p in self._choices
-                    ]
-                )
+                chosen = [first[1][self._above + p.name] or "" for p in self._choices]
+                kinds.append([_word(as_written(cell) or None) for cell in chosen])
                 self._curves.append(
                     [self._step(place, *row, metrics) for place, row in enumerate(rows, start=1)]
                 )
         if not self._curves:
             raise UserError(f"{path}: there is no configuration in it")
-        self._points: npt.NDArray[np.float64] = np.array(points, dtype=float).reshape(
-            len(points), len(self._ranges)
-        )
-        self._kinds: npt.NDArray[np.str_] = np.array(kinds, dtype=str).reshape(
-            len(kinds), len(self._choices)
-        )
+        count = len(self._curves)
+        self._points = np.array(points, dtype=float).reshape(count, len(self._ranges))
+        self._kinds = np.array(kinds, dtype=str).reshape(count, len(self._choices))
         self._found: dict[tuple[Any, ...], int] = {}
 
     def __len__(self) -> int:
-        """Return how many configurations it has."""
         return len(self._curves)
 
     def at(
@@ -140,10 +128,8 @@ class Table:
             distance = np.zeros(len(self._curves))
             for place, parameter in enumerate(self._ranges):
                 if parameter.name in config:
-                    distance += (
-                        self._points[:, place]
-                        - self._coordinate(parameter, float(config[parameter.name]))
-                    ) ** 2
+                    here = self._coordinate(parameter, float(config[parameter.name]))
+                    distance += (self._points[:, place] - here) ** 2
             self._found[key] = int(np.lexsort((distance, differ))[0])
         return self._found[key]
 
@@ -161,13 +147,11 @@ class Table:
         # A metric that was not reported at a step, or not finite, is an empty cell: it is omitted
         # unless the specification needs it.
         there = {
-            name: column
+            name: self._number(line, row, column)
             for name, column in metrics.items()
             if name in self._wanted or row[column] != ""
         }
-        return {
-            name: self._number(line, row, column) for name, column in there.items()
-        }, seconds * self._scale
+        return there, seconds * self._scale
 
     def _number(self, line: int, row: Mapping[str, str], name: str) -> float:
         if row[name] is None:
@@ -219,10 +203,8 @@ def read_trace(path: Path, workers: int) -> list[Availability]:
     """
     try:
         trace = json.loads(path.read_text())
-        counts, gap = (
-            [int(count) for count in trace["data"]],
-            float(trace["metadata"]["gap_seconds"]),
-        )
+        counts = [int(count) for count in trace["data"]]
+        gap = float(trace["metadata"]["gap_seconds"])
         return availability(counts, gap, workers)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
@@ -241,9 +223,8 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         ) as file:
             yield file
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(
-            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} cannot be read: {why}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is no text, so no table") from None
     except csv.Error as error:
@@ -251,9 +232,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
 
 
 def _word(value: object) -> str:
-    """Normalize a value for comparison with the table: 1, 1.0 and "1" are the same, as are True and
-    "true".
-    """
+    """Normalize a value to compare: 1, 1.0 and "1" are the same, as are True and "true"."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, list | dict):

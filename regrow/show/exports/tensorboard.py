@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.space import Parameter
 from regrow.search.space.domains import Choice, Constant, Float, Int, Json
-from regrow.show.exports.frames import config_at
+from regrow.show.exports.frames import config_at, numeric
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.names import task_name
 
@@ -110,28 +110,14 @@ def _events(history: History, trial: TrialRecord, found: Sorted) -> Iterator[_Ev
         wall_time=begun, step=0, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     )
     if trial.number == 0:  # one run describes it for all of them
-        yield _summary(
-            begun,
-            0,
-            [_plugin("_hparams_/experiment", experiment=_experiment(history, found.names))],
-        )
-    yield _summary(
-        begun,
-        0,
-        [_plugin("_hparams_/session_start_info", session_start_info=_start(history, trial, begun))],
-    )
+        yield _plugin(begun, "experiment", _experiment(history, found.names))
+    yield _plugin(begun, "session_start_info", _start(history, trial, begun))
     for _, row in found.of(trial.number):
-        values = [
-            (name, math.nan if value is None else value) for name, value in row.metrics.items()
-        ]
-        yield _summary(
-            row.t,
-            row.step,
-            [_scalar(name, value) for name, value in [*values, *_changing(trial, row.step)]],
-        )
+        values = {n: math.nan if value is None else value for n, value in row.metrics.items()}
+        yield _scalars(row.t, row.step, [*values.items(), *_changing(trial, row.step)])
     if trial.best is not None:
         value, step = trial.best
-        yield _summary(trial.curve.times[step - 1], step, [_scalar(_best(history), value)])
+        yield _scalars(trial.curve.times[step - 1], step, [(_best(history), value)])
     if trial.state.final or trial.attempts:
         ended = max((a.t_ended for a in trial.attempts if a.t_ended is not None), default=begun)
         end = plugin_hparams_pb2.SessionEndInfo(
@@ -139,7 +125,7 @@ def _events(history: History, trial: TrialRecord, found: Sorted) -> Iterator[_Ev
         )
         if trial.state.final:
             end.end_time_secs = ended
-        yield _summary(ended, 0, [_plugin("_hparams_/session_end_info", session_end_info=end)])
+        yield _plugin(ended, "session_end_info", end)
 
 
 def _best(history: History) -> str:
@@ -147,9 +133,7 @@ def _best(history: History) -> str:
 
 
 def _changing(trial: TrialRecord, step: int) -> list[tuple[str, float]]:
-    """Return the parameters with which a step was done, if the scheduler changes them; they are
-    exported as curves.
-    """
+    """Return the parameters of a step if the scheduler changes them: they become curves."""
     if not trial.changes:
         return []
     now = config_at(trial, step)
@@ -162,33 +146,32 @@ def _changing(trial: TrialRecord, step: int) -> list[tuple[str, float]]:
     return [
         (f"config/{name}", float(value))
         for name, value in now.items()
-        if name in varied and isinstance(value, int | float) and not isinstance(value, bool)
+        if name in varied and numeric([value])
     ]
 
 
-def _summary(t: float, step: int, values: list[_Message]) -> _Event:
-    return event_pb2.Event(wall_time=t, step=step, summary=summary_pb2.Summary(value=values))
+def _scalars(t: float, step: int, values: Iterable[tuple[str, float]]) -> _Event:
+    made = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in values]
+    return event_pb2.Event(wall_time=t, step=step, summary=summary_pb2.Summary(value=made))
 
 
-def _scalar(name: str, value: float) -> _Message:
-    return summary_pb2.Summary.Value(tag=name, simple_value=value)
-
-
-def _plugin(tag: str, **content: _Message) -> _Message:
-    data = plugin_hparams_pb2.HParamsPluginData(version=0, **content).SerializeToString()
-    plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="hparams", content=data)
-    return summary_pb2.Summary.Value(
-        tag=tag, metadata=summary_pb2.SummaryMetadata(plugin_data=plugin)
+def _plugin(t: float, name: str, content: _Message) -> _Event:
+    """Return data of the HParams page."""
+    data = plugin_hparams_pb2.HParamsPluginData(version=0, **{name: content})
+    plugin = summary_pb2.SummaryMetadata.PluginData(
+        plugin_name="hparams", content=data.SerializeToString()
     )
+    value = summary_pb2.Summary.Value(
+        tag=f"_hparams_/{name}", metadata=summary_pb2.SummaryMetadata(plugin_data=plugin)
+    )
+    return event_pb2.Event(wall_time=t, step=0, summary=summary_pb2.Summary(value=[value]))
 
 
 # ---- data of the HParams page
 
 
 def _experiment(history: History, metrics: list[str]) -> _Message:
-    """Return the parameters with their domains, and the metrics; the page shows the last value of
-    each in a run.
-    """
+    """Return parameters with domains, and metrics, of which the page shows the last values."""
     tags = [_best(history), *metrics]
     return api_pb2.Experiment(
         name=history.spec.name,
@@ -221,9 +204,7 @@ def _type(parameter: Parameter) -> int:
         case Choice(values=values):
             if all(isinstance(value, bool) for value in values):
                 return int(api_pb2.DATA_TYPE_BOOL)
-            if any(
-                isinstance(value, bool) or not isinstance(value, int | float) for value in values
-            ):
+            if not numeric(values):
                 return int(api_pb2.DATA_TYPE_STRING)
     return int(api_pb2.DATA_TYPE_FLOAT64)
 
@@ -239,17 +220,12 @@ def _start(history: History, trial: TrialRecord, begun: float) -> _Message:
     start = plugin_hparams_pb2.SessionStartInfo(start_time_secs=begun)
     for parameter in _parameters(history):
         if parameter.name in trial.config:
-            _set(start.hparams, parameter, trial.config)
+            value = _plain(parameter, trial.config[parameter.name])
+            field = start.hparams[parameter.name]
+            if isinstance(value, str):
+                field.string_value = value
+            elif isinstance(value, bool):
+                field.bool_value = value
+            else:
+                field.number_value = value
     return start
-
-
-def _set(hparams: _Message, parameter: Parameter, config: Mapping[str, Json]) -> None:
-    value = _plain(parameter, config[parameter.name])
-    field = (
-        "string_value"
-        if isinstance(value, str)
-        else "bool_value"
-        if isinstance(value, bool)
-        else "number_value"
-    )
-    setattr(hparams[parameter.name], field, value)

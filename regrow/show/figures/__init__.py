@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from regrow.infra.log.rows import Rows
 from regrow.show.figures import (
@@ -20,9 +20,7 @@ from regrow.show.figures import (
     timeline,
     wasted_work,
 )
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.show.figures.look import Figure
 
 
 class Kind(Protocol):
@@ -59,9 +57,7 @@ WHOLE = {"learning_curves", "parallel_coordinates", "slices", "lineage", "timeli
 
 
 def figure(told: Rows, name: str) -> Figure | None:
-    """Make the figure of this name; None if it would show nothing. Raises KeyError for another
-    name.
-    """
+    """Make the figure; None if it would show nothing. Raises KeyError for another name."""
     return KINDS[name].figure(told)
 
 

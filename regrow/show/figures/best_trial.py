@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from regrow.infra.log.rows import Rows
-from regrow.search.history import TrialRecord
+from regrow.search.history import TrialRecord, repeats
 from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, GREY, finished, marker, safe
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.show.figures.look import BEST, COLOURS, GREY, Figure, finished, marker, panels, safe
 
 TITLE = "The best trial"
 READING = (
@@ -24,19 +19,15 @@ POINTS = 2000
 
 
 def figure(told: Rows) -> Figure | None:
-    """Make the figure; None before the first value that counts."""
     history = told.history
-    trial = history.leader
-    if trial is None or trial.best is None:
+    found = repeats.best(history)
+    if found is None:
         return None
-    from plotly.subplots import make_subplots
-
-    _, step = trial.best
+    trial, step = found.trial, found.step
     count, drawn = _lines(told, trial, [metric.name for metric in history.spec.metrics])
     names, at_best = list(drawn), trial.curve.shown(step)
-    made = make_subplots(
-        rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=min(0.06, 0.3 / len(names))
-    )
+    spacing = min(0.06, 0.3 / len(names))
+    made = panels(len(names), 1, shared_xaxes=True, vertical_spacing=spacing)
     for place, name in enumerate(names, start=1):
         kept = drawn[name].points
         colour = BEST if name == history.objective.name else COLOURS["done"]
@@ -52,7 +43,7 @@ def figure(told: Rows) -> Figure | None:
             line={"color": colour, "width": 2},
             marker={"size": 5},
             hovertemplate=(
-                f"step %{{x}}, attempt %{{customdata}}<br>{safe(name)} %{{y:.6g}}<extra></extra>"
+                f"step %{{x}}, attempt %{{customdata}}<br>{safe(name)} %{{y:.8~g}}<extra></extra>"
             ),
             meta="attempt",
         )
@@ -67,11 +58,7 @@ def figure(told: Rows) -> Figure | None:
                 col=1,
                 hoverinfo="skip",
             )
-        made.update_yaxes(
-            title={"text": safe(name) if len(name) <= 18 else safe(name[:17] + "…")},
-            row=place,
-            col=1,
-        )
+        made.update_yaxes(title={"text": safe(name, 18)}, row=place, col=1)
     changes = [last + 1 for _, last in trial.curve.runs[:-1]]
     for number in series.sample(changes, 30):
         made.add_vline(x=number, line={"color": GREY, "width": 1, "dash": "dot"})
@@ -87,9 +74,7 @@ def figure(told: Rows) -> Figure | None:
 def _lines(
     rows: Rows, trial: TrialRecord, first: list[str]
 ) -> tuple[int, dict[str, series.Series]]:
-    """Return how many metrics a trial reported, and the lines of MOST of them: first those in
-    `first`, then in order of appearance.
-    """
+    """Return how many metrics a trial reported, and MOST of their lines, those in `first` first."""
     names = dict.fromkeys(first)
     drawn = {name: series.Series(trial.step, POINTS) for name in first[:MOST]}
     for place, (_, row) in enumerate(rows.of(trial.number)):

@@ -8,14 +8,9 @@ figure excludes stopped trials, which are most of them with ASHA.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from regrow.infra.log.rows import Rows
 from regrow.search.history import History
-from regrow.show.figures.look import COLOURS, finished, safe
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.show.figures.look import COLOURS, Figure, blank, finished, safe
 
 TITLE = "Importance of parameters"
 READING = (
@@ -28,9 +23,7 @@ MOST = 20
 
 
 def importances(history: History) -> dict[str, float]:
-    """Return shares by parameter, greatest first, with the sum 1. Empty for fewer than ten trials
-    with a value.
-    """
+    """Return shares by parameter, greatest first, with the sum 1; empty if too little is known."""
     trials = [trial for trial in history.trials if trial.best is not None]
     if len(trials) < ENOUGH:
         return {}
@@ -44,23 +37,20 @@ def importances(history: History) -> dict[str, float]:
         judged = optuna.create_study(
             direction="minimize" if history.objective.mode == "min" else "maximize"
         )
-        judged.add_trials(
-            optuna.trial.create_trial(
-                value=trial.best[0],
-                params=told[trial.number].params,
-                distributions=told[trial.number].distributions,
+        values: dict[str, set[str]] = {}
+        for trial in trials:
+            params = told[trial.number].params
+            if trial.best is None or not params:
+                continue
+            distributions = told[trial.number].distributions
+            judged.add_trial(
+                optuna.trial.create_trial(
+                    value=trial.best[0], params=params, distributions=distributions
+                )
             )
-            for trial in trials
-            if trial.best is not None and told[trial.number].params
-        )
-        varied = [
-            name
-            for name in {name: None for t in judged.get_trials(deepcopy=False) for name in t.params}
-            if len(
-                {str(t.params[name]) for t in judged.get_trials(deepcopy=False) if name in t.params}
-            )
-            > 1
-        ]
+            for name, value in params.items():
+                values.setdefault(name, set()).add(str(value))
+        varied = [name for name, different in values.items() if len(different) > 1]
         if not varied:
             return {}
         found = optuna.importance.get_param_importances(judged, params=varied)
@@ -68,25 +58,21 @@ def importances(history: History) -> dict[str, float]:
 
 
 def figure(told: Rows) -> Figure | None:
-    """Make the figure; None if there is too little to compare."""
     history = told.history
     found = importances(history)
     if not found:
         return None
-    from plotly import graph_objects as go
-
     shown = dict(reversed(list(found.items())[:MOST]))
-    made = go.Figure(
-        go.Bar(
-            x=list(shown.values()),
-            y=[safe(name) for name in shown],
-            orientation="h",
-            marker={"color": COLOURS["done"]},
-            text=[f"{share:.2f}" for share in shown.values()],
-            textposition="auto",
-            cliponaxis=False,
-            hovertemplate="%{y}<br>%{x:.3f}<extra></extra>",
-        )
+    made = blank()
+    made.add_bar(
+        x=list(shown.values()),
+        y=[safe(name) for name in shown],
+        orientation="h",
+        marker={"color": COLOURS["done"]},
+        text=[f"{share:.2f}" for share in shown.values()],
+        textposition="auto",
+        cliponaxis=False,
+        hovertemplate="%{y}<br>%{x:.3f}<extra></extra>",
     )
     made.update_layout(
         xaxis={"title": {"text": "share"}, "rangemode": "tozero"},
@@ -94,12 +80,11 @@ def figure(told: Rows) -> Figure | None:
         bargap=0.35,
     )
     changed = any(trial.changes for trial in history.trials)
+    judged = "Judged by the configurations that were proposed; the schedule changed them later."
     with_values = sum(trial.best is not None for trial in history.trials)
     return finished(
         made,
-        "Judged by the configurations that were proposed; the schedule changed them later."
-        if changed
-        else "",
+        judged if changed else "",
         f"From {with_values} trials only: take it as a hint." if with_values < 50 else "",
         f"The first {MOST} of {len(found)} are drawn." if len(found) > MOST else "",
         height=max(240, 110 + 34 * len(shown)),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regrow.infra.log.rows import Rows
 from regrow.search.history import TrialRecord
-from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, finished, marker, objective_axis, safe
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.search.numbers import readable
+from regrow.show.figures import look, series
 
 TITLE = "Learning curves"
 READING = (
@@ -20,21 +17,16 @@ READING = (
 )
 NOTHING = "No trial has reported a step yet."
 POINTS = 24_000
-"""Maximum points of all lines, which a browser draws in a fraction of a second without WebGL, which
-is limited per page.
-"""
+"""Maximum points of all lines: a browser draws them in a fraction of a second without WebGL."""
 CURVES = 1000
 
 
-def figure(told: Rows) -> Figure | None:
-    """Make the figure; None before the first step."""
+def figure(told: Rows) -> look.Figure | None:
     history = told.history
     drawn = [t for t in history.trials if t.values]
     if not drawn:
         return None
-    from plotly import graph_objects as go
-
-    made, metric = go.Figure(), safe(history.objective.name)
+    made, at = look.blank(), f"step %{{x}}: {look.safe(history.objective.name)}"
     best = history.leader
     shown = series.sample(drawn, CURVES, keep=[best] if best is not None else [])
     most = max(12, POINTS // len(shown))
@@ -48,74 +40,58 @@ def figure(told: Rows) -> Figure | None:
     for outcome, group in order:
         lines = [t for t in group if t.number in chosen and t is not best]
         if lines:
-            hover = (
-                f"trial %{{customdata}}, {outcome}<br>step %{{x}}: {metric}"
-                " %{y:.5g}<extra></extra>"
-            )
+            hover = f"trial %{{customdata}}, {outcome}<br>{at} %{{y:.8~g}}"
             made.add_scatter(
                 **_joined(lines, most),
                 mode="lines",
                 legendgroup=outcome,
                 name=f"{outcome} ({len(group)})",
                 opacity=faint,
-                line={"color": COLOURS[outcome], "width": 1.3},
-                hovertemplate=hover,
+                line={"color": look.COLOURS[outcome], "width": 1.3},
+                hovertemplate=f"{hover}<extra></extra>",
             )
             if len(shown) > 200 and outcome == "done":
                 continue  # all of these end at the same step
-            made.add_scatter(
-                x=[t.step for t in lines],
-                y=[t.values[-1] for t in lines],
-                customdata=[t.number for t in lines],
-                mode="markers",
+            look.add_points(
+                made,
+                [(t.step, t.values[-1], t.number) for t in lines],
+                look.marker(outcome, 6 if len(lines) < 200 else 4),
+                hover,
                 legendgroup=outcome,
                 showlegend=False,
-                hovertemplate=hover,
                 opacity=min(1.0, faint + 0.2),
-                marker=marker(outcome, 6 if len(lines) < 200 else 4),
             )
     if best is not None and best.best is not None:
         value, step = best.best
-        hover = f"trial {best.number}, the best<br>step %{{x}}: {metric} %{{y:.6g}}<extra></extra>"
+        hover = f"trial {best.number}, the best<br>{at} %{{y:.8~g}}"
         made.add_scatter(
             **_joined([best], 2000),
             mode="lines",
             legendgroup="best",
-            name=f"best: trial {best.number}, {value:.5g}",
-            hovertemplate=hover,
-            line={"color": BEST, "width": 3},
+            name=f"best: trial {best.number}, {readable(value)}",
+            hovertemplate=f"{hover}<extra></extra>",
+            line={"color": look.BEST, "width": 3},
         )
-        made.add_scatter(
-            x=[step],
-            y=[value],
-            customdata=[best.number],
-            mode="markers",
-            legendgroup="best",
-            showlegend=False,
-            marker=marker("best", 15),
-            hovertemplate=hover,
+        point = [(step, value, best.number)]
+        look.add_points(
+            made, point, look.marker("best", 15), hover, legendgroup="best", showlegend=False
         )
-    axis, note = objective_axis(
+    axis, note = look.objective_axis(
         history, [v for t in shown for v in (t.values if len(t.values) <= most else t.values[::3])]
     )
     made.update_layout(xaxis={"title": {"text": "step"}, "rangemode": "tozero"}, yaxis=axis)
-    return finished(
+    thinned = f"Of each line {most} points are drawn, its lowest and highest ones among them."
+    return look.finished(
         made,
-        f"Of each line {most} points are drawn, its lowest and highest ones among them."
-        if thin
-        else "",
-        f"{len(shown):,} of {len(drawn):,} trials are drawn, evenly spread."
-        if len(shown) < len(drawn)
-        else "",
+        thinned if thin else "",
+        look.part(len(shown), len(drawn), "trials are drawn, evenly spread."),
         note,
         height=460,
     )
 
 
 def _joined(trials: Sequence[TrialRecord], most: int) -> dict[str, Any]:
-    """Return all lines in one trace, with gaps between them: Plotly takes a hundred times as long
-    for a thousand traces.
-    """
+    """Return all lines in one trace with gaps: a thousand traces take a hundred times as long."""
     import numpy as np
 
     x: list[float] = []

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regrow.infra.log.rows import Rows
-from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, finished, safe
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.show.figures import look, series
 
 TITLE = "Lineage"
 READING = (
@@ -21,27 +17,24 @@ NOTHING = "No trial took over another one's weights; population-based training d
 ROWS = 150
 CLONES = 1500
 STEPS = 240
-RANKS = [[0.0, "#f1f4f6"], [1.0, COLOURS["done"]]]
+RANKS = [[0.0, "#f1f4f6"], [1.0, look.COLOURS["done"]]]
 TAKEN = "#c25e0a"
 """Colour of the lines: orange contrasts with all blues, also for colour-blind readers."""
 
 
-def figure(told: Rows) -> Figure | None:
-    """Make the figure; None if no trial took over another's weights."""
+def figure(told: Rows) -> look.Figure | None:
     history = told.history
     if not any(change.source is not None for trial in history.trials for change in trial.changes):
         return None
     import numpy as np
-    from plotly import graph_objects as go
 
-    metric = safe(history.objective.name)
+    metric = look.safe(history.objective.name)
     steps = max(trial.step for trial in history.trials)
     best = history.leader
-    way = (
-        []
-        if best is None
-        else series.ancestry(history, best.number, best.step if best.best is None else best.best[1])
-    )
+    way = []
+    if best is not None:
+        until = best.step if best.best is None else best.best[1]
+        way = series.ancestry(history, best.number, until)
     population = [t for t in history.trials if t.values]
     rows = series.sample(population, ROWS, keep=[history.trials[number] for number, _, _ in way])
     places = {trial.number: place for place, trial in enumerate(rows)}
@@ -52,28 +45,27 @@ def figure(told: Rows) -> Figure | None:
         there = [trial.values[step - 1] for step in columns if step <= trial.step]
         z[place, : len(there)] = there
     numbers = np.repeat(np.array([[t.number] for t in rows], np.float32), len(columns), axis=1)
-    made = go.Figure(
-        go.Heatmap(
-            z=_ranks(series.sign(history) * z),
-            x=columns,
-            y=list(range(len(rows))),
-            customdata=np.stack([numbers, z], axis=2),
-            colorscale=RANKS,
-            zmin=0,
-            zmax=1,
-            hoverongaps=False,
-            colorbar={
-                "thickness": 12,
-                "outlinewidth": 0,
-                "tickvals": [0, 1],
-                "ticktext": ["worst", "best"],
-                "tickfont": {"size": 11},
-            },
-            hovertemplate=(
-                f"trial %{{customdata[0]}}, step %{{x}}<br>{metric}"
-                " %{customdata[1]:.5g}<extra></extra>"
-            ),
-        )
+    made = look.blank()
+    made.add_heatmap(
+        z=_ranks(history.objective.sign * z),
+        x=columns,
+        y=list(range(len(rows))),
+        customdata=np.stack([numbers, z], axis=2),
+        colorscale=RANKS,
+        zmin=0,
+        zmax=1,
+        hoverongaps=False,
+        colorbar={
+            "thickness": 12,
+            "outlinewidth": 0,
+            "tickvals": [0, 1],
+            "ticktext": ["worst", "best"],
+            "tickfont": {"size": 11},
+        },
+        hovertemplate=(
+            f"trial %{{customdata[0]}}, step %{{x}}<br>{metric} %{{customdata[1]:.8~g}}"
+            "<extra></extra>"
+        ),
     )
     clones = [
         (places[c.source], c.source_step or c.step, places[t.number], c.step, t.number)
@@ -82,55 +74,49 @@ def figure(told: Rows) -> Figure | None:
         if c.source is not None and c.source in places
     ]
     drawn = series.sample(clones, CLONES)
-    made.add_scatter(
-        x=[x for _, a, _, b, _ in drawn for x in (a + 0.5, b + 0.5, None)],
-        y=[y for a, _, b, _, _ in drawn for y in (a, b, None)],
-        mode="lines",
-        line={"color": TAKEN, "width": 1.2},
+    look.add_line(
+        made,
+        [x for _, a, _, b, _ in drawn for x in (a + 0.5, b + 0.5, None)],
+        [y for a, _, b, _, _ in drawn for y in (a, b, None)],
+        {"color": TAKEN, "width": 1.2},
         opacity=0.8,
         name=f"took the weights of another ({len(clones)})",
-        hoverinfo="skip",
     )
-    made.add_scatter(
-        x=[b + 0.5 for _, _, _, b, _ in drawn],
-        y=[y for _, _, y, _, _ in drawn],
-        mode="markers",
-        showlegend=False,
-        customdata=[n for *_, n in drawn],
-        text=[rows[a].number for a, *_ in drawn],
-        marker={"color": TAKEN, "size": 5, "symbol": "circle"},
-        hovertemplate="trial %{customdata} took the weights of trial %{text}<extra></extra>",
-    )
+    if drawn:
+        look.add_points(
+            made,
+            [(b + 0.5, y, n) for _, _, y, b, n in drawn],
+            {"color": TAKEN, "size": 5, "symbol": "circle"},
+            "trial %{customdata} took the weights of trial %{text}",
+            showlegend=False,
+            text=[rows[a].number for a, *_ in drawn],
+        )
     if way and all(number in places for number, _, _ in way):
         x = [x for _, first, last in reversed(way) for x in (first + 0.5, last + 0.5)]
         y = [places[number] for number, _, _ in reversed(way) for _ in range(2)]
-        made.add_scatter(
-            x=x,
-            y=y,
-            mode="lines",
-            line={"color": BEST, "width": 3},
-            name="where the best comes from",
-            hoverinfo="skip",
+        look.add_line(
+            made, x, y, {"color": look.BEST, "width": 3}, name="where the best comes from"
         )
-    few = len(rows) <= 40
+    every_row = 1 if len(rows) <= 40 else len(rows) // 20
     made.update_layout(
         xaxis={"title": {"text": "step"}, "showgrid": False},
         yaxis={
             "title": {"text": "trial"},
             "showgrid": False,
             "autorange": "reversed",
-            "tickvals": list(range(len(rows)))[:: 1 if few else len(rows) // 20],
-            "ticktext": [str(t.number) for t in rows][:: 1 if few else len(rows) // 20],
+            "tickvals": list(range(len(rows)))[::every_row],
+            "ticktext": [str(t.number) for t in rows][::every_row],
         },
     )
-    return finished(
+    return look.finished(
         made,
-        f"{len(rows)} of {len(population):,} trials are drawn: those the best comes from, and"
-        " others evenly spread."
-        if len(rows) < len(population)
-        else "",
+        look.part(
+            len(rows),
+            len(population),
+            "trials are drawn: those the best comes from, and others evenly spread.",
+        ),
         f"Every {every}th step is drawn." if every > 1 else "",
-        f"{len(drawn):,} of {len(clones):,} clones are drawn." if len(drawn) < len(clones) else "",
+        look.part(len(drawn), len(clones), "clones are drawn."),
         height=min(900, max(320, 150 + 16 * len(rows))),
     )
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from regrow.infra.log.rows import Rows
-from regrow.show.figures import series
-from regrow.show.figures.look import GREY, finished, marker, objective_axis, safe
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.search.numbers import readable
+from regrow.show.figures import look, series
 
 TITLE = "Optimisation history"
 READING = (
@@ -21,15 +16,12 @@ MOST = 3000
 """Maximum points: each is an element of the page."""
 
 
-def figure(told: Rows) -> Figure | None:
-    """Make the figure; None before the first value that counts."""
+def figure(told: Rows) -> look.Figure | None:
     history = told.history
     leader = history.leader
     if leader is None or leader.best is None:
         return None
-    from plotly import graph_objects as go
-
-    made, metric = go.Figure(), safe(history.objective.name)
+    made, metric = look.blank(), look.safe(history.objective.name)
     steps = series.best_so_far(history)
     leaders = [history.trials[number] for number, _ in steps]
     values = [t.best[0] for t in history.trials if t.best]
@@ -39,40 +31,25 @@ def figure(told: Rows) -> Figure | None:
             reached, max(1, MOST * len(reached) // max(1, len(values))), keep=leaders
         )
         if shown:
-            made.add_scatter(
-                x=[t.number for t in shown],
-                y=[t.best[0] for t in shown if t.best],
-                customdata=[t.number for t in shown],
-                mode="markers",
+            look.add_points(
+                made,
+                [(t.number, t.best[0], t.number) for t in shown if t.best],
+                look.marker(outcome, 8 if len(values) < 400 else 6),
+                f"trial %{{x}}, {outcome}<br>{metric} %{{y:.8~g}}",
                 name=f"{outcome} ({len(group)})",
-                marker=marker(outcome, 8 if len(values) < 400 else 6),
-                hovertemplate=f"trial %{{x}}, {outcome}<br>{metric} %{{y:.5g}}<extra></extra>",
             )
     end = len(history.trials) - 1
-    made.add_scatter(
-        x=[*(n for n, _ in steps), end],
-        y=[*(v for _, v in steps), steps[-1][1]],
-        mode="lines",
-        name="best so far",
-        line={"shape": "hv", "color": GREY, "width": 2},
-        hoverinfo="skip",
+    x, y = [*(n for n, _ in steps), end], [*(v for _, v in steps), steps[-1][1]]
+    look.add_line(made, x, y, {"shape": "hv", "color": look.GREY, "width": 2}, name="best so far")
+    look.add_points(
+        made,
+        [(leader.number, leader.best[0], leader.number)],
+        look.marker("best", 15),
+        f"trial %{{x}}, the best<br>{metric} %{{y:.8~g}}",
+        name=f"best: trial {leader.number}, {readable(leader.best[0])}",
     )
-    made.add_scatter(
-        x=[leader.number],
-        y=[leader.best[0]],
-        customdata=[leader.number],
-        mode="markers",
-        name=f"best: trial {leader.number}, {leader.best[0]:.5g}",
-        marker=marker("best", 15),
-        hovertemplate=f"trial %{{x}}, the best<br>{metric} %{{y:.6g}}<extra></extra>",
-    )
-    axis, note = objective_axis(history, values)
+    axis, note = look.objective_axis(history, values)
     edge = max(0.5, 0.02 * end)
     made.update_layout(xaxis={"title": {"text": "trial"}, "range": [-edge, end + edge]}, yaxis=axis)
-    left_out = (
-        f"{MOST:,} of {len(values):,} trials are drawn, evenly spread, and each that was the best"
-        " so far."
-        if len(values) > MOST
-        else ""
-    )
-    return finished(made, left_out, note)
+    spread = "trials are drawn, evenly spread, and each that was the best so far."
+    return look.finished(made, look.part(MOST, len(values), spread), note)

@@ -8,15 +8,12 @@ which a strict page policy forbids.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from regrow.infra.log.rows import Rows
 from regrow.search.history import History, TrialRecord
 from regrow.show.figures import parameters, series
-from regrow.show.figures.look import BEST, GREY, finished, safe, shade
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.show.figures.look import BEST, GREY, Figure, blank, finished, part, safe, shade
+from regrow.show.views import summaries
 
 TITLE = "Parallel coordinates"
 READING = (
@@ -42,28 +39,18 @@ class Column:
 
 
 def figure(told: Rows) -> Figure | None:
-    """Make the figure; None for fewer than two trials with a value, and if no parameter differs."""
     history = told.history
-    trials = series.ranked(history)
-    found = parameters.axes(history, trials) if len(trials) > 1 else []
+    trials, found = parameters.varied(history)
     if not found:
         return None
-    from plotly import graph_objects as go
-
     shown = series.sample(trials, MOST, keep=trials[:100])
     last, beyond = _objective(history, shown)
     columns = [*(_column(history, axis, shown) for axis in found[:AXES]), last]
-    made = go.Figure()
+    made = blank()
     ends = [1 + (len(shown) - 1) * n // SHADES for n in range(SHADES + 1)]
     for n in reversed(range(SHADES)):  # the worst first, so that the best are on top
-        _lines(
-            made,
-            columns,
-            shown,
-            range(ends[n], ends[n + 1]),
-            shade(1 - n / (SHADES - 1)),
-            width=1.2,
-        )
+        group = range(ends[n], ends[n + 1])
+        _lines(made, columns, shown, group, shade(1 - n / (SHADES - 1)), width=1.2)
     _lines(made, columns, shown, range(1), BEST, width=3)
     for place, column in enumerate(columns):
         made.add_shape(
@@ -90,7 +77,7 @@ def figure(told: Rows) -> Figure | None:
         xaxis={
             "side": "top",
             "tickvals": list(range(len(columns))),
-            "ticktext": [f"<b>{_short(c.name)}</b>" for c in columns],
+            "ticktext": [f"<b>{safe(c.name, 20)}</b>" for c in columns],
             "range": [-0.55, len(columns) - 0.85],
             "showgrid": False,
             "showline": False,
@@ -105,10 +92,9 @@ def figure(told: Rows) -> Figure | None:
     )
     return finished(
         made,
-        f"{len(shown):,} of {len(trials):,} trials are drawn: the best hundred, and others evenly"
-        " spread."
-        if len(shown) < len(trials)
-        else "",
+        part(
+            len(shown), len(trials), "trials are drawn: the best hundred, and others evenly spread."
+        ),
         f"The first {AXES} of {len(found)} parameters are drawn." if len(found) > AXES else "",
         f"{beyond:,} far worse values are drawn at the end of the last axis." if beyond else "",
         height=460,
@@ -155,60 +141,42 @@ def _objective(history: History, trials: list[TrialRecord]) -> tuple[Column, int
     low, high = min(inside), max(inside)
     # Halved, so that the difference of two values does not overflow.
     half = (high / 2 - low / 2) or 0.5
-    heights = [(min(max(v, low), high) / 2 - low / 2) / half for v in values]
-    ticks = [
-        ((tick / 2 - low / 2) / half, safe(series.short(float(tick))))
-        for tick in parameters.ticks(low, high)
-    ]
-    return (
-        Column(
-            name=history.objective.name,
-            heights=heights,
-            said=[series.short(v) for v in values],
-            ticks=ticks,
-        ),
-        beyond,
+    column = Column(
+        name=history.objective.name,
+        heights=[(min(max(v, low), high) / 2 - low / 2) / half for v in values],
+        said=[series.short(v) for v in values],
+        ticks=[((tick / 2 - low / 2) / half, label) for tick, label in _round(low, high)],
     )
+    return column, beyond
 
 
 def _column(history: History, axis: parameters.Axis, trials: list[TrialRecord]) -> Column:
-    configs = [series.settings(history, trial) for trial in trials]
+    configs = [summaries.reached_with(history, trial) for trial in trials]
     places = [axis.place(config) for config in configs]
     there = [p for p in places if p is not None]
-    labels = axis.labels()
-    low, high = (
-        (0.0, float(len(labels) - 1)) if axis.categories is not None else (min(there), max(there))
-    )
-    width = (high - low) or 1.0
+    spread = 0.0
     if axis.categories is not None:
-        every = -(-len(labels) // 20)
-        ticks = [
-            (place / width, _short(label)) for place, label in list(enumerate(labels))[::every]
-        ]
-    elif axis.log:
-        ticks = [
-            ((at - low) / width, safe(label))
-            for at, label in zip(*parameters.decades(low, high), strict=True)
-        ]
+        count = len(axis.categories)
+        low, high, spread = 0.0, count - 1.0, 0.6 / max(6, count)
+        marks = [(float(n), safe(label, 20)) for n, label in enumerate(axis.categories)]
+        marks = marks[:: -(-count // 20)]
     else:
-        ticks = [
-            ((tick - low) / width, safe(series.short(float(tick))))
-            for tick in parameters.ticks(low, high)
-        ]
-    spread = 0.6 / max(6, len(labels)) if axis.categories is not None else 0.0
+        low, high = min(there), max(there)
+        marks = parameters.decades(low, high) if axis.log else _round(low, high)
+    width = (high - low) or 1.0
     heights = [
         (OFF if place is None else (place - low) / width)
         + series.spread(trial.number, 0.06 if place is None else spread)
         for place, trial in zip(places, trials, strict=True)
     ]
-    if len(there) < len(places):
-        ticks = [(OFF, "not active"), *ticks]
-    said = [
-        series.short(config[axis.name]) if axis.name in config else "is not active"
-        for config in configs
-    ]
-    return Column(name=axis.name, heights=heights, said=said, ticks=ticks)
+    off = [(OFF, "not active")] if len(there) < len(places) else []
+    return Column(
+        name=axis.name,
+        heights=heights,
+        said=[series.short(config.get(axis.name, "is not active")) for config in configs],
+        ticks=[*off, *(((at - low) / width, label) for at, label in marks)],
+    )
 
 
-def _short(text: str) -> str:
-    return safe(text if len(text) <= 20 else text[:19] + "…")
+def _round(low: float, high: float) -> list[tuple[float, str]]:
+    return [(tick, safe(series.short(float(tick)))) for tick in parameters.ticks(low, high)]

@@ -1,27 +1,27 @@
-"""Parameters as axes: which of them vary, and where a value lies on a linear scale, a logarithmic
-scale or among categories.
-"""
+"""Parameters as axes: which vary, and where a value lies."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from regrow.search.history import History, TrialRecord
 from regrow.search.space.domains import Choice, Constant, Float, Int
+from regrow.show.exports.frames import numeric
 from regrow.show.figures import series
+from regrow.show.views import summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """A parameter that varies. `categories`: the values of a non-numeric one, else None."""
+    """A parameter that varies. `categories`: the texts of non-numeric values, else None."""
 
     name: str
     log: bool
-    categories: tuple[Any, ...] | None
+    categories: tuple[str, ...] | None
 
     def place(self, config: Mapping[str, Any]) -> float | None:
         """Return the position of the configuration: a number (its decimal logarithm on a
@@ -32,70 +32,55 @@ class Axis:
         if self.name not in config:
             return None
         value = config[self.name]
-        if self.categories is not None:
-            return (
-                float(self._texts().index(_text(value))) if _text(value) in self._texts() else None
-            )
-        return math.log10(value) if self.log and value > 0 else float(value)
-
-    def labels(self) -> list[str]:
-        """Return the categories as texts."""
-        return self._texts()
-
-    def _texts(self) -> list[str]:
-        return [_text(value) for value in self.categories or ()]
+        if self.categories is None:
+            return math.log10(value) if self.log and value > 0 else float(value)
+        text = _text(value)
+        return float(self.categories.index(text)) if text in self.categories else None
 
 
-def axes(history: History, trials: Sequence[TrialRecord]) -> list[Axis]:
-    """Return the parameters that differ between the trials (or that only some of them have), in the
-    order of the space.
+def varied(history: History) -> tuple[list[TrialRecord], list[Axis]]:
+    """Return the trials with a value, best first, and the parameters that differ between them (or
+    that only some of them have), in the order of the space; none for fewer than two trials.
     """
-    configs = [series.settings(history, trial) for trial in trials]
+    trials = [trial for trial in summaries.ranked(history) if trial.best is not None]
+    configs = [summaries.reached_with(history, trial) for trial in trials]
     found = []
-    for parameter in history.spec.space.parameters:
+    for parameter in history.spec.space.parameters if len(trials) > 1 else ():
         name, domain = parameter.name, parameter.domain
         values = [config[name] for config in configs if name in config]
-        several = len({_text(value) for value in values}) > 1
-        if not values or not (
-            several or (len(values) < len(configs) and not isinstance(domain, Constant))
-        ):
+        texts = dict.fromkeys(map(_text, values))
+        conditional = len(values) < len(configs) and not isinstance(domain, Constant)
+        if not values or not (len(texts) > 1 or conditional):
             continue
-        numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        categories: Iterable[Any] | None = None
         if isinstance(domain, Choice):
-            numbers = all(
-                isinstance(v, int | float) and not isinstance(v, bool) for v in domain.values
+            categories = sorted(domain.values) if numeric(domain.values) else domain.values
+        elif not numeric(values):
+            categories = texts
+        log = categories is None and isinstance(domain, Float | Int) and domain.log
+        found.append(
+            Axis(
+                name=name,
+                log=log and min(values) > 0,
+                categories=None if categories is None else tuple(map(_text, categories)),
             )
-            values_of = sorted(domain.values) if numbers else domain.values
-            found.append(Axis(name=name, log=False, categories=tuple(values_of)))
-        elif numeric:
-            log = isinstance(domain, Float | Int) and domain.log and min(values) > 0
-            found.append(Axis(name=name, log=log, categories=None))
-        else:
-            found.append(
-                Axis(name=name, log=False, categories=tuple(dict.fromkeys(map(_text, values))))
-            )
-    return found
+        )
+    return trials, found
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def decades(low: float, high: float) -> tuple[list[float], list[str]]:
-    """Return positions and labels of ticks on a logarithmic axis, whose positions are decimal
-    logarithms.
-    """
+def decades(low: float, high: float) -> list[tuple[float, str]]:
+    """Return (position, label) of ticks on an axis whose positions are decimal logarithms."""
     first, last = math.floor(low), math.ceil(high)
-    factors = (
-        (1,)
-        if high - low > 2
-        else (1, 2, 5)
-        if high - low > 0.5
-        else (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
-    )
+    factors: tuple[float, ...] = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    if high - low > 0.5:
+        factors = (1,) if high - low > 2 else (1, 2, 5)
     found = [by * 10.0**n for n in range(first, last + 1) for by in factors]
-    inside = [value for value in found if low - 1e-9 <= math.log10(value) <= high + 1e-9]
-    return [math.log10(value) for value in inside], [series.short(value) for value in inside]
+    ticks = [(math.log10(value), series.short(value)) for value in found]
+    return [tick for tick in ticks if low - 1e-9 <= tick[0] <= high + 1e-9]
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regrow.infra.log.rows import Rows
 from regrow.search.history import TrialRecord
 from regrow.search.spec.parts import Metric
-from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, finished, safe
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.show.figures import look, series
 
 TITLE = "Pareto front"
 READING = (
@@ -25,8 +21,7 @@ PANELS = 6
 POINTS = 2000
 
 
-def figure(told: Rows) -> Figure | None:
-    """Make the figure; None for one metric, and if no trial has reported all of them."""
+def figure(told: Rows) -> look.Figure | None:
     history = told.history
     metrics = history.spec.metrics
     complete = [
@@ -36,8 +31,6 @@ def figure(told: Rows) -> Figure | None:
     ]
     if len(metrics) < 2 or not complete:
         return None
-    from plotly.subplots import make_subplots
-
     front = set(history.front)
     best = [t for t in complete if t.number in front]
     others = series.sample([t for t in complete if t.number not in front], POINTS)
@@ -46,64 +39,60 @@ def figure(told: Rows) -> Figure | None:
     pairs = list(combinations(metrics, 2))[:PANELS]
     columns = min(2, len(pairs))
     rows = math.ceil(len(pairs) / columns)
-    made = make_subplots(
-        rows=rows, cols=columns, horizontal_spacing=0.12, vertical_spacing=min(0.14, 0.3 / rows)
-    )
+    height = min(0.14, 0.3 / rows)
+    made = look.panels(rows, columns, horizontal_spacing=0.12, vertical_spacing=height)
     groups: list[tuple[str, list[TrialRecord], dict[str, Any]]] = [
-        ("breaks a constraint", broken, {"color": COLOURS["failed"], "symbol": "x", "size": 6}),
-        ("others", kept, {"color": COLOURS["pending"], "size": 6}),
-        ("front", best, {"color": BEST, "size": 9, "symbol": "diamond"}),
+        (
+            "breaks a constraint",
+            broken,
+            {"color": look.COLOURS["failed"], "symbol": "x", "size": 6},
+        ),
+        ("others", kept, {"color": look.COLOURS["pending"], "size": 6}),
+        ("front", best, {"color": look.BEST, "size": 9, "symbol": "diamond"}),
     ]
     for place, (first, second) in enumerate(pairs):
         cell = {"row": place // columns + 1, "col": place % columns + 1}
         if len(metrics) == 2:
             x, y = _stairs(best, first, second)
-            edge = {"color": BEST, "width": 1.5}
-            made.add_scatter(
-                x=x, y=y, mode="lines", line=edge, showlegend=False, hoverinfo="skip", **cell
-            )
-        for name, group, marker in groups:
+            look.add_line(made, x, y, {"color": look.BEST, "width": 1.5}, showlegend=False, **cell)
+        across, up = look.safe(first.name), look.safe(second.name)
+        for name, group, style in groups:
             if group:
-                made.add_scatter(
-                    x=[t.curve.column(first.name)[-1] for t in group],
-                    y=[t.curve.column(second.name)[-1] for t in group],
-                    customdata=[t.number for t in group],
-                    mode="markers",
-                    marker=marker,
+                look.add_points(
+                    made,
+                    [(*_ends(t, first, second), t.number) for t in group],
+                    style,
+                    f"trial %{{customdata}}<br>{across} %{{x:.8~g}}<br>{up} %{{y:.8~g}}",
                     name=f"{name} ({len(group)})",
                     legendgroup=name,
                     showlegend=place == 0,
-                    hovertemplate=(
-                        f"trial %{{customdata}}<br>{safe(first.name)}"
-                        f" %{{x:.5g}}<br>{safe(second.name)} %{{y:.5g}}<extra></extra>"
-                    ),
                     **cell,
                 )
-        made.update_xaxes(title={"text": f"{safe(first.name)} ({first.mode})"}, **cell)
-        made.update_yaxes(title={"text": f"{safe(second.name)} ({second.mode})"}, **cell)
-    return finished(
+        made.update_xaxes(title={"text": f"{across} ({first.mode})"}, **cell)
+        made.update_yaxes(title={"text": f"{up} ({second.mode})"}, **cell)
+    several = math.comb(len(metrics), 2) > PANELS
+    return look.finished(
         made,
-        f"The first {PANELS} pairs of metrics are drawn."
-        if math.comb(len(metrics), 2) > PANELS
-        else "",
-        f"{POINTS:,} of {len(complete) - len(best):,} trials that are not of the front are drawn,"
-        " evenly spread."
-        if len(complete) - len(best) > POINTS
-        else "",
+        f"The first {PANELS} pairs of metrics are drawn." if several else "",
+        look.part(
+            POINTS,
+            len(complete) - len(best),
+            "trials that are not of the front are drawn, evenly spread.",
+        ),
         height=90 + 360 * rows,
         min_width=320 * columns,
     )
 
 
+def _ends(trial: TrialRecord, first: Metric, second: Metric) -> tuple[float, float]:
+    return trial.curve.column(first.name)[-1], trial.curve.column(second.name)[-1]
+
+
 def _stairs(
     front: list[TrialRecord], first: Metric, second: Metric
 ) -> tuple[list[float | None], list[float | None]]:
-    """Return the edge of the dominated area: between two trials of the front, it has the worse of
-    both values in each metric.
-    """
-    points = sorted(
-        (t.curve.column(first.name)[-1], t.curve.column(second.name)[-1]) for t in front
-    )
+    """Return the dominated area's edge: between two of the front, the worse of both values."""
+    points = sorted(_ends(trial, first, second) for trial in front)
     if first.mode == "max":
         points.reverse()
     x: list[float | None] = []

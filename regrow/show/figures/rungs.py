@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from regrow.infra.log.rows import Rows
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
-from regrow.show.figures import series
-from regrow.show.figures.look import BEST, finished, marker, objective_axis, safe
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.show.figures import look, series
 
 TITLE = "Rungs"
 READING = (
@@ -23,6 +18,7 @@ NOTHING = "The schedule has stopped or paused no trial."
 MOST = 2500
 COLUMNS = 16
 SPREAD = 0.56
+LOOKS = {"continued": "done", "stopped here": "stopped", "waits here": "paused"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +32,22 @@ class Rung:
 
 
 def rungs(history: History) -> list[Rung]:
-    """Return the steps at which the scheduler stopped or paused any trial. Empty for
-    population-based training, which stops none.
-    """
+    """Return the steps at which the scheduler stopped or paused trials; none for a population."""
     if any(trial.changes for trial in history.trials):
         return []
-    ends = {trial.number: _end(trial) for trial in history.trials}
-    steps = sorted({step for trial in history.trials if (step := ends[trial.number]) is not None})
-    found = []
-    for step in steps:
-        here = [t for t in history.trials if ends[t.number] == step]
-        found.append(
-            Rung(
-                step=step,
-                reached=[t for t in history.trials if t.curve.time >= step],
-                stopped=[t for t in here if t.state is TrialState.STOPPED],
-                waiting=[t for t in here if t.held],
-            )
+    ended: dict[int, list[TrialRecord]] = {}
+    for trial in history.trials:
+        if (step := _end(trial)) is not None:
+            ended.setdefault(step, []).append(trial)
+    return [
+        Rung(
+            step=step,
+            reached=[t for t in history.trials if t.curve.time >= step],
+            stopped=[t for t in here if t.state is TrialState.STOPPED],
+            waiting=[t for t in here if t.held],
         )
-    return [rung for rung in found if rung.stopped or rung.waiting]
+        for step, here in sorted(ended.items())
+    ]
 
 
 def _end(trial: TrialRecord) -> int | None:
@@ -62,67 +55,49 @@ def _end(trial: TrialRecord) -> int | None:
     last = trial.attempts[-1] if trial.attempts else None
     if last is None or not trial.decided or trial.decided > trial.curve.time:
         return None
-    retired = trial.state is TrialState.STOPPED and last.leave is not None
-    return (
-        trial.decided
-        if (last.stop is not None and trial.state is TrialState.STOPPED) or retired or trial.held
-        else None
-    )
+    told = last.stop is not None or last.leave is not None
+    stopped = trial.state is TrialState.STOPPED and told
+    return trial.decided if stopped or trial.held else None
 
 
-def figure(told: Rows) -> Figure | None:
-    """Make the figure; None if the scheduler stopped and paused no trial."""
+def figure(told: Rows) -> look.Figure | None:
     history = told.history
     found = rungs(history)
     if not found:
         return None
-    from plotly import graph_objects as go
-
-    made, metric = go.Figure(), safe(history.objective.name)
-    shown = found if len(found) <= COLUMNS else series.sample(found, COLUMNS)
+    made, metric = look.blank(), look.safe(history.objective.name)
+    shown = series.sample(found, COLUMNS)
     share = max(20, MOST // len(shown))
     values: list[float] = []
-    groups: dict[str, tuple[list[float], list[float], list[int]]] = {}
+    groups: dict[str, list[tuple[float, float, int]]] = {}
     left_out = False
     for place, rung in enumerate(shown):
         gone = {t.number for t in (*rung.stopped, *rung.waiting)}
-        parts = {
-            "continued": [t for t in rung.reached if t.number not in gone],
-            "stopped here": rung.stopped,
-            "waits here": rung.waiting,
-        }
-        for name, trials in parts.items():
+        on = [t for t in rung.reached if t.number not in gone]
+        for name, trials in zip(LOOKS, (on, rung.stopped, rung.waiting), strict=True):
             drawn = series.sample(trials, share)
             left_out |= len(drawn) < len(trials)
-            x, y, numbers = groups.setdefault(name, ([], [], []))
-            x += [place + series.spread(t.number, SPREAD) for t in drawn]
-            y += [t.curve.until(rung.step)[-1] for t in drawn]
-            numbers += [t.number for t in drawn]
             values += [t.curve.until(rung.step)[-1] for t in trials]
-    looks = {"continued": "done", "stopped here": "stopped", "waits here": "paused"}
-    for name, (x, y, numbers) in groups.items():
-        if x:
-            made.add_scatter(
-                x=x,
-                y=y,
-                customdata=numbers,
-                mode="markers",
+            groups.setdefault(name, []).extend(
+                (_across(place, t), t.curve.until(rung.step)[-1], t.number) for t in drawn
+            )
+    for name, points in groups.items():
+        if points:
+            look.add_points(
+                made,
+                points,
+                look.marker(LOOKS[name], 7 if len(values) < 600 else 5),
+                f"trial %{{customdata}}, {name}<br>{metric} %{{y:.8~g}}",
                 name=name,
                 opacity=0.85,
-                marker=marker(looks[name], 7 if len(values) < 600 else 5),
-                hovertemplate=(
-                    f"trial %{{customdata}}, {name}<br>{metric} %{{y:.5g}}<extra></extra>"
-                ),
             )
     _mark_best(made, history, shown)
-    on = [len(rung.reached) - len(rung.stopped) - len(rung.waiting) for rung in shown]
-    clock = history.spec.clock
-    steps = [rung.step if clock is None else clock.value(rung.step) for rung in shown]
-    labels = [
-        f"step {step}<br>{count} of {len(rung.reached)}"
-        for step, rung, count in zip(steps, shown, on, strict=True)
-    ]
-    axis, note = objective_axis(history, values)
+    clock, labels = history.spec.clock, list[str]()
+    for rung in shown:
+        step = rung.step if clock is None else clock.value(rung.step)
+        went_on = len(rung.reached) - len(rung.stopped) - len(rung.waiting)
+        labels.append(f"step {step}<br>{went_on} of {len(rung.reached)}")
+    axis, note = look.objective_axis(history, values)
     made.update_layout(
         xaxis={
             "tickvals": list(range(len(shown))),
@@ -133,22 +108,25 @@ def figure(told: Rows) -> Figure | None:
         },
         yaxis=axis,
     )
-    return finished(
+    some = f"{len(shown)} of the {len(found)} steps at which trials ended are drawn."
+    at_most = (
+        f"At most {share:,} trials of a kind are drawn at a rung; the numbers below count all."
+    )
+    return look.finished(
         made,
         note,
-        f"{len(shown)} of the {len(found)} steps at which trials ended are drawn."
-        if len(shown) < len(found)
-        else "",
-        f"At most {share:,} trials of a kind are drawn at a rung; the numbers below count all."
-        if left_out
-        else "",
+        some if len(shown) < len(found) else "",
+        at_most if left_out else "",
         min_width=64 * len(shown) + 120,
         height=440,
     )
 
 
-def _mark_best(made: Figure, history: History, shown: list[Rung]) -> None:
-    """Draw the best trial's course through the rungs."""
+def _across(place: int, trial: TrialRecord) -> float:
+    return place + series.spread(trial.number, SPREAD)
+
+
+def _mark_best(made: look.Figure, history: History, shown: list[Rung]) -> None:
     best = history.leader
     if best is None:
         return
@@ -159,12 +137,12 @@ def _mark_best(made: Figure, history: History, shown: list[Rung]) -> None:
     ]
     if way:
         made.add_scatter(
-            x=[x + series.spread(best.number, SPREAD) for x, _ in way],
+            x=[_across(place, best) for place, _ in way],
             y=[y for _, y in way],
             mode="lines+markers",
             name=f"best: trial {best.number}",
-            line={"color": BEST, "width": 1.5},
+            line={"color": look.BEST, "width": 1.5},
             marker={"symbol": "star", "size": 12},
             customdata=[best.number] * len(way),
-            hovertemplate=f"trial {best.number}, the best<br>%{{y:.5g}}<extra></extra>",
+            hovertemplate=f"trial {best.number}, the best<br>%{{y:.8~g}}<extra></extra>",
         )

@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 from regrow.infra.log.rows import Rows
 from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, finished
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.show.figures.look import BEST, COLOURS, Figure, add_points, finished, panels
 
 TITLE = "Scaling"
 READING = (
@@ -77,38 +73,27 @@ def paces(told: Rows) -> list[Pace]:
 
 
 def efficiencies(each: Mapping[int, float]) -> dict[int, float]:
-    """Return, by number of workers, samples per second per worker relative to those with the fewest
-    workers.
-    """
+    """Return samples per second per worker by number of workers, relative to the fewest."""
     base = each[min(each)]
     return {workers: value / base for workers, value in sorted(each.items())} if base > 0 else {}
 
 
 def figure(told: Rows) -> Figure | None:
-    """Make the figure; None if no attempt of several workers has reported two steps."""
     if not told.history.spec.resources.ranked:
         return None
     found = paces(told)
     if not any(pace.workers > 1 for pace in found):
         return None
-    from plotly.subplots import make_subplots
-
     sizes = sorted({pace.workers for pace in found})
     sampled = [pace for pace in found if pace.each is not None]
     each = _medians([(pace.workers, pace.each or 0.0) for pace in sampled])
     shares = efficiencies(each) if len(each) > 1 else {}
     columns = 1 + bool(sampled) + bool(shares)
-    made = make_subplots(rows=1, cols=columns, horizontal_spacing=0.11)
+    made = panels(1, columns, horizontal_spacing=0.11)
     _draw(made, 1, sizes, found, [pace.rate for pace in found], "steps a second")
     if sampled:
-        _draw(
-            made,
-            2,
-            sizes,
-            sampled,
-            [pace.each or 0.0 for pace in sampled],
-            "samples a second a worker",
-        )
+        values = [pace.each or 0.0 for pace in sampled]
+        _draw(made, 2, sizes, sampled, values, "samples a second a worker")
     if shares:
         made.add_bar(
             x=[sizes.index(workers) for workers in shares],
@@ -125,12 +110,9 @@ def figure(told: Rows) -> Figure | None:
             row=1,
             col=3,
         )
-        axis = {
-            "title": {"text": "scaling efficiency"},
-            "tickformat": ".0%",
-            "range": [0, 1.1 * max(1.0, *shares.values())],
-        }
-        made.update_yaxes(**axis, row=1, col=3)
+        most = 1.1 * max(1.0, *shares.values())
+        title = {"text": "scaling efficiency"}
+        made.update_yaxes(title=title, tickformat=".0%", range=[0, most], row=1, col=3)
     made.update_xaxes(
         tickvals=list(range(len(sizes))),
         ticktext=[str(size) for size in sizes],
@@ -156,26 +138,26 @@ def _draw(
     values: Sequence[float],
     title: str,
 ) -> None:
-    """Draw a point per attempt, and a line through the medians."""
-    by_size = {size: [n for n, pace in enumerate(drawn) if pace.workers == size] for size in sizes}
-    shown = [(n, place) for place, size in enumerate(sizes) for n in _placed(by_size[size])]
-    many = len(shown) > 200
-    made.add_scatter(
-        x=[place + offset for (_, offset), place in shown],
-        y=[values[n] for (n, _), _ in shown],
-        mode="markers",
+    """Draw a point per attempt, those of one size side by side, and a line through the medians."""
+    cell = {"row": 1, "col": column}
+    points: list[tuple[float, float, str]] = []
+    for place, size in enumerate(sizes):
+        of_size = [n for n, pace in enumerate(drawn) if pace.workers == size]
+        shown = series.sample(of_size, MOST)
+        for at, n in enumerate(shown):
+            who = f"trial {drawn[n].trial}, attempt {drawn[n].attempt}: {_workers(size)}"
+            points.append((place + 0.4 * ((at + 0.5) / len(shown) - 0.5), values[n], who))
+    many = len(points) > 200
+    add_points(
+        made,
+        points,
+        {"color": COLOURS["done"], "size": 5 if many else 8},
+        f"%{{customdata}}<br>%{{y:.8~g}} {title}",
         name="an attempt",
         legendgroup="attempts",
         showlegend=column == 1,
         opacity=0.5 if many else 0.8,
-        marker={"color": COLOURS["done"], "size": 5 if many else 8},
-        customdata=[
-            f"trial {drawn[n].trial}, attempt {drawn[n].attempt}: {_workers(drawn[n].workers)}"
-            for (n, _), _ in shown
-        ],
-        hovertemplate=f"%{{customdata}}<br>%{{y:.4g}} {title}<extra></extra>",
-        row=1,
-        col=column,
+        **cell,
     )
     medians = _medians([(pace.workers, value) for pace, value in zip(drawn, values, strict=True)])
     made.add_scatter(
@@ -188,25 +170,13 @@ def _draw(
         line={"color": BEST, "width": 2},
         marker={"symbol": "line-ew-open", "size": 22, "color": BEST, "line": {"width": 3}},
         customdata=[_workers(size) for size in medians],
-        row=1,
-        col=column,
-        hovertemplate=f"%{{customdata}}<br>median %{{y:.4g}} {title}<extra></extra>",
+        hovertemplate=f"%{{customdata}}<br>median %{{y:.8~g}} {title}<extra></extra>",
+        **cell,
     )
-    made.update_yaxes(
-        title={"text": title}, range=[0, 1.08 * max(values) or 1.0], row=1, col=column
-    )
-
-
-def _placed(numbers: Sequence[int]) -> list[tuple[int, float]]:
-    """Place attempts of one size side by side, so that they do not hide each other."""
-    drawn = series.sample(numbers, MOST)
-    return [
-        (number, 0.4 * ((place + 0.5) / len(drawn) - 0.5)) for place, number in enumerate(drawn)
-    ]
+    made.update_yaxes(title={"text": title}, range=[0, 1.08 * max(values) or 1.0], **cell)
 
 
 def _medians(pairs: Sequence[tuple[int, float]]) -> dict[int, float]:
-    """Return the median by number of workers."""
     return {
         size: median(value for other, value in pairs if other == size)
         for size in sorted({size for size, _ in pairs})

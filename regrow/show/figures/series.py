@@ -1,16 +1,15 @@
-"""Data for figures: thinned curves, samples of trials, ranges that a single outlier
-does not spoil.
-"""
+"""Data for figures: thinned curves, samples of trials, ranges without single outliers."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
+from regrow.search.numbers import readable
 
 T = TypeVar("T")
 
@@ -18,29 +17,8 @@ OUTCOMES = ("done", "stopped", "paused", "failed", "lost", "running", "pending")
 """States of trials in the order of legends."""
 
 
-def outcome(trial: TrialRecord) -> str:
-    """Return the state of a trial as figures name it."""
-    return trial.state.value
-
-
-def sign(history: History) -> float:
-    """Return the factor for the objective that makes less better."""
-    return history.objective.sign
-
-
-def ranked(history: History) -> list[TrialRecord]:
-    """Return the trials with a best value, best first."""
-    way = sign(history)
-    return sorted(
-        (t for t in history.trials if t.best is not None),
-        key=lambda t: (way * t.best[0], t.number) if t.best else (),
-    )
-
-
 def sample(items: Sequence[T], most: int, keep: Collection[T] = ()) -> list[T]:
-    """Return at most `most` of the items, evenly spread and in their order, plus those
-    to `keep`.
-    """
+    """Return at most `most` items, evenly spread and in their order, plus those to `keep`."""
     if len(items) <= most:
         return list(items)
     places = {round(n * (len(items) - 1) / (most - 1)) for n in range(most)} if most > 1 else {0}
@@ -49,9 +27,7 @@ def sample(items: Sequence[T], most: int, keep: Collection[T] = ()) -> list[T]:
 
 
 def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Return positions of at most `most` values that draw the same line: the ends, and each
-    bucket's lowest and highest.
-    """
+    """Return at most `most` positions that draw the same line: ends, lowest and highest."""
     line = Series(len(values), most)
     for value in values:
         line.add(value)
@@ -74,7 +50,6 @@ class Series:
         self._high: tuple[int, float | None] | None = None
 
     def add(self, value: float | None) -> None:
-        """Add the next point."""
         place, self._came = self._came, self._came + 1
         if not self._buckets or place in (0, self._count - 1):
             self.points.append((place, value))
@@ -90,9 +65,7 @@ class Series:
 
 
 def logarithmic(values: Sequence[float]) -> bool:
-    """Return whether a logarithmic axis is easier to read: all values positive, and the inner 90 %
-    over more than two decades.
-    """
+    """Return whether all are positive, and the inner 90 % over more than two decades."""
     if not values or min(values) <= 0:
         return False
     low, high = quantile(values, 0.05), quantile(values, 0.95)
@@ -131,7 +104,7 @@ def quantile(values: Sequence[float], u: float) -> float:
 
 def best_so_far(history: History) -> list[tuple[int, float]]:
     """Return (trial, value) where the best value improved, trials in the order of their numbers."""
-    way, steps = sign(history), list[tuple[int, float]]()
+    way, steps = history.objective.sign, list[tuple[int, float]]()
     for trial in history.trials:
         if trial.best is not None and (not steps or way * trial.best[0] < way * steps[-1][1]):
             steps.append((trial.number, trial.best[0]))
@@ -139,38 +112,23 @@ def best_so_far(history: History) -> list[tuple[int, float]]:
 
 
 def counted(history: History) -> dict[str, list[TrialRecord]]:
-    """Return the trials by outcome, in the order of legends; outcomes without a trial
-    are omitted.
-    """
+    """Return the trials by outcome, in the order of legends; none without a trial."""
     found = {name: [t for t in history.trials if t.state is TrialState(name)] for name in OUTCOMES}
     return {name: trials for name, trials in found.items() if trials}
 
 
 def spread(number: int, width: float = 1.0) -> float:
-    """Return a small offset by a trial's number, from -width / 2 to width / 2, so that what lies at
-    one place does not hide each other.
-    """
+    """Return a small offset by a trial's number, at most half of `width`, to see all points."""
     return (hashlib.blake2s(str(number).encode(), digest_size=2).digest()[0] / 255 - 0.5) * width
 
 
 def short(value: object) -> str:
     """Format a parameter or metric in few characters."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def settings(history: History, trial: TrialRecord) -> dict[str, Any]:
-    """Return the flat configuration with which a trial reached its best value, else its current
-    one.
-    """
-    if trial.changes and trial.best is not None:
-        return history.path(trial.number, trial.best[1])[-1]
-    return trial.config
+    return readable(value) if isinstance(value, float) else str(value)
 
 
 def ancestry(history: History, number: int, until: int) -> list[tuple[int, int, int]]:
-    """Return where a trial's weights at step `until` come from, newest first: (trial, after which
-    step, up to which step).
-    """
+    """Return where weights come from, newest first: (trial, after which step, up to which)."""
     found: list[tuple[int, int, int]] = []
     while True:
         changes = [

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from regrow.infra.log.rows import Rows
 from regrow.search.history import Attempt, History
-from regrow.show.figures.look import COLOURS, GREY, finished, safe
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from regrow.show.figures import look
 
 TITLE = "Timeline"
 READING = (
@@ -41,9 +38,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Time on the axis: seconds since the first attempt began, without the pauses in which nothing
-    ran.
-    """
+    """Time on the axis: seconds since the first attempt, without pauses in which nothing ran."""
 
     zero: float
     pauses: Sequence[tuple[float, float]]
@@ -72,19 +67,12 @@ def clock(spans: Sequence[tuple[float, float]]) -> Clock:
     )
 
 
-def figure(told: Rows) -> Figure | None:
-    """Make the figure; None before the first attempt began."""
+def figure(told: Rows) -> look.Figure | None:
     history = told.history
-    begun = [
-        (trial.number, a)
-        for trial in history.trials
-        for a in trial.attempts
-        if a.t_began is not None
-    ]
+    attempts = [(trial.number, a) for trial in history.trials for a in trial.attempts]
+    begun = [(number, a) for number, a in attempts if a.t_began is not None]
     if not begun:
         return None
-    from plotly import graph_objects as go
-
     begun.sort(key=lambda one: (one[1].t_began or 0.0, one[0]))
     time = clock([_span(history, a) for _, a in begun])
     lanes, nodes = _lanes(history, begun)
@@ -92,7 +80,7 @@ def figure(told: Rows) -> Figure | None:
     last = max(bar.end for bar in bars)
     unit, name = next(((u, n) for u, n in reversed(UNITS) if last >= 2 * u), UNITS[0])
     drawn = bars if len(bars) <= BARS else _merged(bars, last * sum(nodes.values()) / BARS)
-    made = go.Figure()
+    made = look.blank()
     for outcome in ENDS:
         group = [bar for bar in drawn if bar.outcome == outcome]
         if group:
@@ -106,7 +94,7 @@ def figure(told: Rows) -> Figure | None:
                 text=[bar.text for bar in group],
                 textposition="none",
                 name=f"{outcome} ({sum(bar.count for bar in group)})",
-                marker={"color": COLOURS[outcome], "line": {"width": 0}},
+                marker={"color": look.COLOURS[outcome], "line": {"width": 0}},
                 opacity=0.9,
                 hovertemplate="%{text}<extra></extra>",
             )
@@ -114,10 +102,10 @@ def figure(told: Rows) -> Figure | None:
     for since, until in time.pauses:
         made.add_vline(
             x=time.at(since) / unit,
-            line={"color": GREY, "width": 1, "dash": "dash"},
+            line={"color": look.GREY, "width": 1, "dash": "dash"},
             annotation={
                 "text": f"{_said(until - since)} pause",
-                "font": {"size": 11, "color": GREY},
+                "font": {"size": 11, "color": look.GREY},
                 "yref": "paper",
                 "y": 1,
             },
@@ -125,37 +113,29 @@ def figure(told: Rows) -> Figure | None:
     top, ticks, labels = 0, list[float](), list[str]()
     for node, width in nodes.items():
         ticks.append(top + (width - 1) / 2)
-        labels.append(safe(node))
+        labels.append(look.safe(node))
         top += width
         if top < sum(nodes.values()):
-            made.add_hline(y=top - 0.5, line={"color": GREY, "width": 0.5})
-    many = len(ticks) > 40
+            made.add_hline(y=top - 0.5, line={"color": look.GREY, "width": 0.5})
+    every = len(ticks) // 20 if len(ticks) > 40 else 1
     made.update_layout(
         barmode="overlay",
         xaxis={"title": {"text": f"time since the first attempt, {name}"}, "rangemode": "tozero"},
         yaxis={
-            "tickvals": ticks[:: len(ticks) // 20 if many else 1],
-            "ticktext": labels[:: len(ticks) // 20 if many else 1],
+            "tickvals": ticks[::every],
+            "ticktext": labels[::every],
             "range": [top - 0.4, -0.6],
             "showgrid": False,
             "title": {"text": "node"},
         },
     )
-    never = sum(
-        a.t_began is None and a.outcome is not None
-        for trial in history.trials
-        for a in trial.attempts
-    )
-    return finished(
+    never = sum(a.t_began is None and a.outcome is not None for _, a in attempts)
+    unbegun = f"{never:,} attempt{'' if never == 1 else 's'}"
+    alike = "short ones that follow each other and ended alike are one bar."
+    return look.finished(
         made,
-        ""
-        if drawn is bars
-        else f"{len(bars):,} attempts: short ones that follow each other and ended alike are one"
-        " bar.",
-        f"Not drawn: {never:,} attempt{'' if never == 1 else 's'} that ended before beginning on a"
-        " node."
-        if never
-        else "",
+        "" if drawn is bars else f"{len(bars):,} attempts: {alike}",
+        f"Not drawn: {unbegun} that ended before beginning on a node." if never else "",
         height=min(900, max(260, 140 + 24 * top)),
         min_width=480,
     )
@@ -172,9 +152,7 @@ def _span(history: History, attempt: Attempt) -> tuple[float, float]:
 def _lanes(
     history: History, begun: Sequence[tuple[int, Attempt]]
 ) -> tuple[dict[tuple[int, int], int], dict[str, int]]:
-    """Return a lane for each attempt (sorted by beginning), the lanes of a node side by side; and
-    the number of lanes of each node.
-    """
+    """Return a lane for each attempt, in order, and the number of lanes of each node."""
     places: dict[tuple[int, int], tuple[str, int]] = {}
     used: dict[str, int] = {}
     free: dict[str, list[int]] = {}
@@ -210,38 +188,31 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     ]
 
 
-def _outcome(attempt: Attempt) -> str:
-    return attempt.outcome or "running"
-
-
 def _bar(history: History, time: Clock, number: int, attempt: Attempt, lane: int) -> Bar:
     begin, end = _span(history, attempt)
-    steps = (
-        f"steps {attempt.from_step + 1} to {attempt.to_step}"
-        if attempt.to_step > attempt.from_step
-        else "no step"
-    )
+    outcome = attempt.outcome or "running"
+    steps = "no step"
+    if attempt.to_step > attempt.from_step:
+        steps = f"steps {attempt.from_step + 1} to {attempt.to_step}"
     cause = f" ({attempt.cause})" if attempt.cause and attempt.cause != attempt.outcome else ""
-    why = f"<br>{safe(attempt.message)}" if attempt.message else ""
+    why = f"<br>{look.safe(attempt.message)}" if attempt.message else ""
     again = f"<br>{attempt.superseded} steps were done again" if attempt.superseded else ""
     text = (
         f"trial {number}, attempt {attempt.number}<br>{steps},"
-        f" {_said(end - begin)}<br>{_outcome(attempt)}{cause}{why}{again}"
+        f" {_said(end - begin)}<br>{outcome}{cause}{why}{again}"
     )
     return Bar(
         trial=number,
         lane=lane,
         begin=time.at(begin),
         end=time.at(end),
-        outcome=_outcome(attempt),
+        outcome=outcome,
         text=text,
     )
 
 
 def _merged(bars: Sequence[Bar], resolution: float) -> list[Bar]:
-    """Merge neighbouring attempts of a lane with the same good outcome into one bar of up to
-    `resolution` seconds.
-    """
+    """Merge a lane's neighbours with the same good outcome into bars of `resolution` seconds."""
     found: list[Bar] = []
     open_: dict[tuple[int, str], Bar] = {}
     for bar in bars:
@@ -252,15 +223,13 @@ def _merged(bars: Sequence[Bar], resolution: float) -> list[Bar]:
                 f"{before.count} attempts, the first one of trial {before.trial}<br>{bar.outcome}"
             )
         else:
-            open_[bar.lane, bar.outcome] = Bar(
-                **{name: getattr(bar, name) for name in Bar.__slots__}
-            )
-            found.append(open_[bar.lane, bar.outcome])
+            found.append(replace(bar))
+            open_[bar.lane, bar.outcome] = found[-1]
     return found
 
 
 def _losses(
-    made: Figure, history: History, time: Clock, lanes: dict[tuple[int, int], int], unit: float
+    made: look.Figure, history: History, time: Clock, lanes: dict[tuple[int, int], int], unit: float
 ) -> None:
     marks: list[tuple[float, int, int, str]] = []
     ways: list[tuple[Any, Any]] = []
@@ -270,47 +239,28 @@ def _losses(
                 continue
             _, end = _span(history, attempt)
             x, y = time.at(end) / unit, lanes[trial.number, attempt.number]
-            text = (
-                f"trial {trial.number}, attempt {attempt.number}: {attempt.outcome} after step"
-                f" {attempt.to_step}"
-            )
+            which = f"trial {trial.number}, attempt {attempt.number}"
+            text = f"{which}: {attempt.outcome} after step {attempt.to_step}"
             if attempt.message:
-                text += f"<br>{safe(attempt.message)}"
+                text += f"<br>{look.safe(attempt.message)}"
             if after is not None and after.t_began is not None:
-                text += (
-                    f"<br>continued after {_said(after.t_began - end)} on {safe(after.where)}, from"
-                    f" step {after.from_step + 1}"
-                )
-                ways += [
-                    (x, y),
-                    (time.at(after.t_began) / unit, lanes[trial.number, after.number]),
-                    (None, None),
-                ]
+                away, node = _said(after.t_began - end), look.safe(after.where)
+                text += f"<br>continued after {away} on {node}, from step {after.from_step + 1}"
+                there = time.at(after.t_began) / unit, lanes[trial.number, after.number]
+                ways += [(x, y), there, (None, None)]
             marks.append((x, y, trial.number, text))
     if ways:
-        made.add_scatter(
-            x=[x for x, _ in ways],
-            y=[y for _, y in ways],
-            mode="lines",
-            name="continued",
-            hoverinfo="skip",
-            line={"color": GREY, "width": 1.2, "dash": "dot"},
-        )
+        dotted = {"color": look.GREY, "width": 1.2, "dash": "dot"}
+        look.add_line(made, [x for x, _ in ways], [y for _, y in ways], dotted, name="continued")
     if marks:
-        made.add_scatter(
-            x=[m[0] for m in marks],
-            y=[m[1] for m in marks],
-            customdata=[m[2] for m in marks],
-            text=[m[3] for m in marks],
-            mode="markers",
+        edge = {"color": "#ffffff", "width": 1}
+        look.add_points(
+            made,
+            [(x, y, number) for x, y, number, _ in marks],
+            {"symbol": "x", "size": 9, "color": look.COLOURS["failed"], "line": edge},
+            "%{text}",
+            text=[text for *_, text in marks],
             name=f"loss or failure ({len(marks)})",
-            hovertemplate="%{text}<extra></extra>",
-            marker={
-                "symbol": "x",
-                "size": 9,
-                "color": COLOURS["failed"],
-                "line": {"color": "#ffffff", "width": 1},
-            },
         )
 
 

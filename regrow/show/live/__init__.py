@@ -32,9 +32,7 @@ __all__ = ["Live", "Viewer"]
 
 
 class Live:
-    """Follows an experiment that this process runs, through its coordinator. Arguments as those of
-    Viewer.
-    """
+    """Follows an experiment of this process through its coordinator. Arguments as of Viewer."""
 
     def __init__(
         self,
@@ -45,9 +43,7 @@ class Live:
         notes: Callable[[], Notes] = lambda: NONE,
         viewer: Viewer | None = None,
     ) -> None:
-        """Make the viewer; `viewer`: one that shows the experiment elsewhere than on
-        the console.
-        """
+        """Make the viewer; `viewer`: one that shows it elsewhere than on the console."""
         self.viewer = viewer or Viewer(console, quiet=quiet, events=events, notes=notes)
         self._silent = quiet and events is None
         self._events = events is not None

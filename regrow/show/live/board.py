@@ -1,37 +1,22 @@
-"""State of the live view: the history, and indexes that would take too long to compute for each
-picture. Only a fold lives here.
-"""
+"""State of the live view: the history, and indexes that each picture needs. Only a fold."""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
+from heapq import nsmallest
 
-from regrow.search import schedulers
-from regrow.search.events import (
-    AnyEvent,
-    Began,
-    Capacity,
-    Closed,
-    Closing,
-    Created,
-    Decided,
-    Ended,
-    Opened,
-    Proposed,
-    Reported,
-    Retired,
-    Revived,
-    Saved,
-    Started,
-)
-from regrow.search.history import History
+from regrow.search import events, schedulers
+from regrow.search.history import History, TrialRecord
 from regrow.show.live import words
 from regrow.show.live.decisions import Decisions
 from regrow.show.live.incidents import Absence, Incidents
-from regrow.show.live.leaders import Leaders
-from regrow.show.live.pace import Pace
 
 LATEST = 50
+LEADERS = 16
+WINDOW_SECONDS = 60.0
+ENOUGH = 20
+"""Moments that are kept, even if older than the window, so that slow trials have a rate."""
 
 
 class Board:
@@ -71,11 +56,8 @@ class Board:
     @property
     def exact(self) -> bool:
         """Whether exactly `most_steps` will be done, as far as is known."""
-        return (
-            schedulers.kind(self.history.spec.schedule).exact
-            and not self._early
-            and self.most_steps is not None
-        )
+        exact = schedulers.kind(self.history.spec.schedule).exact
+        return exact and not self._early and self.most_steps is not None
 
     @property
     def useful(self) -> int:
@@ -109,41 +91,44 @@ class Board:
 
     # ---- folding
 
-    def apply(self, event: AnyEvent) -> list[str]:
+    def apply(self, event: events.AnyEvent) -> list[str]:
         """Apply an event; return lines for people about it."""
         history = self.history
         silent, slots = event.t - history.t_last, history.slots
         lost_before = history.lost_steps
         source = None
-        if isinstance(event, Decided) and event.source is not None:
+        if isinstance(event, events.Decided) and event.source is not None:
             source = history.trials[event.source].config
         history.apply(event)
         match event:
-            case Reported():
+            case events.Reported():
                 self.spent += len(event.rows)
                 self.steps_done.add(event.t, len(event.rows))
                 self.heard[event.trial] = event.t
                 self.leaders.improved(event.trial)
-            case Saved():
+            case events.Saved():
                 self.heard[event.trial] = event.t
-            case Created():
+            case events.Created():
                 self.decisions.created()
-            case Proposed():
+            case events.Proposed():
                 self.decisions.proposed(event)
-            case Decided():
+            case events.Decided():
                 self.decisions.decided(event, source)
-            case Started():
+            case events.Started():
                 self.heard[event.trial] = event.t
                 self.decisions.left(event.trial, stopped=False)
-            case Retired():
+            case events.Retired():
                 self.decisions.left(event.trial, stopped=True)
                 self.ends.add(event.t)
-            case Revived():
+            case events.Revived():
                 self.decisions.back(history.trials[event.trial])
                 self.incidents.revived(event.trial)
+            case events.Excluded():
+                self.leaders.rewound(event.trial)
+                self.leaders.improved(event.trial)
             case _:
                 pass
-        if isinstance(event, Capacity) and event.slots == slots:
+        if isinstance(event, events.Capacity) and event.slots == slots:
             return []  # a larger node, but no more of them: matters to attempts of several slots
         lines = self._told(event, silent, history.lost_steps - lost_before)
         if not self._is_loss(event):
@@ -151,42 +136,46 @@ class Board:
         return lines
 
     @staticmethod
-    def _is_loss(event: AnyEvent) -> bool:
+    def _is_loss(event: events.AnyEvent) -> bool:
         """Return whether it is a loss or a recovery, which have their own section."""
-        return isinstance(event, Began | Opened) or (isinstance(event, Ended) and bool(event.cause))
+        if isinstance(event, events.Ended):
+            return bool(event.cause)
+        return isinstance(event, events.Began | events.Opened)
 
-    def _told(self, event: AnyEvent, silent: float, again: int) -> list[str]:
+    def _told(self, event: events.AnyEvent, silent: float, again: int) -> list[str]:
         history = self.history
         match event:
-            case Opened():
+            case events.Opened():
                 return self._opened(event, silent)
-            case Capacity():
+            case events.Capacity():
                 return [words.capacity(history)]
-            case Started() if (
-                event.attempt > 1 and (last := history.trials[event.trial].attempts[-2]).withdrawn
-            ):
-                moved = event.market or last.narrower
-                return [words.moved(history.trials[event.trial])] if moved else []
-            case Began():
+            case events.Started() if event.attempt > 1:
+                trial = history.trials[event.trial]
+                last = trial.attempts[-2]
+                moved = last.withdrawn and (event.market or last.narrower)
+                return [words.moved(trial)] if moved else []
+            case events.Began():
                 self.began = True
                 self.nodes |= {event.node, *(other.node for other in event.others)}
                 self.heard[event.trial] = event.t
                 self.leaders.rewound(event.trial)
                 loss = self.incidents.began(event, history.trials[event.trial].attempts[-1], again)
                 return [] if loss is None else [words.recovery(loss)]
-            case Ended():
+            case events.Ended():
                 return self._ended(event)
-            case Revived():
+            case events.Revived():
                 return [words.revival(history.trials[event.trial])]
-            case Closing():
+            case events.Excluded():
+                return [words.exclusion(history.trials[event.trial])]
+            case events.Closing():
                 return [f"ending: {event.why}"] if event.why else []
-            case Closed() if history.sessions:
+            case events.Closed() if history.sessions:
                 self.heard.clear()
                 return []
             case _:
                 return []
 
-    def _opened(self, event: Opened, silent: float) -> list[str]:
+    def _opened(self, event: events.Opened, silent: float) -> list[str]:
         if event.by != "driver":
             return ["the coordinator was lost and is back"]
         self.ends.clear()
@@ -201,7 +190,7 @@ class Board:
         absence: Absence = self.incidents.reopened(event, max(0.0, silent))
         return [words.driver_back(absence, len(self.history.orphans))]
 
-    def _ended(self, event: Ended) -> list[str]:
+    def _ended(self, event: events.Ended) -> list[str]:
         history = self.history
         trial = history.trials[event.trial]
         attempt = trial.attempts[event.attempt - 1]
@@ -217,11 +206,77 @@ class Board:
             return []
         star = history.best == event.trial and self._shown_best != event.trial
         self._shown_best = history.best if star else self._shown_best
-        like = (
-            self._failed.setdefault(trial.attempts[-1].message, event.trial)
-            if event.outcome == "failed"
-            else event.trial
-        )
-        return [
-            words.end(history, trial, event, star=star, like=None if like == event.trial else like)
-        ]
+        like = event.trial
+        if event.outcome == "failed":
+            like = self._failed.setdefault(trial.attempts[-1].message, event.trial)
+        first = None if like == event.trial else like
+        return [words.end(history, trial, event, star=star, like=first)]
+
+
+class Leaders:
+    """The first LEADERS trials by their best value; of equal ones the lower number is first."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._kept: list[tuple[float, int]] = []
+        self._stale = False
+
+    def improved(self, number: int) -> None:
+        """Update after a report of a trial."""
+        if self._stale:
+            return
+        key = self._key(self._history.trials[number])
+        if key is None or (len(self._kept) == LEADERS and key >= self._kept[-1]):
+            return
+        self._kept = [pair for pair in self._kept if pair[1] != number]
+        insort(self._kept, key)
+        del self._kept[LEADERS:]
+
+    def rewound(self, number: int) -> None:
+        """Update after a trial went back to a checkpoint, as its best value may be gone."""
+        # Recomputed on the next read, as a driver's loss takes many trials back at once.
+        now = self._key(self._history.trials[number])
+        self._stale |= any(pair[1] == number and pair != now for pair in self._kept)
+
+    @property
+    def trials(self) -> list[TrialRecord]:
+        """Best first; trials without a value are omitted."""
+        if self._stale:
+            keys = (key for trial in self._history.trials if (key := self._key(trial)) is not None)
+            self._kept, self._stale = nsmallest(LEADERS, keys), False
+        return [self._history.trials[number] for _, number in self._kept]
+
+    def _key(self, trial: TrialRecord) -> tuple[float, int] | None:
+        if trial.best is None:
+            return None
+        return (self._history.objective.sign * trial.best[0], trial.number)
+
+
+class Pace:
+    """Rate of events over a recent window; events within a second are one moment."""
+
+    def __init__(self) -> None:
+        self._moments: deque[list[float]] = deque()
+        """[time, amount]."""
+        self._amount = 0.0
+
+    def add(self, t: float, amount: float = 1.0) -> None:
+        """Add `amount` events at time `t` (seconds since the epoch)."""
+        if self._moments and t < self._moments[-1][0] + 1.0:  # also if a clock is behind
+            self._moments[-1][1] += amount
+        else:
+            self._moments.append([t, amount])
+        self._amount += amount
+        while len(self._moments) > ENOUGH and self._moments[1][0] < t - WINDOW_SECONDS:
+            self._amount -= self._moments.popleft()[1]
+
+    def rate(self, now: float) -> float | None:
+        """Return the rate per second, from the first moment on; None before it is known."""
+        if len(self._moments) < 2:
+            return None
+        first, amount = self._moments[0]
+        return (self._amount - amount) / max(now - first, self._moments[-1][0] - first)
+
+    def clear(self) -> None:
+        self._moments.clear()
+        self._amount = 0.0

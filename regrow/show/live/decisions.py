@@ -1,6 +1,4 @@
-"""The scheduler's decisions, folded from the log: rungs, brackets, a population. Only a fold lives
-here.
-"""
+"""The scheduler's decisions, folded from the log: rungs, brackets, a population."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from typing import Any
 from regrow.search import schedulers
 from regrow.search.events import Decided, Proposed
 from regrow.search.history import History, TrialRecord
-from regrow.search.schedulers import Candidate
-from regrow.search.schedulers.base import Layout
+from regrow.search.schedulers.base import Candidate, Layout
 from regrow.search.schedulers.rungs import Bracketed
 
 KEPT = 50
@@ -36,9 +33,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploit:
-    """A trial took another one's weights. `changes`: (parameter, the source's value, the trial's
-    value from now on).
-    """
+    """A trial took another one's weights. `changes`: (parameter, the source's value, its own)."""
 
     t: float
     trial: int
@@ -74,9 +69,7 @@ class Decisions:
         return schedulers.kind(self._history.spec.schedule).layout
 
     def created(self) -> None:
-        """Create the scheduler once the specification is known. A user's scheduler is
-        not imported.
-        """
+        """Create the scheduler from the specification; a user's scheduler is not imported."""
         if self.layout == "brackets":
             scheduler = schedulers.make(self._history.spec.schedule, self._history.spec.setting)
             self._scheduler = scheduler if isinstance(scheduler, Bracketed) else None
@@ -90,9 +83,7 @@ class Decisions:
         self.members[self._bracket(event.trial)] += 1
 
     def decided(self, event: Decided, source_config: Mapping[str, Any] | None) -> None:
-        """Apply a decision, after the history applied it; `source_config`: configuration of the
-        source of the weights.
-        """
+        """Apply a decision after the history; `source_config`: that of the weights' source."""
         trial = self._history.trials[event.trial]
         value = trial.curve.until(event.step)[-1]
         bracket, step = self._bracket(event.trial), self._rung(trial, event.step)
@@ -108,6 +99,7 @@ class Decisions:
             self._at[event.trial] = (bracket, step)
         if event.source is not None and source_config is not None:
             source = self._history.trials[event.source]
+            known = 0 < source.decided <= source.curve.time
             changes = [
                 (name, source_config.get(name), now)
                 for name, now in trial.config.items()
@@ -122,16 +114,12 @@ class Decisions:
                     step=event.step,
                     value=value,
                     changes=changes,
-                    source_value=source.curve.until(source.decided)[-1]
-                    if 0 < source.decided <= source.curve.time
-                    else None,
+                    source_value=source.curve.until(source.decided)[-1] if known else None,
                 )
             )
 
     def left(self, number: int, *, stopped: bool) -> None:
-        """Note that a trial that may have been paused continues, or has ended; `stopped`: the
-        scheduler stopped it.
-        """
+        """Note that a trial continues or has ended; `stopped`: the scheduler stopped it."""
         if (place := self._at.pop(number, None)) is not None:
             bracket, step = place
             rung = self.rungs[bracket][step]
@@ -150,9 +138,7 @@ class Decisions:
         return step if (clock := self._history.spec.clock) is None else clock.value(step)
 
     def _rung(self, trial: TrialRecord, step: int) -> int:
-        """Return the rung of a decision: without brackets, and if reports skip steps, the step of
-        the report.
-        """
+        """Return the rung of a decision; the report's step if reports skip steps."""
         if self._scheduler is not None or self._history.spec.clock is None:
             return step
         return trial.curve.clock[bisect_left(trial.curve.clock, step)]

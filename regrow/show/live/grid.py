@@ -1,11 +1,9 @@
-"""Lays out rows of cells as lines of a given width: columns that do not fit are dropped, the least
-important first. Knows nothing of trials.
-"""
+"""Lays out rows of cells in a width: columns that do not fit go, the least important first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -36,13 +34,12 @@ ASCII = Signs(
 
 
 def signs_of(console: Console) -> Signs:
-    """Return the characters that a console supports."""
     return Signs() if console.encoding.lower().startswith("utf") else ASCII
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
-    """Cells, one per row.
+    """How a column is shown.
 
     Attributes:
         style: one for all of its cells, or one for each.
@@ -53,51 +50,50 @@ class Column:
     """
 
     title: str
-    cells: list[str] = field(default_factory=list)
+    _: KW_ONLY
     style: str | Sequence[str] = ""
-    """One for all of its cells, or one for each."""
     rank: int = 0
     right: bool = False
     flex: bool = False
 
-    def width(self, rows: int, *, titled: bool) -> int:
-        """Return the width of its first rows and, if `titled`, its title."""
-        return max(
-            [cell_len(cell) for cell in self.cells[:rows]]
-            + [cell_len(self.title) if titled else 0],
-            default=0,
-        )
-
 
 def lines(
-    columns: Sequence[Column], width: int, rows: int, signs: Signs, *, titled: bool = True
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, signs: Signs
 ) -> list[Text]:
-    """Return a line of titles, the first one bold, and at most `rows` of the rows; none is longer
-    than `width`.
+    """Return a line of titles, the first one bold, and one for each row, which has a cell for each
+    column; none is longer than `width`. Columns of empty cells are left out.
     """
-    count = min(rows, max((len(column.cells) for column in columns), default=0))
-    shown = [column for column in columns if column.flex or any(column.cells[:count])]
-    if columns and columns[0] not in shown:
-        shown.insert(0, columns[0])
-    widths = {id(column): column.width(count, titled=titled) for column in shown}
+    shown = [
+        n for n, column in enumerate(columns) if n == 0 or column.flex or any(r[n] for r in rows)
+    ]
+    table = [[column.title for column in columns], *rows]
+    widths = {n: max(cell_len(row[n]) for row in table) for n in shown}
 
-    def taken(those: Iterable[Column]) -> int:
-        return (
-            sum((min(widths[id(c)], LEAST_FLEX) if c.flex else widths[id(c)]) + GAP for c in those)
-            - GAP
-        )
+    def taken() -> int:
+        least = (min(widths[n], LEAST_FLEX) if columns[n].flex else widths[n] for n in shown)
+        return sum(least) + GAP * (len(shown) - 1)
 
-    while taken(shown) > width and any(column.rank for column in shown):
-        shown.remove(max(reversed(shown), key=lambda column: column.rank))
-    left = width - sum(widths[id(c)] + GAP for c in shown if not c.flex)
-    for column in shown:
-        if column.flex:
-            widths[id(column)] = max(0, min(widths[id(column)], left))
-    titles = ["bold", *["dim"] * (len(shown) - 1)]
-    found = [_line(shown, widths, [c.title for c in shown], titles, width, signs)] if titled else []
-    for row in range(count):
-        styles = [c.style if isinstance(c.style, str) else c.style[row] for c in shown]
-        found.append(_line(shown, widths, [c.cells[row] for c in shown], styles, width, signs))
+    while taken() > width and any(columns[n].rank for n in shown):
+        shown.remove(max(reversed(shown), key=lambda n: columns[n].rank))
+    left = width - sum(widths[n] + GAP for n in shown if not columns[n].flex)
+    for n in shown:
+        if columns[n].flex:
+            widths[n] = max(0, min(widths[n], left))
+    found = []
+    for place, row in enumerate(table):
+        line = Text(no_wrap=True)
+        for n in shown:
+            style = columns[n].style if place else "dim" if n else "bold"
+            cell = cut(row[n], widths[n], signs)
+            pad = " " * (widths[n] - cell_len(cell))
+            line.append(
+                pad + cell if columns[n].right else cell + pad,
+                style=style if isinstance(style, str) else style[place - 1],
+            )
+            line.append(" " * GAP)
+        line.truncate(width)
+        line.rstrip()
+        found.append(line)
     return found
 
 
@@ -105,17 +101,12 @@ def cut(text: str, width: int, signs: Signs) -> str:
     """Cut a text to at most `width` cells, with a mark where it is cut."""
     if cell_len(text) <= width:
         return text
-    return (
-        set_cell_size(text, max(0, width - len(signs.more))).rstrip() + signs.more
-        if width > len(signs.more)
-        else ""
-    )
+    room = width - len(signs.more)
+    return set_cell_size(text, room).rstrip() + signs.more if room > 0 else ""
 
 
 def flow(items: Sequence[tuple[str, str]], width: int, most: int, signs: Signs) -> list[Text]:
-    """Place (text, style) items after each other, on at most `most` lines; items that do not fit
-    are omitted, from the end.
-    """
+    """Place (text, style) items on up to `most` lines, without those that do not fit."""
     found: list[Text] = []
     for what, style in items:
         room = width if not found else width - found[-1].cell_len - len(signs.dot)
@@ -129,48 +120,19 @@ def flow(items: Sequence[tuple[str, str]], width: int, most: int, signs: Signs) 
 
 
 def bar(share: float, width: int, signs: Signs) -> Text:
-    """Draw a progress bar."""
     done = min(width, round(share * width)) if share < 1 else width
     return Text.assemble((signs.full * done, "green"), (signs.empty * (width - done), "dim"))
 
 
 def spark(values: Sequence[float], width: int, signs: Signs) -> str:
-    """Draw a curve in one line, from its least to its greatest value; each position has the last of
-    its values.
-    """
+    """Draw a curve in one line; each position has the last of its values."""
     if len(values) < 2:
         return ""
     places = min(width, len(values))
     picked = [values[(place + 1) * len(values) // places - 1] for place in range(places)]
     low, high = min(picked), max(picked)
     # Halved, so that the difference of two values does not overflow.
-    span, most = (
-        high / 2 - low / 2,
-        len(signs.levels) - 1,
-    )
+    span, most = high / 2 - low / 2, len(signs.levels) - 1
     return "".join(
         signs.levels[round((value / 2 - low / 2) / span * most) if span else 0] for value in picked
     )
-
-
-def _line(
-    shown: Sequence[Column],
-    widths: dict[int, int],
-    cells: Sequence[str],
-    styles: Sequence[str],
-    width: int,
-    signs: Signs,
-) -> Text:
-    line = Text(no_wrap=True)
-    for place, (column, cell, style) in enumerate(zip(shown, cells, styles, strict=True)):
-        wide = widths[id(column)]
-        what = cut(cell, wide, signs)
-        pad = " " * max(0, wide - cell_len(what))
-        last = place == len(shown) - 1
-        line.append(pad + what if column.right else what if last else what + pad, style=style)
-        if not last:
-            line.append(" " * GAP)
-    if line.cell_len > width:
-        line.truncate(width)
-    line.rstrip()
-    return line

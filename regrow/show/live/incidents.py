@@ -36,12 +36,14 @@ class Loss:
     also: int = 0
     """How many more trials failed permanently with the same message."""
 
+    def like(self, other: Loss) -> bool:
+        """Return whether both have one outcome and message."""
+        return (self.outcome, self.message) == (other.outcome, other.message)
+
 
 @dataclass(slots=True, kw_only=True)
 class Absence:
-    """A period of `seconds` without a driver. `lost`: the trials that ran then; `back`: those of
-    them that run again.
-    """
+    """Some `seconds` without a driver. `lost`: trials that ran; `back`: those that run again."""
 
     t: float
     seconds: float
@@ -89,18 +91,11 @@ class Incidents:
             message=attempt.message,
             final=trial.state.final,
         )
-        alike = (
-            one
-            for one in self.kept
-            if isinstance(one, Loss) and one.final and one.outcome == loss.outcome
-        )
-        if (
-            loss.final
-            and (same := next((one for one in alike if one.message == loss.message), None))
-            is not None
-        ):
-            same.also += 1
-            return loss
+        if loss.final:
+            for one in self.kept:
+                if isinstance(one, Loss) and one.final and one.like(loss):
+                    one.also += 1
+                    return loss
         self.kept.append(loss)
         if not loss.final:
             self._open[event.trial] = loss
@@ -115,9 +110,7 @@ class Incidents:
                 break
 
     def began(self, event: Began, attempt: Attempt, lost_steps: int) -> Loss | None:
-        """Note the beginning of an attempt that repeats `lost_steps`; return the loss from which it
-        recovers, None for none.
-        """
+        """Note the beginning of an attempt; return the loss from which it recovers, or None."""
         for incident in reversed(self.kept):
             if isinstance(incident, Absence):
                 if event.trial in incident.lost:

@@ -1,6 +1,4 @@
-"""Lays out the whole view for a terminal, the most important parts first. Pure: a board in, lines
-out.
-"""
+"""Lays out the whole view for a terminal, the most important parts first. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +9,7 @@ from regrow.search.history import cost
 from regrow.show.live import text, words
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs, bar, cut, flow
-from regrow.show.live.section import Section
-from regrow.show.live.sections import sections
+from regrow.show.live.sections import Section, sections
 from regrow.tasks.output.traces import one_line
 
 LEAST_WIDTH = 20
@@ -39,13 +36,8 @@ def compose(
     width = max(LEAST_WIDTH, width)
     history = board.history
     if history.opened is None:
-        return [
-            Text(
-                cut(banner or "starting ...", width, signs),
-                style="yellow" if banner else "dim",
-                no_wrap=True,
-            )
-        ][:height]
+        told = cut(banner or "starting ...", width, signs)
+        return [Text(told, style="yellow" if banner else "dim", no_wrap=True)][:height]
     found = [_title(board, width, signs)]
     found += [
         Text(cut(wrong, width, signs), style="bold yellow", no_wrap=True)
@@ -54,50 +46,36 @@ def compose(
     ]
     if (notes.tags or notes.texts) and height >= 8:
         found.append(Text(cut(one_line(_noted(notes)), width, signs), style="cyan", no_wrap=True))
-    found += flow(
-        _facts(board, now, banner=bool(banner)),
-        width,
-        1 if height < 8 else 2 if height < 20 else 3,
-        signs,
-    )
+    most = 1 if height < 8 else 2 if height < 20 else 3
+    found += flow(_facts(board, now, banner=bool(banner)), width, most, signs)
     parts = sections(board, now, signs, idle=bool(banner))
     rows, blank = _shares(parts, height - len(found))
     for section, count in zip(parts, rows, strict=True):
         if count is not None:
             found += [Text("")] if blank else []
-            found += section.draw(width, count)
+            found += section.draw(width, count, signs)
     return found[:height]
 
 
 def _noted(notes: Notes) -> str:
-    """Return the tags, and the last note."""
-    parts = [
-        f"tags: {', '.join(notes.tags)}" if notes.tags else "",
-        notes.texts[-1].text if notes.texts else "",
-    ]
-    return "; ".join(filter(None, parts))
+    tags = f"tags: {', '.join(notes.tags)}" if notes.tags else ""
+    return "; ".join(filter(None, [tags, *(note.text for note in notes.texts[-1:])]))
 
 
 def _shares(parts: list[Section], room: int) -> tuple[list[int | None], bool]:
-    """Return how many rows each section gets below its title, None for those that do not fit; and
-    whether blank lines fit.
-    """
+    """Return each section's rows (None: it does not fit), and whether blank lines fit."""
     rows: list[int | None] = []
     for section in parts:
-        needs = 1 + min(1, section.rows)
-        rows.append(min(1, section.rows) if needs <= room else None)
-        room -= needs if needs <= room else 0
+        least = min(1, len(section.items))
+        rows.append(least if 1 + least <= room else None)
+        room -= 1 + least if 1 + least <= room else 0
     for most in ("first", "then"):
         grown = True
-        while room > 0 and grown:
+        while grown:
             grown = False
             for place, section in enumerate(parts):
-                have = rows[place]
-                if (
-                    room > 0
-                    and have is not None
-                    and have < min(section.rows, getattr(section, most))
-                ):
+                have, wanted = rows[place], min(len(section.items), getattr(section, most))
+                if room > 0 and have is not None and have < wanted:
                     rows[place], room, grown = have + 1, room - 1, True
     shown = sum(count is not None for count in rows)
     return rows, 0 < shown <= room
@@ -140,14 +118,9 @@ def _facts(board: Board, now: float, *, banner: bool) -> list[tuple[str, str]]:
     facts.append((f"{spent.hours:.3g} slot-hours", "" if spent.money is None else "dim"))
     incidents = board.incidents
     if incidents.count:
-        waits = (
-            ""
-            if incidents.usual_wait is None
-            else f", back in {words.seconds(incidents.usual_wait)}"
-        )
-        facts.append(
-            (f"{incidents.count} loss{'' if incidents.count == 1 else 'es'}{waits}", "yellow")
-        )
+        wait = incidents.usual_wait
+        back = "" if wait is None else f", back in {words.seconds(wait)}"
+        facts.append((f"{words.losses(incidents.count)}{back}", "yellow"))
     if history.lost_steps:
         facts.append((f"{history.lost_steps} step{text.ends(history.lost_steps)} done again", ""))
     facts.append((f"{len(history.running)} of {history.slots} slots", ""))

@@ -16,9 +16,7 @@ from regrow.show.live.terminal import PlainConsole
 
 
 class Terminal(PlainConsole):
-    """A console whose reader may disappear (`| tee`), or whose disk may be full, without ending the
-    experiment.
-    """
+    """A console that may lose its reader (`| tee`) or its disk without ending the experiment."""
 
     lost: str = ""
     """Why something was not written; "" if everything was, or if the reader has gone."""
@@ -66,17 +64,13 @@ class _Steady:
 def _escaped(line: bytes) -> bytes:
     """Return the same JSON with escapes for characters that could control a terminal."""
     text = line.decode()
-    return (
-        line
-        if text.isprintable()
-        else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text).encode()
-    )
+    if text.isprintable():
+        return line
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text).encode()
 
 
 class Events:
-    """Writes events to a file descriptor. `deaf`: a write has failed, and nothing more
-    is written.
-    """
+    """Writes events to a file descriptor. `deaf`: a write failed, nothing more is written."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -94,9 +88,7 @@ class Events:
 
 @contextmanager
 def only_events() -> Iterator[Events]:
-    """Redirect other output on standard output, also of other processes, to standard error within
-    the block.
-    """
+    """Within the block, standard output goes to standard error, also of other processes."""
     kept = os.dup(1)
     sys.stdout.flush()
     os.dup2(2, 1)

@@ -50,9 +50,7 @@ class Screen(RenderHook):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Draw within the block, and remove the lines at its end. Other output is printed above
-        them.
-        """
+        """Draw within the block, below other output, and remove the lines at its end."""
         self._console.push_render_hook(self)
         out, err = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = (
@@ -71,13 +69,9 @@ class Screen(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Wrap what the console is about to print."""
         with self._lock:
-            if all(isinstance(one, Control) for one in renderables):
-                return [_control("\x1b[?2026h" + self._rewound()), *renderables, _Picture(self)]
-            return [
-                _control("\x1b[?2026h" + self._rewound() + "\x1b[J"),
-                *renderables,
-                _Picture(self),
-            ]
+            erase = "" if all(isinstance(one, Control) for one in renderables) else "\x1b[J"
+            begin = _control("\x1b[?2026h" + self._rewound() + erase)
+            return [begin, *renderables, _Picture(self)]
 
     def segments(self) -> Iterator[Segment]:
         """Yield the picture, written over the previous one."""
@@ -104,9 +98,8 @@ class Screen(RenderHook):
             before, self._size = self._size, size
             narrower = 0 < size[0] < before[0]
             if narrower:  # the terminal has wrapped the lines on the screen
-                self._on_screen = [0] * sum(
-                    max(1, -(-cells // size[0])) for cells in self._on_screen
-                )
+                wrapped = (max(1, -(-cells // size[0])) for cells in self._on_screen)
+                self._on_screen = [0] * sum(wrapped)
             with self._console:
                 if narrower:
                     self._console.control(_control(self._rewound() + "\x1b[J"))
@@ -120,8 +113,6 @@ class Screen(RenderHook):
 
 
 class _Picture:
-    """The screen's lines as a renderable of rich."""
-
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
 

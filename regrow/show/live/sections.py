@@ -1,38 +1,61 @@
-"""The sections of the live view, each as columns, the newest or best first. Defines the content;
-`layout` and `grid` fit it.
+"""The sections of the live view, each a table, the newest or best first: what runs, the best, the
+losses, the scheduler's decisions, the latest events. Defines the content; `layout` and `grid` fit
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from rich.text import Text
 
 from regrow.search.history import History, TrialRecord
 from regrow.show.live import text, words
 from regrow.show.live.board import Board
+from regrow.show.live.decisions import Exploit, Rung
 from regrow.show.live.grid import Column, Signs, lines, spark
 from regrow.show.live.incidents import Absence, Loss
-from regrow.show.live.scheduling import scheduling
-from regrow.show.live.section import Section
+from regrow.show.views import summaries
 from regrow.tasks.output.traces import one_line
 
 CURVE = 16
 """Positions of a curve."""
 METRICS = 4
 """Maximum metrics of a running trial that are shown."""
+THEN = 8
+"""Maximum rows of the scheduler, once the more important sections have theirs."""
+
+Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the view. `first`: rows that it gets in the first round, `then`: maximum rows,
+    filled once all sections have their first ones.
+    """
+
+    items: Sequence[Any]
+    """One for each row."""
+    table: Callable[[Sequence[Any]], Table]
+    """Columns and rows for the first items, of which there may be none."""
+    first: int = 3
+    then: int
+
+    def draw(self, width: int, rows: int, signs: Signs) -> list[Text]:
+        """Return a line of titles, and at most `rows` lines."""
+        return lines(*self.table(self.items[:rows]), width, signs)
 
 
 def sections(board: Board, now: float, signs: Signs, *, idle: bool = False) -> list[Section]:
-    """Return the sections that have something to show, the most important first. `idle`: nothing
-    runs, as far as is known.
-    """
+    """Return what has something to show, the most important first. `idle`: nothing runs."""
     found = [
-        _running(board, now, signs, idle=idle),
+        _running(board, now, idle=idle),
         _best(board, signs),
-        _incidents(board, now, signs),
-        scheduling(board, now, signs),
-        _latest(board, now, signs),
+        _incidents(board, now),
+        _scheduling(board, now, signs),
+        _latest(board, now),
     ]
     return [section for section in found if section is not None]
 
@@ -41,65 +64,52 @@ def report(
     board: Board, now: float, signs: Signs, width: int, *, alive: bool
 ) -> Iterator[list[Text]]:
     """Yield what runs, what was lost, and what the scheduler did, for `regrow show`."""
-    running = _running(board, now, signs, idle=not alive) if alive else None
-    for section in (running, _incidents(board, now, signs), scheduling(board, now, signs)):
+    running = _running(board, now, idle=False) if alive else None
+    for section in (running, _incidents(board, now), _scheduling(board, now, signs)):
         if section is not None:
-            yield section.draw(width, min(section.rows, section.then))
+            yield section.draw(width, section.then, signs)
 
 
-def _running(board: Board, now: float, signs: Signs, *, idle: bool) -> Section | None:
+def _running(board: Board, now: float, *, idle: bool) -> Section | None:
     history = board.history
     numbers = sorted(history.running)
     if not numbers:
         return None
+    ranked = history.spec.resources.ranked
+    placed = ranked or len(board.nodes) > 1
 
-    def draw(width: int, rows: int) -> list[Text]:
-        trials = [history.trials[number] for number in numbers[:rows]]
+    def table(shown: Sequence[int]) -> Table:
+        trials = [history.trials[number] for number in shown]
         title = "cut off" if idle else "running"
-        title = f"{title} {len(numbers)}" if len(numbers) > rows else title
-        attempts = [trial.attempts[-1] for trial in trials]
         metrics = _metrics(history, trials)
-        again = ["" if attempt.number == 1 else str(attempt.number) for attempt in attempts]
-        ranked = history.spec.resources.ranked
-        nodes = (
-            [one_line(attempt.where or "") for attempt in attempts]
-            if ranked or len(board.nodes) > 1
-            else []
-        )
-        wide = [str(attempt.width) if ranked or attempt.width > 1 else "" for attempt in attempts]
         columns = [
-            Column(title=title, cells=[str(trial.number) for trial in trials], right=True),
-            Column(title="step", cells=[_step(history, trial) for trial in trials], style="cyan"),
-            *(
-                Column(
-                    title=one_line(name),
-                    rank=2 * place,
-                    right=True,
-                    cells=[_metric(trial, name) for trial in trials],
-                )
-                for place, name in enumerate(metrics)
-            ),
-            Column(title="attempt", cells=again, rank=3, right=True, style="yellow"),
-            Column(title="workers" if ranked else "slots", cells=wide, rank=3, right=True),
-            Column(title="node", cells=nodes or [""] * len(trials), rank=5),
-            Column(
-                title="heard",
-                cells=[_age(board, trial, now) for trial in trials],
-                rank=1,
-                right=True,
-                style="dim",
-            ),
-            Column(
-                title="",
-                cells=[one_line(text.config(trial)) for trial in trials],
-                rank=9,
-                flex=True,
-                style="dim",
-            ),
+            Column(f"{title} {len(numbers)}" if len(numbers) > len(shown) else title, right=True),
+            Column("step", style="cyan"),
+            *(Column(one_line(n), rank=2 * place, right=True) for place, n in enumerate(metrics)),
+            Column("attempt", rank=3, right=True, style="yellow"),
+            Column("workers" if ranked else "slots", rank=3, right=True),
+            Column("node", rank=5),
+            Column("heard", rank=1, right=True, style="dim"),
+            Column("", rank=9, flex=True, style="dim"),
         ]
-        return lines(columns, width, rows, signs)
+        rows = []
+        for trial in trials:
+            last, measured = trial.attempts[-1], trial.curve.shown(trial.step)
+            rows.append(
+                [
+                    str(trial.number),
+                    _step(history, trial),
+                    *(text.number(measured[n]) if n in measured else "" for n in metrics),
+                    "" if last.number == 1 else str(last.number),
+                    str(last.width) if ranked or last.width > 1 else "",
+                    one_line(last.where or "") if placed else "",
+                    _age(board, trial, now),
+                    one_line(text.config(trial)),
+                ]
+            )
+        return columns, rows
 
-    return Section(rows=len(numbers), first=3, then=16, draw=draw)
+    return Section(items=numbers, table=table, then=16)
 
 
 def _metrics(history: History, trials: list[TrialRecord]) -> list[str]:
@@ -110,25 +120,18 @@ def _metrics(history: History, trials: list[TrialRecord]) -> list[str]:
     return list(names)[:METRICS]
 
 
-def _metric(trial: TrialRecord, name: str) -> str:
-    metrics = trial.curve.shown(trial.step)
-    return text.number(metrics[name]) if name in metrics else ""
-
-
 def _step(history: History, trial: TrialRecord) -> str:
-    most, time = history.spec.max_steps, trial.curve.time
+    most, time, clock = history.spec.max_steps, trial.curve.time, history.spec.clock
     if most is not None:
         return f"{time:>{len(str(most))}}/{most}"
-    return str(
-        time if (clock := history.spec.clock) is None or not trial.step else clock.value(time)
-    )
+    return str(time if clock is None or not trial.step else clock.value(time))
 
 
 def _age(board: Board, trial: TrialRecord, now: float) -> str:
-    if trial.attempts[-1].t_began is None:
-        return words.start(now - trial.attempts[-1].t_started, trial.attempts[-1].market)
-    heard = board.heard.get(trial.number, now)
     attempt = trial.attempts[-1]
+    if attempt.t_began is None:
+        return words.start(now - attempt.t_started, attempt.market)
+    heard = board.heard.get(trial.number, now)
     done = trial.step - attempt.from_step
     usual = (heard - (attempt.t_began or heard)) / done if done > 0 else 0.0
     return words.heard(now - heard, usual)
@@ -140,87 +143,57 @@ def _best(board: Board, signs: Signs) -> Section | None:
     if not best:
         return None
 
-    def draw(width: int, rows: int) -> list[Text]:
-        trials = best[:rows]
+    def table(shown: Sequence[TrialRecord]) -> Table:
         sign = signs.up if history.objective.mode == "max" else signs.down
-        found = [trial.best or (0.0, 0) for trial in trials]
+        greens = ["bold green", *["green"] * len(shown)]
         columns = [
-            Column(title="best", cells=[str(trial.number) for trial in trials], right=True),
-            Column(
-                title=f"{one_line(history.objective.name)} {sign}",
-                right=True,
-                cells=[text.number(value) for value, _ in found],
-                style=["bold green", *["green"] * (len(trials) - 1)],
-            ),
-            Column(title="at step", cells=[str(step) for _, step in found], rank=2, right=True),
-            Column(
-                title="",
-                cells=[trial.state.value for trial in trials],
-                rank=3,
-                style=[_state(trial) for trial in trials],
-            ),
-            Column(
-                title="curve",
-                cells=[spark(trial.values, CURVE, signs) for trial in trials],
-                rank=4,
-                style="cyan",
-            ),
-            Column(
-                title="configuration",
-                cells=[_config(history, trial) for trial in trials],
-                rank=1,
-                flex=True,
-            ),
+            Column("best", right=True),
+            Column(f"{one_line(history.objective.name)} {sign}", right=True, style=greens),
+            Column("at step", rank=2, right=True),
+            Column("", rank=3, style=[_state(trial) for trial in shown]),
+            Column("curve", rank=4, style="cyan"),
+            Column("configuration", rank=1, flex=True),
         ]
-        return lines(columns, width, rows, signs)
+        rows = []
+        for trial in shown:
+            value, step = trial.best or (0.0, 0)
+            curve = spark(trial.values, CURVE, signs)
+            config = one_line(text.settings(summaries.reached_with(history, trial)))
+            rows.append(
+                [str(trial.number), text.number(value), str(step), trial.state.value, curve, config]
+            )
+        return columns, rows
 
-    return Section(rows=len(best), first=3, then=6, draw=draw)
-
-
-def _config(history: History, trial: TrialRecord) -> str:
-    """Return the configuration with which the best value was reached."""
-    if not trial.changes or trial.best is None:
-        return one_line(text.config(trial))
-    return one_line(text.settings(history.path(trial.number, trial.best[1])[-1]))
+    return Section(items=best, table=table, then=6)
 
 
 def _state(trial: TrialRecord) -> str:
-    return {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}.get(
-        trial.state.value, "dim"
-    )
+    styles = {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}
+    return styles.get(trial.state.value, "dim")
 
 
-def _incidents(board: Board, now: float, signs: Signs) -> Section | None:
-    kept = board.incidents.kept
-    if not kept:
+def _incidents(board: Board, now: float) -> Section | None:
+    incidents = board.incidents
+    if not incidents.kept:
         return None
 
-    def draw(width: int, rows: int) -> list[Text]:
-        shown = list(kept)[-rows:][::-1]
-        title = f"losses {board.incidents.count}" if board.incidents.count > rows else "losses"
+    def table(shown: Sequence[Loss | Absence]) -> Table:
+        more = f" {incidents.count}" if incidents.count > len(shown) else ""
         columns = [
-            Column(title=title, cells=[_who(one) for one in shown], right=True),
-            Column(
-                title="ago",
-                cells=[words.ago(now - one.t) for one in shown],
-                right=True,
-                style="dim",
-                rank=1,
-            ),
-            Column(
-                title="",
-                cells=[_story(one) for one in shown],
-                flex=True,
-                style=[_mood(one) for one in shown],
-            ),
+            Column(f"losses{more}", right=True),
+            Column("ago", right=True, style="dim", rank=1),
+            Column("", flex=True, style=[_mood(one) for one in shown]),
         ]
-        return lines(columns, width, rows, signs)
+        return columns, [
+            [
+                "driver" if isinstance(one, Absence) else str(one.trial),
+                words.ago(now - one.t),
+                _story(one),
+            ]
+            for one in shown
+        ]
 
-    return Section(rows=len(kept), first=2, then=5, draw=draw)
-
-
-def _who(one: Loss | Absence) -> str:
-    return "driver" if isinstance(one, Absence) else str(one.trial)
+    return Section(items=list(incidents.kept)[::-1], table=table, first=2, then=5)
 
 
 def _story(one: Loss | Absence) -> str:
@@ -229,10 +202,9 @@ def _story(one: Loss | Absence) -> str:
             f"gone for {words.seconds(one.seconds)}; {len(one.back)} of the {len(one.lost)} trials"
             " that ran are back"
         )
-    if one.final:
-        more = f", as did {one.also} more," if one.also else ","
-        return f"for good{more} {words.lost(one)}"
     where = words.lost(one)
+    if one.final:
+        return f"for good, {f'as did {one.also} more, ' if one.also else ''}{where}"
     return (
         f"not back yet, {where}" if one.back_s is None else f"continues {words.back(one)}; {where}"
     )
@@ -244,22 +216,109 @@ def _mood(one: Loss | Absence) -> str:
     return "red" if one.final else "yellow" if one.back_s is None else "green"
 
 
-def _latest(board: Board, now: float, signs: Signs) -> Section | None:
-    latest = board.latest
-    if not latest:
+def _latest(board: Board, now: float) -> Section | None:
+    if not board.latest:
         return None
 
-    def draw(width: int, rows: int) -> list[Text]:
-        shown = list(latest)[-rows:][::-1]
-        columns = [
-            Column(
-                title="latest",
-                cells=[words.ago(now - t) for t, _ in shown],
-                right=True,
-                style="dim",
-            ),
-            Column(title="", cells=[line for _, line in shown], flex=True),
-        ]
-        return lines(columns, width, rows, signs)
+    def table(shown: Sequence[tuple[float, str]]) -> Table:
+        columns = [Column("latest", right=True, style="dim"), Column("", flex=True)]
+        return columns, [[words.ago(now - t), line] for t, line in shown]
 
-    return Section(rows=len(latest), first=1, then=6, draw=draw)
+    return Section(items=list(board.latest)[::-1], table=table, first=1, then=6)
+
+
+# ---- the scheduler: rungs, brackets, or a population
+
+
+def _scheduling(board: Board, now: float, signs: Signs) -> Section | None:
+    """Make the section; None for a scheduler that has not decided anything yet."""
+    decisions = board.decisions
+    if decisions.exploits or decisions.layout == "population":
+        return _population(board, now, signs)
+    if len(decisions.rungs) > 1:
+        return _brackets(board)
+    return _rungs(board, next(iter(decisions.rungs.values()), {}))
+
+
+def _rungs(board: Board, found: dict[int, Rung]) -> Section | None:
+    """Show the rungs; of more than fit only those at which a trial was stopped or paused."""
+    whole = board.decisions.layout != "none" or len(found) <= THEN
+    steps = [step for step, rung in found.items() if whole or rung.stopped or rung.waiting]
+    if not steps:
+        return None
+
+    def table(shown: Sequence[int]) -> Table:
+        columns = [
+            Column("rung", right=True),
+            Column("reached", right=True),
+            Column("stopped", right=True, style="yellow", rank=1),
+            Column("paused", right=True, rank=2),
+            Column("best there", right=True, style="green", rank=3),
+        ]
+        return columns, [
+            [
+                str(board.decisions.shown(step)),
+                str(found[step].reached),
+                str(found[step].stopped or ""),
+                str(len(found[step].waiting) or ""),
+                text.number(found[step].best),
+            ]
+            for step in shown
+        ]
+
+    return Section(items=sorted(steps, reverse=True), table=table, then=THEN)
+
+
+def _brackets(board: Board) -> Section:
+    """Show a row for each kind of bracket, a column for each rung: reached, and stopped there."""
+    decisions = board.decisions
+    steps = sorted({step for rungs in decisions.rungs.values() for step in rungs})
+
+    def table(shown: Sequence[tuple[int, ...]]) -> Table:
+        columns = [Column("bracket from step", right=True), Column("trials", right=True)]
+        for rank, step in enumerate(steps, start=1):
+            title = f"rung {decisions.shown(step)}"
+            columns.append(Column(title, right=True, rank=rank, style="yellow"))
+        rows = []
+        for kind in shown:
+            rungs = [decisions.rungs.get(kind, {}).get(step) for step in steps]
+            begin = str(decisions.shown(kind[0])) if kind else "no rungs"
+            cells = ["" if one is None else f"{one.reached} -{one.stopped}" for one in rungs]
+            rows.append([begin, str(decisions.members[kind]), *cells])
+        return columns, rows
+
+    kinds = sorted(decisions.members, key=lambda steps: (-len(steps), steps))
+    return Section(items=kinds, table=table, then=THEN)
+
+
+def _population(board: Board, now: float, signs: Signs) -> Section:
+    decisions, history = board.decisions, board.history
+    title = f"{decisions.exploited} time{text.ends(decisions.exploited)} another's weights"
+    open_ = [n for state, ns in history.by_state.items() if not state.final for n in ns]
+    if steps := [history.trials[number].step for number in open_]:
+        low, high = min(steps), max(steps)
+        place = f"step {low}" if low == high else f"steps {low} to {high}"
+        title += f"; {len(steps)} trials at {place}"
+
+    def table(shown: Sequence[Exploit]) -> Table:
+        columns = [
+            Column("population"),
+            Column("", rank=1, style="green") if shown else Column(title, flex=True, style="green"),
+            Column(title if shown else "", flex=True),
+            Column("ago", right=True, rank=2, style="dim"),
+        ]
+        return columns, [
+            [
+                f"{one.trial} {signs.arrow} {one.source}",
+                f"{text.number(one.value)} {signs.arrow} {text.number(one.source_value)}",
+                f"step {one.step}" + "".join(f", {_change(*change)}" for change in one.changes),
+                words.ago(now - one.t),
+            ]
+            for one in shown
+        ]
+
+    return Section(items=list(decisions.exploits)[::-1], table=table, then=THEN)
+
+
+def _change(name: str, before: object, after: object) -> str:
+    return one_line(f"{name} {text.value(before)} to {text.value(after)}")

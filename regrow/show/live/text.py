@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
+
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.search.history import History, TrialRecord, cost, waste
+from regrow.search.history.at_bounds import at_bounds
 from regrow.search.lifecycle import TrialState
+from regrow.search.numbers import readable
+from regrow.search.planning.stopping import holding
+from regrow.search.samplers import size
 from regrow.show.views import summaries
 from regrow.tasks.output.traces import one_line, printable
 
@@ -21,6 +28,11 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def took(seconds: float) -> str:
+    """Format seconds with a digit behind the point below a minute, else as `duration`."""
+    return f"{max(0.0, seconds):.1f} s" if seconds < 60 else duration(seconds)
 
 
 def age(seconds: float) -> str:
@@ -34,12 +46,23 @@ def age(seconds: float) -> str:
 
 def value(number: Any) -> str:
     """Format a parameter or metric briefly."""
-    return f"{number:.4g}" if isinstance(number, float) else one_line(str(number))
+    return readable(number) if isinstance(number, float) else one_line(str(number))
 
 
 def number(found: float | None) -> str:
     """Format a metric's value; "nan" for None, which the log has for values that are not finite."""
-    return "nan" if found is None else f"{found:.5g}"
+    return "nan" if found is None else readable(found)
+
+
+def middle(name: str, most: int) -> str:
+    """Cut a long name in its middle to `most` cells: both ends tell more than the beginning."""
+    if cell_len(name) <= most:
+        return name
+    head = set_cell_size(name, (most - 1) // 2).rstrip()
+    tail = name
+    while cell_len(tail) > most - 1 - cell_len(head):
+        tail = tail[1:]
+    return f"{head}…{tail}"
 
 
 def ends(count: int) -> str:
@@ -62,27 +85,22 @@ def config(trial: TrialRecord) -> str:
     return settings(trial.config)
 
 
-def ranked(history: History) -> list[TrialRecord]:
-    """Return the trials, best first; those without a value last."""
-    sign = history.spec.objective.sign
-    return sorted(
-        history.trials,
-        key=lambda t: (t.best is None, sign * t.best[0] if t.best else 0.0, t.number),
-    )
-
-
 def counts(history: History) -> str:
     """Format the counts by state: '12 done, 3 stopped'."""
-    return (
-        ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
-        or "no trials yet"
-    )
+    found = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
+    return found or "no trials yet"
+
+
+def _trials(history: History) -> str:
+    return f"{len(history.trials)} of {history.total} trials ({counts(history)})"
+
+
+def _why(history: History) -> str:
+    return history.closing.why if history.closing is not None else ""
 
 
 def so_far(history: History) -> str:
-    """Format the progress: '2 of 40 trials ended (2 paused)'; in parentheses, the trials that have
-    begun and not ended.
-    """
+    """Format the progress: '2 of 40 trials ended (2 paused)'."""
     open_ = ", ".join(
         f"{n} {state.value}" for state, n in history.counts.items() if n and not state.final
     )
@@ -101,10 +119,7 @@ def noted(notes: Notes) -> Iterator[str]:
 def summary(history: History, places: Places, *, alive: bool, now: float) -> Iterator[str]:
     """Yield the state of an experiment in a few lines."""
     spec, status = history.spec, summaries.status(history, alive=alive)
-    yield (
-        f"{spec.name} is {status}: {len(history.trials)} of {history.total} trials"
-        f" ({counts(history)})"
-    )
+    yield f"{spec.name} is {status}: {_trials(history)}"
     ran = duration(history.elapsed(now if alive else None))
     yield (
         f"{spec.objective.mode} {one_line(spec.objective.name)}, ran {ran}, wasted steps"
@@ -114,11 +129,12 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
     yield spent(history, now if alive else history.t_last)
     for kind, lost in waste.of_all(history).items():
         yield f"  {losses(kind, lost)}"
-    if history.closing is not None and history.closing.why:
-        yield one_line(f"it ended because {history.closing.why}")
+    if why := _why(history):
+        yield one_line(f"it ended because {why}")
     if (line := summaries.code_line(history)) is not None:
         yield line
     yield from hollow(history, places)
+    yield from narrow(history, places)
     if status != "running":
         yield from retry(history, places)
     if status in ("interrupted", "stopped"):
@@ -128,33 +144,23 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
 def spent(history: History, now: float) -> str:
     """Format the expense: '1,080 steps, 0.3 slot-hours, cost 0.75'."""
     found = cost.of(history, now)
-    price = (
-        ""
-        if found.money is None
-        else f", cost {found.money:,.2f} at {cost.prices(history)} an hour and slot"
-    )
-    return f"{cost.steps(history):,} steps, {found.hours:.3g} slot-hours{price}"
+    told = f"{cost.steps(history):,} steps, {found.hours:.3g} slot-hours"
+    if found.money is None:
+        return told
+    return f"{told}, cost {found.money:,.2f} at {cost.prices(history)} an hour and slot"
 
 
 def standing(history: History) -> Iterator[str]:
     """Yield the result of a simulated experiment, which has no state to show later."""
-    why = (
-        one_line(f", because {history.closing.why}")
-        if history.closing is not None and history.closing.why
-        else ""
-    )
-    yield (
-        f"{len(history.trials)} of {history.total} trials ({counts(history)}){why}; steps done"
-        f" again: {history.lost_steps}"
-    )
+    why = one_line(f", because {_why(history)}") if _why(history) else ""
+    yield f"{_trials(history)}{why}; steps done again: {history.lost_steps}"
     for kind, lost in waste.of_all(history).items():
         yield f"  {losses(kind, lost)}"
     yield from _best(history)
 
 
 def losses(kind: str, lost: waste.Waste) -> str:
-    """Format one class of the wasted work."""
-    times = f"{lost.attempts} attempt{'' if lost.attempts == 1 else 's'}"
+    times = f"{lost.attempts} attempt{ends(lost.attempts)}"
     money = f", cost {lost.money:,.2f}" if lost.money else ""
     return (
         f"{kind}: {times}, {lost.steps} steps done again, {lost.seconds:.1f} slot-seconds for"
@@ -163,9 +169,7 @@ def losses(kind: str, lost: waste.Waste) -> str:
 
 
 def best(history: History, places: Places) -> Iterator[str]:
-    """Yield the best configuration, as YAML that can be pasted, and the address of its
-    checkpoint.
-    """
+    """Yield the best configuration, as YAML to paste, and its checkpoint's address."""
     view = summaries.best(history)
     yield from _best(history)
     if view is not None and view["checkpoint"]:
@@ -180,30 +184,20 @@ def _best(history: History) -> Iterator[str]:
         if history.spec.constraints and any(trial.step for trial in history.trials):
             yield one_line(f"no step met the constraints: {', '.join(history.spec.constraints)}")
         return
-    yield (
-        f"best: trial {view['trial']}, {one_line(history.spec.objective.name)} {view['value']:.6g}"
-        f" at step {view['step']}"
-    )
+    metric = one_line(history.spec.objective.name)
+    reached = f"{metric} {readable(view['value'])} at step {view['step']}"
+    yield f"best: trial {view['trial']}, {reached}"
+    if "mean" in view:
+        trials = ", ".join(map(str, view["trials"]))
+        count = f"{view['count']} repeat{ends(view['count'])}"
+        yield f"  its configuration: {summaries.reached(view)} over {count} (trials {trials})"
     for name, setting in view["config"].items():
         yield f"  {one_line(name)}: {pasted(setting)}"
     if front := summaries.front(history):
-        yield (
-            "Pareto front of"
-            f" {one_line(', '.join(metric.name for metric in history.spec.metrics))}, at the last"
-            " steps:"
-        )
+        names = one_line(", ".join(metric.name for metric in history.spec.metrics))
+        yield f"Pareto front of {names}, at the last steps:"
         for one in front:
-            yield (
-                f"  trial {one['trial']}:"
-                f" {', '.join(value(number) for number in one['metrics'].values())}"
-            )
-    if means := summaries.repeats(history):
-        first = means[0]
-        numbers = f"{first['mean']:.6g} +- {first['sd']:.2g} over {first['count']} repeats"
-        yield (
-            f"best configuration by the mean of its repeats: {numbers} (trials"
-            f" {', '.join(map(str, first['trials']))})"
-        )
+            yield f"  trial {one['trial']}: {', '.join(map(value, one['metrics'].values()))}"
 
 
 def failures(history: History, most: int = 3) -> Iterator[str]:
@@ -218,10 +212,8 @@ def failures(history: History, most: int = 3) -> Iterator[str]:
         if len(trials) == 1:
             yield f"trial {trials[0].number} failed: {one_line(message)}"
         else:
-            yield (
-                f"{len(trials)} trials failed the same way: {one_line(message)} (trials"
-                f" {spans([t.number for t in trials])})"
-            )
+            which = f"trials {spans([t.number for t in trials])}"
+            yield f"{len(trials)} trials failed the same way: {one_line(message)} ({which})"
     if len(alike) > most:
         yield f"{sum(map(len, alike.values()))} trials failed in all, in {len(alike)} ways"
 
@@ -242,28 +234,61 @@ def ending(history: History, places: Places) -> Iterator[str]:
     name = history.spec.name
     yield from failures(history)
     status = summaries.status(history, alive=False)
-    whole = f"{len(history.trials)} of {history.total} trials ({counts(history)})"
+    cut, why = status in ("interrupted", "stopped"), _why(history)
     yield (
-        f"{name} {status}: {so_far(history) if status in ('interrupted', 'stopped') else whole} "
+        f"{name} {status}: {so_far(history) if cut else _trials(history)} "
         f"in {duration(history.elapsed())}, wasted steps {history.lost_steps}"
     )
-    if history.closing is not None and history.closing.why:
-        yield one_line(f"because {history.closing.why}")
+    if why:
+        yield one_line(f"because {why}")
     yield spent(history, history.t_last)
     yield from hollow(history, places)
     yield from best(history, places)
-    if status in ("interrupted", "stopped"):
+    yield from narrow(history, places)
+    if cut:
         yield f"look at it: {places.command('show', name)}, {places.command('ui', name)}"
         yield from retry(history, places)
         yield f"continue with: {places.command('resume', name)}"  # the last line
     else:
-        yield (
-            "look at it:"
-            f" {', '.join(places.command(verb, name) for verb in ('show', 'report', 'ui'))}"
-        )
-        if status != "failed" and not (history.closing is not None and history.closing.why):
-            yield f"more trials: {places.command('resume', name, f'--trials {history.total + 10}')}"
+        looks = (places.command(verb, name) for verb in ("show", "report", "ui"))
+        yield f"look at it: {', '.join(looks)}"
+        if status != "failed" and not why and (total := _more(history)) is not None:
+            yield f"more trials: {places.command('resume', name, f'--trials {total}')}"
+        yield from raised(history, places)
         yield from retry(history, places)
+
+
+def _more(history: History) -> int | None:
+    """Return a larger total that the experiment can have; None if it has tried everything."""
+    repeats = history.spec.repeats
+    total = -(-(history.total + 10) // repeats) * repeats
+    cells = None if history.spec.own_sampler else size(history.spec.search, history.spec.setting)
+    return total if cells is None or total <= cells * repeats else None
+
+
+def raised(history: History, places: Places) -> Iterator[str]:
+    """Yield how an experiment continues that a condition of `stop` has ended."""
+    for key, now in holding(history.spec.stop, history, history.t_last):
+        further = "null" if now is None else f"{2 * now:g}"
+        change = f"--set {key}={further}"
+        yield f"to continue beyond {key}: {places.command('resume', history.spec.name, change)}"
+
+
+def narrow(history: History, places: Places) -> Iterator[str]:
+    """Yield which parameters' best values lie at a bound, and the command that widens it."""
+    name = history.spec.name
+    for one in at_bounds(history):
+        domain = one.wider.to_json()
+        assert isinstance(domain, dict)
+        changes = " ".join(
+            f"--set {shlex.quote(f'space.{one.name}.{key}={json.dumps(value)}')}"
+            for key, value in domain.items()
+        )
+        copy = places.command("cp", name, f"{name}-wider.yaml {changes}")
+        where = (
+            f"{one_line(one.name)} lies at its {one.side} bound in {one.count} of the {one.of} best"
+        )
+        yield f"{where}; widen it: {copy}"
 
 
 def hollow(history: History, places: Places) -> Iterator[str]:
@@ -282,9 +307,7 @@ def hollow(history: History, places: Places) -> Iterator[str]:
 
 
 def retry(history: History, places: Places) -> Iterator[str]:
-    """Yield how many trials failed, the most frequent reason, and how to retry them; nothing if
-    none failed.
-    """
+    """Yield how many trials failed, the usual reason, and how to retry them, if any did."""
     failed = [history.trials[number] for number in sorted(history.by_state[TrialState.FAILED])]
     if not failed:
         return

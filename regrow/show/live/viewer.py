@@ -1,6 +1,4 @@
-"""Shows an experiment from its growing log: a live screen in a terminal, lines elsewhere, events
-for machines.
-"""
+"""Shows an experiment from its log: a live screen, lines, or events for machines."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ from rich.text import Text
 from regrow.infra.log.log import Segments, full
 from regrow.infra.state.notes import NONE, Notes
 from regrow.search.events import Opened, decode
+from regrow.search.history import repeats
 from regrow.show.live import text, words
 from regrow.show.live.board import Board
 from regrow.show.live.grid import signs_of
@@ -57,9 +56,7 @@ class Viewer:
         self.trouble = ""
         """Why the experiment's output cannot be saved at present, "" if it can."""
         self._told_up_to: int | None = None
-        """The segment up to which everything was shown, here or by an earlier process; None: not
-        determined yet.
-        """
+        """The segment up to which all was shown, also by an earlier process; None: unknown."""
         self._untold: list[tuple[Sequence[bytes], list[str]]] = []
         """The lines of segments, if events are written, and the lines for people about each."""
         self._screen: Screen | None = None
@@ -96,9 +93,7 @@ class Viewer:
             self._screen = None
 
     def restart(self) -> None:
-        """Prepare for reading the log from its beginning again, without showing earlier events
-        twice.
-        """
+        """Prepare for reading the log from its beginning, without showing events twice."""
         with self._folding:
             self.board, self._ready = Board(self._called), False
 
@@ -107,9 +102,7 @@ class Viewer:
         self._told_up_to = number
 
     def take(self, segments: Segments) -> None:
-        """Apply the next segments of the log. Of those that exist at the start, only the newest
-        session is shown.
-        """
+        """Apply the log's next segments. Of those at the start, the newest session is shown."""
         looking, more = self._told_up_to is None, full(segments)
         for number, lines in segments:
             if looking and _begins_session(lines):
@@ -163,28 +156,21 @@ class Viewer:
 def standing(board: Board, now: float) -> str:
     """Return the state of an experiment in a line."""
     history = board.history
-    left = board.left_seconds(now)
-    best = history.leader
+    share = f"{board.share() * 100:.0f} %"
     parts = [
-        (
-            f"{history.spec.name}: {board.share() * 100:.0f} %, {history.ended} of {history.total}"
-            " trials"
-        ),
+        f"{history.spec.name}: {share}, {history.ended} of {history.total} trials",
         f"{board.useful:,} steps",
         f"ran {text.duration(history.elapsed(now))}",
-        *([f"{text.duration(left)} left"] if left is not None else []),
-        *(
-            [f"{board.incidents.count} loss{'' if board.incidents.count == 1 else 'es'}"]
-            if board.incidents.count
-            else []
-        ),
-        *([words.waiting(waiting)] if (waiting := board.waiting(now)) else []),
     ]
-    if best is not None and best.best is not None:
-        parts.append(
-            f"best {one_line(history.objective.name)} {text.number(best.best[0])} (trial"
-            f" {best.number})"
-        )
+    if (left := board.left_seconds(now)) is not None:
+        parts.append(f"{text.duration(left)} left")
+    if losses := board.incidents.count:
+        parts.append(words.losses(losses))
+    if waiting := board.waiting(now):
+        parts.append(words.waiting(waiting))
+    if (best := repeats.best(history)) is not None:
+        name = one_line(history.objective.name)
+        parts.append(f"best {name} {best.shown} (trial {best.trial.number})")
     return ", ".join(parts)
 
 

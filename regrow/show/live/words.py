@@ -27,11 +27,9 @@ def end(
     why = f" ({one_line(message)})" if message and event.outcome != "done" else ""
     why = why if like is None else f" (as trial {like} did)"
     found = f", {one_line(history.objective.name)} {number(trial.best[0])}" if trial.best else ""
-    place = f"[{history.ended}/{history.total}]"
-    return (
-        f"{place} trial {trial.number} {trial.state.value} at step"
-        f" {trial.step}{found}{' *' if star else ''}{why}"
-    )
+    place = f"[{history.ended}/{history.total}] trial {trial.number}"
+    mark = " *" if star else ""
+    return f"{place} {trial.state.value} at step {trial.step}{found}{mark}{why}"
 
 
 def loss(one: Loss) -> str:
@@ -42,22 +40,27 @@ def loss(one: Loss) -> str:
 def capacity(history: History) -> str:
     """Describe the cluster's new capacity."""
     slots, what = history.slots, "worker" if history.spec.resources.ranked else "trial"
-    now = (
-        f"room for {slots} {what}{ends(slots)} at a time now"
-        if slots
-        else "no room for a trial now: they wait for a node"
-    )
-    return f"the cluster has {now}"
+    if not slots:
+        return "the cluster has no room for a trial now: they wait for a node"
+    return f"the cluster has room for {slots} {what}{ends(slots)} at a time now"
+
+
+def losses(count: int) -> str:
+    return f"{count} loss{'' if count == 1 else 'es'}"
 
 
 def waiting(attempts: int) -> str:
-    """Describe attempts that wait for a node."""
     return f"{attempts} wait{'s' if attempts == 1 else ''} for room on a node"
 
 
 def revival(trial: TrialRecord) -> str:
-    """Describe the retry of a failed trial."""
     return f"trial {trial.number}, which had failed, is {again(trial)}"
+
+
+def exclusion(trial: TrialRecord) -> str:
+    """Tell that the user dropped a trial, or keeps it."""
+    what = "dropped: it does not rank" if trial.excluded else "kept: it ranks again"
+    return f"trial {trial.number} is {what}"
 
 
 def lost(one: Loss) -> str:
@@ -68,7 +71,6 @@ def lost(one: Loss) -> str:
 
 
 def recovery(one: Loss) -> str:
-    """Describe the recovery of a lost trial."""
     return f"trial {one.trial} continues {back(one)}"
 
 
@@ -95,32 +97,22 @@ def seconds(span: float) -> str:
 
 
 def heard(span: float, usual: float) -> str:
-    """Format how long ago a trial reported; 'silent 4 min' after a minute and three times its usual
-    step.
-    """
+    """Format how long ago a trial reported; 'silent 4 min' after thrice its usual step."""
     return f"silent {in_words(span)}" if span >= max(SILENT_SECONDS, 3 * usual) else ago(span)
 
 
 def start(span: float, market: str = "") -> str:
-    """Format how long an attempt has been waiting to begin; 'waits 4 min for spot' once that is
-    more than a start takes.
-    """
-    return (
-        f"waits {in_words(round(span))}{f' for {market}' if market else ''}"
-        if span >= START_SECONDS
-        else "starts"
-    )
+    """Format how long an attempt waits to begin; 'waits 4 min for spot' after START_SECONDS."""
+    if span < START_SECONDS:
+        return "starts"
+    return f"waits {in_words(round(span))}{f' for {market}' if market else ''}"
 
 
 def moved(trial: TrialRecord) -> str:
     """Describe a trial that got no machine, and now asks for another kind, or for fewer workers."""
     last, before = trial.attempts[-1], trial.attempts[-2]
-    if before.narrower:
-        return (
-            f"trial {trial.number} asks for {last.width} worker{ends(last.width)}:"
-            f" {one_line(before.message)}"
-        )
-    return f"trial {trial.number} asks for {kind(last.market)}: {one_line(before.message)}"
+    what = f"{last.width} worker{ends(last.width)}" if before.narrower else kind(last.market)
+    return f"trial {trial.number} asks for {what}: {one_line(before.message)}"
 
 
 def ago(span: float) -> str:

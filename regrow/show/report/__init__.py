@@ -1,3 +1,1 @@
-"""The HTML report, and pictures for pages that cannot show HTML. The figures are made in
-`figures/`.
-"""
+"""The HTML report, and pictures for pages that cannot show HTML."""

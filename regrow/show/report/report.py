@@ -85,9 +85,7 @@ def _figures(rows: Rows) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _policy() -> str:
-    """Return the page's policy: nothing from the network; only the page's own script, and what
-    it unpacks (blob:).
-    """
+    """Return the page's policy: only its own script, and what it unpacks (blob:)."""
     script = web.inline("regrow.show.report", *SCRIPTS)
     return (
         f"default-src 'none'; script-src {web.digest(script)} blob:; style-src 'unsafe-inline'; "
@@ -112,57 +110,39 @@ def _head(history: History, *, alive: bool, now: float) -> dict[str, Any]:
 
 
 def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, str]]:
-    """Yield the experiment's numbers: `label`, `number` and `more` of each. `now`: seconds since
-    the epoch.
-    """
-    best = summaries.best(history)
-    objective = history.objective
-    yield {
-        "label": f"Best {objective.name}",
-        "number": short(best["value"]) if best else "none yet",
-        "more": f"trial {best['trial']}, step {best['step']}" if best else objective.mode,
-    }
-    yield {
-        "label": "Trials",
-        "number": f"{history.ended:,} of {history.total:,}",
-        "more": f"ended; {len(history.running)} running" if history.running else "ended",
-    }
-    steps = cost.steps(history)
-    yield {
-        "label": "Steps",
-        "number": f"{steps:,}",
-        "more": f"{history.lost_steps:,} of them done again",
-    }
-    until = now if alive else history.t_last
-    spent = cost.of(history, until)
-    yield {
-        "label": "Time",
-        "number": duration(history.elapsed(now if alive else None)),
-        "more": (
-            f"{duration(spent.hours * 3600)} on {history.slots}"
-            f" slot{'' if history.slots == 1 else 's'}"
-        ),
-    }
+    """Yield the numbers: `label`, `number` and `more`. `now`: seconds since the epoch."""
+
+    def tile(label: str, number: str, more: str) -> dict[str, str]:
+        return {"label": label, "number": number, "more": more}
+
+    best, objective = summaries.best(history), history.objective
+    if best:
+        where = f"trial {best['trial']}, step {best['step']}"
+        if "mean" in best:
+            where = f"mean of {best['count']} repeats; best of them {where}"
+        yield tile(f"Best {objective.name}", summaries.reached(best), where)
+    else:
+        yield tile(f"Best {objective.name}", "none yet", objective.mode)
+    running = f"ended; {len(history.running)} running" if history.running else "ended"
+    yield tile("Trials", f"{history.ended:,} of {history.total:,}", running)
+    again = f"{history.lost_steps:,} of them done again"
+    yield tile("Steps", f"{cost.steps(history):,}", again)
+    spent = cost.of(history, now if alive else history.t_last)
+    used = spent.hours * 3600
+    slots = f"{history.slots} slot{text.ends(history.slots)}"
+    ran = duration(history.elapsed(now if alive else None))
+    yield tile("Time", ran, f"{duration(used)} on {slots}")
     if spent.money is not None:
         lost_money = waste.money(history)
         nothing = f"; {lost_money:,.2f} for nothing" if lost_money else ""
-        more = f"at {cost.prices(history)} for a slot and hour{nothing}"
-        yield {"label": "Cost", "number": f"{spent.money:,.2f}", "more": more}
-    lost = waste.of_all(history)
-    seconds, attempts = (
-        sum(one.seconds for one in lost.values()),
-        sum(one.attempts for one in lost.values()),
-    )
-    share = f", {seconds / (spent.hours * 3600):.1%} of all" if spent.hours and seconds else ""
-    yield {
-        "label": "Wasted",
-        "number": duration(seconds) if seconds else "nothing",
-        "more": (
-            f"{attempts} attempt{'' if attempts == 1 else 's'} cut off{share}"
-            if attempts
-            else "no attempt was cut off"
-        ),
-    }
+        price = f"at {cost.prices(history)} for a slot and hour{nothing}"
+        yield tile("Cost", f"{spent.money:,.2f}", price)
+    lost = waste.of_all(history).values()
+    seconds, attempts = sum(one.seconds for one in lost), sum(one.attempts for one in lost)
+    share = f", {seconds / used:.1%} of all" if used and seconds else ""
+    cut = f"{attempts} attempt{text.ends(attempts)} cut off{share}"
+    more = cut if attempts else "no attempt was cut off"
+    yield tile("Wasted", duration(seconds) if seconds else "nothing", more)
 
 
 def duration(seconds: float) -> str:
@@ -177,16 +157,15 @@ def _best(history: History, places: Places) -> dict[str, Any] | None:
     trial = history.trials[view["trial"]]
     metrics = trial.curve.shown(view["step"])
     kept = trial.checkpoint_at(view["step"])
-    attempts, name = len(trial.attempts), history.spec.name
+    attempts = f"{len(trial.attempts)} attempt{text.ends(len(trial.attempts))}"
+    name = history.spec.name
     return {
         "trial": trial.number,
         "metric": history.objective.name,
         "value": short(view["value"]),
+        "mean": summaries.reached(view) if "mean" in view else None,
         "step": view["step"],
-        "how": (
-            f"of its {trial.step} ({trial.state.value}, {attempts}"
-            f" attempt{'' if attempts == 1 else 's'})"
-        ),
+        "how": f"of its {trial.step} ({trial.state.value}, {attempts})",
         "metrics": [(n, short(v)) for n, v in metrics.items()] if len(metrics) > 1 else [],
         "config": web.as_yaml(view["config"]),
         "checkpoint": places.address(name, kept.manifest) if kept is not None else None,
@@ -208,11 +187,9 @@ def _front(history: History, places: Places) -> dict[str, Any] | None:
             {
                 "trial": one["trial"],
                 "values": [short(one["metrics"][name]) for name in names],
-                "config": (
-                    yaml.safe_dump(
-                        one["config"], default_flow_style=True, sort_keys=False, width=10_000
-                    ).strip()
-                ),
+                "config": yaml.safe_dump(
+                    one["config"], default_flow_style=True, sort_keys=False, width=10_000
+                ).strip(),
             }
             for one in front[:FRONT]
         ],
@@ -220,16 +197,12 @@ def _front(history: History, places: Places) -> dict[str, Any] | None:
 
 
 def _nothing(history: History) -> str:
-    """Return why there is no best trial."""
     if history.spec.constraints and any(trial.step for trial in history.trials):
         return f"No step met the constraints: {', '.join(history.spec.constraints)}."
-    failed = [
-        trial.failure
-        for trial in history.trials
-        if trial.failure is not None and trial.failure.message
-    ]
-    if failed and failed[-1] is not None:
-        return f"No trial has reported a value. The last one to fail said: {failed[-1].message}"
+    said = [trial.failure.message for trial in history.trials if trial.failure is not None]
+    if any(said):
+        last = [message for message in said if message][-1]
+        return f"No trial has reported a value. The last one to fail said: {last}"
     return "No trial has reported a value yet."
 
 
@@ -239,13 +212,9 @@ def _environment(history: History) -> Iterator[dict[str, Any]]:
     known = dict(history.environment)
     if opened is not None and opened.versions:
         known.setdefault("packages", opened.versions)
-    plain = {name: value for name, value in known.items() if not isinstance(value, dict)}
+    plain = [_row(name, value) for name, value in known.items() if not isinstance(value, dict)]
     if plain:
-        yield {
-            "title": "",
-            "rows": [_row(name, value) for name, value in plain.items()],
-            "folded": False,
-        }
+        yield {"title": "", "rows": plain, "folded": False}
     for name, group in known.items():
         if isinstance(group, dict) and group:
             rows = [_row(key, value) for key, value in group.items()]
@@ -253,7 +222,6 @@ def _environment(history: History) -> Iterator[dict[str, Any]]:
 
 
 def _row(name: str, value: Any) -> tuple[str, str]:
-    """Format a name and a value for people."""
     if name.endswith("_bytes") and isinstance(value, int | float):
         return name.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB"
     return name, _said(value)
@@ -264,13 +232,9 @@ def _said(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(_said, value))
-    return (
-        "unknown"
-        if value is None
-        else str(value)
-        if not isinstance(value, dict)
-        else json.dumps(value, ensure_ascii=False)
-    )
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return "unknown" if value is None else str(value)
 
 
 def _commands(history: History, places: Places, *, alive: bool) -> Iterator[tuple[str, str]]:
@@ -281,23 +245,13 @@ def _commands(history: History, places: Places, *, alive: bool) -> Iterator[tupl
     elif status in ("interrupted", "stopped", "failed"):
         yield "Continue with it", places.command("resume", name)
     else:
-        yield (
-            "More trials",
-            places.command(
-                "resume", name, f"--trials {history.total + max(10, history.total // 2)}"
-            ),
-        )
+        more = history.total + max(10, history.total // 2)
+        yield "More trials", places.command("resume", name, f"--trials {more}")
     yield "Every trial, or every step of each", places.command("trials", name, "--history")
-    printed = (
-        history.best
-        if history.best is not None
-        else max((t.number for t in history.trials), default=None)
-    )
-    if printed is not None:
+    if history.trials:
+        printed = len(history.trials) - 1 if history.best is None else history.best
         yield f"What trial {printed} printed", places.command("logs", name, str(printed))
-    yield (
-        "All trials and metrics in MLflow, all runs and logs in Prefect",
-        places.command("ui", name),
-    )
+    ui = "All trials and metrics in MLflow, all runs and logs in Prefect"
+    yield ui, places.command("ui", name)
     yield "Recompute every decision from the log and compare", places.command("verify", name)
     yield "This report anew", places.command("report", name)

@@ -1,6 +1,4 @@
-"""The report's table of trials as plain data: columns, and for each trial its cells and its
-attempts.
-"""
+"""The report's table of trials as plain data: columns, cells, attempts."""
 
 from __future__ import annotations
 
@@ -10,15 +8,15 @@ from typing import Any
 from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.space.domains import Constant
+from regrow.show.exports.frames import numeric
 from regrow.show.figures import series
+from regrow.show.views import summaries
 from regrow.show.web import as_yaml
 
 PARAMETERS = 12
 METRICS = 6
 TRACES = 200
-"""Maximum number of different tracebacks, so that one that differs for each trial does not make a
-page of 100 MB.
-"""
+"""Maximum number of different tracebacks, for a page far below 100 MB."""
 TRACE = 6000
 """Maximum characters of a traceback: the last ones, which have the error."""
 
@@ -44,10 +42,7 @@ def rows(history: History) -> dict[str, Any]:
             {"title": n, "kind": "metric", "number": True, "best_is_most": modes.get(n) == "max"}
             for n in others
         ),
-        *(
-            {"title": n, "kind": "parameter", "number": numeric}
-            for n, numeric in parameters.items()
-        ),
+        *({"title": n, "kind": "parameter", "number": number} for n, number in parameters.items()),
     ]
     traces: dict[str, int] = {}
     trials = [_trial(history, trial, others, list(parameters), traces) for trial in history.trials]
@@ -67,12 +62,8 @@ def varied(history: History) -> dict[str, bool]:
         if len(found) < PARAMETERS and (
             not isinstance(parameter.domain, Constant) or parameter.when
         ):
-            values = [
-                t.config[parameter.name] for t in history.trials if parameter.name in t.config
-            ]
-            found[parameter.name] = all(
-                isinstance(v, int | float) and not isinstance(v, bool) for v in values
-            )
+            name = parameter.name
+            found[name] = numeric(t.config[name] for t in history.trials if name in t.config)
     return found
 
 
@@ -85,12 +76,12 @@ def _trial(
 ) -> dict[str, Any]:
     value, step = trial.best if trial.best is not None else (None, None)
     row = trial.curve.shown(step or trial.step)
-    config = series.settings(history, trial)
+    config = summaries.reached_with(history, trial)
     seconds = [s for a in trial.attempts if (s := _seconds(history, a)) is not None]
     return {
         "cells": [
             trial.number,
-            trial.state.value,
+            summaries.standing(trial),
             value,
             step,
             trial.step,
@@ -107,16 +98,9 @@ def _trial(
 
 
 def _cell(value: Any) -> float | str | None:
-    """Return a value as the table shows and sorts it: numbers as numbers, everything
-    else as text.
-    """
-    if (
-        value is None
-        or isinstance(value, str)
-        or (isinstance(value, int | float) and not isinstance(value, bool))
-    ):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+    """Return a value as it is shown and sorted: numbers, and everything else as text."""
+    plain = value is None or isinstance(value, str) or numeric([value])
+    return value if plain else json.dumps(value, ensure_ascii=False)
 
 
 def _change(trial: TrialRecord, place: int) -> str:
@@ -132,31 +116,23 @@ def _change(trial: TrialRecord, place: int) -> str:
     from_ = f"the weights of trial {change.source}" if change.source is not None else ""
     if change.source_step is not None:
         from_ += f" at its step {change.source_step}"
-    return (
-        f"after step {change.step}:"
-        f" {'; '.join(filter(None, [from_, ', '.join(parts)])) or 'nothing'}"
-    )
+    told = "; ".join(filter(None, [from_, ", ".join(parts)]))
+    return f"after step {change.step}: {told or 'nothing'}"
 
 
 def _seconds(history: History, attempt: Attempt) -> float | None:
-    """Return how long it ran, for a running one until the experiment's last event; None before it
-    began.
-    """
+    """Return how long it ran, or runs until the last event; None before it began."""
     if attempt.t_began is None:
         return None
-    return max(
-        0.0, (history.t_last if attempt.t_ended is None else attempt.t_ended) - attempt.t_began
-    )
+    end = history.t_last if attempt.t_ended is None else attempt.t_ended
+    return max(0.0, end - attempt.t_began)
 
 
 def _attempt(
     history: History, trial: TrialRecord, attempt: Attempt, traces: dict[str, int]
 ) -> dict[str, Any]:
     trace = attempt.trace[-TRACE:]
-    if trace and (trace in traces or len(traces) < TRACES):
-        place: int | None = traces.setdefault(trace, len(traces))
-    else:
-        place = None
+    kept = trace and (trace in traces or len(traces) < TRACES)
     seconds = _seconds(history, attempt)
     return {
         "number": attempt.number,
@@ -169,5 +145,5 @@ def _attempt(
         "to": attempt.to_step,
         "seconds": None if seconds is None else round(seconds, 3),
         "message": attempt.message or attempt.stop or attempt.leave or "",
-        "trace": place,
+        "trace": traces.setdefault(trace, len(traces)) if kept else None,
     }

@@ -1,3 +1,1 @@
-"""An experiment's history for `show`, `trials`, `compare` and `logs`: plain values. Nothing is
-drawn or written.
-"""
+"""An experiment's history for commands, as plain values. Nothing is drawn or written."""

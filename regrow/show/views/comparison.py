@@ -1,6 +1,4 @@
-"""Comparison of several experiments: what each reached, with which budget. Plain data from their
-logs.
-"""
+"""Comparison of experiments: what each reached with which budget. Plain data of logs."""
 
 from __future__ import annotations
 
@@ -10,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra.state.notes import NONE, Notes
-from regrow.search.events import AnyEvent, Began, Opened, Reported
-from regrow.search.history import History, cost, waste
+from regrow.search.events import AnyEvent, Began, Ended, Opened, Reported
+from regrow.search.history import History, cost, repeats, waste
 from regrow.search.lifecycle import TrialState
 from regrow.show.views import summaries
 
@@ -62,25 +60,19 @@ class Course:
 
 
 class BestSoFarCurve:
-    """Records the course of an experiment's best value as its events arrive; `course`
-    returns it.
-    """
+    """Records the course of a best value as events arrive; `course` returns it."""
 
     def __init__(self, history: History) -> None:
         self.steps: list[int] = []
         self.seconds: list[float] = []
         self.value: list[float | None] = []
         self.hours: list[float] = []
-        """Slot-hours until then."""
         self.money: list[float | None] = []
-        """Cost of the slot-hours; None without a price."""
         self._history = history
         self._done = 0
         self._starting = 0.0
         self._opened: float | None = None
-        """Seconds that the experiment had run when the session was opened; None once an attempt has
-        begun in it.
-        """
+        """Seconds that had passed when the session was opened; None once an attempt began."""
 
     def applied(self, event: AnyEvent) -> None:
         """Record the next event, after the history applied it."""
@@ -89,14 +81,19 @@ class BestSoFarCurve:
             # A session without an attempt counts as start-up only.
             self._starting += 0.0 if self._opened is None else history.elapsed() - self._opened
             self._opened = history.elapsed()
-        if not isinstance(event, Reported | Began):
+        means = history.spec.repeats > 1
+        if not isinstance(event, (Reported, Began, Ended) if means else (Reported, Began)):
             return
         if isinstance(event, Began) and self._opened is not None:
             self._starting += max(0.0, history.elapsed() - event.ago - self._opened)
             self._opened = None
         self._done += len(event.rows) if isinstance(event, Reported) else 0
-        leader = history.leader
-        now = None if leader is None or leader.best is None else leader.best[0]
+        if means:
+            found = repeats.repeated(history) if isinstance(event, Ended) else []
+            now = found[0].mean if found else self.value[-1] if self.value else None
+        else:
+            leader = history.leader
+            now = None if leader is None or leader.best is None else leader.best[0]
         # Also if worse: steps that were lost no longer count.
         if now != (self.value[-1] if self.value else None):
             spent = cost.of(history, event.t)
@@ -137,18 +134,13 @@ def course(
 
 
 def differing(courses: Sequence[Course]) -> list[str]:
-    """Return the objectives ("max accuracy") in order of appearance; more than one cannot be
-    compared.
-    """
-    return list(
-        dict.fromkeys(f"{c.history.objective.mode} {c.history.objective.name}" for c in courses)
-    )
+    """Return the objectives ("max accuracy") in order; several cannot be compared."""
+    objectives = [course.history.objective for course in courses]
+    return list(dict.fromkeys(f"{one.mode} {one.name}" for one in objectives))
 
 
 def compare(courses: Sequence[Course], now: float) -> dict[str, Any]:
-    """Return the comparison as `regrow compare --json` prints it. `now`: seconds since
-    the epoch.
-    """
+    """Return what `regrow compare --json` prints. `now`: seconds since the epoch."""
     first = courses[0].history.objective
     steps = min(c.spent[0] for c in courses)
     seconds = min(c.spent[1] for c in courses)
@@ -197,20 +189,13 @@ def _one(one: Course, now: float) -> dict[str, Any]:
 
 
 def best_configuration(one: Course) -> dict[str, Any]:
-    """Return the flat configuration with which an experiment's best value was reached; empty if
-    there is none.
-    """
-    history = one.history
-    trial = history.leader
-    return (
-        {} if trial is None or trial.best is None else history.path(trial.number, trial.best[1])[-1]
-    )
+    """Return the flat configuration of an experiment's best value; empty if there is none."""
+    found = repeats.best(one.history)
+    return {} if found is None else summaries.reached_with(one.history, found.trial)
 
 
 def leading(values: Sequence[float | None], mode: str) -> list[int]:
-    """Return the positions of the best values (None: an experiment has none); empty if all are
-    equal.
-    """
+    """Return the positions of the best values (None: no value); empty if all are equal."""
     there = [value for value in values if value is not None]
     if not there or (len(there) == len(values) and min(there) == max(there)):
         return []

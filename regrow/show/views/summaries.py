@@ -1,12 +1,9 @@
-"""An experiment's history as plain data: the stable format of `regrow show --json` and `regrow
-trials --json`.
-"""
+"""An experiment as plain data: the stable format of `show --json` and `trials --json`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from statistics import fmean, stdev
 from typing import Any
 
 from regrow.infra.log.rows import Sorted
@@ -14,7 +11,8 @@ from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.sources import changes, code_changed
 from regrow.search import schedulers
-from regrow.search.history import History, TrialRecord, cost, waste
+from regrow.search.history import History, TrialRecord, cost, repeats, waste
+from regrow.search.history.repeats import Repeated, shown
 from regrow.search.lifecycle import TrialState
 
 POINT = ("trial", "step", "attempt")
@@ -32,22 +30,55 @@ def status(history: History, *, alive: bool, lost: str = "interrupted") -> str:
 
 
 def best(history: History) -> dict[str, Any] | None:
-    """Return the best trial, None before the first report. `checkpoint` is the manifest of that
-    step, else the newest, else None.
+    """Return the best trial, or None; `checkpoint`: that step's manifest, the newest, or None.
+
+    With repeats, the best trial of the configuration whose mean is the best, and in addition the
+    mean and standard deviation of the configuration's `trials`.
     """
-    trial = history.leader
-    if trial is None or trial.best is None:
+    found = repeats.best(history)
+    if found is None:
         return None
-    value, step = trial.best
-    checkpoint = trial.checkpoint_at(step)
-    return {
+    trial, mean = found.trial, found.mean
+    checkpoint = trial.checkpoint_at(found.step)
+    view = {
         "trial": trial.number,
-        "value": value,
-        "step": step,
-        # it may have changed since
-        "config": history.spec.space.nest(history.path(trial.number, step)[-1]),
+        "value": found.value,
+        "step": found.step,
+        "config": history.spec.space.nest(reached_with(history, trial)),
         "checkpoint": checkpoint.manifest if checkpoint is not None else None,
     }
+    return view if mean is None else {**view, **_mean(mean)}
+
+
+def _mean(found: Repeated) -> dict[str, Any]:
+    numbers = [trial.number for trial in found.trials]
+    return {"trials": numbers, "count": len(numbers), "mean": found.mean, "sd": found.sd}
+
+
+def reached(view: Mapping[str, Any]) -> str:
+    """Return the value that a view of `best` is ranked by, with its deviation, as text."""
+    return shown(view.get("mean", view["value"]), view.get("sd"))
+
+
+def ranked(history: History) -> list[TrialRecord]:
+    """Return the trials, best first; those without a value last."""
+    sign = history.objective.sign
+    return sorted(
+        history.trials,
+        key=lambda t: (t.best is None, sign * t.best[0] if t.best else 0.0, t.number),
+    )
+
+
+def reached_with(history: History, trial: TrialRecord) -> dict[str, Any]:
+    """Return the flat configuration of a trial's best value, else its current one."""
+    if trial.changes and trial.best is not None:
+        return history.path(trial.number, trial.best[1])[-1]
+    return trial.config
+
+
+def standing(trial: TrialRecord) -> str:
+    """Return a trial's state, for people: "done", "done, dropped"."""
+    return f"{trial.state.value}, dropped" if trial.excluded else trial.state.value
 
 
 def standing_step(history: History, trial: TrialRecord) -> int:
@@ -85,30 +116,14 @@ def front(history: History) -> list[dict[str, Any]]:
     ]
 
 
-def repeats(history: History) -> list[dict[str, Any]]:
+def means(history: History) -> list[dict[str, Any]]:
     """Return configurations that were repeated, best mean first, with mean and standard deviation
     (0 for one) of the best values of their trials that are done. Empty without repeats.
     """
-    count, sign = history.spec.repeats, history.objective.sign
-    found: list[dict[str, Any]] = []
-    for first in range(0, len(history.trials) if count > 1 else 0, count):
-        group = [
-            t
-            for t in history.trials[first : first + count]
-            if t.state is TrialState.DONE and t.best is not None
-        ]
-        values = [t.best[0] for t in group if t.best is not None]
-        if values:
-            found.append(
-                {
-                    "config": history.spec.space.nest(group[0].config),
-                    "trials": [t.number for t in group],
-                    "count": len(values),
-                    "mean": fmean(values),
-                    "sd": stdev(values) if len(values) > 1 else 0.0,
-                }
-            )
-    return sorted(found, key=lambda one: (sign * one["mean"], one["trials"]))
+    return [
+        {"config": history.spec.space.nest(one.trials[0].config), **_mean(one)}
+        for one in repeats.repeated(history)
+    ]
 
 
 def show(
@@ -129,7 +144,7 @@ def show(
         "auto": history.choice.why,
         "best": best(history),
         **({"front": found} if (found := front(history)) else {}),
-        **({"repeats": means} if (means := repeats(history)) else {}),
+        **({"repeats": found} if (found := means(history)) else {}),
         "counts": {state.value: count for state, count in history.counts.items()},
         "total": history.total,
         "trials": [trial_view(history, trial) for trial in history.trials],
@@ -170,6 +185,25 @@ def sessions(history: History) -> list[dict[str, Any]]:
     return found
 
 
+def ran_with(history: History, trial: TrialRecord, version: str) -> bool:
+    """Return whether any attempt of a trial ran with a version of the code: the first characters of
+    its commit, of the hash of the trainable's file, or of that of all source files.
+    """
+    told = [opened for opened in history.openings if opened.environment]
+    for attempt in trial.attempts:
+        before = [opened for opened in told if opened.t <= attempt.t_started]
+        environment = before[-1].environment if before else {}
+        code = environment.get("code", {})
+        known = (
+            environment.get("git", {}).get("commit"),
+            code.get("sha256"),
+            code.get("working_dir_sha256"),
+        )
+        if any(one is not None and str(one).startswith(version) for one in known):
+            return True
+    return False
+
+
 def code_line(history: History) -> str | None:
     """Return a line about the last change of the code, and when; None if it never changed."""
     told = [opened for opened in history.openings if opened.environment]
@@ -182,6 +216,7 @@ def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
     return {
         "number": trial.number,
         "state": trial.state.value,
+        "dropped": trial.excluded,
         "config": history.spec.space.nest(trial.config),
         "value": trial.best[0] if trial.best else None,
         "steps": trial.step,
@@ -238,16 +273,12 @@ def schedule(history: History, number: int, until: int) -> dict[str, Any]:
 
 
 def points(found: Sorted) -> Iterator[dict[str, Any]]:
-    """Yield every (trial, step) once, with the attempt that reported it and its metrics, by the
-    names of `metric_key`.
-    """
+    """Yield every (trial, step) once, with its attempt and metrics, by `metric_key`."""
     for number, attempt, row in found:
         metrics = {metric_key(name): value for name, value in row.metrics.items()}
         yield {**metrics, "trial": number, "step": row.step, "attempt": attempt}
 
 
 def metric_key(name: str) -> str:
-    """Return the key of a metric in a point: its name, with the prefix `metrics.` if it equals one
-    of our keys.
-    """
+    """Return a metric's key in a point, with `metrics.` before a name that is one of our keys."""
     return f"metrics.{name}" if name in POINT else name

@@ -17,15 +17,11 @@ from regrow.tasks.output.parts import OutputLine
 from regrow.tasks.ports.store import Missing, Store
 
 LATE_SECONDS = 3.0
-"""How long after an attempt's end its last lines may arrive: it writes them after it reported its
-end.
-"""
+"""How long the last lines of an attempt may follow its end, which it reports first."""
 
 
 class TrialLogs:
-    """The output of a trial, in order. Raises UserError if there is no such trial, and
-    CorruptLog.
-    """
+    """A trial's output, in order. Raises UserError without such a trial, and CorruptLog."""
 
     def __init__(self, store: Store, trial: int, attempt: int | None = None) -> None:
         """Read the log; `attempt`: only that one; None: all."""
@@ -53,15 +49,11 @@ class TrialLogs:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come: the trial, or the requested attempt, has ended, and its
-        end was yielded.
-        """
+        """Whether nothing more comes: trial or attempt has ended, and its end was yielded."""
         trial = self._history.trials[self._trial]
-        over = (
-            trial.state.final
-            if self._only is None
-            else trial.attempts[self._only - 1].outcome is not None
-        )
+        over = trial.state.final
+        if self._only is not None:
+            over = trial.attempts[self._only - 1].outcome is not None
         return over and all(a.number in self._ended for a in self._attempts())
 
     def new(self, now: float | None) -> Iterator[tuple[int, OutputLine]]:
@@ -86,11 +78,8 @@ class TrialLogs:
                 if now is not None and now - ended < LATE_SECONDS:
                     return
                 self._ended.add(attempt.number)
-                if attempt.trace:
-                    yield (
-                        attempt.number,
-                        OutputLine(t=ended, stream="traceback", text=attempt.trace.rstrip()),
-                    )
+                if trace := attempt.trace.rstrip():
+                    yield attempt.number, OutputLine(t=ended, stream="traceback", text=trace)
                 yield attempt.number, _ended(attempt, ended)
 
     def _attempts(self) -> list[Attempt]:
@@ -131,21 +120,15 @@ class TrialLogs:
 
 def _began(attempt: Attempt) -> OutputLine:
     where = f" on {attempt.where}" if attempt.where else ""
-    start = (
-        f"continues after step {attempt.from_step}" if attempt.from_step else "from the beginning"
-    )
-    told = (
-        f"attempt {attempt.number}{where}, {start}"
-        if attempt.t_began is not None
-        else f"attempt {attempt.number} never began"
-    )
+    told = f"attempt {attempt.number}{where}, from the beginning"
+    if attempt.from_step:
+        told = f"attempt {attempt.number}{where}, continues after step {attempt.from_step}"
+    if attempt.t_began is None:
+        told = f"attempt {attempt.number} never began"
     return OutputLine(t=attempt.t_began or attempt.t_started, stream="regrow", text=told)
 
 
 def _ended(attempt: Attempt, t: float) -> OutputLine:
     why = f": {attempt.message}" if attempt.message else ""
-    return OutputLine(
-        t=t,
-        stream="regrow",
-        text=f"attempt {attempt.number} {attempt.outcome} at step {attempt.to_step}{why}",
-    )
+    told = f"attempt {attempt.number} {attempt.outcome} at step {attempt.to_step}{why}"
+    return OutputLine(t=t, stream="regrow", text=told)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from regrow.search.numbers import readable
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 def templates(package: str = __name__) -> Environment:
     """Return the templates of a package (in its folder `templates`) and the shared ones.
 
-    In a template, `inline(name, ...)` are our assets, and `data | tojson` is safe in a script
-    element.
+    In a template, `inline(name, ...)` are our assets, `data | tojson` is safe in a script element,
+    and `number | readable` is a number for people.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -38,6 +40,7 @@ def templates(package: str = __name__) -> Environment:
         lstrip_blocks=True,
     )
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    made.filters["readable"] = readable
     made.globals["inline"] = lambda *names: Markup(inline(package, *names))  # noqa: S704 - our files
     return made
 

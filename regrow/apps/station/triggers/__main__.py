@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import closing
 
 from regrow.apps.station.triggers.inbox import folder_of
 from regrow.infra.machine import locks, private_files
@@ -41,9 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def watch(places: Places, stop: threading.Event) -> None:
-    """Watch a state root's triggers. Raises UserError if no Prefect server is set, or if another
-    watcher runs.
-    """
+    """Watch a state root's triggers. Raises UserError without a server, or if another does."""
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("PREFECT_API_URL is not set; `regrow up` starts this process with it")
     from prefect import get_client
@@ -51,17 +50,13 @@ def watch(places: Places, stop: threading.Event) -> None:
     from regrow.apps.station.triggers.journal import Journal
     from regrow.apps.station.triggers.loop import Loop
 
-    folder = folder_of(places)
-    private_files.folder(folder)
+    folder = private_files.folder(folder_of(places))
     lock = locks.take(folder / "lock", wait=BEFORE_SECONDS)
     if lock is None:
         raise UserError(f"the triggers of {places.root} are watched by another process already")
-    with lock, get_client(sync_client=True) as client:
-        journal = Journal(folder / "journal.jsonl")
-        try:
-            Loop(places, client, journal, stop).run()
-        finally:
-            journal.close()
+    journal_at = folder / "journal.jsonl"
+    with lock, get_client(sync_client=True) as client, closing(Journal(journal_at)) as journal:
+        Loop(places, client, journal, stop).run()
 
 
 if __name__ == "__main__":

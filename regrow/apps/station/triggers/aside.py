@@ -30,9 +30,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aside:
-    """An event that was set aside at `time` (seconds since the epoch). `schedule`: its name, "" if
-    unknown.
-    """
+    """An event set aside at `time`, seconds since the epoch. `schedule`: "" if unknown."""
 
     schedule: str
     what: str

@@ -8,8 +8,7 @@ the last one stopped; running experiments are not disturbed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -27,84 +26,65 @@ LOCAL_SECONDS, S3_SECONDS = 2.0, 10.0
 """Seconds between two polls."""
 _CLOSED = b'"closed"'
 """Text that every line with the event contains; other lines are not decoded."""
+_UNREAD: list[Any] = ["", 0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """A session that ended as finished, at `ended` (seconds since the epoch)."""
+class EndingsTrigger:
+    """Trigger on the endings of an experiment, or of a schedule's experiments.
 
-    experiment: str
-    id: str
-    ended: float
-
-    def event(self) -> dict[str, Any]:
-        """Return the event as a run receives it."""
-        return {"kind": "after", "id": self.id, "experiment": self.experiment, "ended": self.ended}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """The result of one poll.
-
-    Attributes:
-        reached: by experiment, how far its log was read: its id, the last segment, and why it
-            cannot be read further, if so.
-        gone: experiments that no longer exist.
-        endings: the endings found.
-        damaged: logs that were found damaged by this poll, with the reason.
-
+    Its cursor has how far each log was read: the experiment's id, the last segment, and why it
+    cannot be read further, if so.
     """
 
-    reached: dict[str, list[Any]]
-    gone: list[str]
-    endings: list[Ending]
-    damaged: list[tuple[str, str]]
+    def __init__(self, places: Places, name: str) -> None:
+        self.interval = S3_SECONDS if places.storage.metered else LOCAL_SECONDS
+        self._places, self._name = places, name
 
+    def look(self, cursor: Cursor) -> Step | None:
+        """Read the logs from the cursor on, and make an event for each ending since the schedule
+        was created; a damaged log does not block the others. Raises UserError or StoreError.
+        """
+        names = self._places.experiments()
+        there = experiments_of(self._name, names)
+        there += [self._name] if self._name in names else []
+        reached: dict[str, list[Any]] = {}
+        gone = {one for one in cursor if one != GIVEN and one not in there}
+        events: list[dict[str, Any]] = []
+        damaged: list[tuple[str, str]] = []
+        for experiment in there:
+            known = cursor.get(experiment)
+            try:
+                now, found = self._read(experiment, known or _UNREAD)
+            except Vanished:  # a new experiment with the same name is read from its beginning
+                gone |= {experiment} & cursor.keys()
+                continue
+            except (CorruptLog, ValueError) as error:
+                now, found = [*(known or _UNREAD)[:2], str(error)], []
+                damaged += [(experiment, str(error))] if now != known else []
+            if now != known:
+                reached[experiment] = now
+            events += [event for event in found if event["ended"] > since(cursor)]
+        if not (reached or gone):
+            return None
+        events.sort(key=lambda event: float(event["ended"]))
+        return Step(put=reached, drop=gone, events=events, refused=damaged)
 
-def look(places: Places, name: str, reached: Mapping[str, list[Any]]) -> Looked:
-    """Read the logs beyond `reached`; a damaged log does not block the others. Raises UserError or
-    StoreError.
-    """
-    names = places.experiments()
-    there = [*experiments_of(name, names), *([name] if name in names else [])]
-    new: dict[str, list[Any]] = {}
-    endings: list[Ending] = []
-    damaged: list[tuple[str, str]] = []
-    gone = [one for one in reached if one not in there]
-    for experiment in there:
-        known = reached.get(experiment)
-        try:
-            now, found = _read(places, experiment, known)
-        except Vanished:  # removed; a new experiment with the same name is read from its beginning
-            gone.append(experiment)
-            continue
-        except (CorruptLog, ValueError) as error:
-            now, found = [*(known or ["", 0])[:2], str(error)], []
-            damaged += [(experiment, str(error))] if now != known else []
-        if now != known:
-            new[experiment] = now
-        endings += found
-    return Looked(
-        reached=new, gone=gone, endings=sorted(endings, key=lambda one: one.ended), damaged=damaged
-    )
-
-
-def _read(
-    places: Places, experiment: str, known: list[Any] | None
-) -> tuple[list[Any], list[Ending]]:
-    store = places.store(experiment)
-    identity, after = (known or ["", 0])[:2]
-    follower = Follower(store, after)
-    closed = [(number, one.t) for number, one in _closed(follower) if one.status == "finished"]
-    if follower.after == after:
-        return [identity, after], []
-    first = first_event(store)
-    now = first.id if isinstance(first, Created) else ""
-    if after and now != identity:
-        return _read(places, experiment, None)  # another experiment with the same name
-    return [now, follower.after], [
-        Ending(experiment=experiment, id=f"{now}/{number}", ended=t) for number, t in closed
-    ]
+    def _read(self, experiment: str, known: list[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Return how far the log is read now, and the endings beyond `known`."""
+        store = self._places.store(experiment)
+        identity, after = known[:2]
+        follower = Follower(store, after)
+        closed = [(number, one.t) for number, one in _closed(follower) if one.status == "finished"]
+        if follower.after == after:
+            return [identity, after], []
+        first = first_event(store)
+        now = first.id if isinstance(first, Created) else ""
+        if after and now != identity:
+            return self._read(experiment, _UNREAD)  # another experiment with the same name
+        return [now, follower.after], [
+            {"kind": "after", "id": f"{now}/{number}", "experiment": experiment, "ended": t}
+            for number, t in closed
+        ]
 
 
 def _closed(follower: Follower) -> Iterator[tuple[int, Closed]]:
@@ -112,29 +92,3 @@ def _closed(follower: Follower) -> Iterator[tuple[int, Closed]]:
         for line in lines:
             if _CLOSED in line and isinstance(event := decode(line), Closed):
                 yield number, event
-
-
-class EndingsTrigger:
-    """Trigger on the endings of an experiment, or of a schedule's experiments."""
-
-    def __init__(self, places: Places, name: str) -> None:
-        self.interval = S3_SECONDS if places.storage.metered else LOCAL_SECONDS
-        self._places, self._name = places, name
-
-    def look(self, cursor: Cursor) -> Looked:
-        """Read the logs from the cursor on."""
-        return look(
-            self._places, self._name, {name: at for name, at in cursor.items() if name != GIVEN}
-        )
-
-    def take(self, seen: Looked, cursor: Cursor) -> Step | None:
-        """Make an event for each ending since the schedule was created."""
-        if not (seen.reached or seen.gone):
-            return None
-        events = [one.event() for one in seen.endings if one.ended > since(cursor)]
-        return Step(
-            put=seen.reached,
-            drop=set(seen.gone) - seen.reached.keys(),
-            events=events,
-            refused=seen.damaged,
-        )

@@ -19,7 +19,7 @@ from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFi
 
 from regrow.apps.station.triggers.journal import Cursor
 from regrow.apps.station.triggers.payloads import acceptable
-from regrow.apps.station.triggers.trigger import Step, since
+from regrow.apps.station.triggers.trigger import GIVEN, Step, since
 
 LATE_SECONDS = 3600.0
 """How late an event may reach the server."""
@@ -42,9 +42,7 @@ def named(pattern: str) -> EventNameFilter:
 
 
 def read(client: SyncPrefectClient, pattern: str, start: float, end: float) -> Iterator[Event]:
-    """Yield the events of that name that occurred between two times (seconds since the epoch),
-    oldest first.
-    """
+    """Yield the events of that name between two times (seconds since the epoch), oldest first."""
     occurred = EventOccurredFilter(since=_time(start), until=_time(end))
     wanted = EventFilter(occurred=occurred, event=named(pattern), order=EventOrder.ASC)
     page = client.read_events(wanted, limit=_PAGE)
@@ -55,9 +53,7 @@ def read(client: SyncPrefectClient, pattern: str, start: float, end: float) -> I
 
 
 def told(event: Event) -> dict[str, Any]:
-    """Return an event as a run receives it. A payload that Prefect would refuse as a parameter is
-    omitted.
-    """
+    """Return an event as a run receives it, without a payload that Prefect would refuse."""
     payload: Any = event.payload
     if (why := acceptable(payload)) is None and len(json.dumps(payload)) > _PAYLOAD_BYTES:
         why = "too long"
@@ -82,33 +78,27 @@ class EventsTrigger:
         self._looks = 0
         self._reached: float | None = None
 
-    def look(self, cursor: Cursor) -> tuple[float, list[dict[str, Any]]]:
-        """Return the start time of the poll, and the events of the last minute or hour."""
+    def look(self, cursor: Cursor) -> Step | None:
+        """Read the last minute or hour, and make an event for each one that was not seen before."""
         now = time.time()
         # From the journaled cursor: events whose journaling failed are found again.
-        start = float(cursor.get(_AT, since(cursor))) - LATE_SECONDS
+        known = float(cursor.get(_AT, since(cursor)))
+        start = known - LATE_SECONDS
         if self._reached is not None and self._looks % _FAR_EVERY:
             start = self._reached - OVERLAP_SECONDS
         # This machine's clock may have been ahead.
         start = max(since(cursor), min(start, now - OVERLAP_SECONDS))
         # The sender's clock may be ahead. The upper limit is uncritical, since seen events are
         # recognized by their ids.
-        found = [
-            told(event) for event in read(self._client, self._pattern, start, now + LATE_SECONDS)
-        ]
+        found = read(self._client, self._pattern, start, now + LATE_SECONDS)
+        new = [told(event) for event in found if str(event.id) not in cursor]
         self._looks, self._reached = self._looks + 1, now
-        return now, found
-
-    def take(self, seen: tuple[float, list[dict[str, Any]]], cursor: Cursor) -> Step | None:
-        """Make an event for each one that was not seen before."""
-        now, found = seen
-        new = [event for event in found if event["id"] not in cursor]
-        if not new and now - float(cursor.get(_AT, since(cursor))) < _KEEP_SECONDS:
+        if not new and now - known < _KEEP_SECONDS:
             return None
         old = [
             key
             for key, at in cursor.items()
-            if key not in ("", _AT) and at < now - 2 * LATE_SECONDS
+            if key not in (GIVEN, _AT) and at < now - 2 * LATE_SECONDS
         ]
         return Step(
             put={_AT: now, **{event["id"]: event["time"] for event in new}}, drop=old, events=new
@@ -116,7 +106,5 @@ class EventsTrigger:
 
 
 def _time(t: float) -> Any:
-    """Convert seconds since the epoch for Prefect's models, whose time type is another class on
-    each Python version.
-    """
+    """Convert seconds since the epoch for Prefect, whose time type depends on the Python."""
     return datetime.fromtimestamp(t, UTC)

@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,6 +36,7 @@ disk that was not mounted or in a bucket that was listed partially.
 LIST_BYTES = 200_000
 """Maximum length of an event's list in JSON: Prefect accepts parameters of up to 512 KB."""
 _MAGIC = "*?["
+_NOT_UTF8 = "its name is not UTF-8, and no parameter of a flow run can be; rename it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,23 +84,12 @@ class Settling:
         return sorted(fresh) if now - self._since >= self.settle else []
 
     def gone(self, now: float) -> list[str]:
-        """Return the files that have been missing for so long that they would count as new if they
-        reappeared.
-        """
+        """Return the files that have been missing so long that they would be new again."""
         return [path for path, since in self._absent.items() if now - since >= ABSENT_SECONDS]
 
 
-def starting_point(there: Mapping[str, Found], since: float) -> dict[str, str]:
-    """Return the marks of the files that are not new: those not modified after `since`, in seconds
-    since the epoch.
-    """
-    return {path: found.mark for path, found in there.items() if found.modified <= since}
-
-
 def told(there: Mapping[str, Found], paths: list[str]) -> dict[str, Any]:
-    """Return the list for an event, up to its maximum length; `omitted`: the number of files it
-    leaves out, if any.
-    """
+    """Return the list for an event, cut at its maximum length; `omitted`: how many are cut."""
     files: list[dict[str, Any]] = []
     length = 0
     for path in paths:
@@ -135,34 +126,23 @@ def _files(pattern: str) -> dict[str, Found] | None:
         except FileNotFoundError:  # removed in the meantime
             continue
         except OSError as error:  # such as a link to itself; the other files are still listed
-            found[path] = Found(
-                mark=f"error {error.errno}",
-                size=0,
-                modified=0.0,
-                problem=f"it cannot be read: {error.strerror}",
-            )
+            mark, why = f"error {error.errno}", f"it cannot be read: {error.strerror}"
+            found[path] = Found(mark=mark, size=0, modified=0.0, problem=why)
             continue
         if stat.S_ISREG(status.st_mode):
-            mark = f"{status.st_size}-{status.st_mtime_ns}"
-            problem = (
-                ""
-                if is_unicode(path)
-                else "its name is not UTF-8, and no parameter of a flow run can be; rename it"
-            )
             found[path] = Found(
-                mark=mark, size=status.st_size, modified=status.st_mtime, problem=problem
+                mark=f"{status.st_size}-{status.st_mtime_ns}",
+                size=status.st_size,
+                modified=status.st_mtime,
+                problem="" if is_unicode(path) else _NOT_UTF8,
             )
     return found
 
 
 def _base(pattern: str) -> Path:
     """Return the folder below which all matches of a pattern lie."""
-    plain = []
-    for part in Path(pattern).parts[:-1]:
-        if any(sign in part for sign in _MAGIC):
-            break
-        plain.append(part)
-    return Path(*plain)
+    parts = Path(pattern).parts[:-1]
+    return Path(*takewhile(lambda part: not any(sign in part for sign in _MAGIC), parts))
 
 
 def _objects(pattern: str) -> dict[str, Found]:
@@ -195,25 +175,15 @@ class FilesTrigger:
         self._pattern = pattern
         self._settling = Settling(seen={}, settle=settle)
 
-    def look(self, cursor: Cursor) -> tuple[dict[str, Found] | None, float]:
-        """Return a listing, and when it was made."""
+    def look(self, cursor: Cursor) -> Step | None:
+        """Make one event of what is new and has settled. The first listing is the beginning."""
         now = time.monotonic()
-        return listed(self._pattern), now
-
-    def take(self, seen: tuple[dict[str, Found] | None, float], cursor: Cursor) -> Step | None:
-        """Make one event with everything that is new and has settled. The very first listing is the
-        starting point.
-        """
-        there, now = seen
-        if there is None:
+        if (there := listed(self._pattern)) is None:
             return None
         if not cursor[GIVEN].get("begun"):
-            return Step(
-                put={
-                    GIVEN: {**cursor[GIVEN], "begun": True},
-                    **starting_point(there, since(cursor)),
-                }
-            )
+            # Files modified later are new.
+            seen = {path: one.mark for path, one in there.items() if one.modified <= since(cursor)}
+            return Step(put={GIVEN: {**cursor[GIVEN], "begun": True}, **seen})
         self._settling.seen = {path: mark for path, mark in cursor.items() if path != GIVEN}
         paths = self._settling.look(there, now)
         gone = self._settling.gone(now)

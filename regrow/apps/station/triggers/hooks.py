@@ -23,9 +23,7 @@ from regrow.tasks.errors import RegrowError
 
 MOST_BYTES = 256 * 1024
 MOST_PARAMETER_BYTES = 400_000
-"""Maximum length of a payload as ASCII JSON, the form sent to Prefect, which accepts 512 KB of
-parameters.
-"""
+"""Maximum length of a payload as ASCII JSON; Prefect accepts 512 KB of parameters."""
 DELIVERY_HEADERS = ("idempotency-key", "x-github-delivery")
 """Headers with the sender's id of the delivery: a repeated delivery is the same event."""
 _MOST_DELIVERY = 200
@@ -89,9 +87,7 @@ def authorized(headers: Mapping[str, str], body: bytes, secret: str) -> bool:
 
 
 def parsed(body: bytes) -> Any:
-    """Return the payload; None for an empty body. Raises HTTPException (422 or 413) for a body that
-    cannot be accepted.
-    """
+    """Return the payload, None for an empty body. Raises HTTPException (422 or 413)."""
     if not body.strip():
         return None
     try:

@@ -1,6 +1,4 @@
-"""Hook events that the watcher has not yet processed: a file each, on disk before the caller gets
-its answer.
-"""
+"""Events of hooks that the watcher has to process: files, on disk before the caller's answer."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from regrow.infra.stores.local import sync_folder
 UNWANTED_SECONDS = 600.0
 """How long an event without a schedule is kept, since its schedule may not exist yet."""
 MOST_WAITING = 1000
-"""Maximum number of waiting events: more than accumulate while Prefect's server is briefly
-unavailable.
-"""
+"""Maximum number of waiting events; fewer gather while Prefect's server is away for a while."""
 _DAMAGED = ".damaged"
 
 
@@ -77,9 +73,7 @@ def files(places: Places) -> list[Path]:
 
 
 def read(file: Path) -> tuple[str, dict[str, Any]]:
-    """Return the schedule's name and the event. Raises ValueError if the file is not an event, and
-    OSError.
-    """
+    """Return the schedule's name and the event. Raises ValueError for no event, and OSError."""
     try:
         content = json.loads(file.read_bytes())
         name, event = content["name"], content["event"]

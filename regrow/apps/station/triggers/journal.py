@@ -22,13 +22,9 @@ from regrow.infra.machine import private_files
 from regrow.infra.stores.local import sync_folder
 
 MADE_KEPT = 1000
-"""Number of events of a deployment that are remembered after their flow runs were made, to
-recognize repeats.
-"""
+"""Number of a deployment's events with a flow run that are remembered, to know repeats."""
 COMPACT_BYTES = 1 << 20
-"""From this size on, the journal is compacted whenever it is four times as large as after the last
-compaction.
-"""
+"""Size from which on the journal is compacted, whenever it has grown to four times the last."""
 
 Cursor = dict[str, Any]
 
@@ -64,27 +60,23 @@ class Journal:
         sync_folder(path.parent)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def deployments(self) -> list[str]:
-        """Return the deployments with any state."""
         return list(self._known)
 
     def cursor(self, deployment: str, trigger: str) -> Cursor | None:
         """Return a trigger's cursor, None if it has none yet."""
-        known = self._known.get(deployment)
-        return known.cursors.get(trigger) if known else None
+        return self._of(deployment).cursors.get(trigger)
 
     def knows(self, deployment: str, event_id: str) -> bool:
         """Return whether the event was found before."""
-        known = self._known.get(deployment)
-        return known is not None and (event_id in known.pending or event_id in known.made)
+        known = self._of(deployment)
+        return event_id in known.pending or event_id in known.made
 
     def waiting(self, deployment: str) -> int:
         """Return how many events of a deployment have no flow run yet."""
-        known = self._known.get(deployment)
-        return len(known.pending) if known else 0
+        return len(self._of(deployment).pending)
 
     def pending(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the events without a flow run, with their deployments, oldest first of each."""
@@ -94,7 +86,7 @@ class Journal:
 
     def begin(self, deployment: str, trigger: str, cursor: Mapping[str, Any]) -> None:
         """Record that a trigger starts from this cursor."""
-        self._write({"did": "begin", "of": deployment, "trigger": trigger, "put": dict(cursor)})
+        self._write("begin", deployment, trigger=trigger, put=dict(cursor))
 
     def moved(
         self,
@@ -106,26 +98,24 @@ class Journal:
         events: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         """Record atomically that a trigger has advanced and found `events`, each with an `id`."""
-        record: dict[str, Any] = {
-            "did": "moved",
-            "of": deployment,
-            "trigger": trigger,
-            "put": dict(put),
-        }
-        record |= {"drop": sorted(drop), "events": [dict(event) for event in events]}
-        self._write(record)
+        found = [dict(event) for event in events]
+        self._write(
+            "moved", deployment, trigger=trigger, put=dict(put), drop=sorted(drop), events=found
+        )
 
     def made(self, deployment: str, event_id: str, flow_run: str) -> None:
-        """Record that the flow run of an event exists; `flow_run`: its id, or why there can be
-        none.
-        """
-        self._write({"did": "made", "of": deployment, "id": event_id, "flow_run": flow_run})
+        """Record that an event has its flow run; `flow_run`: the id, or why there is none."""
+        self._write("made", deployment, id=event_id, flow_run=flow_run)
 
     def forget(self, deployment: str) -> None:
         """Record that the deployment is gone; drop all its state."""
-        self._write({"did": "forget", "of": deployment})
+        self._write("forget", deployment)
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _of(self, deployment: str) -> _Deployment:
+        return self._known.get(deployment) or _Deployment()
+
+    def _write(self, did: str, deployment: str, **given: Any) -> None:
+        record = {"did": did, "of": deployment, **given}
         line = memoryview(_encoded(record))
         self._file.seek(self._size)
         self._file.truncate()  # remove what a failed write has left

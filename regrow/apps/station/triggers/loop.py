@@ -26,15 +26,16 @@ from prefect.exceptions import ObjectNotFound
 
 from regrow.apps.station.triggers.aside import set_aside, tell
 from regrow.apps.station.triggers.inbox import MOST_WAITING, damaged, files, is_unwanted, read
-from regrow.apps.station.triggers.journal import Journal
+from regrow.apps.station.triggers.journal import Cursor, Journal
 from regrow.apps.station.triggers.payloads import DEPTH, acceptable
 from regrow.apps.station.triggers.schedules import KINDS, Schedule, schedules
 from regrow.apps.station.triggers.tries import Tries, Trouble, reason
-from regrow.apps.station.triggers.watch import Watch, begin, end
+from regrow.apps.station.triggers.trigger import GIVEN, Step, Trigger
 from regrow.infra.prefect.deployments import FLOW
 from regrow.infra.state import hooks, served
 from regrow.infra.state.places import Places
 from regrow.tasks.output.traces import one_line
+from regrow.tasks.process import background
 
 POLL_SECONDS = 2.0
 SCHEDULES_SECONDS = 5.0
@@ -45,6 +46,8 @@ _SERVED, _HOOKS = "served", "hooks"
 """Parts of a round that belong to no schedule."""
 _MOST_WAIT = 30.0
 """Maximum seconds between two tries of a failed part (not of an event)."""
+_AHEAD_SECONDS = 60.0
+"""A start time further ahead was set while this machine's clock was ahead, and is corrected."""
 _PASSING = {
     HTTPStatus.UNAUTHORIZED,
     HTTPStatus.FORBIDDEN,
@@ -53,6 +56,84 @@ _PASSING = {
 }
 """Answers of the server that the event did not cause."""
 _log = logging.getLogger("regrow.triggers")
+
+
+class Watch:
+    """Polls a trigger and journals what follows. `given` is the trigger's setting, `settle` its
+    settling time in seconds.
+
+    `refuse` sets aside a finding that cannot become an event, given the schedule's name, the
+    finding, and the reason.
+    """
+
+    def __init__(
+        self,
+        trigger: Trigger,
+        kind: str,
+        given: str,
+        settle: float,
+        refuse: Callable[[str, str, str], None],
+    ) -> None:
+        self.given, self.settle = given, settle
+        self._trigger, self._kind, self._refuse = trigger, kind, refuse
+        self._thread: threading.Thread | None = None
+        self._step: Step | None = None
+        self._trouble: Exception | None = None
+        self._told = ""
+        self._due = 0.0
+
+    def go_on(self, schedule: Schedule, journal: Journal) -> None:
+        """Journal the last poll's result, and start the next poll when due. Never waits."""
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return
+            self._thread = None
+            if self._trouble is None:
+                try:
+                    self._take(schedule, journal)
+                except Exception as error:  # noqa: BLE001 - such as a full disk: the next poll finds the same
+                    self._trouble = error
+            self._tell(schedule)
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + self._trigger.interval
+            cursor = dict(journal.cursor(schedule.id, self._kind) or {})
+            if cursor[GIVEN]["since"] > time.time() + _AHEAD_SECONDS:
+                cursor[GIVEN] = {**cursor[GIVEN], "since": time.time()}
+                journal.moved(schedule.id, self._kind, {GIVEN: cursor[GIVEN]})
+            self._thread = background.start(self._look, cursor, name=self._kind)
+
+    def _look(self, cursor: Cursor) -> None:
+        try:
+            self._step, self._trouble = self._trigger.look(cursor), None
+        except Exception as error:  # noqa: BLE001 - reported by the loop; other triggers are unaffected
+            self._trouble = error
+
+    def _take(self, schedule: Schedule, journal: Journal) -> None:
+        if (step := self._step) is None:
+            return
+        new = [event for event in step.events if not journal.knows(schedule.id, event["id"])]
+        if schedule.paused and new:
+            _log.info(
+                "%s is paused: %d events of `%s` start nothing", schedule.name, len(new), self._kind
+            )
+            new = []
+        for what, why in step.refused:
+            self._refuse(schedule.name, what, why)
+        journal.moved(schedule.id, self._kind, step.put, drop=step.drop, events=new)
+
+    @property
+    def trouble(self) -> str:
+        """Why polling fails, "" if it works."""
+        return self._told
+
+    def _tell(self, schedule: Schedule) -> None:
+        """Log once that polling fails, and once that it works again."""
+        told = reason(self._trouble) if self._trouble is not None else ""
+        if told != self._told:
+            level = logging.WARNING if told else logging.INFO
+            now = f"cannot be looked at: {told}" if told else "can be looked at again"
+            _log.log(level, "%s: `%s: %s` %s", schedule.name, self._kind, self.given, now)
+        self._told = told
 
 
 class Loop:
@@ -79,9 +160,7 @@ class Loop:
             journal.begin(_OWN, _OWN, {"begun": time.time()})
 
     def run(self) -> None:
-        """Run rounds. A blocking problem (no server, a full disk) is logged once, and the round is
-        retried.
-        """
+        """Run rounds. What blocks one (no server, a full disk) is logged once, and retried."""
         while not self._stop.is_set():
             try:
                 self._round()
@@ -95,9 +174,7 @@ class Loop:
             self._stop.wait(POLL_SECONDS)
 
     def _round(self) -> None:
-        """Do one round. The refresh may fail as a whole, for example without a server; every later
-        part fails independently.
-        """
+        """Do one round. It fails without a server; each later part fails by itself."""
         self._refresh()
         for (schedule_id, kind), watch in self._watches.items():
             schedule = self._schedules[schedule_id]
@@ -114,7 +191,7 @@ class Loop:
         self._parts.keep({_SERVED, _HOOKS, *self._schedules, *self._watches, *came})
         self._events.keep({(schedule_id, event["id"]) for schedule_id, event in pending})
 
-    def _alone(self, key: Hashable, schedule: str, what: str, act: Callable[[], None]) -> None:
+    def _alone(self, key: Hashable, schedule: str, what: str, act: Callable[[], object]) -> None:
         """Do one part if it is due. A failure does not affect other parts, and is retried later."""
         if not self._parts.is_due(key):
             return
@@ -134,7 +211,8 @@ class Loop:
         self._schedules = {one.id: one for one in schedules(self._client)}
         self._read_at = time.monotonic()
         self._alone(_SERVED, "", "what is served cannot be looked at", self._forget_served)
-        self._alone(_HOOKS, "", "no hook is answered", self._read_hooks)
+        # The page, which answers hooks, has to read their secrets.
+        self._alone(_HOOKS, "", "no hook is answered", lambda: hooks.known(self._places))
         waited = {schedule_id for schedule_id, _ in self._journal.pending()}
         for gone in set(self._journal.deployments()) - self._schedules.keys() - waited - {_OWN}:
             if self._is_gone(gone):
@@ -146,36 +224,27 @@ class Loop:
             )
 
     def _look_after(self, one: Schedule, before: Mapping[tuple[str, str], Watch]) -> None:
-        """Create a watch for each trigger of a schedule; those of `before` are kept if nothing has
-        changed.
-        """
+        """Create a watch for each trigger of a schedule; unchanged ones of `before` are kept."""
         for kind in KINDS:
-            given = one.wants(kind)
+            given, cursor = one.wants(kind), self._journal.cursor(one.id, kind)
             if given is None:
-                end(one, kind, self._journal)
+                if cursor is not None and cursor[GIVEN]["given"] is not None:
+                    # If the schedule gets one again, that starts anew.
+                    self._journal.begin(one.id, kind, {GIVEN: {"given": None, "since": 0.0}})
                 continue
             watch = before.get((one.id, kind))
             if watch is None or (watch.given, watch.settle) != (given, one.settle):
-                begin(one, kind, given, self._journal, self._since(one))
-                watch = Watch(
-                    one.trigger(kind, given, self._places, self._client),
-                    kind,
-                    given,
-                    one.settle,
-                    self._refuse,
-                )
+                if cursor is None or cursor[GIVEN]["given"] != given:
+                    begun = {"given": given, "since": self._since(one)}
+                    self._journal.begin(one.id, kind, {GIVEN: begun})
+                trigger = one.trigger(kind, given, self._places, self._client)
+                watch = Watch(trigger, kind, given, one.settle, self._refuse)
             self._watches[one.id, kind] = watch
         if one.id not in self._journal.deployments():
             self._journal.begin(one.id, _OWN, {})
 
-    def _read_hooks(self) -> None:
-        """Raise RegrowError if the page, which answers hooks, cannot read their secrets."""
-        hooks.known(self._places)
-
     def _forget_served(self) -> None:
-        """Stop serving for schedules that were deleted in Prefect's page; `regrow schedules
-        --delete` does this itself.
-        """
+        """Stop serving for schedules that were deleted in Prefect's page, not by `regrow`."""
         for name in {*served.names(self._places)} - {one.name for one in self._schedules.values()}:
             there = served.read(self._places, name)
             if there is None or not there.schedule:
@@ -196,9 +265,7 @@ class Loop:
         return False
 
     def _since(self, schedule: Schedule) -> float:
-        """Return from which time on the findings of a new trigger are events. For a changed
-        schedule, earlier ones are not.
-        """
+        """Return from when on a new trigger's findings are events; of a changed one, from now."""
         if schedule.id in self._journal.deployments():
             return time.time()
         own = self._journal.cursor(_OWN, _OWN)
@@ -233,9 +300,7 @@ class Loop:
         file.unlink(missing_ok=True)
 
     def _make(self, schedule_id: str, event: dict[str, Any]) -> None:
-        """Create the flow run of an event. Raises httpx.HTTPError if the server accepts none at
-        present.
-        """
+        """Create an event's flow run. Raises httpx.HTTPError if the server takes none now."""
         key, what = (schedule_id, event["id"]), f"{event['kind']} {event['id']}"
         if not self._events.is_due(key):
             return
@@ -307,16 +372,12 @@ def _is_the_servers(error: Exception) -> bool:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether the same event may start a run later: not if the server refused it, or if it
-    cannot be encoded.
-    """
+    """Return whether the event may start a run later: it was not refused, and can be encoded."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
     return not isinstance(error, ValueError | TypeError | ArithmeticError | RecursionError)
 
 
 def idempotency_key(schedule_id: str, event_id: str) -> str:
-    """Return the key with which Prefect makes only one flow run of an event, however often it is
-    asked to.
-    """
+    """Return the key by which Prefect makes one flow run of an event, however often asked."""
     return hashlib.sha256(json.dumps([schedule_id, event_id]).encode()).hexdigest()

@@ -1,6 +1,4 @@
-"""Checks which payloads can be passed to a flow run unchanged. Payloads come from other parties and
-must stay plain data.
-"""
+"""Checks which payloads a flow run can have unchanged: others sent them, as plain data."""
 
 from __future__ import annotations
 

@@ -64,7 +64,6 @@ class Schedule:
         return float(given) if isinstance(given, int | float) else SETTLE_SECONDS
 
     def trigger(self, kind: str, given: str, places: Places, client: SyncPrefectClient) -> Trigger:
-        """Make the trigger of this kind."""
         match kind:
             case "files":
                 return FilesTrigger(given, self.settle)

@@ -9,9 +9,7 @@ from typing import Any, Protocol
 from regrow.apps.station.triggers.journal import Cursor
 
 GIVEN = ""
-"""Key of a cursor with the trigger's setting and start time (seconds since the epoch); the other
-keys are the trigger's.
-"""
+"""Key of a cursor with the setting and the start (seconds since the epoch); others are its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +37,10 @@ class Trigger(Protocol):
     def interval(self) -> float:
         """Seconds between two polls."""
 
-    def look(self, cursor: Cursor) -> Any:
-        """Poll, in a separate thread; may take long, and may raise. Changes nothing."""
-
-    def take(self, seen: Any, cursor: Cursor) -> Step | None:
-        """Return what follows from a poll; None: nothing."""
+    def look(self, cursor: Cursor) -> Step | None:
+        """Poll, in a separate thread, and return what follows; None: nothing. May take long, and
+        may raise. `cursor` is a copy.
+        """
 
 
 def since(cursor: Cursor) -> float:

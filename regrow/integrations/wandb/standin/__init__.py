@@ -1,3 +1,1 @@
-"""Modules that replace other tools in the programs of those tools' files; this folder is on the
-path of such trials only.
-"""
+"""Modules that replace other tools in the programs of their files; on those trials' path only."""

@@ -96,11 +96,9 @@ def init(
     global _begun, _process
     ours: Config = globals()["config"]
     ours.update(config or {})
+    settings |= {"name": name, "notes": notes, "tags": tags}
     if _begun is None or _process != os.getpid():  # a forked child is another process of the trial
-        _begun, _process = (
-            Run(ours, {**settings, "name": name, "notes": notes, "tags": tags}),
-            os.getpid(),
-        )
+        _begun, _process = Run(ours, settings), os.getpid()
         atexit.register(_begun.finish)
         globals()["summary"] = _begun.summary
     elif _begun.over or settings.get("reinit") in (True, "finish_previous"):
@@ -108,7 +106,7 @@ def init(
             "init: a trial is one run; what is logged after the first one's end are further steps"
             " of it"
         )
-        _begun.begin_again({**settings, "name": name, "notes": notes, "tags": tags})
+        _begun.begin_again(settings)
     return _begun
 
 
@@ -163,9 +161,7 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return attributes of the run; for missing names, raise with the reason. Raises Error before
-    `init`, else AttributeError.
-    """
+    """Return attributes of the run; for missing names, raise with the reason."""
     run = None if _begun is None or _begun.over else _begun
     if name == "run":
         return run
@@ -183,13 +179,10 @@ def __getattr__(name: str) -> Any:
 
 def _modules() -> None:
     """Create `wandb.errors` and `wandb.util`, which scripts import."""
-    errors, util = (
-        types.ModuleType("wandb.errors", "What is raised."),
-        types.ModuleType("wandb.util", "A name that nobody has."),
-    )
-    vars(errors).update(
-        dict.fromkeys(("Error", "UsageError", "CommError", "AuthenticationError"), Error)
-    )
+    errors = types.ModuleType("wandb.errors", "What is raised.")
+    util = types.ModuleType("wandb.util", "A name that nobody has.")
+    for name in ("Error", "UsageError", "CommError", "AuthenticationError"):
+        setattr(errors, name, Error)
     vars(util)["generate_id"] = lambda length=8: uuid.uuid4().hex[:length]
     for module in (errors, util):
         sys.modules[module.__name__] = module

@@ -10,8 +10,12 @@
     if (value === null || value === undefined) return "";
     if (typeof value !== "number") return String(value);
     if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
-    const size = Math.abs(value);
-    return size < 1e-3 || size >= 1e6 ? value.toExponential(3).replace(/\.?0+e/, "e") : String(Number(value.toPrecision(5)));
+    const size = Math.abs(value); // as search/numbers.py
+    if (size < 1e-4 || size >= 1e15) return value.toExponential(4).replace(/\.?0+e/, "e");
+    if (size >= 1e5) return value.toFixed(0);
+    let digits = 5;
+    while (digits < 14 && Number.isInteger(Number(value.toPrecision(digits)))) digits += 1;
+    return String(Number(value.toPrecision(digits)));
   };
   const time = (seconds) => {
     if (seconds === null) return "";
@@ -109,7 +113,7 @@
         cell.append(button), row.append(cell);
       } else if (column.kind === "state") {
         const cell = $("td");
-        cell.append($("i", null, { class: `s-${value}` }), value), row.append(cell);
+        cell.append($("i", null, { class: `s-${value.split(",")[0]}` }), value), row.append(cell);
       } else {
         const text = column.kind === "seconds" ? time(value) : short(value);
         const cell = $("td", text, { class: column.number ? "num" : "cut" });

@@ -96,6 +96,12 @@ const drawFigures = ({ load, find, choose, name, all = false }) => {
     next();
   }, { rootMargin: "300px" });
   for (const place of waiting) look.observe(place);
+  const fold = document.getElementById("fold");
+  fold?.addEventListener("click", () => {
+    const open = fold.getAttribute("aria-expanded") !== "true";
+    fold.setAttribute("aria-expanded", String(open));
+    document.getElementById("folded").classList.toggle("folded", !open);
+  });
   dark.addEventListener("change", () => repaint(!dark.matches));
   return repaint;
 };

@@ -1,0 +1,284 @@
+"""`trial`: shows everything that is known about one trial; drops trials, keeps them after all."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from regrow.cli import tables
+from regrow.cli.console import agreed, damage_told_last, plain_console
+from regrow.cli.options import JsonOption, NameArgument, StateOption, YesOption, option
+from regrow.flows.housekeeping.excluding import exclude
+from regrow.flows.recording.catch_up import tell_notes
+from regrow.infra.log.reading import replayed
+from regrow.infra.state.places import Places
+from regrow.search.history import Attempt, History, TrialRecord
+from regrow.search.history.selection import selected
+from regrow.search.numbers import columned, readable
+from regrow.search.options import chosen
+from regrow.show.live import text
+from regrow.show.live.grid import signs_of, spark
+from regrow.show.live.terminal import tell
+from regrow.show.views import summaries
+from regrow.show.views.trial_logs import TrialLogs
+from regrow.tasks.errors import UserError
+from regrow.tasks.output.traces import one_line, printable
+
+LINES = 10
+"""Last lines of its output that are shown."""
+SHORTEST = 4
+"""Fewest characters that name a version of the code."""
+CURVE = 60
+"""Positions of its curve."""
+
+
+def trial(
+    name: NameArgument,
+    number: Annotated[
+        int | None,
+        typer.Argument(metavar="[N]", min=0, help="The trial's number", show_default=False),
+    ] = None,
+    drop: Annotated[
+        bool,
+        option(
+            "Drop it: it ranks no more, and nothing learns from it; it must have ended", "--drop"
+        ),
+    ] = False,
+    keep: Annotated[bool, option("Keep a dropped trial after all", "--keep")] = False,
+    where: Annotated[
+        str | None,
+        option(
+            "In place of N: all trials that meet a condition, 'lr > 0.1 and state == failed'",
+            metavar="CONDITION",
+        ),
+    ] = None,
+    code: Annotated[
+        str | None,
+        option(
+            "In place of N: all trials that ran with this version of the code, the first"
+            " characters of its commit or hash",
+            metavar="VERSION",
+        ),
+    ] = None,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Show one trial: configuration, curve, attempts, why it ended, checkpoints, code, output.
+
+    With --drop or --keep it asks first. Both can be used while the experiment runs, and are in its
+    log, so that `verify` and `resume` follow them. Without them, --where and --code list trials.
+    """
+    if drop and keep:
+        raise UserError("--drop and --keep exclude each other")
+    if (number is None) is (where is None and code is None):
+        raise UserError("name one trial by its number, or several by --where or --code")
+    places = Places.at(state)
+    store = places.known(name)
+    with damage_told_last() as noted:
+        history = replayed(store, name, on_damage=noted).history
+        if drop or keep or number is None:
+            found_all = _selected(history, number, where, code)
+            if drop or keep:
+                _exclude(places, history, found_all, drop=drop, yes=yes)
+            elif as_json:
+                for one in found_all:
+                    print(json.dumps(summaries.trial_view(history, one)))
+            else:
+                plain_console().print(tables.trials(history, plain_console(), only=found_all))
+            return
+        found = _one(history, number)
+        logs = [line for _, line in TrialLogs(store, number).new(None)][-LINES:]
+        if as_json:
+            print(json.dumps(_view(history, found, places)))
+            return
+        for line in _head(history, found, places):
+            tell(line)
+        for title, lines in (
+            ("", _curve(history, found)),
+            ("attempts:", _attempts(found)),
+            (f"its last {len(logs)} lines:", [f"  {one_line(line.text)}" for line in logs]),
+            ("", _commands(history, found, places)),
+        ):
+            if lines:
+                tell(title)
+            for line in lines:
+                tell(line)
+
+
+def _one(history: History, number: int) -> TrialRecord:
+    if number >= len(history.trials):
+        there = f"it has the trials 0 to {len(history.trials) - 1}"
+        raise UserError(
+            f"there is no trial {number} in {history.spec.name!r};"
+            f" {there if history.trials else 'it has no trials yet'}"
+        )
+    return history.trials[number]
+
+
+def _selected(
+    history: History, number: int | None, where: str | None, code: str | None
+) -> list[TrialRecord]:
+    """Return the trials to list or to act on. Raises UserError if there is none."""
+    if number is not None:
+        return [_one(history, number)]
+    found = history.trials if where is None else selected(history, where)
+    if code is not None:
+        if len(code) < SHORTEST:
+            raise UserError(f"--code {code!r}: write at least {SHORTEST} characters of it")
+        found = [trial for trial in found if summaries.ran_with(history, trial, code)]
+    if not found:
+        wanted = [f"--where {where!r}"] * (where is not None) + [f"--code {code}"] * bool(code)
+        raise UserError(f"no trial of {history.spec.name!r} meets {' and '.join(wanted)}")
+    return found
+
+
+def _exclude(
+    places: Places, history: History, found: list[TrialRecord], *, drop: bool, yes: bool
+) -> None:
+    name = history.spec.name
+    left = [trial for trial in found if trial.excluded is not drop]
+    done, do = ("dropped", "Drop") if drop else ("kept", "Keep")
+    if not left:
+        tell(f"nothing to do: {'it is' if len(found) == 1 else 'they are all'} {done} already")
+        return
+    plain_console().print(tables.trials(history, plain_console(), only=left))
+    question = f"{do} {'this trial' if len(left) == 1 else f'these {len(left)} trials'} of {name}?"
+    alone = f"nothing was {done}: there is no terminal to ask at; say it with --yes"
+    if not agreed(question, yes=yes, alone=alone):
+        tell(f"nothing was {done}")
+        return
+    numbers = [trial.number for trial in left]
+    now = exclude(places, name, numbers, excluded=drop)
+    which = f"trial{text.ends(len(numbers))} {', '.join(map(str, numbers))} of {name}"
+    tell(f"{which}: {done}")
+    if (view := summaries.best(now)) is not None:
+        metric = now.objective.name
+        tell(f"the best is trial {view['trial']}: {metric} {summaries.reached(view)}")
+    if (trouble := tell_notes(places, name)) is not None:
+        tell(trouble)
+
+
+def _view(history: History, found: TrialRecord, places: Places) -> dict[str, Any]:
+    best = found.best
+    return {
+        **summaries.trial_view(history, found),
+        "why": why(found),
+        "repeat_of": None if history.spec.repeats == 1 else found.number // history.spec.repeats,
+        "best_step": None if best is None else best[1],
+        "metrics": found.curve.shown(best[1]) if best else {},
+        "proposed": history.spec.space.nest(found.proposed),
+        "checkpoints": {
+            step: places.address(history.spec.name, saved.manifest)
+            for step, saved in found.checkpoints.items()
+        },
+        "code": _code(history, found),
+    }
+
+
+def why(found: TrialRecord) -> str:
+    """Return in words why a trial stands where it does; empty before it began."""
+    last = found.attempts[-1] if found.attempts else None
+    if last is None:
+        return ""
+    return last.stop or last.leave or last.message or ""
+
+
+def _head(history: History, found: TrialRecord, places: Places) -> Iterator[str]:
+    spec, name = history.spec, one_line(history.spec.name)
+    reason = f": {one_line(why(found))}" if why(found) else ""
+    stands = summaries.standing(found)
+    yield f"trial {found.number} of {name}: {stands} at step {found.step}{reason}"
+    if (best := found.curve.best if found.excluded else found.best) is not None:
+        value, step = best
+        yield f"{one_line(history.objective.name)} {readable(value)} at step {step}"
+        metrics = found.curve.shown(step)
+        for metric, shown in zip(metrics, columned(list(metrics.values())), strict=True):
+            if metric != history.objective.name:
+                yield f"  {one_line(metric)}: {shown}"
+    again = (
+        f", seed {found.number % spec.repeats + 1} of {spec.repeats}" if spec.repeats > 1 else ""
+    )
+    yield f"configuration, proposed by {one_line(chosen(spec.search))}{again}:"
+    for key, setting in spec.space.nest(summaries.reached_with(history, found)).items():
+        yield f"  {one_line(key)}: {text.pasted(setting)}"
+    for change in found.changes:
+        source = "" if change.source is None else f", weights of trial {change.source}"
+        config = one_line(text.pasted(spec.space.nest(change.config)))
+        yield f"  from step {change.step + 1}: {config}{source}"
+    for step, saved in found.checkpoints.items():
+        yield f"checkpoint of step {step}: {places.address(spec.name, saved.manifest)}"
+    if (code := _code(history, found)) is not None:
+        yield f"code: {code}"
+    if (price := summaries.trial_view(history, found)["cost"]) is not None:
+        yield f"cost: {price:,.4f}"
+    if failure := found.failure:
+        yield from map(printable, failure.trace.rstrip().splitlines() if failure.trace else ())
+
+
+def _code(history: History, found: TrialRecord) -> str | None:
+    """Return the code that its first attempt ran with; None if that is not known."""
+    began = found.attempts[0].t_started if found.attempts else None
+    opened = [one for one in history.openings if one.environment and one.t <= (began or 0.0)]
+    if not opened:
+        return None
+    environment = opened[-1].environment
+    code, git = environment.get("code", {}), environment.get("git", {})
+    parts = [one_line(str(code.get("file", ""))), str(code.get("sha256", ""))[:12]]
+    if commit := git.get("commit"):
+        parts.append(f"(commit {commit[:7]}{', dirty' if git.get('dirty') else ''})")
+    return " ".join(part for part in parts if part) or None
+
+
+def _curve(history: History, found: TrialRecord) -> list[str]:
+    values = list(found.values)
+    if len(values) < 2:
+        return []
+    signs = signs_of(plain_console())
+    low, high = min(values), max(values)
+    drawn = spark(values, CURVE, signs)
+    metric = one_line(history.objective.name)
+    return [
+        f"{metric}, steps 1 to {len(values)}, {readable(low)} to {readable(high)}:",
+        f"  {drawn}",
+    ]
+
+
+def _attempts(found: TrialRecord) -> list[str]:
+    console = plain_console()
+    table = tables.plain_table("attempt", "steps", "node", "began", "took", "ended")
+    for one in found.attempts:
+        table.add_row(*map(Text, _attempt(one)))
+    with console.capture() as written:
+        console.print(table)
+    return written.get().rstrip().splitlines()
+
+
+def _attempt(one: Attempt) -> Sequence[str]:
+    began = one.t_began
+    steps = f"{one.from_step + 1}-{one.to_step}" if one.to_step > one.from_step else "none"
+    when = "" if began is None else f"{datetime.fromtimestamp(began):%Y-%m-%d %H:%M:%S}"  # noqa: DTZ006 - local
+    took = "" if began is None else text.took((one.t_ended or time.time()) - began)
+    reason = one_line(one.stop or one.leave or one.message or one.cause or "")
+    ended = f"{one.outcome or 'runs'}{f': {reason}' if reason else ''}"
+    return str(one.number), steps, one_line(one.where or ""), when, took, ended
+
+
+def _commands(history: History, found: TrialRecord, places: Places) -> list[str]:
+    name, number = history.spec.name, str(found.number)
+    last = []
+    if found.excluded:
+        last = [f"keep it after all: {places.command('trial', name, f'{number} --keep')}"]
+    elif found.state.final:
+        last = [f"rank and learn without it: {places.command('trial', name, f'{number} --drop')}"]
+    return [
+        f"all of its output: {places.command('logs', name, number)}",
+        f"again, in an experiment of its own: {places.command('cp', name, f'--trial {number}')}",
+        *last,
+    ]

@@ -1,0 +1,51 @@
+"""Numbers as people read them: one way for terminals, pages, reports, MLflow and notifications."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+_DIGITS = 5
+"""Significant digits of a number that nothing else is to be told apart from."""
+_EXACT = 17
+"""Significant digits that tell any two numbers apart."""
+_ERROR = 14
+"""Significant digits that a computed number is exact to."""
+_WHOLE = 1e15
+"""Numbers from here on are written with an exponent."""
+
+
+def readable(value: float, digits: int = _DIGITS) -> str:
+    """Format a number with `digits` significant digits; the whole part of one below 1e15 in full.
+
+    It gets more digits if it would otherwise look like a whole number that it is not: 0.9999996,
+    not 1. So a value is never taken for the bound that it is near. One that differs from a whole
+    number by an error of its computation, as 2.9999999999999996, is written as that.
+    """
+    if isinstance(value, int):
+        return str(value)
+    if not math.isfinite(value):
+        return str(value)
+    if 10.0**digits <= abs(value) < _WHOLE:
+        digits = math.floor(math.log10(abs(value))) + 1
+    while True:
+        text = f"{value:.{digits}g}"
+        if digits >= _ERROR or value.is_integer() or not float(text).is_integer():
+            return text
+        if abs(value) >= 10.0**_DIGITS:  # the digits behind the point tell nothing
+            return text
+        digits += 1
+
+
+def columned(values: Sequence[Any], digits: int = _DIGITS) -> list[str]:
+    """Format the numbers of a column with as many digits as tell different ones apart; None and
+    other values that are no numbers by `str`, None as "".
+    """
+    floats = {value for value in values if isinstance(value, float)}
+    while digits < _EXACT and len({readable(value, digits) for value in floats}) < len(floats):
+        digits += 1
+    return [
+        readable(value, digits) if isinstance(value, float) else "" if value is None else str(value)
+        for value in values
+    ]
