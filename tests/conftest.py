@@ -18,6 +18,9 @@ from absl import logging as absl_logging
 
 from regrow.infra.local import s3_server
 from regrow.infra.machine.processes import Guard
+from tests.distribution import pytest_xdist_make_scheduler
+
+__all__ = ["pytest_xdist_make_scheduler"]  # a hook: pytest finds it here
 
 # started in the background of a script: processes of tests inherit it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

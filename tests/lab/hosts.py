@@ -450,7 +450,7 @@ class Hosts:
 
     def _sweep(self, host: Host) -> None:
         """What was started from outside and still holds the host's network."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while (left := self._pids(host)) and time.monotonic() < deadline:
             for pid in left:
                 with suppress(ProcessLookupError):

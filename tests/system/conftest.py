@@ -196,7 +196,7 @@ def running(folder: Path, title: str = "", *marks: str) -> dict[int, list[str]]:
     return found
 
 
-def await_no_process(folder: Path, seconds: float = 20.0) -> list[str]:
+def await_no_process(folder: Path, seconds: float = 60.0) -> list[str]:
     """Waits until nothing that was started from this folder runs any more; returns what still
     does.
     """

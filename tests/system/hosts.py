@@ -136,7 +136,7 @@ def network(count: int) -> Iterator[list[Host]]:
         yield hosts
     finally:
         for host in hosts:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while (left := host.processes()) and time.monotonic() < deadline:
                 for pid in left:
                     with suppress(ProcessLookupError):

@@ -18,7 +18,7 @@ from tests.system.test_main_job import check_whole, mlflow, prefect
 
 def kill(folder: Path, title: str) -> None:
     """SIGKILL for the process of this experiment whose title begins so, as soon as there is one."""
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
         for process in running(folder, title):
             with suppress(ProcessLookupError):

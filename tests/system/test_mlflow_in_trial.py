@@ -394,10 +394,10 @@ def test_a_server_that_goes_away_costs_points_at_most_and_a_call_that_needs_it_e
             mlflow.flush_async_logging()
             server.stop()
             with dead(server.port) as called:
-                began = time.monotonic()
+                # sent by the training's own thread, each of them would raise
                 for step in range(2, 100):
                     mlflow.log_metric("own", 1.0, step=step)
-                assert time.monotonic() - began < 1.0, "points are sent beside the training"
+                mlflow.flush_async_logging()
                 assert called
                 mlflow.log_text("hello", "a.txt")
 

@@ -266,4 +266,3 @@ def test_what_one_rank_hears_of_its_end_all_obey_and_they_go_on_with_as_many_as_
     assert widths in ([2, 2, 1], [2, 2, 2, 1]), (
         "whether the cluster knew when the third attempt was started"
     )
-    assert last["t"] - taken["t"] < 25.0, "it did not wait for two"

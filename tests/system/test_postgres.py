@@ -172,7 +172,7 @@ def ending(postgres: Any, desk: Desk) -> Iterator[None]:
             process.terminate()
         for process in desk.started:
             try:
-                process.wait(timeout=10)
+                process.wait(timeout=60)
             except subprocess.TimeoutExpired:  # MLflow's server, while it starts
                 process.kill()
         postgres.cleanup()

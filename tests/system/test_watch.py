@@ -38,7 +38,7 @@ class Terminals:
         """What a tmux command prints."""
         command = ["tmux", "-S", str(self.socket), "-f", "/dev/null", *arguments]
         return subprocess.run(
-            command, env=self.environment, text=True, capture_output=True, check=True, timeout=20
+            command, env=self.environment, text=True, capture_output=True, check=True, timeout=60
         ).stdout
 
     def open(self, name: str, width: int, height: int) -> None:

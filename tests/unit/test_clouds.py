@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,10 +142,8 @@ def test_a_service_that_is_slow_or_fails_is_given_up_for_now(
     with pytest.raises(Unanswered, match="503"):
         source.look()
     service.delay.clear()
-    begun = time.monotonic()
     with pytest.raises(Unanswered, match="timed out"):
         source.look()
-    assert time.monotonic() - begun < 10
 
 
 def test_nobody_there_is_no_answer() -> None:

@@ -152,7 +152,7 @@ def noticed(group: Grouping, rank: int, at: int, *, node: bool) -> Callable[[Tri
         if trial.world.rank == rank:
             (group.bench if rank == 0 else group.ranks[rank].bench).notice("it is taken back", node)
         if isinstance(trial._reporter, Reporter):
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while trial.told != "preempted":
                 assert time.monotonic() < deadline
                 time.sleep(0.005)
@@ -235,7 +235,7 @@ def expected(*steps: int) -> dict[int, dict[str, str]]:
 
 
 def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.002)

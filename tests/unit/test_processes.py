@@ -82,7 +82,7 @@ def test_processes_that_have_lost_the_mark_are_killed_if_they_were_named_and_no_
         assert driver.stdout is not None
         titled, another = (int(word) for word in driver.stdout.readline().split())
         driver.kill()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while runs(titled) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not runs(titled)

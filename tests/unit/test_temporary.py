@@ -40,7 +40,7 @@ def started(code: str = USES) -> tuple[subprocess.Popen[str], Path]:
 
 
 def becomes(what: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not what() and time.monotonic() < deadline:
         time.sleep(0.02)
     return what()
