@@ -13,6 +13,7 @@ import ray
 from prefect import get_client
 from prefect.context import FlowRunContext
 
+from regrow.flows import gpus
 from regrow.flows.attempts import Attempts
 from regrow.flows.closing import finished
 from regrow.flows.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
@@ -54,7 +55,7 @@ def conduct(
     runner = None if context is None else context.task_runner
     if not isinstance(runner, OffloadTaskRunner):
         raise TypeError("the flow `run` runs on an OffloadTaskRunner")
-    _with_gpus(session, ray_cluster)
+    gpus.decide(session, ray_cluster)
     spec, store = session.prepared.spec, session.prepared.store
     coordinator, address = start_coordinator(
         store,
@@ -99,21 +100,6 @@ def conduct(
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
-
-
-def _with_gpus(session: Session, ray_cluster: cluster.Cluster) -> None:
-    """Decide `gpu: auto` by the GPUs of the cluster; announce GPUs that trials do not ask for."""
-    resources = session.prepared.spec.resources
-    count = sum(node.get("GPU", 0.0) for node in ray_cluster.nodes())
-    if resources.gpu == "auto":
-        gpu = 1.0 if count >= 1 else 0.0
-        needed = resources.model_copy(update={"gpu": gpu})
-        session.prepared = session.prepared.needing(needed)
-        found = f"{count:g} GPU{'' if count == 1 else 's'} here, each trial gets one"
-        session.say(found if gpu else "no GPU here: trials run on CPUs (resources.gpu: auto)")
-    elif count and "GPU" not in resources.bundle and resources.children is None:
-        there = f"{count:g} GPU{'' if count == 1 else 's'} here"
-        session.say(f"{there}, trials ask for none: resources: {{gpu: 1}}, or gpu: auto")
 
 
 def _snapshot(session: Session) -> dict[str, str]:

@@ -34,8 +34,10 @@ Outcome = Literal["done", "paused", "stopped", "failed", "lost", "preempted"]
   process must end; it saved a checkpoint and left.
 """
 
-Cause = Literal["", "preempted", "infrastructure", "error", "stalled"]
-"""Why an attempt failed or was lost, as the retry budgets count it; else empty."""
+Cause = Literal["", "preempted", "infrastructure", "error", "stalled", "oom"]
+"""Why an attempt failed or was lost, as the retry budgets count it; else empty. oom: the memory of
+a GPU was full.
+"""
 
 Status = Literal["finished", "stopped", "interrupted", "failed"]
 """How an experiment (or one session of it) ended."""
@@ -183,6 +185,8 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
         width: slots of resources that it gets.
         market: the kind of machine to run on, "spot" or "on-demand", by `market` of the
             specification; empty: any.
+        config: the flat configuration with which the trial continues, smaller by `on_oom`; None if
+            it does not change.
 
     """
 
@@ -194,6 +198,7 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     clones: int = 0
     width: int = 1
     market: str = ""
+    config: dict[str, Any] | None = None
 
 
 class Waited(Event, frozen=True, kw_only=True, tag="waited"):
@@ -215,6 +220,7 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
         market: "spot" or "on-demand".
         price: of the whole node, an hour.
         share: the attempt's part of the node.
+        gpus: its GPUs there, as in CUDA_VISIBLE_DEVICES: "0,2"; empty for none.
 
     """
 
@@ -224,6 +230,7 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     market: str = ""
     price: Price | None = None
     share: Price = 1.0
+    gpus: str = ""
 
 
 class Began(Event, frozen=True, kw_only=True, tag="began"):
@@ -239,6 +246,7 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
         ago: it runs since this many seconds before `t`.
         node_type, market, share: from the node's labels, see `Place`.
         price: of the whole node, an hour, from its labels; None if it has none.
+        gpus: see `Place`.
         others: where the other workers of a group run, by rank. The fields above describe the first
             worker's node, including what its children use.
 
@@ -256,6 +264,7 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
     market: str = ""
     price: Price | None = None
     share: Price = 1.0
+    gpus: str = ""
     others: list[Place] = []
 
 

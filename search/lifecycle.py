@@ -125,7 +125,7 @@ OUTCOMES: Mapping[Outcome, Move] = {
 retry budget of the cause lasts.
 """
 
-_ANY: frozenset[Cause] = frozenset({"preempted", "infrastructure", "error", "stalled"})
+_ANY: frozenset[Cause] = frozenset({"preempted", "infrastructure", "error", "stalled", "oom"})
 CAUSES: Mapping[Outcome, frozenset[Cause]] = {
     "failed": _ANY,
     "lost": _ANY,

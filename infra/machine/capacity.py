@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from regrow.infra.machine import gpus
 from regrow.tasks.process import cgroup
 from regrow.tasks.process.disk import size
 
@@ -64,7 +65,7 @@ def resources(
     """Return the most that Ray would find here, under its names; None if that is unknown."""
     if sys.platform != "linux" or "RAY_OVERRIDE_RESOURCES" in environment:
         return None
-    gpu = any(next(devices.glob(pattern), None) is not None for pattern in _GPUS)
+    gpu = any(next(devices.glob(pattern), None) is not None for pattern in _GPUS) or gpus.found()
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     most = (
         math.inf

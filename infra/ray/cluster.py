@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regrow.infra.machine import capacity
+from regrow.infra.machine import capacity, gpus
 from regrow.infra.machine.awaiting import announced
 from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.host_environment import ray_folder
@@ -205,7 +205,10 @@ def _connected(
         else:
             private.reread_authentication()
             undo |= {name: old for name, old in put(env).items() if name not in undo}
-            here = capacity.of_ray()
+            here, devices = capacity.of_ray(), gpus.found()
+            if (ours := gpus.setting(devices)) is not None:
+                undo |= put({gpus.DEVICES: ours})
+                options["num_gpus"] = len(ours.split(","))
             options |= {
                 "address": "local",
                 "num_cpus": cpus or here["num_cpus"],

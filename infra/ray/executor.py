@@ -6,7 +6,6 @@ placement group (`groups.py`).
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import secrets
@@ -219,7 +218,7 @@ def _lead(
         lease=shared.job.lease,
         stall=shared.job.stall,
         mean=shared.job.reduce_mean,
-        devices=_devices(shared.host),
+        devices=shared.host.gpus(),
     )
 
     def publish() -> None:
@@ -265,17 +264,11 @@ def _follow(shared: Shared, assignment: Assignment, task_run: str, key: bytes, r
         shared.store,
         shared.host,
         lease=shared.job.lease,
-        devices=_devices(shared.host),
+        devices=shared.host.gpus(),
         viewers=shared.coordinator,
         task_run=task_run,
         records=shared.records,
     )
-
-
-def _devices(host: RayHost) -> str:
-    """Return the GPUs of this rank only, as Ray has set them."""
-    has_gpus = any("GPU" in bundle for bundle in host.bundles)
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "") if has_gpus else ""
 
 
 def options_of(needed: Bundle, inherited: Mapping[str, str] | None = None) -> dict[str, Any]:

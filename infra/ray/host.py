@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import platform
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra.machine import descendants
+from regrow.infra.machine.gpus import DEVICES
 from regrow.infra.ray import private
 from regrow.infra.ray.nodes import MARKET_LABEL
 from regrow.infra.ray.notices import NodeNotices, Tell
@@ -63,7 +65,19 @@ class RayHost(NodeNotices):
             market=labels.get(MARKET_LABEL, ""),
             price=price,
             share=1.0 if price is None else _share(there, self.bundles),
+            gpus=self.gpus(),
         )
+
+    def gpus(self) -> str:
+        """Return the GPUs of this worker alone, as Ray has set them in CUDA_VISIBLE_DEVICES; empty
+        for none.
+        """
+        import ray
+
+        there: Any = ray.get_runtime_context()
+        assigned = there.get_assigned_resources()
+        has_some = any(name.split("_group_")[0] == "GPU" for name in assigned)
+        return os.environ.get(DEVICES, "") if has_some else ""
 
     @contextmanager
     def listen(self, tell: Tell) -> Iterator[None]:

@@ -11,18 +11,17 @@ import getpass
 import os
 import platform
 import re
-import shutil
 import subprocess
 from concurrent.futures import Future
 from importlib.metadata import distributions, version
 from typing import Any
 
-from regrow.infra.machine import capacity
+from regrow.infra.machine import capacity, gpus
 from regrow.infra.state.sources import sources
 from regrow.tasks.process import background
 
 PATIENCE_SECONDS = 5.0
-"""Seconds for an answer of git or of the GPU's driver; what is not known by then is left out."""
+"""Seconds for an answer of git; what is not known by then is left out."""
 
 
 _begun: dict[tuple[str | None, str], Future[dict[str, Any]]] = {}
@@ -70,7 +69,7 @@ def collect(folder: str | None, trainable: str = "") -> dict[str, Any]:
         "os": platform.platform(),
         "cpus": capacity.cpus(),
         "memory_bytes": _memory(),
-        "gpus": _gpus(),
+        "gpus": [gpu.name for gpu in gpus.found()],
     }
     found = {
         "git": _git(folder) if folder is not None else {},
@@ -115,13 +114,6 @@ def _git(folder: str) -> dict[str, Any]:
 def without_credentials(url: str) -> str:
     """Return a repository's address without credentials, and without the part after "?"."""
     return re.sub(r"^(\w[\w+.-]*://)[^/]*@", r"\1", url).partition("?")[0]
-
-
-def _gpus() -> list[str]:
-    if shutil.which("nvidia-smi") is None:
-        return []
-    said = _said(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
-    return [line.strip() for line in (said or "").splitlines() if line.strip()]
 
 
 def _memory() -> int | None:

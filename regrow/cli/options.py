@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from regrow.tasks.errors import UserError
+
 
 def option(told: str, *names: str, **given: Any) -> Any:
     """Return an option whose default is not shown, as it is None or False."""
@@ -85,6 +87,30 @@ ServerFolderOption = Annotated[
         "--dir",
     ),
 ]
+
+
+GpusOption = Annotated[
+    str | None,
+    option(
+        "GPUs of this machine to use, by index or UUID: 0,2 [default: those that nobody else uses]",
+        "--gpus",
+        metavar="IDS",
+    ),
+]
+
+
+def take_gpus(ids: str | None) -> None:
+    """Let trials on this machine use these GPUs alone. Raises UserError for what is no GPU here."""
+    if ids is None:
+        return
+    from regrow.infra.machine import gpus
+
+    if os.environ.get("RAY_ADDRESS", "local") != "local":
+        raise UserError(
+            f"--gpus {ids} is for a cluster of this machine's own; start the nodes of the one at"
+            " RAY_ADDRESS with CUDA_VISIBLE_DEVICES"
+        )
+    os.environ[gpus.DEVICES] = gpus.chosen(ids, gpus.found())
 
 
 def take_along(patterns: list[str] | None) -> None:

@@ -7,12 +7,14 @@ from typing import Annotated
 
 from regrow.cli.options import (
     EventsOption,
+    GpusOption,
     NameArgument,
     PortOption,
     QuietOption,
     SetOption,
     StateOption,
     option,
+    take_gpus,
 )
 from regrow.cli.session import run_session
 from regrow.infra.state.places import Places
@@ -39,8 +41,10 @@ def resume(
     quiet: QuietOption = False,
     as_json: EventsOption = False,
     prefect_port: PortOption = None,
+    gpus: GpusOption = None,
 ) -> None:
     """Resume an experiment that was interrupted, stopped or lost its driver."""
+    take_gpus(gpus)
     places, spec = Places.at(state), None
     if changes or code is not None:
         from regrow.infra.state.spec_file import changed_spec

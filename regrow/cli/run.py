@@ -8,6 +8,7 @@ from typing import Annotated
 from regrow.cli.options import (
     EventsOption,
     FileArgument,
+    GpusOption,
     IncludeOption,
     OtherNameOption,
     OtherTrialsOption,
@@ -18,6 +19,7 @@ from regrow.cli.options import (
     StateOption,
     option,
     take_along,
+    take_gpus,
 )
 from regrow.cli.session import run_session
 from regrow.infra.state.places import Places
@@ -34,6 +36,7 @@ def run(
     quiet: QuietOption = False,
     as_json: EventsOption = False,
     prefect_port: PortOption = None,
+    gpus: GpusOption = None,
     on: Annotated[
         Path | None,
         option(
@@ -50,6 +53,9 @@ def run(
 ) -> None:
     """Run the experiment that FILE describes, or resume it if it exists already."""
     take_along(include)
+    if on is not None and gpus is not None:
+        raise UserError("--gpus is for this machine; a cluster's file says which machines it has")
+    take_gpus(gpus)
     if on is not None:
         from regrow.cli.cluster import run_on
 

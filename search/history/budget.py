@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from regrow.search.events import Ended
 from regrow.search.history.records import Attempt, TrialRecord
-from regrow.search.spec.parts import Retries
+from regrow.search.space.smaller import smaller
+from regrow.search.spec import Spec
 
 _TOLD = frozenset({"preempted", "infrastructure"})
 """Causes whose limit is reported with the nodes. For the other causes the error of the user's code,
@@ -35,7 +36,7 @@ def progress(
 
 
 def exhausted(
-    retries: Retries,
+    spec: Spec,
     trial: TrialRecord,
     attempt: Attempt,
     cause: str,
@@ -47,10 +48,14 @@ def exhausted(
     the limit that was reached, in words, or "" if there is nothing to add. `evicted`: where the
     trial was preempted since its last new step.
     """
+    retries = spec.retries
+    shrinks = cause == "oom" and smaller(trial.config, spec.on_oom, spec.space) is not None
+    if cause == "oom" and spec.on_oom and not shrinks:
+        return f"{', '.join(spec.on_oom)} cannot become smaller (on_oom)"
     if cause == "preempted" and not retries.within(retries.no_progress, len(evicted)):
         many = f"{len(evicted)} attempts in a row were preempted without one step of progress"
         return f"{many}{_places(evicted)} (retries: no_progress: {retries.no_progress})"
-    if retries.allows(cause, used):
+    if retries.allows(cause, used, smaller=shrinks):
         return None
     if used == 1 or cause not in _TOLD:
         return ""

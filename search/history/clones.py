@@ -31,8 +31,7 @@ class Clones:
     def decided(self, trial: TrialRecord, event: Decided) -> None:
         """Note that a trial continues with another configuration or another trial's weights."""
         if event.config is not None or event.source is not None:
-            trial.config = trial.config if event.config is None else event.config
-            trial.changes.append(Change(step=event.step, config=trial.config, source=event.source))
+            self.changed(trial, event.step, event.config, event.source)
         if event.source is not None:
             self._waiting.add(trial.number)
             trial.clone = Clone(
@@ -42,8 +41,24 @@ class Clones:
                 manifests=list(event.manifests),
             )
 
+    def changed(
+        self,
+        trial: TrialRecord,
+        step: int,
+        config: dict[str, Any] | None,
+        source: int | None = None,
+    ) -> None:
+        """Note that a trial continues after `step` with another configuration (None: with its own),
+        or with the weights of the trial `source`.
+        """
+        trial.config = trial.config if config is None else config
+        trial.changes.append(Change(step=step, config=trial.config, source=source))
+
     def began(self, trial: TrialRecord, restored: int) -> None:
         """Note that an attempt continued after step `restored`."""
+        if trial.changes and trial.changes[-1].source is None:
+            last = trial.changes[-1]
+            trial.changes[-1] = replace(last, step=min(last.step, restored))
         if trial.clone is not None and restored < trial.clone.step:
             self.over(trial)  # none of the other trial's checkpoints could be read
 

@@ -164,6 +164,8 @@ class History(View):
             market=event.market,
         )
         trial.attempts.append(attempt)
+        if event.config is not None:
+            self._clones.changed(trial, trial.step, event.config)
         self._enter(trial, after)
         self.occupied += event.width
 
@@ -185,7 +187,7 @@ class History(View):
         attempt.market = sys.intern(event.market)
         self.found[event.market or "on-demand"] = event.t
         self.waiting.pop(trial.number, None)
-        attempt.others = tuple(event.others)
+        attempt.others, attempt.gpus = tuple(event.others), sys.intern(event.gpus)
         attempt.price, attempt.node_price = prices_of(
             event, attempt.width, self.spec.price_per_hour
         )
@@ -314,9 +316,7 @@ class History(View):
         furthest, evicted = progress(trial, attempt, event, closing=self.closing is not None)
         over = None
         if event.outcome in CAUSES:
-            over = exhausted(
-                self.spec.retries, trial, attempt, event.cause, used=used, evicted=evicted
-            )
+            over = exhausted(self.spec, trial, attempt, event.cause, used=used, evicted=evicted)
         retries = event.outcome in CAUSES and over is None
         what = consequence(event.outcome, attempt.verdict, retries=retries)
         state = move(trial.number, trial.state, what)

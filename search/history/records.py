@@ -76,6 +76,8 @@ class Attempt:
     """Type of its node, as the cluster calls it; empty if unknown."""
     saved: int = 0
     """The step of its last checkpoint, even if that was dropped since."""
+    gpus: str = ""
+    """Its GPUs on its first node, as in CUDA_VISIBLE_DEVICES; empty for none."""
     narrower: bool = False
     """Whether it waited in vain for this many workers, and the trial continues with fewer."""
 

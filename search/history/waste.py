@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from regrow.search.history import History, TrialRecord
 
-CLASSES = ("preempted", "infrastructure", "stalled", "error", "checkpoint")
+CLASSES = ("preempted", "infrastructure", "stalled", "error", "oom", "checkpoint")
 """The classes of the retry budgets. In addition "checkpoint": an attempt that ended normally was
 repeated because its checkpoint was unusable.
 """

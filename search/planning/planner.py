@@ -52,6 +52,7 @@ from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
 from regrow.search.schedulers.base import SchedulerPort, Verdict, Widening
+from regrow.search.space.smaller import smaller
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]
 
@@ -348,6 +349,9 @@ class Planner:
         history, scheduler = self.history, self._scheduler
         wanted = scheduler.width(trial.number) if isinstance(scheduler, Widening) else None
         others = trial.clone.manifests if trial.clone is not None else []
+        config = None
+        if trial.attempts and trial.attempts[-1].cause == "oom":
+            config = smaller(trial.config, history.spec.on_oom, history.spec.space)
         seldom_spot = history.spec.market is None and trial.evictions > 0
         return Started(
             t=now,
@@ -359,6 +363,7 @@ class Planner:
             market=following(history, trial, now),
             clones=len(others),
             width=width_of(history, trial, wanted),
+            config=config,
         )
 
     def _propose(self, now: float, number: int) -> Proposed | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from regrow.search import samplers, schedulers
 from regrow.search.constraints import Constraint
 from regrow.search.errors import SpecError
-from regrow.search.options import chosen
+from regrow.search.options import chosen, nearest
 from regrow.search.schedulers.base import Widening
-from regrow.search.space import Constant
+from regrow.search.space import Choice, Constant
+from regrow.search.space.smaller import is_number
 from regrow.search.spec.auto import check as check_auto
 from regrow.search.spec.command import check as check_command
 from regrow.search.spec.keys import COMMAND, Keys
@@ -36,7 +37,8 @@ def check(spec: Keys, *, recorded: bool) -> None:
     _halves(spec)
     _trials(spec, _search(spec))
     _trainable(spec)
-    _resources(spec)
+    _resources(spec, recorded=recorded)
+    _on_oom(spec)
     if spec.when is not None and spec.when.each == "continue" and spec.trials is None:
         problem = "has nothing to raise: the grid's cells are all trials there are"
         raise SpecError("when.each", "continue", problem, "write each: new, or give trials")
@@ -164,8 +166,12 @@ def _trainable(spec: Keys) -> None:
         raise SpecError("report.file", spec.report.file, problem, hint)
 
 
-def _resources(spec: Keys) -> None:
+def _resources(spec: Keys, *, recorded: bool) -> None:
     wanted = spec.resources
+    # a log has both: the part was decided when a session began
+    if wanted.gpu_memory and wanted.gpu and not recorded:
+        problem = "stands beside gpu, and decides it"
+        raise SpecError("resources.gpu_memory", wanted.gpu_memory, problem, "keep one of them")
     _custom(wanted, "resources", "resources: {{{}: ...}}")
     if wanted.children is not None:
         _custom(wanted.children, "resources.children", "resources: {{children: {{{}: ...}}}}")
@@ -175,6 +181,21 @@ def _resources(spec: Keys) -> None:
             raise SpecError("resources.cpu", wanted.cpu, problem, "give cpu, or concurrency")
     else:
         _group(spec)
+
+
+def _on_oom(spec: Keys) -> None:
+    """Raise SpecError for a parameter that cannot become smaller."""
+    domains = {parameter.name: parameter.domain for parameter in spec.space.flat}
+    for name in spec.on_oom:
+        key, domain = f"on_oom.{name}", domains.get(name)
+        if domain is None:
+            hint = nearest(name, domains)
+            raise SpecError(key, spec.on_oom[name], "is no parameter of the space", hint)
+        if isinstance(domain, Choice | Constant):
+            values = domain.values if isinstance(domain, Choice) else (domain.value,)
+            if not any(is_number(value) and value > 0 for value in values):
+                problem = "has no numbers above 0 that could become smaller"
+                raise SpecError(key, spec.on_oom[name], problem, "name another parameter")
 
 
 def _custom(part: Bundled, key: str, form: str) -> None:

@@ -26,6 +26,7 @@ _FORMS = {
     "warm_start": "write a list of names, or of {experiment: ..., given: {...}, ignore: [...]}",
     "learn_from": "write a list of names, or auto",
     "resources.workers": "write a whole number, or [least, most]",
+    "resources.gpu_memory": 'write a number of bytes, or text such as "6GB"',
     "resources.memory": 'write a number of bytes, or text such as "2GiB"',
     "stall": 'write seconds, or text such as "10min", "90s" or "2h"',
     "when.every": 'write seconds, or text such as "6h", "10min" or "90s"',

@@ -115,6 +115,7 @@ PER_SESSION = (
     "env",
     "stop",
     "retries",
+    "on_oom",
     "resources",
     "lease",
     "stall",
@@ -219,6 +220,10 @@ class Keys(Part):
     """
     resources: Resources = Resources()
     retries: Retries = Retries()
+    on_oom: dict[str, Annotated[Number, Field(gt=0, lt=1)]] = Field(default={})
+    """After an attempt whose GPU memory was full, the trial continues with these parameters of the
+    space multiplied: `{batch_size: 0.5}`. Values stay within the space.
+    """
     checkpoint: Checkpointing = Checkpointing()
     lease: Annotated[Number, Field(ge=3)] = 30
     """Seconds without a message after which an attempt counts as lost; it sends one each second."""

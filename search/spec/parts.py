@@ -177,6 +177,10 @@ class Resources(Bundled):
     CPU or GPU share it.
     """
 
+    gpu_memory: Bytes = 0
+    """Instead of `gpu`: the memory of one GPU that a trial needs, bytes or text such as "6GB". As
+    many trials share a GPU as fit, each limited to its part. 0: by `gpu`.
+    """
     workers: Worker | Annotated[tuple[Worker, ...], WithJsonSchema(_RANGE)] | None = None
     """A trial is a group of this many processes, which all run the trainable; `[2, 4]`: as many of
     these as there is room for when an attempt starts. None: it is one process.
@@ -199,6 +203,12 @@ class Resources(Bundled):
             if given[0] > given[1]:
                 raise SpecError(key, given, "bounds are reversed", f"write {given[::-1]}")
         return self
+
+    @property
+    def gpu_share(self) -> float | None:
+        """The part of a GPU's memory that each attempt is limited to; None for no limit."""
+        part = 0.0 if self.gpu == "auto" else self.gpu
+        return part if self.gpu_memory and 0 < part < 1 else None
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -256,6 +266,9 @@ class Retries(Part):
     """The trainable raised."""
     stalled: Budget = 2
     """It reported nothing for as long as `stall` allows."""
+    oom: Budget | None = None
+    """The memory of its GPU was full. None: 5 if `on_oom` makes the configuration smaller, else 0.
+    """
     no_progress: Budget = 10
     """Attempts in a row that may be preempted without one step that the trial has not done
     before.
@@ -274,9 +287,14 @@ class Retries(Part):
             return {"no_progress": "unlimited", **data}
         return data
 
-    def allows(self, cause: str, used: int) -> bool:
-        """Return whether another attempt may follow after `used` have ended for `cause`."""
-        return self.within(getattr(self, cause), used)
+    def allows(self, cause: str, used: int, *, smaller: bool = False) -> bool:
+        """Return whether another attempt may follow after `used` have ended for `cause`. `smaller`:
+        it would have a smaller configuration.
+        """
+        budget: Budget | None = getattr(self, cause)
+        if budget is None:
+            budget = 5 if smaller else 0
+        return self.within(budget, used)
 
     @staticmethod
     def within(budget: Budget, used: int) -> bool:

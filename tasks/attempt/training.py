@@ -18,6 +18,7 @@ from regrow.tasks.output.traces import in_a_line, one_line, user_trace
 from regrow.tasks.ports.messages import Assignment, Job, Records, RecordsAway
 from regrow.tasks.ports.ranks import GroupBroken, RankFailed, Verdict
 from regrow.tasks.ports.store import Store, StoreError
+from regrow.tasks.process import gpu_memory
 from regrow.tasks.program.command import CommandFailed, run_command
 from regrow.tasks.trial.trial import Trial, TrialEnd
 
@@ -96,7 +97,11 @@ def _run(
 ) -> Verdict | None:
     try:
         with _undressed(), own, as_a_script(job.trainable, job.folder):
+            if job.gpu_share is not None:
+                gpu_memory.announce(job.gpu_share)
             function: Callable[[Trial], object] = load(job, store)
+            if job.gpu_share is not None:
+                gpu_memory.limit(job.gpu_share)
             if job.enough is not None:
                 trial.enough_if(find(job.enough, job.folder))
             function(trial)
@@ -124,31 +129,15 @@ def _run(
         # a script that exits with success
         if not (isinstance(error, SystemExit) and error.code in (None, 0)):
             message = in_a_line(error)
-            if _is_of_gpu_memory(error):
-                message = f"{message[:_SHOWN]}{GPU_MEMORY}"
+            if gpu_memory.is_full(error):
+                message = f"{message[:_SHOWN]}{gpu_memory.FULL}"
+                return Verdict(cause="oom", message=message, trace=user_trace(error))
             return Verdict(message=message, trace=user_trace(error))
     return None
 
 
-GPU_MEMORY = (
-    "; the GPU's memory was full: try a smaller batch, or fewer trials on a GPU (resources.gpu)"
-)
-"""What the message of a failed attempt says in addition."""
 _SHOWN = 200
-"""Characters of the exception's own message that are shown before it."""
-_FULL = {"OutOfMemoryError": ("torch",), "ResourceExhaustedError": ("tensorflow",)}
-"""Names of exceptions that mean it, by the packages that they are from."""
-
-
-def _is_of_gpu_memory(error: BaseException) -> bool:
-    """Return whether PyTorch, TensorFlow or JAX says that a GPU's memory is full."""
-    for kind in type(error).__mro__:
-        package = kind.__module__.partition(".")[0]
-        if package in _FULL.get(kind.__name__, ()):
-            return True
-        if package in ("jax", "jaxlib") and str(error).startswith("RESOURCE_EXHAUSTED"):
-            return True
-    return False
+"""Characters of the exception's own message that are shown before what to do."""
 
 
 def end_process_pools() -> None:

@@ -44,6 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         rllib: RLlib's settings, which replace the trainable; None for none.
         metrics: metrics that the specification names, the objective first.
         clock: metric by which decisions and `max_steps` count steps; None to count reports.
+        gpu_share: part of a GPU's memory that each attempt is limited to; None for no limit.
 
     """
 
@@ -70,6 +71,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     rllib: RLlib | None = None
     metrics: tuple[str, ...] = ()
     clock: StepMetric | None = None
+    gpu_share: float | None = None
 
     @classmethod
     def of(cls, spec: Spec, *, folder: str | None, code: tuple[str, str] | None = None) -> Job:
@@ -98,6 +100,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             reduce_mean=spec.resources.reduce == "mean",
             rllib=spec.rllib,
             clock=spec.clock,
+            gpu_share=spec.resources.gpu_share,
             metrics=(
                 *(metric.name for metric in spec.metrics),
                 *(limit.metric for limit in spec.limits),

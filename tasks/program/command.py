@@ -32,7 +32,7 @@ from regrow.search.spec.command import ENV, arguments
 from regrow.tasks.errors import RegrowError, ReportError
 from regrow.tasks.output.traces import one_line, printable
 from regrow.tasks.ports.messages import Job
-from regrow.tasks.process import cgroup, temporary
+from regrow.tasks.process import cgroup, gpu_memory, temporary
 from regrow.tasks.program import supervisor
 from regrow.tasks.program.reported import ReportFile, numbers
 from regrow.tasks.program.saved_folder import SavedFolder
@@ -237,8 +237,12 @@ class _Program:
             memory = self._killed.lately() if killer == signal.SIGKILL else ""
             why = f": {memory}" if memory else f" by {killer.name}"
             raise CommandFailed(f"{name} was killed{why}", "infrastructure", trace)
+        cause: Cause = "error"
         last = next((line for line in reversed(tail) if line.strip()), "it said nothing")
-        raise CommandFailed(one_line(f"{name} exited with {code}: {last}"), "error", trace)
+        message = one_line(f"{name} exited with {code}: {last}")
+        if gpu_memory.told_full(tail):
+            cause, message = "oom", f"{message}{gpu_memory.FULL}"
+        raise CommandFailed(message, cause, trace)
 
     def _listen(self, pipe: Any, tell: Callable[[str, bool], None]) -> None:
         os.set_blocking(pipe.fileno(), False)

@@ -18,6 +18,7 @@ CLASSES = {
     "infrastructure": COLOURS["failed"],
     "stalled": COLOURS["pending"],
     "error": COLOURS["paused"],
+    "oom": COLOURS["running"],
     "checkpoint": COLOURS["stopped"],
 }
 
