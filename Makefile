@@ -4,6 +4,7 @@
 #   make check    ruff, mypy, unit tests with the import rules: what to run before each commit; UNIT_JOBS=0 for one process
 #   make test     all but what is for the night, by two processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
 #   make nightly  everything, and for it the frameworks of regrow.integrations (1 GB), Hydra and W&B (120 MB): also long scenarios of which `make test` has the main path in another test; ARGS="-m nightly" for those alone
+#   make gpu      the tests of GPUs: by a stand-in for NVIDIA's driver, and on the real ones that are here; says what it skips
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
 #   make docs     the site, into site/; `make pictures` takes its pictures anew, of a real run
 #   make mutants  changes one operator of the core at a time and sees whether a test fails; ARGS="--each 40 --only log,planner"
@@ -33,7 +34,7 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test nightly soak mutants bench compat compat-releases compat-tune optuna-examples docs pictures lock dumps sbom install clean
+.PHONY: demo check lint types units test nightly gpu soak mutants bench compat compat-releases compat-tune optuna-examples docs pictures lock dumps sbom install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -59,6 +60,9 @@ test: $(VENV)/.installed $(VENV)/.torch
 
 nightly: $(VENV)/.installed $(VENV)/.torch $(VENV)/.frameworks $(VENV)/.apart
 	$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder $(ARGS)
+
+gpu: $(VENV)/.installed $(VENV)/.torch
+	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.faults.soak $(ARGS)

@@ -19,12 +19,9 @@ ANSWER_SECONDS = 60.0
 
 
 def decide(session: Session, ray_cluster: cluster.Cluster) -> None:
-    """Decide `gpu: auto` and `gpu_memory` by the GPUs of the cluster; announce GPUs that others use
-    or that trials do not ask for. Raises SpecError if none has the memory.
+    """Decide `gpu: auto` and `gpu_memory` by the GPUs of the cluster; announce GPUs that
+    trials do not ask for. Raises SpecError if none has the memory.
     """
-    if ray_cluster.local:
-        for line in gpus.in_use(gpus.found()):
-            session.say(line)
     resources = session.prepared.spec.resources
     count = sum(node.get("GPU", 0.0) for node in ray_cluster.nodes())
     there = f"{count:g} GPU{'' if count == 1 else 's'} here"

@@ -22,11 +22,12 @@ class AttemptResult:
         number: number of the attempt within its trial.
         outcome: done, paused, stopped, failed, lost, preempted, or running.
         node: the node it ran on, None if unknown.
+        gpus: its GPUs there, as in CUDA_VISIBLE_DEVICES; empty for none.
         from_step: step it started from (0: from the beginning).
         to_step: last step it reached.
         started: seconds since the epoch, None if it has not begun.
         ended: seconds since the epoch, None if it has not ended.
-        cause: class of a loss (preempted, infrastructure, error), empty for none.
+        cause: class of a loss (preempted, infrastructure, stalled, error, oom), empty for none.
         reason: one line, may be empty.
         trace: a traceback, may be empty.
 
@@ -35,6 +36,7 @@ class AttemptResult:
     number: int
     outcome: str
     node: str | None
+    gpus: str
     from_step: int
     to_step: int
     started: float | None
@@ -183,6 +185,7 @@ def _attempt(attempt: Attempt) -> AttemptResult:
         number=attempt.number,
         outcome=attempt.outcome or "running",
         node=attempt.where,
+        gpus=attempt.gpus,
         from_step=attempt.from_step,
         to_step=attempt.to_step,
         started=attempt.t_began,

@@ -262,6 +262,8 @@ class Runs:
             tags["regrow.dropped"] = "true" if trial.excluded else "false"
         if nodes:
             tags["regrow.node"] = nodes[-1]
+        if devices := [a.gpus for a in trial.attempts if a.gpus]:
+            tags["regrow.gpus"] = devices[-1]
         if markets := [a.market for a in trial.attempts if a.market and a.t_began is not None]:
             tags["regrow.market"] = markets[-1]
         tags |= parent_run.cost_tags(

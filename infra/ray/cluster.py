@@ -148,7 +148,7 @@ def connect(
         runtime_env: Ray's runtime environment of the workers.
         keep_idle: whether idle processes of a local cluster are kept for four months.
         plain: whether a local cluster runs Ray's own programs only, which costs 80 MB and 1.5 s.
-        say: gets messages about what is awaited if that takes long.
+        say: gets messages: what is awaited if that takes long, and which GPUs others use.
 
     """
     target = address or os.environ.get("RAY_ADDRESS")
@@ -173,6 +173,7 @@ def connect(
             runtime_env=runtime_env,
             keep_idle=keep_idle,
             plain=plain,
+            say=say,
         )
 
 
@@ -185,6 +186,7 @@ def _connected(
     runtime_env: Mapping[str, Any] | None,
     keep_idle: bool,
     plain: bool,
+    say: Callable[[str], None],
 ) -> Cluster:
     mark = secrets.token_hex(8)
     settings = {**_LOCAL_SETTINGS, **(_KEPT if keep_idle else {})}
@@ -206,6 +208,8 @@ def _connected(
             private.reread_authentication()
             undo |= {name: old for name, old in put(env).items() if name not in undo}
             here, devices = capacity.of_ray(), gpus.found()
+            for line in gpus.in_use(devices):
+                say(line)
             if (ours := gpus.setting(devices)) is not None:
                 undo |= put({gpus.DEVICES: ours})
                 options["num_gpus"] = len(ours.split(","))

@@ -267,7 +267,7 @@ def _attempt(one: Attempt) -> Sequence[str]:
     took = "" if began is None else text.took((one.t_ended or time.time()) - began)
     reason = one_line(one.stop or one.leave or one.message or one.cause or "")
     ended = f"{one.outcome or 'runs'}{f': {reason}' if reason else ''}"
-    return str(one.number), steps, one_line(one.where or ""), when, took, ended
+    return str(one.number), steps, one_line(one.seat or ""), when, took, ended
 
 
 def _commands(history: History, found: TrialRecord, places: Places) -> list[str]:

@@ -16,6 +16,12 @@ or where it hangs, is explanation enough.
 """
 
 
+_SMALLER = (
+    "try a smaller batch, as on_oom: {batch_size: 0.5} does, or fewer trials on a GPU"
+    " (resources.gpu_memory)"
+)
+
+
 def progress(
     trial: TrialRecord, attempt: Attempt, event: Ended, *, closing: bool
 ) -> tuple[int, tuple[str, ...]]:
@@ -57,6 +63,8 @@ def exhausted(
         return f"{many}{_places(evicted)} (retries: no_progress: {retries.no_progress})"
     if retries.allows(cause, used, smaller=shrinks):
         return None
+    if cause == "oom" and not spec.on_oom:
+        return _SMALLER
     if used == 1 or cause not in _TOLD:
         return ""
     before = [one for one in trial.attempts[: attempt.number - 1] if one.cause == cause]

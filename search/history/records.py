@@ -97,6 +97,11 @@ class Attempt:
             node if count == 1 else f"{node} x{count}" for node, count in counts.items()
         )
 
+    @property
+    def seat(self) -> str | None:
+        """Its nodes for people, with its GPUs: "a, GPU 0"; None until it began."""
+        return f"{self.where}, GPU {self.gpus}" if self.gpus else self.where
+
     def slot_seconds(self, now: float) -> float:
         """Return the seconds that the attempt ran on a node, times its slots, until it ended or
         until `now` (seconds since the epoch). 0 if it never began.

@@ -218,10 +218,10 @@ class Simulation:
         """The attempts on machines, by trial."""
         return [self._running[trial] for trial in sorted(self._running)]
 
-    def fail(self, trial: int, message: str) -> None:
+    def fail(self, trial: int, message: str, *, cause: Cause = "error") -> None:
         """Let the trainable of a running trial raise an error."""
         running = self._running[trial]
-        self._over(running, "failed", running.step, message, cause="error")
+        self._over(running, "failed", running.step, message, cause=cause)
 
     def _write(self, event: AnyEvent) -> None:
         self.planner.apply(event)

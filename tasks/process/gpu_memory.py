@@ -7,10 +7,7 @@ import re
 import sys
 from collections.abc import Iterable
 
-FULL = (
-    "; the GPU's memory was full: try a smaller batch, as on_oom: {batch_size: 0.5} does, or"
-    " fewer trials on a GPU (resources.gpu_memory)"
-)
+FULL = "; the GPU's memory was full"
 """What the message of a failed attempt says in addition."""
 _JAX = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _FULL = {"OutOfMemoryError": ("torch",), "ResourceExhaustedError": ("tensorflow",)}

@@ -51,7 +51,8 @@ def join() -> World:
     """Join the process group of this worker: created on first use if there are several workers,
     once for each attempt.
 
-    NCCL is used for tensors on GPUs and gloo for those in memory. `leave` ends it, at the latest at
+    NCCL is used for tensors on GPUs (gloo where several workers share one), and gloo for those in
+    memory. `leave` ends it, at the latest at
     the end of the process. If several workers share a node and OMP_NUM_THREADS is not set, PyTorch
     computes with one thread, as under torchrun: more would take the other workers' processors. (Ray
     sets OMP_NUM_THREADS to a trial's `cpu`.) An existing group that other code made is used
@@ -72,7 +73,10 @@ def join() -> World:
     backend = "gloo"
     if place.type == "cuda":
         torch.cuda.set_device(place)
-        backend = "cpu:gloo,cuda:nccl" if dist.is_nccl_available() else "cpu:gloo,cuda:gloo"
+        # NCCL refuses two ranks of one device
+        apart = here.local_size <= torch.cuda.device_count()
+        nccl = apart and dist.is_nccl_available()
+        backend = "cpu:gloo,cuda:nccl" if nccl else "cpu:gloo,cuda:gloo"
     try:
         dist.init_process_group(backend)
     except (RuntimeError, ValueError) as error:

@@ -152,6 +152,8 @@ class Board:
             case events.Started() if event.attempt > 1:
                 trial = history.trials[event.trial]
                 last = trial.attempts[-2]
+                if event.config is not None:
+                    self.incidents.changed(event, history.spec.on_oom)
                 moved = last.withdrawn and (event.market or last.narrower)
                 return [words.moved(trial)] if moved else []
             case events.Began():

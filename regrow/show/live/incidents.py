@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-from regrow.search.events import Began, Ended, Opened
+from regrow.search.events import Began, Ended, Opened, Started
 from regrow.search.history import Attempt, TrialRecord
+from regrow.search.numbers import readable
 
 KEPT = 50
 
@@ -33,6 +35,8 @@ class Loss:
     """Steps to be repeated."""
     revived: bool = False
     """Whether it was final until the user retried the trial."""
+    changed: str = ""
+    """What the next attempt has instead, such as "batch_size 32"; empty for nothing."""
     also: int = 0
     """How many more trials failed permanently with the same message."""
 
@@ -108,6 +112,13 @@ class Incidents:
                 incident.final, incident.revived = False, True
                 self._open[trial] = incident
                 break
+
+    def changed(self, event: Started, names: Iterable[str]) -> None:
+        """Note the parameters `names` with which a trial continues."""
+        config, loss = event.config or {}, self._open.get(event.trial)
+        if loss is not None:
+            given = [f"{name} {readable(config[name])}" for name in names if name in config]
+            loss.changed = ", ".join(given)
 
     def began(self, event: Began, attempt: Attempt, lost_steps: int) -> Loss | None:
         """Note the beginning of an attempt; return the loss from which it recovers, or None."""

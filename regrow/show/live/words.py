@@ -71,7 +71,8 @@ def lost(one: Loss) -> str:
 
 
 def recovery(one: Loss) -> str:
-    return f"trial {one.trial} continues {back(one)}"
+    changed = f"with {one_line(one.changed)} " if one.changed else ""
+    return f"trial {one.trial} continues {changed}{back(one)}"
 
 
 def back(one: Loss) -> str:

@@ -136,7 +136,7 @@ def _attempt(
     seconds = _seconds(history, attempt)
     return {
         "number": attempt.number,
-        "node": attempt.where or "",
+        "node": attempt.seat or "",
         "workers": attempt.width,
         "begun": attempt.t_began is not None,
         "outcome": attempt.outcome or ("running" if trial.state is TrialState.RUNNING else "lost"),

@@ -230,6 +230,7 @@ def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
                 "from_step": a.from_step,
                 "to_step": a.to_step,
                 "node": a.where,
+                "gpus": a.gpus,
                 **({"workers": a.width} if history.spec.resources.ranked else {}),
                 "node_type": a.node_type,
                 "slot_seconds": round(a.slot_seconds(history.t_last), 3),
