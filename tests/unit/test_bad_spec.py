@@ -20,7 +20,7 @@ def unplaced(said: str) -> str:
 
 
 KNOWN = (
-    "name, trainable, command, rllib, report, metric, mode, step_metric, score, space, search, schedule, trials, max_steps, concurrency, constraints, points, enqueue, repeats, duplicates, warm_start, learn_from, resources, retries, checkpoint, "
+    "name, trainable, command, rllib, report, metric, mode, step_metric, score, space, search, schedule, trials, max_steps, concurrency, constraints, points, enqueue, repeats, duplicates, warm_start, learn_from, resources, retries, on_oom, checkpoint, "
     "lease, stall, stop, seed, market, price_per_hour, mlflow, register, notify, when, serve, event, state, env, working_dir"
 )
 NAME = (
@@ -154,7 +154,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         # resources
         (
             {"resources": 1},
-            "resources: 1: is not a map; its keys are: cpu, gpu, accelerator, memory, custom, workers, reduce, children",
+            "resources: 1: is not a map; its keys are: cpu, gpu, accelerator, memory, custom, gpu_memory, workers, reduce, children",
         ),
         (
             {"resources": {"cpu": "1"}},
@@ -245,7 +245,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         # retries, checkpoint, stop
         (
             {"retries": 1},
-            "retries: 1: is not a map; its keys are: preempted, infrastructure, error, stalled, no_progress, spot",
+            "retries: 1: is not a map; its keys are: preempted, infrastructure, error, stalled, oom, no_progress, spot",
         ),
         (
             {"retries": {"error": "some"}},

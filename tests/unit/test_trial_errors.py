@@ -74,8 +74,8 @@ def raises(error: BaseException) -> Callable[[Trial], None]:
         (MemoryError(), "infrastructure", "out of memory"),
         (
             type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})("CUDA: no room"),
-            "error",
-            "OutOfMemoryError: CUDA: no room; the GPU's memory was full: try a smaller batch",
+            "oom",
+            "OutOfMemoryError: CUDA: no room; the GPU's memory was full",
         ),
         (UserError("trainable: no such file"), "error", "trainable: no such file"),
         (Unavailable("k", "full"), "infrastructure", "the store failed"),
