@@ -21,7 +21,7 @@ from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.relay import relays
 from regrow.flows.flow_run import this_flow_run
 from regrow.flows.interrupts import Interrupts
-from regrow.flows.loop import Loop, exclusions, page_requests, stop_requests
+from regrow.flows.loop import Loop, page_requests, stop_requests, trial_orders
 from regrow.flows.recording.publisher import publishing
 from regrow.flows.recording.recorder import start_recorder
 from regrow.flows.session import Session
@@ -88,7 +88,7 @@ def conduct(
             with (
                 signs,
                 stop_requests(store, asked, near=not places.shared),
-                exclusions(store, coordinator, near=not places.shared),
+                trial_orders(store, coordinator, near=not places.shared),
                 page_requests(client, flow_run.id, asked),
                 spares(nodes, spec.resources.widths[1]),
                 relays(coordinator) as speakers,

@@ -23,8 +23,9 @@ from regrow.flows.coordinator.relay import Relays
 from regrow.flows.interrupts import Interrupts
 from regrow.infra.ray import cluster
 from regrow.infra.ray.nodes import Nodes
-from regrow.infra.state.experiments import carry_out_exclusions, take_stop_requests
+from regrow.infra.state.experiments import carry_out_orders, take_stop_requests
 from regrow.search.events import Status
+from regrow.search.history.orders import TrialOrder
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports.store import Store
@@ -158,23 +159,24 @@ def stop_requests(store: Store, asked: Interrupts, *, near: bool = False) -> Ite
 
 
 @contextmanager
-def exclusions(store: Store, coordinator: Any, *, near: bool = False) -> Iterator[None]:
-    """Within the block, record which trials the user drops or keeps. `near`: see `stop_requests`.
+def trial_orders(store: Store, coordinator: Any, *, near: bool = False) -> Iterator[None]:
+    """Within the block, record which trials the user drops, keeps or stops. `near`: see
+    `stop_requests`.
 
     A request stays until the log has it, so that another driver finds it if this one dies.
     """
 
-    def exclude(trial: int, excluded: bool) -> None:
-        cluster.get(coordinator.exclude.remote(trial, excluded=excluded))
+    def order(trial: int, what: TrialOrder) -> None:
+        cluster.get(coordinator.order.remote(trial, what))
 
     def look() -> bool:
         # Unreachable, or the coordinator restarts: the next check may succeed.
         with suppress(RegrowError, ray.exceptions.RayError):
-            carry_out_exclusions(store, exclude)
+            carry_out_orders(store, order)
         return False
 
     seconds = NEAR_SECONDS if near else LOOK_SECONDS
-    with background.every(seconds, look, name="exclusions", wait=LOOK_SECONDS):
+    with background.every(seconds, look, name="trial-orders", wait=LOOK_SECONDS):
         yield
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from regrow.infra.state.places import Places
 from regrow.search.history import Attempt, History, TrialRecord
+from regrow.search.history.orders import TrialOrder
 from regrow.search.numbers import readable
 from regrow.show.views import summaries
 
@@ -78,17 +79,23 @@ class TrialResult:
     checkpoints: dict[int, str] = field(repr=False)
     attempts: tuple[AttemptResult, ...] = field(repr=False)
     dropped: bool
-    _exclude: Callable[[int, bool], None] = field(repr=False, compare=False)
+    _order: Callable[[int, TrialOrder], None] = field(repr=False, compare=False)
 
     def drop(self) -> None:
         """Drop the trial, which has ended: it ranks no more, and nothing learns from it. Also while
         the experiment runs. Raises UserError for a trial that has not ended.
         """
-        self._exclude(self.number, True)
+        self._order(self.number, "drop")
 
     def keep(self) -> None:
         """Keep a dropped trial after all."""
-        self._exclude(self.number, False)
+        self._order(self.number, "keep")
+
+    def stop(self) -> None:
+        """Stop the trial: a running attempt leaves at its next report. Nothing happens to one that
+        has ended.
+        """
+        self._order(self.number, "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +162,9 @@ def trial_result(
     history: History,
     trial: TrialRecord,
     places: Places,
-    exclude: Callable[[int, bool], None],
+    order: Callable[[int, TrialOrder], None],
 ) -> TrialResult:
-    """Build the TrialResult of a trial from the history. `exclude` drops or keeps a trial."""
+    """Build the TrialResult of a trial from the history. `order` drops, keeps or stops a trial."""
     standing = summaries.standing_step(history, trial)
     value, step = trial.best or (None, None)
     name = history.spec.name
@@ -176,7 +183,7 @@ def trial_result(
         },
         attempts=tuple(_attempt(a) for a in trial.attempts),
         dropped=trial.excluded,
-        _exclude=exclude,
+        _order=order,
     )
 
 

@@ -17,6 +17,7 @@ from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.records import BestResult, TrialResult, best_result, trial_result
 from regrow.search.history import History, TrialRecord
+from regrow.search.history.orders import TrialOrder
 from regrow.search.numbers import readable
 from regrow.search.spec import Spec
 from regrow.show.views import summaries
@@ -117,7 +118,7 @@ class Result:
         """All trials, by number."""
         if self._trials is None:
             self._trials = [
-                trial_result(self._history, trial, self._places, self._exclude)
+                trial_result(self._history, trial, self._places, self._order)
                 for trial in self._history.trials
             ]
         return list(self._trials)
@@ -248,10 +249,10 @@ class Result:
             raise UserError(f"{self.name!r} has no trial {number}; {there}")
         return self._history.trials[number]
 
-    def _exclude(self, number: int, excluded: bool) -> None:
-        from regrow.flows.housekeeping.excluding import exclude
+    def _order(self, number: int, what: TrialOrder) -> None:
+        from regrow.flows.housekeeping.trial_orders import order
 
-        exclude(self._places, self.name, [number], excluded=excluded)
+        order(self._places, self.name, [number], what)
         self.refresh()
 
     def _standing(self) -> str:

@@ -116,7 +116,7 @@ class Created(Event, frozen=True, kw_only=True, tag="created"):
 
 class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     """A writer took over the log, which fences off all writers before it. The first event of a
-    claim segment, unless that adds `Excluded` to a closed log.
+    claim segment, unless that adds `Excluded` or `Halted` to a closed log.
 
     Attributes:
         by: "driver" (a new session: attempts still open belong to a driver that is gone) or
@@ -361,6 +361,14 @@ class Excluded(Event, frozen=True, kw_only=True, tag="excluded"):
     excluded: bool = True
 
 
+class Halted(Event, frozen=True, kw_only=True, tag="halted"):
+    """The user stopped a trial that has not ended: a running attempt leaves at its next report. May
+    be written to a closed log, which stays closed.
+    """
+
+    trial: int
+
+
 class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     """A checkpoint was committed.
 
@@ -446,6 +454,7 @@ AnyEvent = (
     | Retired
     | Revived
     | Excluded
+    | Halted
     | Saved
     | Dropped
     | Ended

@@ -57,9 +57,11 @@ _FINAL = frozenset({TrialState.DONE, TrialState.STOPPED, TrialState.FAILED})
 
 TABLE: Mapping[tuple[TrialState, Move], TrialState] = {
     (TrialState.PENDING, Move.START): TrialState.RUNNING,
+    (TrialState.PENDING, Move.STOP): TrialState.STOPPED,
     (TrialState.PAUSED, Move.START): TrialState.RUNNING,
     (TrialState.PAUSED, Move.STOP): TrialState.STOPPED,
     (TrialState.LOST, Move.START): TrialState.RUNNING,
+    (TrialState.LOST, Move.STOP): TrialState.STOPPED,
     (TrialState.RUNNING, Move.DONE): TrialState.DONE,
     (TrialState.RUNNING, Move.PAUSE): TrialState.PAUSED,
     (TrialState.RUNNING, Move.STOP): TrialState.STOPPED,
@@ -98,6 +100,8 @@ class AttemptMove(StrEnum):
 
 ATTEMPT_TABLE: Mapping[tuple[AttemptState, AttemptMove], AttemptState] = {
     (AttemptState.SUBMITTED, AttemptMove.BEGIN): AttemptState.RUNNING,
+    # the user stopped the trial before any node had reported that it runs there
+    (AttemptState.SUBMITTED, AttemptMove.LEAVE): AttemptState.SUBMITTED,
     (AttemptState.SUBMITTED, AttemptMove.END): AttemptState.ENDED,
     (AttemptState.RUNNING, AttemptMove.REPORT): AttemptState.RUNNING,
     (AttemptState.RUNNING, AttemptMove.SAVE): AttemptState.RUNNING,
@@ -107,6 +111,8 @@ ATTEMPT_TABLE: Mapping[tuple[AttemptState, AttemptMove], AttemptState] = {
     # the report was in transit when the decision was taken
     (AttemptState.LEAVING, AttemptMove.REPORT): AttemptState.LEAVING,
     (AttemptState.LEAVING, AttemptMove.SAVE): AttemptState.LEAVING,
+    # the user stopped a trial that was to pause
+    (AttemptState.LEAVING, AttemptMove.LEAVE): AttemptState.LEAVING,
     (AttemptState.LEAVING, AttemptMove.END): AttemptState.ENDED,
 }
 """Every legal move of an attempt. The scheduler decides again only after "continue"."""

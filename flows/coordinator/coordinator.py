@@ -24,8 +24,9 @@ from regrow.flows.coordinator.news import is_impostor, node_of, observe, refuse,
 from regrow.infra.log.log import CorruptLog, Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
-from regrow.search.events import Capacity, Cause, Closing, Excluded, Status, Waited
+from regrow.search.events import Capacity, Cause, Closing, Status, Waited
 from regrow.search.history import Attempt
+from regrow.search.history.orders import TrialOrder, as_event
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.needs import ClusterCapacity
 from regrow.search.spec import Spec
@@ -406,14 +407,14 @@ class Coordinator:
             )
         await self._settled()
 
-    async def exclude(self, trial: int, *, excluded: bool) -> None:
-        """Record that the user dropped a trial, or keeps it. Ignored for one that has not ended, or
-        if it is so already.
+    async def order(self, trial: int, what: TrialOrder) -> None:
+        """Record what the user wants of a trial. Ignored where its state does not allow that, or if
+        it is so already.
         """
         self._start()
         ledger = self._ledger
         with suppress(IllegalMove, Superseded):
-            ledger.record(Excluded(t=ledger.now(), trial=trial, excluded=excluded))
+            ledger.record(as_event(trial, what, ledger.now()))
         await self._settled()
 
     async def abandon(self, message: str) -> None:

@@ -68,6 +68,42 @@ def specification_like(
     )
 
 
+def specification_again(
+    places: Places, name: str, trial: int, new: str, changes: Mapping[str, Any]
+) -> Spec:
+    """Return the specification of an experiment `new` that runs one trial's configuration alone, to
+    its end, with `changes` of the specification's keys or of the configuration's parameters.
+
+    Raises UserError without the trial, or where its code makes the configuration itself, and
+    SpecError for invalid changes.
+    """
+    history = replay(places.known(name), name)
+    spec = history.spec
+    if spec.trainable == "pickled" or samplers.suggests(spec.search):
+        raise UserError(
+            f"{name!r} was run from Python: run its trial again there, with rg.Experiment(...,"
+            f" name={new!r})"
+        )
+    if trial >= len(history.trials):
+        raise UserError(f"there is no trial {trial} in {name!r}, which has {len(history.trials)}")
+    config = summaries.reached_with(history, history.trials[trial])
+    parameters = {key: value for key, value in changes.items() if key in config}
+    fixed = {key: {"constant": value} for key, value in {**config, **parameters}.items()}
+    rest = {key: value for key, value in changes.items() if key not in parameters}
+    left_out = ("schedule", "warm_start", "learn_from", "stop", "points", "when", "notify")
+    written = {
+        key: value
+        for key, value in _written(history, Path.cwd() / f"{new}.yaml").items()
+        if key not in left_out
+    }
+    written |= {"search": "random", "space": spec.space.nest(fixed)}
+    written.setdefault("working_dir", str(Path.cwd()))
+    try:
+        return Spec.parse(overridden(written, rest))
+    except SpecError as error:
+        raise set_by(error, rest) or error.at(f"trial {trial} of {name}") from None
+
+
 def _again(
     history: History, written: dict[str, Any], trial: int, changes: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.tasks.ports.store import Store
 
-_EXCLUDED = b'{"event":"excluded"'
+_ORDERS = (b'{"event":"excluded"', b'{"event":"halted"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Survey:
     told: Opened | None
     """The last `Opened` event whose driver reported its environment."""
     last: AnyEvent | None
-    """The newest event, but for `Excluded`, after which a closed log is still closed."""
+    """The newest event, but for `Excluded` and `Halted`, after which a closed log stays closed."""
     segment: int
     """Number of the newest segment, 0 for none."""
 
@@ -53,7 +53,7 @@ def survey(store: Store) -> Survey:
                 if isinstance(event, Opened):
                     opened = event
                     told = event if event.environment else told
-            if not line.startswith(_EXCLUDED):
+            if not line.startswith(_ORDERS):
                 last = number, place, line
     return Survey(
         created=created if isinstance(created, Created) else None,

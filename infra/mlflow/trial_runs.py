@@ -27,6 +27,7 @@ from regrow.search.events import (
     Decided,
     Ended,
     Excluded,
+    Halted,
     Opened,
     Proposed,
     Reported,
@@ -129,7 +130,16 @@ class Runs:
             case Proposed():
                 self._born[event.trial], self._since[event.trial] = self._source, segment
                 self._dirty[event.trial] = None
-            case Started() | Began() | Ended() | Saved() | Retired() | Revived() | Excluded():
+            case (
+                Started()
+                | Began()
+                | Ended()
+                | Saved()
+                | Retired()
+                | Revived()
+                | Excluded()
+                | Halted()
+            ):
                 self._dirty[event.trial] = None
                 told = isinstance(event, Excluded)
                 self._dropped |= {event.trial} if told else set()

@@ -34,6 +34,7 @@ from regrow.search.events import (
     Closing,
     Ended,
     Excluded,
+    Halted,
     Opened,
     Reported,
     Retired,
@@ -113,6 +114,8 @@ class PrefectEvents:
             case Revived():
                 how = again(history.trials[event.trial])
                 yield self._made(f"trial {event.trial}, which had failed, is {how}")
+            case Halted():
+                yield self._made(f"the user stopped trial {event.trial}; {self.standing}")
             case Excluded():
                 leader = history.leader
                 self._best_value = leader.best[0] if leader and leader.best else None

@@ -24,6 +24,7 @@ from regrow.search import samplers
 from regrow.search.errors import SpecError, quoted
 from regrow.search.events import Closed, Known, Status
 from regrow.search.history import specification
+from regrow.search.history.orders import TrialOrder
 from regrow.search.lifecycle import TrialState
 from regrow.search.options import AUTO
 from regrow.search.planning.learning import MOST_EXPERIMENTS, known_from, learnt_from
@@ -156,31 +157,31 @@ def take_stop_requests(store: Store) -> bool:
     return bool(requests)
 
 
-def request_exclusion(store: Store, trials: Iterable[int], *, excluded: bool) -> str:
-    """Ask the driver of an experiment to drop or to keep trials. Returns the request's key."""
-    order = msgspec.json.encode(_Exclusion(trials=tuple(trials), excluded=excluded))
-    store.create(key := f"{_EXCLUSIONS}{uuid.uuid4().hex}", order)
+def request_order(store: Store, trials: Iterable[int], what: TrialOrder) -> str:
+    """Ask the driver of an experiment to drop, keep or stop trials. Returns the request's key."""
+    order = msgspec.json.encode(_Order(trials=tuple(trials), what=what))
+    store.create(key := f"{_ORDERS}{uuid.uuid4().hex}", order)
     return key
 
 
-def carry_out_exclusions(store: Store, exclude: Callable[[int, bool], object]) -> None:
-    """Call `exclude` with each trial of each request, and whether it is dropped; then delete the
+def carry_out_orders(store: Store, order: Callable[[int, TrialOrder], object]) -> None:
+    """Call `order` with each trial of each request, and what the user wants of it; then delete the
     request. What cannot be decoded is deleted, too.
     """
-    for key in store.list(_EXCLUSIONS):
+    for key in store.list(_ORDERS):
         with suppress(msgspec.MsgspecError, Missing):
-            order = msgspec.json.decode(store.read(key), type=_Exclusion)
-            for trial in order.trials:
-                exclude(trial, order.excluded)
+            found = msgspec.json.decode(store.read(key), type=_Order)
+            for trial in found.trials:
+                order(trial, found.what)
         store.delete([key])
 
 
-class _Exclusion(msgspec.Struct, frozen=True):
+class _Order(msgspec.Struct, frozen=True):
     trials: tuple[int, ...]
-    excluded: bool
+    what: TrialOrder
 
 
-_EXCLUSIONS = "control/exclude-"
+_ORDERS = "control/trials-"
 
 
 def prepare(

@@ -1,10 +1,10 @@
-"""`trial`: shows everything that is known about one trial; drops trials, keeps them after all."""
+"""`trial`: shows one trial; drops, keeps, stops and repeats trials."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -12,13 +12,22 @@ import typer
 from rich.text import Text
 
 from regrow.cli import tables
+from regrow.cli.again import run_again
 from regrow.cli.console import agreed, damage_told_last, plain_console
-from regrow.cli.options import JsonOption, NameArgument, StateOption, YesOption, option
-from regrow.flows.housekeeping.excluding import exclude
+from regrow.cli.options import (
+    JsonOption,
+    NameArgument,
+    SetOption,
+    StateOption,
+    YesOption,
+    option,
+)
+from regrow.flows.housekeeping.trial_orders import order
 from regrow.flows.recording.catch_up import tell_notes
 from regrow.infra.log.reading import replayed
 from regrow.infra.state.places import Places
 from regrow.search.history import Attempt, History, TrialRecord
+from regrow.search.history.orders import TrialOrder, obeyed
 from regrow.search.history.selection import selected
 from regrow.search.numbers import columned, readable
 from regrow.search.options import chosen
@@ -51,6 +60,19 @@ def trial(
         ),
     ] = False,
     keep: Annotated[bool, option("Keep a dropped trial after all", "--keep")] = False,
+    stop: Annotated[
+        bool, option("Stop it: it leaves at its next report, and its slot is free", "--stop")
+    ] = False,
+    again: Annotated[
+        bool,
+        option("Run its configuration again, now, in an experiment of its own", "--again"),
+    ] = False,
+    seeds: Annotated[
+        int | None, option("With --again: as many runs, each with a seed of its own", min=1)
+    ] = None,
+    seed: Annotated[int | None, option("With --again: the seed", min=0)] = None,
+    max_steps: Annotated[int | None, option("With --again: most steps", min=1)] = None,
+    changes: SetOption = None,
     where: Annotated[
         str | None,
         option(
@@ -72,21 +94,38 @@ def trial(
 ) -> None:
     """Show one trial: configuration, curve, attempts, why it ended, checkpoints, code, output.
 
-    With --drop or --keep it asks first. Both can be used while the experiment runs, and are in its
-    log, so that `verify` and `resume` follow them. Without them, --where and --code list trials.
+    With --drop, --keep or --stop it asks first. They can be used while the experiment runs, and are
+    in its log, so that `verify` and `resume` follow them. Without them, --where and --code list
+    trials.
     """
-    if drop and keep:
-        raise UserError("--drop and --keep exclude each other")
+    if drop + keep + stop + again > 1:
+        raise UserError("--drop, --keep, --stop and --again exclude each other")
+    if not again and (changes or {seed, seeds, max_steps} != {None}):
+        raise UserError("--seed, --seeds, --max-steps and --set go with --again")
     if (number is None) is (where is None and code is None):
         raise UserError("name one trial by its number, or several by --where or --code")
     places = Places.at(state)
+    if again:
+        if number is None:
+            raise UserError("--again runs one trial: name it by its number")
+        run_again(
+            places,
+            name,
+            number,
+            changes=changes,
+            seed=seed,
+            seeds=seeds,
+            max_steps=max_steps,
+            as_json=as_json,
+        )
+    what: TrialOrder | None = "drop" if drop else "keep" if keep else "stop" if stop else None
     store = places.known(name)
     with damage_told_last() as noted:
         history = replayed(store, name, on_damage=noted).history
-        if drop or keep or number is None:
+        if what is not None or number is None:
             found_all = _selected(history, number, where, code)
-            if drop or keep:
-                _exclude(places, history, found_all, drop=drop, yes=yes)
+            if what is not None:
+                _order(places, history, found_all, what, yes=yes)
             elif as_json:
                 for one in found_all:
                     print(json.dumps(summaries.trial_view(history, one)))
@@ -139,25 +178,31 @@ def _selected(
     return found
 
 
-def _exclude(
-    places: Places, history: History, found: list[TrialRecord], *, drop: bool, yes: bool
+_DONE: Mapping[TrialOrder, str] = {"drop": "dropped", "keep": "kept", "stop": "stopped"}
+
+
+def _order(
+    places: Places, history: History, found: list[TrialRecord], what: TrialOrder, *, yes: bool
 ) -> None:
-    name = history.spec.name
-    left = [trial for trial in found if trial.excluded is not drop]
-    done, do = ("dropped", "Drop") if drop else ("kept", "Keep")
+    name, done = history.spec.name, _DONE[what]
+    left = [trial for trial in found if not obeyed(trial, what)]
     if not left:
-        tell(f"nothing to do: {'it is' if len(found) == 1 else 'they are all'} {done} already")
+        already = "has ended" if what == "stop" else f"is {done} already"
+        several = "they have all ended" if what == "stop" else f"they are all {done} already"
+        tell(f"nothing to do: {f'it {already}' if len(found) == 1 else several}")
         return
     plain_console().print(tables.trials(history, plain_console(), only=left))
-    question = f"{do} {'this trial' if len(left) == 1 else f'these {len(left)} trials'} of {name}?"
+    these = "this trial" if len(left) == 1 else f"these {len(left)} trials"
     alone = f"nothing was {done}: there is no terminal to ask at; say it with --yes"
-    if not agreed(question, yes=yes, alone=alone):
+    if not agreed(f"{what.capitalize()} {these} of {name}?", yes=yes, alone=alone):
         tell(f"nothing was {done}")
         return
     numbers = [trial.number for trial in left]
-    now = exclude(places, name, numbers, excluded=drop)
+    now = order(places, name, numbers, what)
     which = f"trial{text.ends(len(numbers))} {', '.join(map(str, numbers))} of {name}"
     tell(f"{which}: {done}")
+    if what == "stop":
+        return
     if (view := summaries.best(now)) is not None:
         metric = now.objective.name
         tell(f"the best is trial {view['trial']}: {metric} {summaries.reached(view)}")
@@ -277,8 +322,10 @@ def _commands(history: History, found: TrialRecord, places: Places) -> list[str]
         last = [f"keep it after all: {places.command('trial', name, f'{number} --keep')}"]
     elif found.state.final:
         last = [f"rank and learn without it: {places.command('trial', name, f'{number} --drop')}"]
+    else:
+        last = [f"stop it: {places.command('trial', name, f'{number} --stop')}"]
     return [
         f"all of its output: {places.command('logs', name, number)}",
-        f"again, in an experiment of its own: {places.command('cp', name, f'--trial {number}')}",
+        f"again, with three seeds: {places.command('trial', name, f'{number} --again --seeds 3')}",
         *last,
     ]

@@ -24,6 +24,7 @@ from regrow.search.events import (
     Dropped,
     Ended,
     Excluded,
+    Halted,
     Noted,
     Opened,
     Proposed,
@@ -51,6 +52,9 @@ from regrow.search.lifecycle import (
     move_attempt,
 )
 from regrow.search.spec import Spec
+
+HALTED = "the user stopped it"
+"""Why a trial ended early, if not by a decision."""
 
 
 class History(View):
@@ -180,6 +184,8 @@ class History(View):
             what = f"go on after step {event.restored}, which the trial never reached"
             self._refuse(trial, attempt, what)
         attempt.state = after
+        if attempt.verdict is not None:  # the user stopped it before it began
+            attempt.state = move_attempt(trial.number, attempt.number, after, AttemptMove.LEAVE)
         # the node's clock may have been set: an attempt never begins before it is started
         attempt.t_began = max(attempt.t_started, event.t - event.ago)
         attempt.node, attempt.task_run = sys.intern(event.node), event.task_run
@@ -285,6 +291,26 @@ class History(View):
         if event.excluded:
             self.revivable.pop(trial.number, None)
         self._find_best()
+
+    def _halted(self, event: Halted) -> None:
+        trial = self._trial(event.trial, "be stopped")
+        if trial.state.final:
+            raise IllegalMove(event.trial, trial.state, "be stopped: it has ended")
+        if trial.attempt is None:
+            self._enter(trial, move(trial.number, trial.state, Move.STOP))
+            if trial.attempts:
+                trial.attempts[-1].message = HALTED
+            self._clones.over(trial)
+            self._finish(trial)
+        elif trial.attempt.verdict == "stop":
+            self._refuse(trial, trial.attempt, "be stopped twice")
+        else:
+            attempt = trial.attempt
+            attempt.state = move_attempt(
+                trial.number, attempt.number, attempt.state, AttemptMove.LEAVE
+            )
+            attempt.verdict, attempt.why = "stop", HALTED
+            self._index(trial)
 
     def _saved(self, event: Saved) -> None:
         trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.SAVE)

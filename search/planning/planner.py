@@ -29,6 +29,7 @@ from regrow.search.events import (
     Dropped,
     Ended,
     Excluded,
+    Halted,
     Opened,
     Proposed,
     Reported,
@@ -63,7 +64,7 @@ HOPELESS = 5
 
 
 _SAVING = (Saved, Dropped)
-_CLONING = (Saved, Began, Ended, Retired, Decided)
+_CLONING = (Saved, Began, Ended, Retired, Halted, Decided)
 """Events after which a trial may no longer need the checkpoints of other trials."""
 
 
@@ -120,6 +121,8 @@ class Planner:
                 self._note_due(event.trial)
             case Excluded():
                 self._sampler = None  # a new one gets the results without this trial's
+            case Halted() if event.trial in self._due:
+                self._due.remove(event.trial)
             case Ended():
                 if event.trial in self._due:
                     self._due.remove(event.trial)

@@ -11,6 +11,7 @@ from regrow.search.events import (
     Created,
     Ended,
     Excluded,
+    Halted,
     Known,
     Proposed,
     Retired,
@@ -22,7 +23,7 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.samplers.base import Result, Steps
 from regrow.search.schedulers.base import FINAL
 
-_TEACHING = frozenset({Created, Proposed, Suggested, Retired, Ended, Revived, Excluded})
+_TEACHING = frozenset({Created, Proposed, Suggested, Retired, Ended, Revived, Excluded, Halted})
 """Events that may add a result, or take one back."""
 
 
@@ -45,7 +46,7 @@ class Results:
                 self._begin(event)
             case Proposed() | Suggested() | Retired():
                 self._add(self._history.trials[event.trial])
-            case Ended():
+            case Ended() | Halted():
                 trial = self._history.trials[event.trial]
                 if trial.held or trial.state.final:
                     self._add(trial)

@@ -15,6 +15,7 @@ from regrow.search.events import (
     Decided,
     Ended,
     Excluded,
+    Halted,
     Opened,
     Proposed,
     Retired,
@@ -41,7 +42,9 @@ from regrow.search.schedulers.base import (
 )
 from regrow.search.spec import Spec
 
-_TOLD = frozenset({Opened, Capacity, Proposed, Started, Decided, Retired, Revived, Excluded, Ended})
+_TOLD = frozenset(
+    {Opened, Capacity, Proposed, Started, Decided, Retired, Revived, Excluded, Halted, Ended}
+)
 """Events that a scheduler receives. Most events of a log are of other kinds: 1 us each."""
 
 
@@ -95,7 +98,7 @@ class Scheduling:
                 yield Exclusion(trial=event.trial, excluded=event.excluded)
             case _:
                 pass
-        if isinstance(event, Retired | Revived | Ended):
+        if isinstance(event, Retired | Revived | Halted | Ended):
             state = self._history.trials[event.trial].state
             if state.final:
                 yield End(trial=event.trial, how=FINAL[state])

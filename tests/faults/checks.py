@@ -43,6 +43,7 @@ from regrow.search.events import (
     Dropped,
     Ended,
     Excluded,
+    Halted,
     Opened,
     Proposed,
     Reported,
@@ -240,6 +241,10 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
         if isinstance(event, Retired):
             must("only a trial that does not run is given up", curve.holder is None, event)
             curve.over = True
+            continue
+        if isinstance(event, Halted):
+            must("only a trial that has not ended is stopped", not curve.over, event)
+            curve.over = curve.holder is None
             continue
         must("only the holder of the lease counts", event.attempt == curve.holder, event)
         _take(curve, event, saved)

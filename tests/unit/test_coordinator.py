@@ -14,7 +14,7 @@ from regrow.flows.coordinator import ledger as ledgers
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Superseded
 from regrow.infra.log.reading import read_events
-from regrow.infra.state.experiments import carry_out_exclusions, request_exclusion
+from regrow.infra.state.experiments import carry_out_orders, request_order
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import (
     Closing,
@@ -27,6 +27,7 @@ from regrow.search.events import (
     Saved,
     Started,
 )
+from regrow.search.history.orders import TrialOrder
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserError
@@ -433,12 +434,12 @@ def test_a_trial_is_dropped_while_others_run_once_it_has_ended(make: Make) -> No
     office.report(arrival(1, rows=2))
     office.report(end(0))
 
-    def exclude(trial: int, excluded: bool) -> None:
-        office.wait(office.coordinator.exclude(trial, excluded=excluded))
+    def order(trial: int, what: TrialOrder) -> None:
+        office.wait(office.coordinator.order(trial, what))
 
-    request_exclusion(office.store, [0, 1, 0], excluded=True)
-    office.store.create("control/exclude-damaged", b"{")
-    carry_out_exclusions(office.store, exclude)
+    request_order(office.store, [0, 1, 0], "drop")
+    office.store.create("control/trials-damaged", b"{")
+    carry_out_orders(office.store, order)
     assert office.store.list("control/") == []
     orders = [event for event in read_events(office.store) if isinstance(event, Excluded)]
     assert [event.trial for event in orders] == [0], "trial 1 runs, and once is enough"

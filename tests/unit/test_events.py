@@ -24,6 +24,7 @@ from regrow.search.events import (
     Dropped,
     Ended,
     Excluded,
+    Halted,
     Noted,
     Opened,
     Outcome,
@@ -107,6 +108,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
     Retired: st.builds(Retired, t=times, trial=whole, why=text),
     Revived: st.builds(Revived, t=times, trial=whole, why=text),
     Excluded: st.builds(Excluded, t=times, trial=whole, excluded=st.booleans()),
+    Halted: st.builds(Halted, t=times, trial=whole),
     Saved: st.builds(
         Saved, **lease, step=whole, manifest=text, size=whole, source=st.none() | text
     ),
@@ -224,6 +226,7 @@ def test_what_is_no_event_is_refused(line: bytes) -> None:
         (Retired(t=0, trial=0), True),
         (Revived(t=0, trial=0), True),
         (Excluded(t=0, trial=0), False),
+        (Halted(t=0, trial=0), False),
         (Closed(t=0, status="finished"), True),
         (Closing(t=0, status="finished", why="", by="planner"), True),
         (Closing(t=0, status="stopped", why="", by="user"), False),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regrow.flows.housekeeping.excluding import exclude
+from regrow.flows.housekeeping.trial_orders import order as ordered
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events, replay, survey
 from regrow.infra.state.places import Places
@@ -132,17 +132,17 @@ def test_it_is_written_to_a_closed_log_which_stays_closed(places: Places) -> Non
     store = places.store("simulated")
     Log.open(store).claim([encode(event) for event in run.events])
     best = leader(run)
-    now = exclude(places, "simulated", [best], excluded=True)
+    now = ordered(places, "simulated", [best], "drop")
     assert now.trials[best].excluded
     assert isinstance(survey(store).last, Closed)
     assert replay(store).closed is not None
-    again = exclude(places, "simulated", [best], excluded=True)
+    again = ordered(places, "simulated", [best], "drop")
     assert sum(isinstance(e, Excluded) for e in read_events(store)) == 1, "once is enough"
     assert again.best == now.best
-    assert exclude(places, "simulated", [best], excluded=False).best == best
+    assert ordered(places, "simulated", [best], "keep").best == best
     assert verify(read_events(store)).difference is None
     with pytest.raises(UserError, match="there is no trial 99"):
-        exclude(places, "simulated", [99], excluded=True)
+        ordered(places, "simulated", [99], "drop")
 
 
 def test_the_log_of_a_lost_session_needs_a_session_first(places: Places) -> None:
@@ -152,7 +152,7 @@ def test_the_log_of_a_lost_session_needs_a_session_first(places: Places) -> None
     ended = next(trial.number for trial in run.history.trials if trial.state.final)
     Log.open(places.store("simulated")).claim([encode(event) for event in run.events])
     with pytest.raises(UserError, match="was lost: `regrow resume simulated"):
-        exclude(places, "simulated", [ended], excluded=True)
+        ordered(places, "simulated", [ended], "drop")
 
 
 @pytest.mark.parametrize(

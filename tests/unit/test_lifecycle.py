@@ -34,9 +34,9 @@ S, M = TrialState, Move
 A, W = AttemptState, AttemptMove
 
 LEGAL = {
-    S.PENDING: {M.START: S.RUNNING},
+    S.PENDING: {M.START: S.RUNNING, M.STOP: S.STOPPED},
     S.PAUSED: {M.START: S.RUNNING, M.STOP: S.STOPPED},
-    S.LOST: {M.START: S.RUNNING},
+    S.LOST: {M.START: S.RUNNING, M.STOP: S.STOPPED},
     S.RUNNING: {
         M.DONE: S.DONE,
         M.PAUSE: S.PAUSED,
@@ -51,7 +51,7 @@ LEGAL = {
 """Written out once more, so that no entry of the table changes unnoticed."""
 EVERY = list(itertools.product(TrialState, Move))
 LEGAL_OF_ATTEMPTS = {
-    A.SUBMITTED: {W.BEGIN: A.RUNNING, W.END: A.ENDED},
+    A.SUBMITTED: {W.BEGIN: A.RUNNING, W.LEAVE: A.SUBMITTED, W.END: A.ENDED},
     A.RUNNING: {
         W.REPORT: A.RUNNING,
         W.SAVE: A.RUNNING,
@@ -59,7 +59,12 @@ LEGAL_OF_ATTEMPTS = {
         W.LEAVE: A.LEAVING,
         W.END: A.ENDED,
     },
-    A.LEAVING: {W.REPORT: A.LEAVING, W.SAVE: A.LEAVING, W.END: A.ENDED},
+    A.LEAVING: {
+        W.REPORT: A.LEAVING,
+        W.SAVE: A.LEAVING,
+        W.LEAVE: A.LEAVING,
+        W.END: A.ENDED,
+    },
     A.ENDED: {},
 }
 

@@ -61,6 +61,7 @@ OTHER: dict[str, Any] = {
     "env": {"COLOUR": "hush"},
     "stop": {"target": 0.5},
     "retries": {"error": 4},
+    "on_oom": {"x": 0.5},
     "resources": {"cpu": 2},
     "lease": 77,
     "stall": 600,

@@ -32,7 +32,7 @@ def test_each_trial_is_shown_with_its_attempts_and_why_it_stands_so(
             assert one_line(attempt.message) in shown.stdout
         if trial.best is not None:
             assert readable(trial.best[0]) in shown.stdout
-        assert f"regrow cp {name} --trial {trial.number}" in shown.stdout
+        assert f"regrow trial {name} {trial.number} --again --seeds 3" in shown.stdout
         view = json.loads(
             regrow("trial", name, trial.number, "--json", "--state", unfinished_root).stdout
         )

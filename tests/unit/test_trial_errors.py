@@ -95,7 +95,7 @@ def test_what_the_trainable_raises_becomes_the_outcome(
     )
     assert len(ended.trace) < 1_000_000
     assert steps(office) == [1], "what was reported before counts"
-    expected = TrialState.FAILED if cause == "error" else TrialState.RUNNING
+    expected = TrialState.FAILED if cause in ("error", "oom") else TrialState.RUNNING
     assert office.history.trials[0].state is expected
 
 

@@ -117,7 +117,9 @@ class Board:
             case events.Started():
                 self.heard[event.trial] = event.t
                 self.decisions.left(event.trial, stopped=False)
-            case events.Retired():
+            case events.Halted() if not history.trials[event.trial].state.final:
+                pass
+            case events.Retired() | events.Halted():
                 self.decisions.left(event.trial, stopped=True)
                 self.ends.add(event.t)
             case events.Revived():
@@ -167,6 +169,8 @@ class Board:
                 return self._ended(event)
             case events.Revived():
                 return [words.revival(history.trials[event.trial])]
+            case events.Halted():
+                return [f"the user stopped trial {event.trial}"]
             case events.Excluded():
                 return [words.exclusion(history.trials[event.trial])]
             case events.Closing():
