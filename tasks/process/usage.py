@@ -1,0 +1,253 @@
+"""What this process and its descendants use of the machine: CPU, memory, disk, GPU.
+
+Reads /proc, of Linux only: elsewhere nothing is measured. Processes of other parents are not seen,
+such as Ray's actors that a trial starts.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from regrow.search.events import Usage
+from regrow.tasks.process import cgroup
+from regrow.tasks.process.gpus import Gpus
+
+SAMPLE_SECONDS = 2.0
+"""Seconds between two samples, at most; fewer at the beginning."""
+SHORTEST_SECONDS = 0.2
+"""An attempt shorter than this is not measured: the system counts CPU time in hundredths of a
+second.
+"""
+IDLE_CPUS = 0.5
+"""CPUs below which a process that waits for a disk delays the others."""
+PROC = Path("/proc")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Stat(NamedTuple):
+    """What /proc/PID/stat has of a process. The CPU time includes that of its ended children."""
+
+    state: str
+    cpu_s: float
+    memory: int
+    """Resident bytes."""
+
+
+class Reading(NamedTuple):
+    """Totals of some processes at a time."""
+
+    t: float
+    """Seconds of the monotonic clock."""
+    cpu_s: float
+    memory: int
+    read: int
+    written: int
+    processes: int
+    waiting: bool
+    """Whether one of them waits for a disk."""
+
+
+def parse_stat(text: str) -> Stat:
+    """Parse /proc/PID/stat. Raises ValueError for anything else."""
+    # The name, in parentheses, may contain any characters.
+    fields = text.rpartition(")")[2].split()
+    if len(fields) < 22:
+        raise ValueError(f"no line of /proc/PID/stat: {text[:200]!r}")
+    ticks = sum(map(int, fields[11:15]))
+    return Stat(fields[0], ticks / _TICKS, int(fields[21]) * _PAGE)
+
+
+def parse_io(text: str) -> tuple[int, int]:
+    """Parse /proc/PID/io: bytes read from and written to disks, with those of ended children.
+    Raises ValueError for anything else.
+    """
+    found = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    try:
+        return int(found["read_bytes"]), int(found["write_bytes"])
+    except KeyError as error:
+        raise ValueError(f"no {error} in /proc/PID/io") from None
+
+
+def family(proc: Path = PROC) -> Iterator[int]:
+    """Yield this process, then its descendants."""
+    left = [os.getpid()]
+    while left:
+        process = left.pop()
+        yield process
+        if process != os.getpid() or _has_children():
+            # Each thread has children of its own.
+            for file in (proc / str(process) / "task").glob("*/children"):
+                with suppress(OSError):  # the thread has ended
+                    left += map(int, file.read_text().split())
+
+
+def _has_children() -> bool:
+    """Return whether this process has children: a call, in place of a file for each thread."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def read(proc: Path = PROC) -> Reading | None:
+    """Read the totals of this process and its descendants; None where there is no /proc."""
+    stats, read_bytes, written = list[Stat](), 0, 0
+    if not (proc / "self/stat").exists():
+        return None
+    for process in family(proc):
+        try:
+            stats.append(parse_stat((proc / str(process) / "stat").read_text(errors="replace")))
+            read_one, written_one = parse_io((proc / str(process) / "io").read_text())
+        except OSError:  # it has ended, or is another user's
+            continue
+        read_bytes, written = read_bytes + read_one, written + written_one
+    return Reading(
+        t=time.monotonic(),
+        cpu_s=sum(one.cpu_s for one in stats),
+        memory=sum(one.memory for one in stats),
+        read=read_bytes,
+        written=written,
+        processes=sum(one.state not in "ZX" for one in stats),
+        waiting=any(one.state == "D" for one in stats),
+    )
+
+
+class UsageMeter:
+    """Measures from its creation on what this process and its descendants use. Thread-safe.
+
+    Its owner calls `sample` a few times a second; most calls do nothing.
+    """
+
+    def __init__(self, *, gpus: bool) -> None:
+        """Start measuring. `gpus`: whether the process has GPUs."""
+        self._lock = threading.Lock()
+        first = read()
+        self._tally = None if first is None else _Tally(first, gpus=gpus)
+
+    def sample(self) -> None:
+        """Take a sample if one is due."""
+        with self._lock:
+            if self._tally is not None and time.monotonic() >= self._tally.due:
+                self._tally.sample()
+
+    def summary(self) -> Usage | None:
+        """Take the last sample and return the summary; None if nothing was measured."""
+        with self._lock:
+            if self._tally is None or self._tally.seconds < SHORTEST_SECONDS:
+                return None
+            self._tally.sample()
+            return self._tally.summary()
+
+
+class _Tally:
+    """What the samples of an attempt add up to. Means are over time."""
+
+    def __init__(self, first: Reading, *, gpus: bool) -> None:
+        self._first = self._last = first
+        self.due = first.t + SHORTEST_SECONDS
+        """When the next sample is due: early ones are close together, for short attempts."""
+        self._samples, self._processes = 0, 1
+        self._most_cpus, self._most_memory = 0.0, 0
+        self._memory_s = self._wait_s = 0.0
+        """Integrals over time: of the bytes, and of whether a disk was waited for."""
+        self._has_gpus = gpus
+        self._gpus: Gpus | None = None
+        self._gpu_s = self._gpu_seconds = 0.0
+        """The integral of the utilization, and the seconds for which it was read."""
+        self._most_gpu, self._gpu_memory = 0.0, (0, 0)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first reading."""
+        return time.monotonic() - self._first.t
+
+    def sample(self) -> None:
+        """Read, and add what has changed since the last reading."""
+        last, found = self._last, read()
+        if found is None:
+            return
+        # A process that ends meanwhile may be in none of the files: totals never fall.
+        now = found._replace(
+            cpu_s=max(found.cpu_s, last.cpu_s),
+            read=max(found.read, last.read),
+            written=max(found.written, last.written),
+        )
+        passed = max(now.t - last.t, 1e-3)
+        cpus = (now.cpu_s - last.cpu_s) / passed
+        if passed >= SHORTEST_SECONDS:
+            self._most_cpus = max(self._most_cpus, cpus)
+        self._most_memory = max(self._most_memory, now.memory)
+        self._processes = max(self._processes, now.processes)
+        self._memory_s += now.memory * passed
+        self._wait_s += passed if now.waiting and cpus < IDLE_CPUS else 0.0
+        self._samples += 1
+        self._last, self.due = now, now.t + min(SAMPLE_SECONDS, now.t - self._first.t)
+        if self._has_gpus:
+            self._sample_gpus(passed)
+
+    def _sample_gpus(self, passed: float) -> None:
+        if self._gpus is None:
+            self._gpus = Gpus()
+        if (found := self._gpus.read()) is not None:
+            self._gpu_s += found.utilization * passed
+            self._gpu_seconds += passed
+            self._most_gpu = max(self._most_gpu, found.utilization)
+            self._gpu_memory = max(self._gpu_memory, (found.memory, found.total))
+
+    def summary(self) -> Usage:
+        """Return what was measured up to the last sample."""
+        first, last = self._first, self._last
+        seconds = last.t - first.t
+        machine, limit = os.sysconf("SC_PHYS_PAGES") * _PAGE, cgroup.memory()
+        gpu = self._gpu_seconds > 0
+        return Usage(
+            seconds=round(seconds, 3),
+            samples=self._samples,
+            processes=self._processes,
+            cpus=round((last.cpu_s - first.cpu_s) / seconds, 3),
+            most_cpus=round(self._most_cpus, 3),
+            memory=round(self._memory_s / seconds),
+            most_memory=self._most_memory,
+            memory_limit=machine if limit is None else min(machine, limit.bytes),
+            read=last.read - first.read,
+            written=last.written - first.written,
+            disk_wait=round(min(1.0, self._wait_s / seconds), 3),
+            gpu=round(self._gpu_s / self._gpu_seconds, 3) if gpu else None,
+            most_gpu=round(self._most_gpu, 3) if gpu else None,
+            most_gpu_memory=self._gpu_memory[0],
+            gpu_memory=self._gpu_memory[1],
+        )
+
+
+def combined(found: Sequence[Usage]) -> Usage | None:
+    """Return the summary of a group of its workers' summaries; None without any."""
+    if not found:
+        return None
+    gpus = [one.gpu for one in found if one.gpu is not None]
+    gpu_memory = max((one.most_gpu_memory, one.gpu_memory) for one in found)
+    return Usage(
+        seconds=max(one.seconds for one in found),
+        samples=max(one.samples for one in found),
+        workers=len(found),
+        processes=sum(one.processes for one in found),
+        cpus=round(sum(one.cpus for one in found), 3),
+        most_cpus=round(sum(one.most_cpus for one in found), 3),
+        memory=sum(one.memory for one in found),
+        most_memory=sum(one.most_memory for one in found),
+        memory_limit=min(one.memory_limit for one in found),
+        read=sum(one.read for one in found),
+        written=sum(one.written for one in found),
+        disk_wait=round(sum(one.disk_wait for one in found) / len(found), 3),
+        gpu=round(sum(gpus) / len(gpus), 3) if gpus else None,
+        most_gpu=max((one.most_gpu for one in found if one.most_gpu is not None), default=None),
+        most_gpu_memory=gpu_memory[0],
+        gpu_memory=gpu_memory[1],
+    )
