@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from regrow.search.events import Usage
 from regrow.tasks.process import cgroup
-from regrow.tasks.process.gpus import Gpus
+from regrow.tasks.process.gpus import GpuReading, Gpus
 
 SAMPLE_SECONDS = 2.0
 """Seconds between two samples, at most; fewer at the beginning."""
@@ -75,17 +75,19 @@ def parse_io(text: str) -> tuple[int, int]:
         raise ValueError(f"no {error} in /proc/PID/io") from None
 
 
-def family(proc: Path = PROC) -> Iterator[int]:
+def family() -> Iterator[int]:
     """Yield this process, then its descendants."""
     left = [os.getpid()]
     while left:
         process = left.pop()
         yield process
         if process != os.getpid() or _has_children():
-            # Each thread has children of its own.
-            for file in (proc / str(process) / "task").glob("*/children"):
-                with suppress(OSError):  # the thread has ended
-                    left += map(int, file.read_text().split())
+            threads = PROC / str(process) / "task"
+            with suppress(OSError):  # the process has ended
+                # Each thread has children of its own.
+                for thread in os.listdir(threads):
+                    with suppress(OSError):  # the thread has ended
+                        left += map(int, (threads / thread / "children").read_text().split())
 
 
 def _has_children() -> bool:
@@ -97,16 +99,16 @@ def _has_children() -> bool:
     return True
 
 
-def read(proc: Path = PROC) -> Reading | None:
+def read() -> Reading | None:
     """Read the totals of this process and its descendants; None where there is no /proc."""
     stats, read_bytes, written = list[Stat](), 0, 0
-    if not (proc / "self/stat").exists():
+    if not (PROC / "self/stat").exists():
         return None
-    for process in family(proc):
+    for process in family():
         try:
-            stats.append(parse_stat((proc / str(process) / "stat").read_text(errors="replace")))
-            read_one, written_one = parse_io((proc / str(process) / "io").read_text())
-        except OSError:  # it has ended, or is another user's
+            stats.append(parse_stat((PROC / str(process) / "stat").read_text(errors="replace")))
+            read_one, written_one = parse_io((PROC / str(process) / "io").read_text())
+        except (OSError, ValueError):  # it has ended, or is another user's
             continue
         read_bytes, written = read_bytes + read_one, written + written_one
     return Reading(
@@ -129,51 +131,54 @@ class UsageMeter:
     def __init__(self, *, gpus: bool) -> None:
         """Start measuring. `gpus`: whether the process has GPUs."""
         self._lock = threading.Lock()
+        self._has_gpus = gpus
+        self._gpus: Gpus | None = None
         first = read()
-        self._tally = None if first is None else _Tally(first, gpus=gpus)
+        self.tally = None if first is None else Tally(first)
+        """None where nothing is measured."""
 
     def sample(self) -> None:
         """Take a sample if one is due."""
         with self._lock:
-            if self._tally is not None and time.monotonic() >= self._tally.due:
-                self._tally.sample()
+            if self.tally is not None and time.monotonic() >= self.tally.due:
+                self._take(self.tally)
 
     def summary(self) -> Usage | None:
         """Take the last sample and return the summary; None if nothing was measured."""
         with self._lock:
-            if self._tally is None or self._tally.seconds < SHORTEST_SECONDS:
+            if self.tally is None or time.monotonic() < self.tally.shortest:
                 return None
-            self._tally.sample()
-            return self._tally.summary()
+            self._take(self.tally)
+            return self.tally.summary()
+
+    def _take(self, tally: Tally) -> None:
+        if (found := read()) is None:
+            return
+        if self._has_gpus and self._gpus is None:
+            self._gpus = Gpus()
+        tally.add(found, None if self._gpus is None else self._gpus.read())
 
 
-class _Tally:
-    """What the samples of an attempt add up to. Means are over time."""
+class Tally:
+    """What the readings of an attempt add up to. Means are over time."""
 
-    def __init__(self, first: Reading, *, gpus: bool) -> None:
+    def __init__(self, first: Reading) -> None:
         self._first = self._last = first
-        self.due = first.t + SHORTEST_SECONDS
-        """When the next sample is due: early ones are close together, for short attempts."""
-        self._samples, self._processes = 0, 1
-        self._most_cpus, self._most_memory = 0.0, 0
+        self.shortest = first.t + SHORTEST_SECONDS
+        """When there may be a summary."""
+        self.due = self.shortest
+        """When the next reading is due. Early ones are close together, for short attempts."""
+        self._samples, self._processes, self._most_cpus = 0, 1, 0.0
+        self.most_memory = first.memory
         self._memory_s = self._wait_s = 0.0
         """Integrals over time: of the bytes, and of whether a disk was waited for."""
-        self._has_gpus = gpus
-        self._gpus: Gpus | None = None
         self._gpu_s = self._gpu_seconds = 0.0
         """The integral of the utilization, and the seconds for which it was read."""
         self._most_gpu, self._gpu_memory = 0.0, (0, 0)
 
-    @property
-    def seconds(self) -> float:
-        """Seconds since the first reading."""
-        return time.monotonic() - self._first.t
-
-    def sample(self) -> None:
-        """Read, and add what has changed since the last reading."""
-        last, found = self._last, read()
-        if found is None:
-            return
+    def add(self, found: Reading, gpus: GpuReading | None = None) -> None:
+        """Add what has changed since the last reading."""
+        last = self._last
         # A process that ends meanwhile may be in none of the files: totals never fall.
         now = found._replace(
             cpu_s=max(found.cpu_s, last.cpu_s),
@@ -184,23 +189,17 @@ class _Tally:
         cpus = (now.cpu_s - last.cpu_s) / passed
         if passed >= SHORTEST_SECONDS:
             self._most_cpus = max(self._most_cpus, cpus)
-        self._most_memory = max(self._most_memory, now.memory)
+        self.most_memory = max(self.most_memory, now.memory)
         self._processes = max(self._processes, now.processes)
         self._memory_s += now.memory * passed
         self._wait_s += passed if now.waiting and cpus < IDLE_CPUS else 0.0
         self._samples += 1
         self._last, self.due = now, now.t + min(SAMPLE_SECONDS, now.t - self._first.t)
-        if self._has_gpus:
-            self._sample_gpus(passed)
-
-    def _sample_gpus(self, passed: float) -> None:
-        if self._gpus is None:
-            self._gpus = Gpus()
-        if (found := self._gpus.read()) is not None:
-            self._gpu_s += found.utilization * passed
+        if gpus is not None:
+            self._gpu_s += gpus.utilization * passed
             self._gpu_seconds += passed
-            self._most_gpu = max(self._most_gpu, found.utilization)
-            self._gpu_memory = max(self._gpu_memory, (found.memory, found.total))
+            self._most_gpu = max(self._most_gpu, gpus.utilization)
+            self._gpu_memory = max(self._gpu_memory, (gpus.memory, gpus.total))
 
     def summary(self) -> Usage:
         """Return what was measured up to the last sample."""
@@ -215,7 +214,7 @@ class _Tally:
             cpus=round((last.cpu_s - first.cpu_s) / seconds, 3),
             most_cpus=round(self._most_cpus, 3),
             memory=round(self._memory_s / seconds),
-            most_memory=self._most_memory,
+            most_memory=self.most_memory,
             memory_limit=machine if limit is None else min(machine, limit.bytes),
             read=last.read - first.read,
             written=last.written - first.written,
@@ -227,10 +226,8 @@ class _Tally:
         )
 
 
-def combined(found: Sequence[Usage]) -> Usage | None:
-    """Return the summary of a group of its workers' summaries; None without any."""
-    if not found:
-        return None
+def combined(found: Sequence[Usage]) -> Usage:
+    """Return the summary of a group from its workers' summaries, of which there is at least one."""
     gpus = [one.gpu for one in found if one.gpu is not None]
     gpu_memory = max((one.most_gpu_memory, one.gpu_memory) for one in found)
     return Usage(

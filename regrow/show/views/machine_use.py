@@ -36,7 +36,7 @@ class _Measured(NamedTuple):
 def of_attempt(attempt: Attempt) -> str:
     """Return what an attempt used, or why that is not known."""
     if attempt.usage is not None:
-        measured = ", ".join(f"{name} {text}" for name, text in parts(attempt.usage).items())
+        measured = in_words(attempt.usage)
         if attempt.usage.workers < attempt.width and attempt.others:
             return f"{measured} (of {attempt.usage.workers} of its {attempt.width} workers)"
         return measured
@@ -51,19 +51,21 @@ def of_attempt(attempt: Attempt) -> str:
     return "not measured"
 
 
-def parts(used: Usage) -> dict[str, str]:
-    """Return what was used, for people, by what it is."""
-    found = {
-        "CPUs": f"{used.cpus:.2f} (at most {max(used.cpus, used.most_cpus):.2f})",
-        "memory": f"{size(used.memory)} (at most {size(used.most_memory)})",
-        "disk": f"read {size(used.read)}, wrote {size(used.written)}",
-    }
+def in_words(used: Usage) -> str:
+    """Return what was used in a line."""
+    disk = f"disk: read {size(used.read)}, wrote {size(used.written)}"
     if used.disk_wait:
-        found["disk"] += f", waited for {used.disk_wait:.0%} of the time"
+        disk += f", waited for {used.disk_wait:.0%} of the time"
+    found = [
+        f"{used.cpus:.2f} CPUs (at most {max(used.cpus, used.most_cpus):.2f})",
+        f"memory {size(used.memory)} (at most {size(used.most_memory)})",
+        disk,
+    ]
     if used.gpu is not None:
-        found["GPU"] = f"{used.gpu:.0%} (at most {used.most_gpu or used.gpu:.0%})"
-        found["GPU memory"] = f"at most {_of(used.most_gpu_memory, used.gpu_memory)}"
-    return found
+        memory = _of(used.most_gpu_memory, used.gpu_memory)
+        found.append(f"GPU {used.gpu:.0%} (at most {used.most_gpu or used.gpu:.0%})")
+        found.append(f"GPU memory at most {memory}")
+    return "; ".join(found)
 
 
 def overall(history: History) -> tuple[str, str] | None:
