@@ -102,7 +102,7 @@ def test_where_there_is_no_proc_nothing_is_measured(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Any,
 ) -> None:
-    monkeypatch.setattr(measuring, "PROC", tmp_path)
+    monkeypatch.setattr(measuring, "PROC", str(tmp_path))
     monkeypatch.setattr(measuring, "SHORTEST_SECONDS", 0.0)
     finished = attempt(make_office(), lambda trial: trial.report({"score": 1.0}))
     assert (finished.ended.outcome, finished.ended.usage) == ("done", None)
