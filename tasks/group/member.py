@@ -49,8 +49,8 @@ from regrow.tasks.ports.messages import Assignment, Host, Job, Records, Reply
 from regrow.tasks.ports.ranks import Metrics, RankCommand, Ranks, Verdict, World
 from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.process import background, temporary
-from regrow.tasks.process.usage import UsageMeter
 from regrow.tasks.trial.trial import Trial, TrialEnd
+from regrow.tasks.trial.usage_meter import UsageMeter
 
 LEFT_EXIT = 77
 """Exit code of a rank whose rank 0 is gone (EX_NOPERM)."""

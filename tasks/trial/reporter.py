@@ -30,7 +30,7 @@ from regrow.tasks.ports.messages import (
 )
 from regrow.tasks.ports.ranks import Verdict
 from regrow.tasks.process import background
-from regrow.tasks.process.usage import UsageMeter, combined
+from regrow.tasks.trial.usage_meter import UsageMeter, combined
 
 FLUSH_SECONDS = 0.25
 """Minimum seconds between two messages while there is news; the coordinator can ask for more. A

@@ -18,7 +18,7 @@ from regrow.tasks.attempt import attempt as attempts
 from regrow.tasks.group import leader
 from regrow.tasks.ports.messages import Progress, Reply
 from regrow.tasks.ports.ranks import World
-from regrow.tasks.process import usage
+from regrow.tasks.trial import usage_meter
 from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import outcome, saving, steps
 from tests.unit.grouped import Grouping
@@ -61,7 +61,7 @@ def test_all_ranks_train_the_same_trial_and_each_knows_who_it_is(
 def test_what_all_ranks_used_of_their_machines_is_summed(
     make_pair: MakeOffice, group: Grouping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage, "SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr(usage_meter, "SHORTEST_SECONDS", 0.0)
     office = make_pair(resources={"workers": 3})
     finished = group(office, lambda trial: trial.report({"score": 1.0}))
     used = finished.ended.usage

@@ -21,10 +21,11 @@ from regrow.show.live import text
 from regrow.show.views import machine_use, summaries
 from regrow.tasks.process import usage as measuring
 from regrow.tasks.process.gpus import GpuReading, Gpus
-from regrow.tasks.process.usage import Reading, Tally, combined, family, parse_io, parse_stat
-from regrow.tasks.trial import reporter
+from regrow.tasks.process.usage import Reading, family, parse_io, parse_stat
+from regrow.tasks.trial import reporter, usage_meter
 from regrow.tasks.trial.reporter import Reporter
 from regrow.tasks.trial.trial import Trial
+from regrow.tasks.trial.usage_meter import Tally, combined
 from tests.unit.attempting import Attempting, steadily
 from tests.unit.figured import begun, folded
 from tests.unit.office import MakeOffice
@@ -103,7 +104,7 @@ def test_where_there_is_no_proc_nothing_is_measured(
     tmp_path: Any,
 ) -> None:
     monkeypatch.setattr(measuring, "PROC", str(tmp_path))
-    monkeypatch.setattr(measuring, "SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr(usage_meter, "SHORTEST_SECONDS", 0.0)
     finished = attempt(make_office(), lambda trial: trial.report({"score": 1.0}))
     assert (finished.ended.outcome, finished.ended.usage) == ("done", None)
 

@@ -12,7 +12,7 @@ from regrow.search.events import Usage
 from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.spec.parts import Resources
 from regrow.tasks.process.disk import size
-from regrow.tasks.process.usage import SHORTEST_SECONDS
+from regrow.tasks.trial.usage_meter import SHORTEST_SECONDS
 
 LEAST_SECONDS = 10.0
 """An attempt shorter than this mostly shows how it starts: no advice comes from it."""
