@@ -286,7 +286,7 @@ class Reporter:
             self._wake.clear()
             if self._stop.is_set():
                 return
-            self._usage.sample()
             if hurried or self._rows or time.monotonic() - last >= LEASE_SECONDS:
                 self.flush(urgent=hurried)
                 last = time.monotonic()
+            self._usage.sample()  # after the news, which others may wait for
