@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 
 from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.state.places import Places
-from regrow.search.events import AnyEvent, Ended, Usage, decode, encode
+from regrow.search.events import AnyEvent, Began, Ended, Started, Usage, decode, encode
 from regrow.search.planning.verify import verify
 from regrow.show.live import text
+from regrow.show.report import report
 from regrow.show.views import machine_use, summaries
 from regrow.tasks.process import usage as measuring
 from regrow.tasks.process.gpus import GpuReading, Gpus
@@ -27,8 +29,12 @@ from regrow.tasks.trial.reporter import Reporter
 from regrow.tasks.trial.trial import Trial
 from regrow.tasks.trial.usage_meter import Tally, combined
 from tests.unit.attempting import Attempting, steadily
+from tests.unit.exported import regrow
 from tests.unit.figured import begun, folded
 from tests.unit.office import MakeOffice
+from tests.unit.paged import logged, reader
+from tests.unit.test_report import Page
+from tests.unit.told import rows_of
 
 MEGABYTES = 200
 CHILD = f"""
@@ -278,6 +284,28 @@ def test_what_was_not_measured_is_said_with_the_reason() -> None:
         "0.90 CPUs (at most 1.00); memory 1.0 GB (at most 1.0 GB); disk: read 0 bytes, wrote 0"
         " bytes; GPU 25% (at most 50%); GPU memory at most 1.0 of 2.0 GB"
     )
+
+
+def test_terminal_page_and_report_show_it_with_the_sentence(tmp_path: Path) -> None:
+    lost = ended(None, "lost")
+    lease: dict[str, Any] = {"t": 3703.0, "trial": 0, "attempt": 2}
+    last = msgspec.structs.replace(ended(used(disk_wait=0.6))[-1], t=7400.0, attempt=2)
+    events = [*lost, Started(**lease), Began(**lease, node="n2"), last]
+    logged(tmp_path, "figures", events)
+    shown = [
+        regrow("trial", "figures", 0, "--state", tmp_path).stdout,
+        Page(reader(tmp_path).get("/e/figures/t/0").text).text,
+    ]
+    written = report.html(
+        rows_of(folded(events)), Places(root="/state"), alive=False, now=events[-1].t
+    )
+    (trial,) = Page(written).data["trials"]
+    told = [*(f"attempt {one['number']}: {one['use']}" for one in trial["attempts"])]
+    shown.append("\n".join([*told, Page(written).text]))
+    for found in shown:
+        assert "attempt 1: not measured: the attempt was killed" in found
+        assert "attempt 2: 0.90 CPUs (at most 1.00); memory 1.0 GB" in found
+        assert found.count("trials waited for the disk 60% of the time") == 1
 
 
 def test_an_event_of_before_this_field_is_read_and_written_as_it_was() -> None:
