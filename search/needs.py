@@ -34,6 +34,12 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
         names = dict.fromkeys(name for bundle in self.bundles for name in bundle)
         return {name: math.fsum(bundle.get(name, 0.0) for bundle in self.bundles) for name in names}
 
+    @property
+    def gpus(self) -> bool:
+        """Whether the attempt itself gets GPUs, apart from its children."""
+        own = self.bundles[: len(self.bundles) - self.children]
+        return any(bundle.get("GPU", 0.0) > 0 for bundle in own)
+
     def fitting(self, node: Node) -> int:
         """Return how many such attempts fit on one node at a time; 1 if they need nothing."""
         return _fitting(self.of_node(), node)

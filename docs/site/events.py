@@ -17,10 +17,10 @@ from regrow.search import events
 
 
 def page() -> str:
-    """Markdown: a section an event, in the order of the union of all events; then what rows, places
-    and known results are.
+    """Markdown: a section an event, in the order of the union of all events; then what rows,
+    places, machine use and known results are.
     """
-    types = [*get_args(events.AnyEvent), events.Row, events.Place, events.Known]
+    types = [*get_args(events.AnyEvent), events.Row, events.Place, events.Usage, events.Known]
     return "\n".join(line for one in types for line in _section(one))
 
 

@@ -36,6 +36,7 @@ from regrow.search.events import (
     Row,
     Saved,
     Started,
+    Usage,
 )
 from regrow.search.history import History, TrialRecord, cost, waste
 from regrow.search.lifecycle import TrialState
@@ -73,7 +74,9 @@ class Runs:
         self._since: dict[int, int] = {}
         """By trial: the segment in which it was proposed."""
         self._bests: dict[str | int, list[Point]] = defaultdict(list)
-        """By trial, and for the parent: points of best value and cost since the last `take`."""
+        """By trial, and for the parent: points of best value, cost and machine use since the last
+        `take`.
+        """
         self._cost = 0.0
         """Cost of the attempts that have ended."""
         self._told = 0
@@ -163,6 +166,7 @@ class Runs:
                 pass
         if isinstance(event, Ended):
             self._note_cost(self.history.trials[event.trial], event.t)
+            self._note_usage(self.history.trials[event.trial], event)
         best = parent_run.best_of(self.history)
         if best != self._best:
             objective, found = self.history.objective.name, None if best is None else best[1:]
@@ -240,6 +244,13 @@ class Runs:
         self._bests[trial.number].append((COST, own, trial.step, _ms(t)))
         self._bests[PARENT].append((COST, self._cost, self._told, _ms(t)))
         self._parent = True
+
+    def _note_usage(self, trial: TrialRecord, event: Ended) -> None:
+        """Add what an attempt used of its machine as points, if it was measured."""
+        if event.usage is not None:
+            self._bests[trial.number] += [
+                (name, value, trial.step, _ms(event.t)) for name, value in _used(event.usage)
+            ]
 
     def _rewind(self, event: Began) -> bool:
         """Return whether an attempt rewinds. If so, superseded rows stay in the run that they were
@@ -383,6 +394,16 @@ def _points(row: Row) -> Iterator[Point]:
         (metric, math.nan if value is None else value, row.step, at)
         for metric, value in row.metrics.items()
     )
+
+
+def _used(usage: Usage) -> Iterator[tuple[str, float]]:
+    """Yield metrics of the machine's use, by which MLflow can sort trials."""
+    yield "regrow.cpus", usage.cpus
+    yield "regrow.peak_memory_gb", round(usage.most_memory / 1e9, 3)
+    yield "regrow.disk_wait", usage.disk_wait
+    if usage.gpu is not None:
+        yield "regrow.gpu", usage.gpu
+        yield "regrow.peak_gpu_memory_gb", round(usage.most_gpu_memory / 1e9, 3)
 
 
 def _decision(event: Decided) -> dict[str, str]:

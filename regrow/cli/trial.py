@@ -34,7 +34,7 @@ from regrow.search.options import chosen
 from regrow.show.live import text
 from regrow.show.live.grid import signs_of, spark
 from regrow.show.live.terminal import tell
-from regrow.show.views import summaries
+from regrow.show.views import machine_use, summaries
 from regrow.show.views.trial_logs import TrialLogs
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import one_line, printable
@@ -142,6 +142,7 @@ def trial(
         for title, lines in (
             ("", _curve(history, found)),
             ("attempts:", _attempts(found)),
+            ("machine use:", _machine_use(history, found)),
             (f"its last {len(logs)} lines:", [f"  {one_line(line.text)}" for line in logs]),
             ("", _commands(history, found, places)),
         ):
@@ -313,6 +314,15 @@ def _attempt(one: Attempt) -> Sequence[str]:
     reason = one_line(one.stop or one.leave or one.message or one.cause or "")
     ended = f"{one.outcome or 'runs'}{f': {reason}' if reason else ''}"
     return str(one.number), steps, one_line(one.seat or ""), when, took, ended
+
+
+def _machine_use(history: History, found: TrialRecord) -> list[str]:
+    told = [
+        f"  attempt {one.number}: {machine_use.of_attempt(one)}"
+        for one in found.attempts
+        if one.t_began is not None
+    ]
+    return [*told, *(f"  {one}" for one in machine_use.sentences(history, [found]))]
 
 
 def _commands(history: History, found: TrialRecord, places: Places) -> list[str]:

@@ -19,6 +19,7 @@ from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Row, Saved
 from regrow.show.live.terminal import tell
 from regrow.show.live.text import ends, number, settings
+from regrow.show.views import machine_use
 from regrow.tasks.errors import Interrupted, UserError
 from regrow.tasks.output.traces import one_line
 from regrow.tasks.process.forking import handling
@@ -156,7 +157,7 @@ def _parse_settings(spec: Spec, texts: list[str]) -> dict[str, Any]:
 
 
 def _print_ending(one: OneTrial, ended: Ended, seconds: list[float]) -> None:
-    """Print how a run ended. Exits unless it succeeded."""
+    """Print how a run ended, and what it used. Exits unless it succeeded."""
     if ended.message.startswith("BdbQuit"):
         tell(f"left by the debugger after step {ended.step}")
         sys.exit(ExitCode.INTERRUPTED)
@@ -178,6 +179,8 @@ def _print_ending(one: OneTrial, ended: Ended, seconds: list[float]) -> None:
         f"done after {len(one.rows)}"
         f" step{ends(len(one.rows))}{each}{f' ({ended.message})' if ended.message else ''}"
     )
+    if ended.usage is not None:
+        tell(f"machine use: {machine_use.in_words(ended.usage)}")
 
 
 def _print_checkpoints(one: OneTrial, keep: Path | None) -> None:

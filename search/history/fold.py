@@ -359,7 +359,7 @@ class History(View):
             attempt.t_ended = max(self.cut, attempt.t_began or attempt.t_started)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)
         attempt.cost = attempt.cost_at(attempt.t_ended) if event.cost is None else event.cost
-        attempt.narrower = event.narrower
+        attempt.narrower, attempt.usage = event.narrower, event.usage
         if attempt.withdrawn and not attempt.narrower:
             trial.unmet_market = attempt.market, event.t
         self.waiting.pop(trial.number, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regrow.search.curve import Curve
-from regrow.search.events import Began, Created, Opened, Outcome, Place, Saved
+from regrow.search.events import Began, Created, Opened, Outcome, Place, Saved, Usage
 from regrow.search.lifecycle import HELD, AttemptState, Leave, TrialState
 from regrow.search.spec import Spec
 
@@ -80,6 +80,8 @@ class Attempt:
     """Its GPUs on its first node, as in CUDA_VISIBLE_DEVICES; empty for none."""
     narrower: bool = False
     """Whether it waited in vain for this many workers, and the trial continues with fewer."""
+    usage: Usage | None = None
+    """What it used of its machine, for people: no decision reads it. None: not measured."""
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -111,6 +111,7 @@ def run_attempt(
         reporter.step = origin.step
         reporter.on_drop, writer.on_news = writer.drop, reporter.hurry
         reporter.trouble = lambda: writer.trouble
+        reporter.others_usage = lambda: group.usage
         if begins and (assignment.checkpoints or group.others is not None):
             # New work supersedes what earlier attempts did beyond `step`; a decision may
             # be due at once.

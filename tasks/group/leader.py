@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from regrow.search.durations import in_words
-from regrow.search.events import Place
+from regrow.search.events import Place, Usage
 from regrow.tasks.attempt.stall_watchdog import log_stacks
 from regrow.tasks.errors import UserError
 from regrow.tasks.group.peers import Other, PeerTable
@@ -133,6 +133,10 @@ class Leader(Group):
     @property
     def places(self) -> tuple[Place, ...]:
         return tuple(other.hello.place for other in self._circle.all())
+
+    @property
+    def usage(self) -> tuple[Usage, ...]:
+        return tuple(other.usage for other in self._circle.all() if other.usage is not None)
 
     def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:
         """See Group. On each other node one rank fetches the checkpoint, for all ranks there."""

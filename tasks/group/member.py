@@ -50,6 +50,7 @@ from regrow.tasks.ports.ranks import Metrics, RankCommand, Ranks, Verdict, World
 from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.process import background, temporary
 from regrow.tasks.trial.trial import Trial, TrialEnd
+from regrow.tasks.trial.usage_meter import UsageMeter
 
 LEFT_EXIT = 77
 """Exit code of a rank whose rank 0 is gone (EX_NOPERM)."""
@@ -61,7 +62,10 @@ _LOG = logging.getLogger("regrow.trial")
 class Member(Ranks):
     """One rank from 1 on, as its Trial sees it. `leave` ends it if rank 0 is gone or silent."""
 
-    def __init__(self, wire: Wire, *, lease: float, leave: Callable[[], None]) -> None:
+    def __init__(
+        self, wire: Wire, *, lease: float, leave: Callable[[], None], gpus: bool = False
+    ) -> None:
+        """Create the rank; `start` begins listening. `gpus`: whether it has GPUs."""
         self._wire, self._lease, self._leave = wire, lease, leave
         self._changed = threading.Condition()
         self._told: deque[Message] = deque()
@@ -70,6 +74,8 @@ class Member(Ranks):
         self.world = World()
         self.reply = Reply()
         """Reply to rank 0, as known from its last order."""
+        self.usage = UsageMeter(gpus=gpus)
+        """Measures what this rank uses of its machine."""
         self.on_part: Callable[[Upload | Forget], None] = lambda _: None
 
     def start(self) -> None:
@@ -147,6 +153,7 @@ class Member(Ranks):
     def _beat(self) -> None:
         while not self._over:
             self.say(Alive())
+            self.usage.sample()
             time.sleep(BEAT_SECONDS)
 
 
@@ -308,9 +315,8 @@ def run_member(
                     restored_step=begin.step,
                     ranks=member,
                 )
-                said = _trained(
-                    job, store, trial, recorded(records, job, assignment, trial, scratch)
-                )
+                own = recorded(records, job, assignment, trial, scratch)
+                said = _trained(job, store, trial, own, member.usage)
                 parts.end()
                 member.say(said)
         finally:
@@ -343,12 +349,16 @@ def _unreadable(member: Member, begin: Begin, why: str) -> Begin:
 
 
 def _trained(
-    job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
+    job: Job,
+    store: Store,
+    trial: Trial,
+    own: AbstractContextManager[object],
+    usage: UsageMeter,
 ) -> Done | Failed:
     """Train, and return the last message of this rank."""
     failure = train(job, store, trial, own)
     if failure is None:
-        return Done(trial.step)
+        return Done(trial.step, usage=usage.summary())
     rank = trial.world.rank
     message = f"rank {rank}, at step {trial.at}: {failure.message}"
     return Failed(msgspec.structs.replace(failure, rank=rank, message=message))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from regrow.search.durations import in_words
+from regrow.search.events import Usage
 from regrow.tasks.group.wire import (
     Alive,
     Bye,
@@ -56,6 +57,8 @@ class Other:
     ready: str | None = None
     done: int | None = None
     """Steps done, once its trainable has returned; None before."""
+    usage: Usage | None = None
+    """What it used of its machine, once its trainable has returned; None if not measured."""
 
     @property
     def waits(self) -> bool:
@@ -209,8 +212,8 @@ class PeerTable:
                     other.parts[message.step] = message
                 case Ready(folder=folder):
                     other.ready = folder
-                case Done(step=step):
-                    other.done = step
+                case Done(step=step, usage=usage):
+                    other.done, other.usage = step, usage
                 case Failed(verdict=verdict):
                     self._suspect = self._suspect or RankFailed(verdict)
                     background.start(self.blamed, name="blame")

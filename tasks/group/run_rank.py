@@ -45,7 +45,7 @@ def run_rank(
     relay = LogRelay(lambda lines: viewers.show(task_run, lines))
     wire = connect()
     wire.send(Hello(rank=rank, place=host.place(), devices=devices))
-    member = Member(wire, lease=lease, leave=leave)
+    member = Member(wire, lease=lease, leave=leave, gpus=assignment.needs.gpus)
     with (
         capture.CAPTURE.on(),
         capture.kept_output(

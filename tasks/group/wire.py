@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from regrow.search.events import Place
+from regrow.search.events import Place, Usage
 from regrow.tasks.ports.ranks import Metrics, RankCommand, Verdict, World
 from regrow.tasks.ports.uploads import Part
 
@@ -137,9 +137,12 @@ class Stacks(msgspec.Struct, frozen=True, tag="stacks"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """A rank's trainable has returned after `step` steps."""
+    """A rank's trainable has returned after `step` steps. `usage`: what the rank used of its
+    machine, None if that was not measured.
+    """
 
     step: int
+    usage: Usage | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from regrow.search.events import Cause, Outcome, Place, Row
+from regrow.search.events import Cause, Outcome, Place, Row, Usage
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports.messages import Reason, Reply
 from regrow.tasks.ports.uploads import Part
@@ -219,6 +219,11 @@ class Group(Ranks):
     @property
     def places(self) -> tuple[Place, ...]:
         """Places of the other ranks, from rank 1 on."""
+        return ()
+
+    @property
+    def usage(self) -> tuple[Usage, ...]:
+        """What the other ranks used of their machines, of those that have ended."""
         return ()
 
     def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:

@@ -2,7 +2,7 @@
 when a decision is due.
 
 A report costs a list append. A thread sends the buffer a few times a second, which also renews the
-lease.
+lease, and measures every few seconds what the attempt uses of its machine.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from regrow.search.events import Ended, Row, Saved
+from regrow.search.events import Ended, Row, Saved, Usage
 from regrow.tasks.errors import ReportError
 from regrow.tasks.ports.messages import (
     Arrival,
@@ -30,6 +30,7 @@ from regrow.tasks.ports.messages import (
 )
 from regrow.tasks.ports.ranks import Verdict
 from regrow.tasks.process import background
+from regrow.tasks.trial.usage_meter import UsageMeter, combined
 
 FLUSH_SECONDS = 0.25
 """Minimum seconds between two messages while there is news; the coordinator can ask for more. A
@@ -67,6 +68,7 @@ class Reporter:
         self._coordinator, self._lease = coordinator, assignment
         self._arrival, self._arrived = arrival, time.monotonic()
         self._saved = saved
+        self._usage = UsageMeter(gpus=assignment.needs.gpus)
         self._rows: deque[Row] = deque()
         self._suggested, self._noted = dict(assignment.suggested), dict[str, Any]()
         self._draining = self._draining_node = ""
@@ -85,6 +87,8 @@ class Reporter:
         self.reply = Reply(until=assignment.until)
         self.trouble: Callable[[], str] = lambda: ""
         """Returns why checkpoints cannot be saved at present, "" if they can."""
+        self.others_usage: Callable[[], Sequence[Usage]] = tuple
+        """Returns what the other ranks of a group used, as far as they have sent it."""
         self.on_drop: Callable[[tuple[str, ...], tuple[str, ...]], None] | None = None
         """Called with (drop, keep) when checkpoints are to be deleted."""
 
@@ -251,6 +255,7 @@ class Reporter:
 
     def ended(self, end: Verdict) -> Ended:
         """Return the event of the attempt's end, after the last step."""
+        own = self._usage.summary()
         return Ended(
             t=time.time(),
             trial=self._lease.trial,
@@ -260,6 +265,7 @@ class Reporter:
             step=self.step,
             message=end.message,
             trace=end.trace,
+            usage=None if own is None else combined((own, *self.others_usage())),
         )
 
     def hurry(self) -> None:
@@ -283,3 +289,4 @@ class Reporter:
             if hurried or self._rows or time.monotonic() - last >= LEASE_SECONDS:
                 self.flush(urgent=hurried)
                 last = time.monotonic()
+            self._usage.sample()  # after the news, which others may wait for

@@ -5,6 +5,7 @@ with its name.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from regrow.tasks.attempt import attempt as attempts
 from regrow.tasks.group import leader
 from regrow.tasks.ports.messages import Progress, Reply
 from regrow.tasks.ports.ranks import World
+from regrow.tasks.trial import usage_meter
 from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import outcome, saving, steps
 from tests.unit.grouped import Grouping
@@ -53,6 +55,18 @@ def test_all_ranks_train_the_same_trial_and_each_knows_who_it_is(
         "node-0",
         ["node-0", "node-0"],
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is measured")
+def test_what_all_ranks_used_of_their_machines_is_summed(
+    make_pair: MakeOffice, group: Grouping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_meter, "SHORTEST_SECONDS", 0.0)
+    office = make_pair(resources={"workers": 3})
+    finished = group(office, lambda trial: trial.report({"score": 1.0}))
+    used = finished.ended.usage
+    assert used is not None
+    assert used.workers == 3
 
 
 def test_the_metrics_of_rank_0_count_one_value_a_step(

@@ -15,7 +15,7 @@ from regrow.search.numbers import readable
 from regrow.show.figures import series
 from regrow.show.report.report import duration
 from regrow.show.report.table import varied
-from regrow.show.views import summaries
+from regrow.show.views import machine_use, summaries
 
 PER_PAGE = 50
 CELL = 60
@@ -83,6 +83,8 @@ def one(history: History, trial: TrialRecord) -> dict[str, Any]:
     return {
         **view,
         "attempts": attempts,
+        "use": [(a.number, machine_use.of_attempt(a)) for a in trial.attempts if a.t_began],
+        "advice": list(machine_use.sentences(history, [trial])),
         "best": trial.best,
         "metrics": trial.curve.shown(trial.best[1]) if trial.best else {},
     }

@@ -18,7 +18,7 @@ from regrow.search.numbers import readable
 from regrow.show.live import text, words
 from regrow.show.live.incidents import Absence, Loss
 from regrow.show.report.report import duration, tiles
-from regrow.show.views import summaries
+from regrow.show.views import machine_use, summaries
 from regrow.show.views.comparison import Course, best_configuration, compare, differing
 from regrow.show.views.outcomes import ABSENT, configurations, outcomes
 from regrow.show.web import as_yaml, moment
@@ -87,6 +87,7 @@ def experiment(
     return {
         **row(summary, links, now),
         "tiles": list(tiles(history, alive=alive, now=now)),
+        "advice": list(machine_use.sentences(history)),
         "counts": counts,
         "unproposed": left,
         "sessions": history.sessions,

@@ -19,7 +19,7 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
 from regrow.search.planning.stopping import holding
 from regrow.search.samplers import size
-from regrow.show.views import summaries
+from regrow.show.views import machine_use, summaries
 from regrow.tasks.output.traces import one_line, printable
 
 
@@ -135,6 +135,7 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
         yield line
     yield from hollow(history, places)
     yield from narrow(history, places)
+    yield from machine_use.sentences(history)
     if status != "running":
         yield from retry(history, places)
     if status in ("interrupted", "stopped"):
@@ -245,6 +246,7 @@ def ending(history: History, places: Places) -> Iterator[str]:
     yield from hollow(history, places)
     yield from best(history, places)
     yield from narrow(history, places)
+    yield from machine_use.sentences(history)
     if cut:
         yield f"look at it: {places.command('show', name)}, {places.command('ui', name)}"
         yield from retry(history, places)

@@ -26,7 +26,7 @@ from regrow.show.figures.look import template
 from regrow.show.figures.series import short
 from regrow.show.live import text
 from regrow.show.report import table
-from regrow.show.views import summaries
+from regrow.show.views import machine_use, summaries
 
 SCRIPTS = ("times.js", "figures.js", "report.js")
 FRONT = 20
@@ -61,6 +61,7 @@ def html(found: Rows, places: Places, *, alive: bool, now: float, notes: Notes =
         tags=notes.tags,
         notes=[{"at": web.moment(note.t), "text": note.text} for note in notes.texts],
         numbers=list(tiles(history, alive=alive, now=now)),
+        advice=list(machine_use.sentences(history)),
         counts=states,
         left=max(0, history.total - len(history.trials)),
         best=_best(history, places),
@@ -143,6 +144,8 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
     cut = f"{attempts} attempt{text.ends(attempts)} cut off{share}"
     more = cut if attempts else "no attempt was cut off"
     yield tile("Wasted", duration(seconds) if seconds else "nothing", more)
+    if (use := machine_use.overall(history)) is not None:
+        yield tile("Machine use", *use)
 
 
 def duration(seconds: float) -> str:

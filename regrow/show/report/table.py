@@ -10,7 +10,7 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.space.domains import Constant
 from regrow.show.exports.frames import numeric
 from regrow.show.figures import series
-from regrow.show.views import summaries
+from regrow.show.views import machine_use, summaries
 from regrow.show.web import as_yaml
 
 PARAMETERS = 12
@@ -144,6 +144,7 @@ def _attempt(
         "from": attempt.from_step,
         "to": attempt.to_step,
         "seconds": None if seconds is None else round(seconds, 3),
+        "use": machine_use.of_attempt(attempt),
         "message": attempt.message or attempt.stop or attempt.leave or "",
         "trace": traces.setdefault(trace, len(traces)) if kept else None,
     }

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 from regrow.infra.log.rows import Sorted
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
@@ -240,6 +242,7 @@ def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
                 "cost": a.cost_at(history.t_last),
                 "cause": a.cause,
                 "reason": a.message,
+                "usage": None if a.usage is None else msgspec.to_builtins(a.usage),
             }
             for a in trial.attempts
         ],

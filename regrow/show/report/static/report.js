@@ -92,6 +92,10 @@
         }
       }
       attempts.append(rows), inside.append(attempts);
+      inside.append($("p", "Machine use", { class: "label" }));
+      const uses = $("ul", null, { class: "use" });
+      for (const a of trial.attempts.filter((a) => a.begun)) uses.append($("li", `attempt ${a.number}: ${a.use}`));
+      inside.append(uses);
     }
     return inside;
   };
