@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -47,8 +48,8 @@ class Pages(Protocol):
         `content_type` is what a server tells a browser, such as text/html.
         """
 
-    def list(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with `prefix`, sorted."""
+    def list(self, prefix: str = "", *, most: int | None = None) -> list[str]:
+        """Return the keys that begin with `prefix`, sorted; only some, at most `most`, if given."""
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the files; missing ones are ignored."""
@@ -94,17 +95,10 @@ class FolderPages:
             path.parent.mkdir(parents=True, exist_ok=True)
             public_files.replace(path, _parts(data))
 
-    def list(self, prefix: str = "") -> list[str]:
-        found = []
+    def list(self, prefix: str = "", *, most: int | None = None) -> list[str]:
+        keys = (key for key in self._walk() if key.startswith(prefix))
         with self._failures(self._folder, "read"):
-            for folder, _, files in os.walk(self._folder, onerror=_raise):
-                there = Path(folder).relative_to(self._folder)
-                found += [
-                    (there / name).as_posix()
-                    for name in files
-                    if not name.startswith(public_files.PARTIAL)
-                ]
-        return sorted(key for key in found if key.startswith(prefix))
+            return sorted(islice(keys, most))
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -117,6 +111,13 @@ class FolderPages:
 
     def link(self, key: str) -> str:
         return self._path(key).as_uri()
+
+    def _walk(self) -> Iterator[str]:
+        for folder, _, files in os.walk(self._folder, onerror=_raise):
+            there = Path(folder).relative_to(self._folder)
+            for name in files:
+                if not name.startswith(public_files.PARTIAL):
+                    yield (there / name).as_posix()
 
     def _path(self, key: str) -> Path:
         path = self._folder / check_key(key)
@@ -152,8 +153,8 @@ class BucketPages:
         # A browser asks each time whether the object has changed.
         self._store.replace(key, data, {"ContentType": content_type, "CacheControl": "no-cache"})
 
-    def list(self, prefix: str = "") -> list[str]:
-        return self._store.list(prefix)
+    def list(self, prefix: str = "", *, most: int | None = None) -> list[str]:
+        return sorted(self._store.list(prefix) if most is None else self._store.some(prefix, most))
 
     def delete(self, keys: Iterable[str]) -> None:
         self._store.delete(keys, ordered=False)

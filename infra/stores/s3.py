@@ -148,6 +148,10 @@ class S3Store:
         found = self._run("", listing)
         return sorted(str(item["Prefix"]).removeprefix(self._above).rstrip("/") for item in found)
 
+    def some(self, prefix: str, most: int) -> Sequence[str]:
+        """Return at most so many keys that begin with `prefix`, by as few requests."""
+        return [str(item["Key"]) for item in self._listed(check_prefix(prefix), most=most)]
+
     def holds_any(self, prefix: str) -> bool:
         """Return whether any key begins with `prefix`, by one small request."""
         return bool(self._listed(check_prefix(prefix), most=1))

@@ -49,6 +49,8 @@ def test_a_file_is_replaced_from_bytes_and_from_a_file(pages: Pages, tmp_path: P
 def test_files_are_listed_and_deleted_by_prefix(pages: Pages) -> None:
     for key in ("index.html", "checkpoint/1/w.pt", "checkpoint/1/deep/w.pt", "checkpoint/2/w.pt"):
         pages.put(key, b"x", "application/octet-stream")
+    assert len(pages.list(most=2)) == 2
+    assert pages.list("index", most=2) == ["index.html"]
     pages.delete(pages.list("checkpoint/1/"))
     assert pages.list() == ["checkpoint/2/w.pt", "index.html"]
 

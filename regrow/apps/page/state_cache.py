@@ -30,7 +30,7 @@ IDLE_SECONDS = 600.0
 BUDGET_SECONDS = 1.0
 """Maximum duration of one refresh of all experiments; the rest is read by the next one."""
 SLICE_SECONDS = 0.3
-"""Maximum part of it for one experiment."""
+"""Maximum part of it for one experiment, and for notes that were read before."""
 LOOK_SECONDS = (1.0, 2.0)
 """Seconds between two reads of the log of a running experiment: in a folder, in a bucket."""
 ENDED_SECONDS = (1.0, 60.0)
@@ -218,8 +218,9 @@ class StateCache:
             if one.gone:
                 self._forget(one.name)
         readable = [one for one in self._all() if one.summary is not None]
+        again = time.monotonic() + SLICE_SECONDS
         for one in sorted(readable, key=lambda one: one.noted_at):
-            if time.monotonic() > deadline:
+            if time.monotonic() > (deadline if one.noted_at == -math.inf else again):
                 break
             one.noted()
         found = [replace(one.summary, tags=one.tags) for one in readable if one.summary is not None]

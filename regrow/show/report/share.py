@@ -144,7 +144,7 @@ def _earlier(pages: Pages, history: History) -> list[str]:
     try:
         there = msgspec.json.decode(pages.read(RECORD), type=Record)
     except Missing:
-        if others := pages.list():
+        if others := pages.list(most=1):
             raise UserError(
                 f"{pages.url} is no earlier share, it holds {one_line(others[0])}; name"
                 " an empty or a new folder"
