@@ -21,6 +21,7 @@ from regrow.search.history.orders import TrialOrder
 from regrow.search.numbers import readable
 from regrow.search.spec import Spec
 from regrow.show.views import summaries
+from regrow.tasks.checkpoint.saving import restore_one
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store
 
@@ -200,10 +201,10 @@ class Result:
         if folder is not None:
             if Path(folder).exists():
                 raise UserError(f"{folder} exists already; name a folder that is to be made")
-            return save_checkpoint(self._store, saved.manifest, Path(folder))
+            return restore_one(self._store, saved.manifest, Path(folder))
         made = Path(tempfile.mkdtemp(prefix=f"regrow-{self.name}-{trial}-{saved.step}-"))
         try:
-            return save_checkpoint(self._store, saved.manifest, made)
+            return restore_one(self._store, saved.manifest, made)
         except BaseException:
             made.rmdir()  # still empty: restoring fills it completely or not at all
             raise
@@ -219,6 +220,27 @@ class Result:
         except OSError as error:
             raise UserError(f"{path} cannot be written: {error.strerror}") from None
         return Path(path)
+
+    def share(self, where: str | Path, *, checkpoint: bool = False) -> str:
+        """Write the report, the best configuration, the specification and the table of trials into
+        a folder or below s3://BUCKET/PREFIX, and return the address at which a browser opens it.
+
+        `checkpoint`: also write the files of the best trial's checkpoint. An earlier share of this
+        experiment is updated. Raises UserError for a folder that holds anything else.
+        """
+        from regrow.show.report.share import share
+
+        shared = share(
+            self._rows,
+            self._store,
+            self._places,
+            str(where),
+            alive=self._alive,
+            now=time.time(),
+            notes=notes.read(self._store),
+            checkpoint=checkpoint,
+        )
+        return shared.link
 
     def to_optuna(self, storage: str | None = None, study_name: str | None = None) -> Study:
         """Export the experiment as an Optuna study called `study_name` (None: the experiment's
@@ -276,13 +298,3 @@ class Result:
         cut = len(self._history.trials) > len(shown) > 0
         more = f", the best {len(shown)} below" if cut else ""
         return f"<div>{title}{more}</div>{table(self._history, shown)}"
-
-
-def save_checkpoint(store: Store, manifest: str, folder: Path) -> Path:
-    """Restore the checkpoint of this manifest, verified, as `folder`. Raises UserError."""
-    from regrow.tasks.checkpoint.saving import restore
-
-    restored = restore(store, [manifest], folder)
-    if restored.manifest is None:
-        raise UserError(f"the checkpoint {manifest} cannot be restored: {restored.skipped[0][1]}")
-    return folder

@@ -70,8 +70,7 @@ def open_root(url: str) -> Root:
     """
     if not url:
         raise UserError("the state's location is empty; give a folder, for example ./state")
-    scheme, mark, _ = url.partition("://")
-    scheme = scheme.lower() if mark and "/" not in scheme else ""
+    scheme = scheme_of(url)
     if scheme in STORES:
         adapter = resolve_name(STORES[scheme])
     else:
@@ -84,6 +83,12 @@ def open_root(url: str) -> Root:
         adapter = others[scheme].load()
     root: Root = adapter(url)
     return root
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of an address, in small letters; "" of a path."""
+    scheme, mark, _ = url.partition("://")
+    return scheme.lower() if mark and "/" not in scheme else ""
 
 
 def gather_seconds(store: Store) -> float:

@@ -93,7 +93,7 @@ class LocalRoot:
 
 def _resolved(url: str) -> Path:
     """Return the absolute path at an address, without symbolic links."""
-    root = _path(url)
+    root = path_at(url)
     try:
         root = root.resolve()
         str(root).encode()
@@ -117,8 +117,8 @@ def _resolved(url: str) -> Path:
     return root
 
 
-def _path(url: str) -> Path:
-    """Return the path in an address: `~` is expanded, a URL is decoded."""
+def path_at(url: str) -> Path:
+    """Return the path in an address: `~` is expanded, a URL is decoded. Raises UserError."""
     if not url.lower().startswith("file://"):
         try:
             return Path(url).expanduser()

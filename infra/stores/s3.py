@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from regrow.infra.stores.keys import check_key, check_prefix
 from regrow.infra.stores.s3_failures import Failure, Kind
-from regrow.infra.stores.s3_objects import Objects
+from regrow.infra.stores.s3_objects import CREATED, Headers, Objects
 from regrow.infra.stores.s3_session import Answer, Patience, Place, Requests
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Unavailable
@@ -103,15 +103,13 @@ class S3Store:
         return f"s3://{self._requests.place.bucket}/{self._prefix}"
 
     def create(self, key: str, data: bytes | Path) -> None:
-        full = self._above + check_key(key)
         if isinstance(data, Path):
-            with data.open("rb") as file:
-                self._run(key, self._objects.create(full, file, os.fstat(file.fileno()).st_size))
+            self._send(key, data, CREATED)
         else:
             # In one request, whatever the size: SeaweedFS 4.48 checks the condition of a request
             # that joins parts, but let all eight of eight concurrent ones win. Files are blobs,
             # named by their content and written by one attempt, so they are not affected.
-            self._run(key, self._objects.put(full, data))
+            self._run(key, self._objects.put(self._above + check_key(key), data))
 
     def read(self, key: str) -> bytes:
         return self._run(key, self._objects.get(self._above + check_key(key)))
@@ -129,11 +127,30 @@ class S3Store:
 
     # ---- beyond the port
 
+    def replace(self, key: str, data: bytes | Path, headers: Headers) -> None:
+        """Create the object, in place of another one. `headers`: such as its `ContentType`."""
+        if isinstance(data, Path):
+            self._send(key, data, headers)
+        else:
+            self._run(key, self._objects.put(self._above + check_key(key), data, headers))
+
+    def first(self, key: str) -> bytes:
+        """Return the object's first bytes, at most 16 MiB. Raises Missing."""
+        return self._run(key, self._objects.first(self._above + check_key(key)))
+
+    def link(self, key: str) -> str:
+        """Return the address of an object for a browser, without credentials."""
+        return self._run(key, self._objects.link(self._above + check_key(key)))
+
     def folders(self) -> Sequence[str]:
         """Return the parts of the keys before their first slash, sorted."""
         listing = self._objects.listed(self._above, "CommonPrefixes", Delimiter="/")
         found = self._run("", listing)
         return sorted(str(item["Prefix"]).removeprefix(self._above).rstrip("/") for item in found)
+
+    def some(self, prefix: str, most: int) -> Sequence[str]:
+        """Return at most so many keys that begin with `prefix`, by as few requests."""
+        return [str(item["Key"]) for item in self._listed(check_prefix(prefix), most=most)]
 
     def holds_any(self, prefix: str) -> bool:
         """Return whether any key begins with `prefix`, by one small request."""
@@ -182,6 +199,12 @@ class S3Store:
         finally:
             self.delete([key])
         raise self._requests.refusal(Failure(kind=Kind.UNCONDITIONAL, why="it overwrites"))
+
+    def _send(self, key: str, path: Path, headers: Headers) -> None:
+        full = self._above + check_key(key)
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            self._run(key, self._objects.create(full, file, size, headers))
 
     def _run(self, key: str, work: Coroutine[Any, Any, T]) -> T:
         try:

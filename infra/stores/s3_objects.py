@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -21,6 +22,9 @@ SLOWEST = 64 << 10
 ROUNDS = 3
 """How often a transfer is restarted after its upload vanished, or its object was replaced."""
 _WRITER = "regrow-writer"
+Headers = Mapping[str, str]
+CREATED: Headers = {"IfNoneMatch": "*"}
+"""The condition of a request that creates an object, and never replaces one."""
 _PAGE = 1000
 
 
@@ -38,20 +42,24 @@ class Objects:
         self._requests = requests
         self._bucket = requests.place.bucket
 
-    # ---- creating
+    # ---- creating and replacing
 
-    async def create(self, key: str, source: ReadHandle, size: int) -> None:
+    async def create(
+        self, key: str, source: ReadHandle, size: int, headers: Headers = CREATED
+    ) -> None:
         """Create the object from everything that `source` yields; `size` is the expected number of
-        bytes. Raises Answer (TAKEN).
+        bytes. Raises Answer (TAKEN). `headers`: see `put`.
         """
         head = await asyncio.to_thread(source.read, PART)
         if len(head) < PART:
-            await self.put(key, head)
+            await self.put(key, head, headers)
         else:
-            await self._upload(key, source, size, head)
+            await self._upload(key, source, size, head, headers)
 
-    async def put(self, key: str, data: bytes) -> None:
-        """Create the object by one request."""
+    async def put(self, key: str, data: bytes, headers: Headers = CREATED) -> None:
+        """Create the object by one request. `headers`: what it is given and under which condition;
+        without IfNoneMatch it replaces another object.
+        """
         writer = uuid.uuid4().hex
         try:
             await self._ask(
@@ -60,8 +68,8 @@ class Objects:
                 seconds=self._requests.patience.read + len(data) / SLOWEST,
                 **self._at(key),
                 Body=data,
-                IfNoneMatch="*",
                 Metadata={_WRITER: writer},
+                **headers,
             )
         except Answer as answer:
             # The answer to an earlier try may have been lost, and the object be ours. This is
@@ -70,9 +78,13 @@ class Objects:
             if answer.kind is not Kind.TAKEN or await self._writer_of(key) != writer:
                 raise
 
-    async def _upload(self, key: str, source: ReadHandle, size: int, head: bytes) -> None:
+    async def _upload(
+        self, key: str, source: ReadHandle, size: int, head: bytes, headers: Headers
+    ) -> None:
         """Send parts in parallel, then join them. `head`: what was already read of the source."""
-        await self._refuse_taken(key)  # before gigabytes are sent for nothing
+        condition = {name: value for name, value in headers.items() if name in CREATED}
+        if condition:
+            await self._refuse_taken(key)  # before gigabytes are sent for nothing
         for _ in range(ROUNDS):
             writer = uuid.uuid4().hex
             begun = await self._ask(
@@ -81,12 +93,13 @@ class Objects:
                 seconds=self._requests.patience.read,
                 **self._at(key),
                 Metadata={_WRITER: writer},
+                **{name: value for name, value in headers.items() if name not in CREATED},
             )
             upload = {**self._at(key), "UploadId": str(begun["UploadId"])}
             joined = False
             try:
                 parts = await self._send_parts(key, upload, source, size, head)
-                joined = await self._join(key, upload, parts, writer)
+                joined = await self._join(key, upload, parts, writer, condition)
             finally:
                 if not joined:
                     await self._abort(upload)
@@ -132,7 +145,12 @@ class Objects:
         return [{"PartNumber": n, "ETag": task.result()} for n, task in enumerate(sent, 1)]
 
     async def _join(
-        self, key: str, upload: dict[str, Any], parts: list[dict[str, Any]], writer: str
+        self,
+        key: str,
+        upload: dict[str, Any],
+        parts: list[dict[str, Any]],
+        writer: str,
+        condition: Headers,
     ) -> bool:
         """Make the object from its parts. Returns False if the upload vanished: start again."""
         try:
@@ -141,7 +159,7 @@ class Objects:
                 "complete_multipart_upload",
                 seconds=10 * self._requests.patience.read,
                 **upload,
-                IfNoneMatch="*",
+                **condition,
                 MultipartUpload={"Parts": parts},
             )
         except Answer as answer:
@@ -151,7 +169,7 @@ class Objects:
                 return True
             if answer.kind is Kind.TAKEN:
                 raise
-            if found is not None:
+            if found is not None and condition:
                 await self._refuse_taken(key)
             return False
         return True
@@ -180,6 +198,16 @@ class Objects:
     async def get(self, key: str) -> bytes:
         """Return the object's bytes. Raises Answer (MISSING)."""
         return (await self._requests.tried(key, lambda client: self._get(client, key)))[0]
+
+    async def first(self, key: str) -> bytes:
+        """Return the object's first bytes, at most PART. Raises Answer (MISSING)."""
+        return (await self._first(key))[0]
+
+    async def link(self, key: str) -> str:
+        """Return the address of the object for a browser. Makes no request."""
+        client = (await self._requests.session()).client
+        signed = await client.generate_presigned_url("get_object", Params=self._at(key))
+        return str(signed).partition("?")[0]
 
     async def fetch(self, key: str, path: Path) -> None:
         """Write the object into a file. Raises Answer (MISSING), and then leaves no file."""

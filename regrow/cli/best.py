@@ -53,7 +53,7 @@ def best(
 
 
 def _save_checkpoint(places: Places, name: str, view: dict[str, Any] | None, folder: Path) -> None:
-    from regrow.result import save_checkpoint
+    from regrow.tasks.checkpoint.saving import restore_one
 
     if view is None or view["checkpoint"] is None:
         raise UserError(
@@ -62,4 +62,4 @@ def _save_checkpoint(places: Places, name: str, view: dict[str, Any] | None, fol
         )
     if folder.exists():
         raise UserError(f"--save: {folder} exists already; name a folder that is to be made")
-    save_checkpoint(places.known(name), view["checkpoint"], folder)
+    restore_one(places.known(name), view["checkpoint"], folder)

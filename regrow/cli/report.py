@@ -30,15 +30,30 @@ def report(
     png: Annotated[
         Path | None, option("Write the figures into this folder instead, as PNG")
     ] = None,
+    share: Annotated[
+        str | None,
+        option(
+            "Write a folder to hand on instead: the report, the best configuration, the"
+            " specification and the trials; an earlier one is updated",
+            metavar="FOLDER|s3://BUCKET/PREFIX",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        bool, option("With --share: also the files of the best checkpoint", "--checkpoint")
+    ] = False,
     browser: Annotated[bool, option("Open the report in a browser", "--open")] = False,
 ) -> None:
     """Write an experiment's report: one HTML file with all figures, that needs no network. Also
     possible while it runs.
     """
+    if share is not None and (output is not None or png is not None):
+        raise UserError("--share: goes without --output and --png, it writes a folder of its own")
+    if checkpoint and share is None:
+        raise UserError("--checkpoint: goes with --share; alone: regrow best NAME --save FOLDER")
     if png is not None and (output is not None or browser):
         raise UserError("--png: goes without --output and --open, it writes pictures and no page")
     file = Path(f"{name}.html") if output is None else output
-    stream = png is None and destination.is_stream(file)
+    stream = png is None and share is None and destination.is_stream(file)
     if stream and browser:
         raise UserError(f"--open: {file} is no file that a browser could open")
     places = Places.at(state)
@@ -47,6 +62,9 @@ def report(
         rows = replayed(store, name, on_damage=noted)
         if png is not None:
             _pictures(rows, png)
+            return
+        if share is not None:
+            _share(rows, places, name, share, checkpoint=checkpoint, browser=browser)
             return
         from regrow.show.report.report import html
 
@@ -58,9 +76,35 @@ def report(
         destination.put(file, [page])
         destination.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
         if browser:
-            import webbrowser
+            _open(file.resolve().as_uri())
 
-            webbrowser.open(file.resolve().as_uri())
+
+def _share(
+    rows: Rows, places: Places, name: str, where: str, *, checkpoint: bool, browser: bool
+) -> None:
+    from regrow.show.report.share import share
+
+    store = places.known(name)
+    shared = share(
+        rows,
+        store,
+        places,
+        where,
+        alive=runs(places, name),
+        now=time.time(),
+        notes=notes.read(store),
+        checkpoint=checkpoint,
+    )
+    tell(f"{shared.url}: {', '.join(shared.files)}")
+    tell(f"open it: {shared.link}")
+    if browser:
+        _open(shared.link)
+
+
+def _open(address: str) -> None:
+    import webbrowser
+
+    webbrowser.open(address)
 
 
 def _pictures(rows: Rows, folder: Path) -> None:

@@ -202,6 +202,16 @@ def restore(store: Store, manifests: Iterable[str], folder: Path) -> Restored:
     return Restored(manifest=None, step=0, skipped=skipped)
 
 
+def restore_one(store: Store, manifest: str, folder: Path) -> Path:
+    """Restore the checkpoint of this manifest as `folder`, which must be empty or absent, and
+    return it. Raises UserError if it is missing or damaged.
+    """
+    restored = restore(store, [manifest], folder)
+    if restored.manifest is None:
+        raise UserError(f"the checkpoint {manifest} cannot be restored: {restored.skipped[0][1]}")
+    return folder
+
+
 def discard(store: Store, manifests: Collection[str], keep: Collection[str]) -> list[str]:
     """Delete these manifests, then the blobs of their attempts that no manifest of `keep` refers
     to; return those blobs. `keep`: every manifest that may still be restored or cloned.

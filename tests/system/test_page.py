@@ -241,6 +241,50 @@ def test_a_page_of_ten_thousand_trials_is_small(served: Served) -> None:
         assert f"of {MANY:,}" in client.get("/e/many").text
 
 
+@pytest.mark.parametrize("scripts", [True, False])
+def test_what_is_chosen_and_ticked_stands_in_the_address(
+    served: Served, chromium: Browser, scripts: bool
+) -> None:
+    looking = Looking(served, chromium, java_script_enabled=scripts)
+    page = looking.page
+    page.goto(served.url)
+    page.get_by_label("Name").fill("digits")
+    page.get_by_label("Group by").select_option("state")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#list tbody th a[href^='/e/']")).to_have_count(2)
+    expect(page.locator("#list th[scope=rowgroup]")).to_have_text("finished 2")
+    page.locator("input[name=e][value=digits]").check()
+    page.locator("input[name=e][value=digits-tpe]").check()
+    if scripts:
+        expect(page).to_have_url(f"{served.url}/?q=digits&group=state&e=digits&e=digits-tpe")
+    else:
+        page.get_by_role("button", name="Show").click()
+    page.reload()
+    expect(page.locator("#list input:checked")).to_have_count(2)
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("svg.chart")).to_have_count(3)
+    page.get_by_role("link", name="Choose others").click()
+    expect(page.locator("#list input:checked")).to_have_count(2)
+    expect(page.get_by_label("Group by")).to_have_value("state")
+    page.goto(f"{served.url}/e/digits?sort=number")
+    page.locator("input[name=t]").nth(0).check()
+    if scripts:
+        following = page.locator("#trials").get_by_role("link", name="Next")
+        expect(following).to_have_attribute("href", "?sort=number&t=0&page=2")
+        following.click()
+    else:
+        page.get_by_role("button", name="Show").click()
+        page.locator("#trials").get_by_role("link", name="Next").click()
+    expect(page.locator("#trials .ticked")).to_contain_text("trial 0")
+    page.locator("input[name=t]").nth(1).check()
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("svg.chart circle")).to_have_count(2)
+    looking.keep(f"compare-trials-{'with' if scripts else 'without'}-scripts")
+    page.get_by_role("link", name="Choose others").click()
+    expect(page.locator("#trials input:checked")).to_have_count(2)
+    assert looking.wrong == []
+
+
 def test_it_ends_soon_after_sigterm(served: Served) -> None:
     served.process.send_signal(signal.SIGTERM)
     served.process.wait(timeout=30)

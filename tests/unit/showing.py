@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from regrow.apps.page import trials, views
+from regrow.apps.page.asked import TableQuery
 from regrow.apps.page.experiment_state import ExperimentState
 from regrow.apps.page.links import Links
 from regrow.cli import tables
@@ -63,7 +64,7 @@ def lines(store: Store, on_damage: Callable[[CorruptLog], None] | None = None) -
         json.dumps(list(summaries.points(steps)))
         for table in tables.points(steps):
             console.print(table)
-    trials.table(history, trials.TableQuery())
+    trials.table(history, TableQuery())
     for trial in history.trials:
         json.dumps(summaries.trial_view(history, trial))
         trials.one(history, trial)

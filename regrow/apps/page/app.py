@@ -5,12 +5,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
-from typing import Annotated, Any
-from urllib.parse import urlencode
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -23,7 +22,8 @@ from starlette.responses import (
     Response,
 )
 
-from regrow.apps.page import figures, trials, views
+from regrow.apps.page import figures, listing, trial_comparison, trials, views
+from regrow.apps.page.asked import MOST_COMPARED, ListQuery, TableQuery, sentence
 from regrow.apps.page.experiment_state import ExperimentState, Summary
 from regrow.apps.page.figures import Figures
 from regrow.apps.page.links import Links, Schedules
@@ -35,13 +35,13 @@ from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.passwords import USER, Passwords, used_links
 from regrow.infra.state.places import Places
-from regrow.search.lifecycle import TrialState
 from regrow.show.figures import KINDS, listed
 from regrow.show.report import report
 from regrow.show.web import as_yaml, moment, templates
 from regrow.show.web import asset as shared_asset
 from regrow.tasks.errors import RegrowError
 
+T = TypeVar("T")
 HOOKS = "/hooks/"
 """Prefix of addresses with their own secrets."""
 POLL_SECONDS = (2, 15)
@@ -121,6 +121,7 @@ class Pages:
             "/": self.index,
             "/compare": self.compare,
             "/e/{name}": self.experiment,
+            "/e/{name}/compare": self.compare_trials,
             "/e/{name}/report": self.report,
             "/e/{name}/t/{number}": self.trial,
             "/e/{name}/figures/{kind}": self.figure,
@@ -138,48 +139,37 @@ class Pages:
 
     # ---- pages
 
-    def index(self, q: str = "", page: int = 1) -> Response:
+    def index(self, asked: Annotated[ListQuery, Query()]) -> Response:
         summaries, unread = self.folds.summaries()
-        found = [one for one in summaries if q.lower() in one.name.lower()]
-        pages = max(1, -(-len(found) // views.PER_PAGE))
-        page = min(max(1, page), pages)
+        shown = listing.listing(summaries, asked)
         now = time.time()
-        shown = found[(page - 1) * views.PER_PAGE : page * views.PER_PAGE]
         running = sum(one.status == "running" for one in summaries)
+        here = {*(one.name for one in summaries), *unread}
         return self._page(
             "index.html.j2",
-            poll=POLL_SECONDS[not (unread or running)],
-            rows=[views.row(one, self.links, now) for one in shown],
+            poll=POLL_SECONDS[not (unread or running or self.folds.untagged)],
+            groups=[
+                group.with_rows([views.row(one, self.links, now) for one in group.rows])
+                for group in shown.part.groups
+            ],
             unread=unread,
-            count=len(summaries) + len(unread),
-            matching=len(found),
+            untagged=self.folds.untagged,
+            count=len(here),
             running=running,
-            q=q,
-            page=page,
-            pages=pages,
+            asked=asked,
+            shown=shown,
+            words=listing.words(asked),
+            elsewhere=[name for name in shown.elsewhere if name in here],
+            nowhere=[name for name in shown.elsewhere if name not in here],
             trouble=self.folds.trouble,
             planned=list(views.planned(self.schedules.next(), now)),
             served=self.links.served(),
             aside=self.links.aside(),
             planned_trouble=self.schedules.trouble,
-            query=lambda **changes: _query({"q": q, "page": page}, changes),
+            query=lambda **changes: asked.query(changes),
         )
 
-    def experiment(
-        self,
-        name: str,
-        sort: trials.Sort = "value",
-        order: trials.Order | None = None,
-        page: int = 1,
-        state: TrialState | None = None,
-    ) -> Response:
-        asked = trials.TableQuery(sort=sort, order=order, page=page, state=state)
-        given = {
-            "sort": sort,
-            "order": order,
-            "page": page,
-            "state": state.value if state else None,
-        }
+    def experiment(self, name: str, asked: Annotated[TableQuery, Query()]) -> Response:
         with self._open(name) as (watched, summary, fold):
             noted = watched.noted()
             if fold is None:
@@ -192,12 +182,26 @@ class Pages:
                 "experiment.html.j2",
                 poll=POLL_SECONDS[not live],
                 table=trials.table(fold.history, asked),
+                asked=asked,
                 e=views.experiment(fold, summary, noted, self.links, time.time()),
                 figures=listed(),
-                query=lambda **changes: _query(given, changes),
+                query=lambda **changes: asked.query(changes),
             )
         answer.headers["Content-Security-Policy"] = WITH_FIGURES
         return answer
+
+    def compare_trials(self, name: str, asked: Annotated[TableQuery, Query()]) -> Response:
+        numbers = self._few(asked.t, "trials")
+        with self._open(name) as (_, summary, fold):
+            if fold is None:
+                raise HTTPException(503, f"Experiment {name} cannot be read.")
+            return self._page(
+                "compare_trials.html.j2",
+                poll=POLL_SECONDS[summary.status != "running"],
+                name=name,
+                back=asked.query({}),
+                **trial_comparison.compared(fold.history, numbers),
+            )
 
     def trial(self, name: str, number: int) -> Response:
         with self._open(name) as (_, summary, fold):
@@ -214,12 +218,8 @@ class Pages:
                 ranked=fold.history.spec.resources.ranked,
             )
 
-    def compare(self, e: Annotated[list[str] | None, Query()] = None) -> Response:
-        names = list(dict.fromkeys(e or []))
-        if len(names) > views.MOST_COMPARED:
-            raise HTTPException(
-                400, f"At most {views.MOST_COMPARED} experiments are compared at a time."
-            )
+    def compare(self, asked: Annotated[ListQuery, Query()]) -> Response:
+        names = self._few([name for name in asked.e if name], "experiments")
         with self.folds.open(names) as folds:
             alive = {name: (one := self.folds.get(name)) is not None and one.live for name in folds}
             found = views.comparison(folds, alive, time.time())
@@ -228,6 +228,7 @@ class Pages:
                 "compare.html.j2",
                 poll=POLL_SECONDS[not any(alive.values())],
                 missing=missing,
+                back=asked.query({}),
                 **found,
             )
 
@@ -309,7 +310,7 @@ class Pages:
                 error.detail if error.detail != "Not Found" else "There is nothing here.",
             )
         elif isinstance(error, RequestValidationError):
-            code, why = 400, "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+            code, why = 400, " ".join(map(sentence, error.errors()))
         if (
             request.url.path.startswith(("/static/", "/health", "/hooks/"))
             or "/figures/" in request.url.path
@@ -329,6 +330,14 @@ class Pages:
             if watched.summary is None or watched.gone:
                 raise HTTPException(404, f"There is no experiment {name}.")
             yield watched, watched.summary, folds.get(name)
+
+    @staticmethod
+    def _few(ticked: Sequence[T], what: str) -> list[T]:
+        """Return what is to be compared, each once. Raises HTTPException for too many."""
+        found = list(dict.fromkeys(ticked))
+        if len(found) > MOST_COMPARED:
+            raise HTTPException(400, f"At most {MOST_COMPARED} {what} are compared at a time.")
+        return found
 
     def _known(self, name: str) -> StateWatcher:
         watched = self.folds.get(name)
@@ -353,9 +362,3 @@ _ASSETS = {
 @cache
 def asset(name: str) -> bytes:
     return "".join(shared_asset(part, "regrow.apps.page") for part in _ASSETS[name]).encode()
-
-
-def _query(given: dict[str, Any], changes: dict[str, Any]) -> str:
-    return "?" + urlencode(
-        {key: value for key, value in {**given, **changes}.items() if value not in (None, "")}
-    )

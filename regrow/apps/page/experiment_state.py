@@ -15,6 +15,8 @@ from regrow.show.live.board import Board
 from regrow.show.views import summaries
 from regrow.show.views.comparison import BestSoFarCurve
 
+VERSIONS = 20
+"""Maximum versions of the code that are kept of an experiment, the latest ones."""
 POINTS = 60
 """Maximum points of a spark line."""
 
@@ -56,6 +58,9 @@ class Summary:
     left: float | None = None
     """Estimated remaining seconds; None if it does not run."""
     flow_run: str | None = None
+    versions: tuple[str, ...] = ()
+    """Versions of the code with which its sessions ran, the latest last."""
+    tags: tuple[str, ...] = ()
     trouble: str = ""
 
 
@@ -102,6 +107,7 @@ class ExperimentState:
             ran=history.elapsed(now if running else None),
             left=board.left_seconds(now) if running and board.began else None,
             flow_run=history.opened.flow_run if history.opened is not None else None,
+            versions=tuple(summaries.versions(history)[-VERSIONS:]),
         )
 
     def _spark(self) -> tuple[tuple[int, float], ...]:

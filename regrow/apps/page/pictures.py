@@ -27,11 +27,14 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A step curve: from each point's x on, its y, None for no value; the last one until `end`."""
+    """A curve through points, None for no value: from each point's x on, its y, the last one until
+    `end`; or `straight` from point to point, marked where it ends.
+    """
 
     label: str
     points: Sequence[tuple[float, float | None]]
     end: float
+    straight: bool = False
 
 
 def spark(points: Sequence[tuple[float, float]], end: float) -> dict[str, Any] | None:
@@ -98,9 +101,16 @@ def chart(curves: Sequence[Curve], across: str, up: str) -> dict[str, Any] | Non
                 "label": curve.label,
                 "hue": place % HUES,
                 "dashed": place >= HUES,
-                "path": " ".join(_steps([at(x, y) for x, y in run]) for run in _runs(curve)),
+                "path": " ".join(
+                    (_lines if curve.straight else _steps)([at(x, y) for x, y in run])
+                    for run in runs
+                ),
+                "mark": [f"{one:.1f}" for one in at(*runs[-1][-1])]
+                if curve.straight and runs
+                else None,
             }
             for place, curve in enumerate(curves)
+            for runs in (_runs(curve),)
         ],
     }
 
@@ -127,9 +137,15 @@ def _runs(curve: Curve) -> list[list[Point]]:
         if y is not None:
             runs[-1].append((x, y))
         elif runs[-1]:
-            runs[-1].append((x, runs[-1][-1][1]))
+            if not curve.straight:
+                runs[-1].append((x, runs[-1][-1][1]))
             runs.append([])
     return [run for run in runs if run]
+
+
+def _lines(points: Sequence[Point]) -> str:
+    """Return a path straight from point to point."""
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
 def _steps(points: Sequence[Point]) -> str:

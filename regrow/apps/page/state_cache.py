@@ -30,7 +30,7 @@ IDLE_SECONDS = 600.0
 BUDGET_SECONDS = 1.0
 """Maximum duration of one refresh of all experiments; the rest is read by the next one."""
 SLICE_SECONDS = 0.3
-"""Maximum part of it for one experiment."""
+"""Maximum part of it for one experiment, and for notes that were read before."""
 LOOK_SECONDS = (1.0, 2.0)
 """Seconds between two reads of the log of a running experiment: in a folder, in a bucket."""
 ENDED_SECONDS = (1.0, 60.0)
@@ -54,9 +54,11 @@ class StateWatcher:
         """Whether its log no longer exists."""
         self.used = -math.inf
         """When more than its summary was last viewed, in monotonic seconds."""
+        self.noted_at = -math.inf
+        """When its notes were last read, in monotonic seconds."""
         self._places, self._store = places, places.store(name)
         self._lock = threading.Lock()
-        self._looked = self._noted = -math.inf
+        self._looked = -math.inf
         self._notes = notes.NONE
         self._alive = False
         self._start()
@@ -97,11 +99,16 @@ class StateWatcher:
             self._refresh(math.inf)
             yield self._fold if self._fold.history.created is not None else None
 
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Its tags as of `noted_at`."""
+        return self._notes.tags
+
     def noted(self) -> notes.Notes:
         """Return its notes, as of a few seconds ago."""
         now = time.monotonic()
-        if now - self._noted > NOTES_SECONDS[self._places.storage.metered]:
-            self._noted = now
+        if now - self.noted_at > NOTES_SECONDS[self._places.storage.metered]:
+            self.noted_at = now
             try:
                 self._notes = notes.read(self._store)
             except RegrowError:  # the store is unavailable; the log's problem reports it
@@ -188,6 +195,8 @@ class StateCache:
         self.places = places
         self.trouble = ""
         """Why the experiments cannot be listed, "" if they can."""
+        self.untagged = 0
+        """Number of the last summaries whose tags are not read yet."""
         self._watched: dict[str, StateWatcher] = {}
         self._listed = -math.inf
         self._listing = threading.Lock()
@@ -208,7 +217,14 @@ class StateCache:
         for one in self._all():
             if one.gone:
                 self._forget(one.name)
-        found = [one.summary for one in self._all() if one.summary is not None]
+        readable = [one for one in self._all() if one.summary is not None]
+        again = time.monotonic() + SLICE_SECONDS
+        for one in sorted(readable, key=lambda one: one.noted_at):
+            if time.monotonic() > (deadline if one.noted_at == -math.inf else again):
+                break
+            one.noted()
+        found = [replace(one.summary, tags=one.tags) for one in readable if one.summary is not None]
+        self.untagged = sum(one.noted_at == -math.inf for one in readable)
         self._tidy()
         found.sort(key=lambda s: (s.status != "running", -s.heard, s.name))
         return found, [one.name for one in unread]

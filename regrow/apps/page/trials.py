@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from regrow.apps.page.asked import Sort, TableQuery
+from regrow.apps.page.groups import offered, part
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
@@ -20,57 +21,60 @@ from regrow.show.views import machine_use, summaries
 PER_PAGE = 50
 CELL = 60
 """Maximum characters of a cell."""
-
-Sort = Literal["value", "number", "steps", "attempts", "time"]
-Order = Literal["asc", "desc"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableQuery:
-    """Which part of the table is shown.
-
-    Attributes:
-        order: None: the best, the first or the most first.
-        state: None: all.
-        page: from 1.
-
-    """
-
-    sort: Sort = "value"
-    order: Order | None = None
-    page: int = 1
-    state: TrialState | None = None
+NOT_BEGUN = "no attempt yet"
+"""Title of the group of trials that no version of the code has run."""
 
 
 def table(history: History, asked: TableQuery) -> dict[str, Any]:
     """Return columns, rows and their position among all. A page beyond the last is the last one."""
     down = _down(history, asked)
-    found = [t for t in history.trials if asked.state is None or t.state is asked.state]
+    known = summaries.versions(history)
+    found = [t for t in history.trials if _matches(history, t, asked)]
     key = _KEYS[asked.sort]
     valued = [(value, trial) for trial in found if (value := key(trial)) is not None]
     valued.sort(key=lambda pair: (-pair[0] if down else pair[0], pair[1].number))
     none = [trial for trial in found if key(trial) is None]  # last, in either order
     ordered = [*(trial for _, trial in valued), *none]
-    pages = max(1, -(-len(ordered) // PER_PAGE))
-    page = min(max(1, asked.page), pages)
+    keys = {
+        "state": lambda trial: [trial.state.value],
+        "version": lambda trial: summaries.versions(history, trial)[-1:] or [NOT_BEGUN],
+    }
+    order = [state.value for state in TrialState] if asked.group == "state" else known[::-1]
+    shown = part(ordered, keys[asked.group] if asked.group else None, order, asked.page, PER_PAGE)
     names = list(varied(history))
-    shown = ordered[(page - 1) * PER_PAGE : page * PER_PAGE]
+    there = {trial.number for group in shown.groups for trial in group.rows}
     return {
-        "rows": [_row(history, trial, names) for trial in shown],
+        "groups": [
+            group.with_rows([_row(history, trial, names) for trial in group.rows])
+            for group in shown.groups
+        ],
         "parameters": names,
-        "page": page,
-        "pages": pages,
+        "page": shown.page,
+        "pages": shown.pages,
         "count": len(ordered),
-        "first": (page - 1) * PER_PAGE + 1 if shown else 0,
-        "last": (page - 1) * PER_PAGE + len(shown),
+        "first": shown.first,
+        "last": shown.last,
         "all": len(history.trials),
         "ranked": history.spec.resources.ranked,
         "sort": asked.sort,
         "order": "desc" if down else "asc",
-        "state": asked.state.value if asked.state is not None else "",
         "metric": history.objective.name,
-        "states": [(state.value, count) for state, count in history.counts.items() if count],
+        "states": offered((state.value, n) for state, n in history.counts.items() if n),
+        "versions": [(version, version) for version in known[::-1]],
+        "ticked": set(asked.t),
+        "elsewhere": [
+            number
+            for number in dict.fromkeys(asked.t)
+            if number not in there and number < len(history.trials)
+        ],
+        "nowhere": [number for number in dict.fromkeys(asked.t) if number >= len(history.trials)],
     }
+
+
+def _matches(history: History, trial: TrialRecord, asked: TableQuery) -> bool:
+    return (asked.state is None or trial.state is asked.state) and (
+        not asked.version or asked.version in summaries.versions(history, trial)
+    )
 
 
 def one(history: History, trial: TrialRecord) -> dict[str, Any]:
@@ -96,7 +100,8 @@ def _down(history: History, asked: TableQuery) -> bool:
     return history.objective.sign < 0 if asked.sort == "value" else asked.sort != "number"
 
 
-def _time(trial: TrialRecord) -> float | None:
+def took(trial: TrialRecord) -> float | None:
+    """Return the seconds of a trial's attempts that ended; None before one ended."""
     ended = [
         max(0.0, a.t_ended - a.t_began)
         for a in trial.attempts
@@ -110,14 +115,14 @@ _KEYS: dict[Sort, Callable[[TrialRecord], float | None]] = {
     "number": lambda trial: trial.number,
     "steps": lambda trial: trial.step,
     "attempts": lambda trial: len(trial.attempts),
-    "time": _time,
+    "time": took,
 }
 
 
 def _row(history: History, trial: TrialRecord, names: list[str]) -> dict[str, Any]:
     config = summaries.reached_with(history, trial)
     last = trial.attempts[-1] if trial.attempts else None
-    took = _time(trial)
+    seconds = took(trial)
     return {
         "number": trial.number,
         "state": trial.state.value,
@@ -128,7 +133,8 @@ def _row(history: History, trial: TrialRecord, names: list[str]) -> dict[str, An
         "steps": trial.step,
         "attempts": len(trial.attempts),
         "workers": last.width if last is not None else "",
-        "time": duration(took) if took is not None else "",
+        "time": duration(seconds) if seconds is not None else "",
+        "version": (summaries.versions(history, trial) or [""])[-1],
         "cells": [_cell(config.get(name)) for name in names],
         "why": _cut((last.message or last.stop or last.leave or "") if last is not None else ""),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -19,24 +19,27 @@ from regrow.show.live import text, words
 from regrow.show.live.incidents import Absence, Loss
 from regrow.show.report.report import duration, tiles
 from regrow.show.views import machine_use, summaries
-from regrow.show.views.comparison import Course, best_configuration, compare, differing
-from regrow.show.views.outcomes import ABSENT, configurations, outcomes
+from regrow.show.views.comparison import best_configuration, compare, differing
+from regrow.show.views.outcomes import ABSENT, Row, configurations, outcomes
 from regrow.show.web import as_yaml, moment
 from regrow.tasks.output.traces import one_line
 
 if TYPE_CHECKING:
     from regrow.infra.prefect.deployments import Scheduled
 
-PER_PAGE = 100
-"""Experiments per page of the list."""
 SAID = 40
 """Maximum lines of recent incidents."""
 RUNGS = 60
-MOST_COMPARED = 8
 
 
 def row(one: Summary, links: Links, now: float) -> dict[str, Any]:
-    found = {**asdict(one), "readable": one.total > 0, "flow": flow(links, one.flow_run)}
+    version = one.versions[-1] if one.versions else summaries.UNKNOWN
+    found = {
+        **asdict(one),
+        "readable": one.total > 0,
+        "flow": flow(links, one.flow_run),
+        "version": "" if version == summaries.UNKNOWN else version,
+    }
     if not one.total:
         return found
     return {
@@ -235,26 +238,34 @@ def comparison(
         ]
         drawn = pictures.chart(curves, across, f"best {view['metric']} so far")
         found["charts"].append({"title": f"By {across.partition(',')[0]}", "drawn": drawn})
-    return {**found, "outcomes": _outcomes(view), "settings": _settings(courses)}
+    return {
+        **found,
+        "outcomes": cells(_outcomes(view)),
+        "settings": settings([best_configuration(one) for one in courses]),
+    }
 
 
-def _outcomes(view: dict[str, Any]) -> list[dict[str, Any]]:
-    rows = outcomes(view, title=f"best {view['metric']}", duration=duration, count=",")
+def _outcomes(view: dict[str, Any]) -> Iterator[Row]:
+    return outcomes(view, title=f"best {view['metric']}", duration=duration, count=",")
+
+
+def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return the rows of a table of outcomes: their titles, and (text, whether it is the best)."""
     return [
         {"title": row.title, "cells": [(cell, n in row.best) for n, cell in enumerate(row.cells)]}
         for row in rows
     ]
 
 
-def _settings(courses: Sequence[Course]) -> list[dict[str, Any]]:
-    """Return the configurations that reached the best values; differing parameters first."""
+def settings(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return configurations side by side; differing parameters first."""
     rows = [
         {
             "name": name,
             "cells": ["-" if value is ABSENT else _said(value) for value in values],
             "differs": differs,
         }
-        for name, values, differs in configurations([best_configuration(one) for one in courses])
+        for name, values, differs in configurations(configs)
     ]
     return sorted(rows, key=lambda one: not one["differs"])
 

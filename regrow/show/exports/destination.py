@@ -6,10 +6,10 @@ import os
 import re
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from regrow.infra.machine import public_files
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import printable
 
@@ -56,7 +56,7 @@ def put(path: Path, data: Iterable[bytes]) -> None:
                     while rest:
                         rest = rest[stream.write(rest) :]
         else:
-            _replace(path.resolve(), data)
+            public_files.replace(path.resolve(), data)
     except OSError as error:
         raise _refused(path, error) from None
 
@@ -78,20 +78,6 @@ def _descriptor(path: Path) -> int | None:
         except OSError:
             continue
     return None
-
-
-def _replace(path: Path, data: Iterable[bytes]) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp makes the file private
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _refused(path: Path, error: OSError) -> UserError:

@@ -9,9 +9,10 @@ network requests.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -33,11 +34,25 @@ FRONT = 20
 """Maximum trials of the Pareto front that are listed."""
 
 
-def html(found: Rows, places: Places, *, alive: bool, now: float, notes: Notes = NONE) -> str:
-    """Make the page. `alive`: whether the experiment runs; `now`: seconds since the epoch; `notes`:
-    its notes.
+def html(
+    found: Rows,
+    places: Places,
+    *,
+    alive: bool,
+    now: float,
+    notes: Notes = NONE,
+    files: Sequence[tuple[str, str]] = (),
+) -> str:
+    """Make the page. Raises LookupError for an empty log.
 
-    Raises LookupError for an empty log.
+    Args:
+        found: the experiment.
+        places: its state root.
+        alive: whether the experiment runs.
+        now: seconds since the epoch.
+        notes: its notes.
+        files: the files beside the page: the path of each, relative to it, and what it is.
+
     """
     from regrow.show.figures.embedded import plotly_as_text  # imports Plotly
 
@@ -72,6 +87,7 @@ def html(found: Rows, places: Places, *, alive: bool, now: float, notes: Notes =
         specification=published_spec(history.spec.to_json()).decode().rstrip("\n"),
         environment=list(_environment(history)),
         commands=list(_commands(history, places, alive=alive)),
+        files=[{"path": path, "link": quote(path), "what": what} for path, what in files],
     )
 
 

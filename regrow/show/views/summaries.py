@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,8 @@ from regrow.search.history import History, TrialRecord, cost, repeats, waste
 from regrow.search.history.repeats import Repeated, shown
 from regrow.search.lifecycle import TrialState
 
+UNKNOWN = "unknown"
+"""Version of the code of a session that did not record it."""
 POINT = ("trial", "step", "attempt")
 """Keys of a point that are not metrics."""
 
@@ -191,19 +194,52 @@ def ran_with(history: History, trial: TrialRecord, version: str) -> bool:
     """Return whether any attempt of a trial ran with a version of the code: the first characters of
     its commit, of the hash of the trainable's file, or of that of all source files.
     """
+    return any(
+        one is not None and str(one).startswith(version)
+        for environment in _ran_in(history, trial)
+        for one in _hashes(environment)
+    )
+
+
+def code_version(environment: Mapping[str, Any]) -> str:
+    """Return a version of the code, for people: the first 8 characters of its commit; with
+    uncommitted changes followed by + and those of the hash of its source files; of this hash alone
+    outside a repository. UNKNOWN if neither is known.
+    """
+    commit, own, whole = (None if one is None else str(one)[:8] for one in _hashes(environment))
+    if commit is None:
+        return whole or own or UNKNOWN
+    return f"{commit}+{whole or own or ''}" if environment["git"].get("dirty") else commit
+
+
+def versions(history: History, trial: TrialRecord | None = None) -> list[str]:
+    """Return the versions of the code with which the sessions were run, or the attempts of a trial:
+    each once, by its last use, the latest last.
+    """
+    found = (
+        [
+            one.environment
+            for one in history.openings
+            if one.environment or one is history.openings[0]
+        ]
+        if trial is None
+        else _ran_in(history, trial)
+    )
+    return list(dict.fromkeys(map(code_version, reversed(found))))[::-1]
+
+
+def _ran_in(history: History, trial: TrialRecord) -> list[Mapping[str, Any]]:
+    """Return the environment of each attempt's session; empty where it is unknown."""
     told = [opened for opened in history.openings if opened.environment]
-    for attempt in trial.attempts:
-        before = [opened for opened in told if opened.t <= attempt.t_started]
-        environment = before[-1].environment if before else {}
-        code = environment.get("code", {})
-        known = (
-            environment.get("git", {}).get("commit"),
-            code.get("sha256"),
-            code.get("working_dir_sha256"),
-        )
-        if any(one is not None and str(one).startswith(version) for one in known):
-            return True
-    return False
+    places = [bisect_right(told, a.t_started, key=lambda one: one.t) for a in trial.attempts]
+    return [told[place - 1].environment if place else {} for place in places]
+
+
+def _hashes(environment: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return the commit, the hash of the trainable's file and that of all source files, or None."""
+    code = environment.get("code", {})
+    commit = environment.get("git", {}).get("commit")
+    return commit, code.get("sha256"), code.get("working_dir_sha256")
 
 
 def code_line(history: History) -> str | None:

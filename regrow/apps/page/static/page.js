@@ -12,24 +12,42 @@
     old.querySelectorAll(".scroll").forEach((part, place) => { part.scrollLeft = across[place] ?? 0; });
     if (focused) old.querySelectorAll(focused.tagName)[same]?.focus({ preventScroll: true });
   };
-  const look = async () => {
-    let again = Number(document.body.dataset.poll);
-    if (!document.hidden) {
-      try {
-        const answer = await fetch(location.href, { headers: { accept: "text/html" } });
-        if (!answer.ok) throw new Error(String(answer.status));
-        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-        for (const fresh of page.querySelectorAll("[data-live]")) {
-          const old = document.getElementById(fresh.id);
-          if (old) replace(old, fresh);
-        }
-        again = Number(page.body.dataset.poll);
-        document.body.classList.remove("stale");
-      } catch {
-        document.body.classList.add("stale");
+  // Returns the seconds until the page is to be refreshed again, 0 for never.
+  const refresh = async () => {
+    try {
+      const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+      if (!answer.ok) throw new Error(String(answer.status));
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const fresh of page.querySelectorAll("[data-live]")) {
+        const old = document.getElementById(fresh.id);
+        if (old) replace(old, fresh);
       }
+      document.body.classList.remove("stale");
+      return Number(page.body.dataset.poll);
+    } catch {
+      document.body.classList.add("stale");
+      return Number(document.body.dataset.poll);
     }
+  };
+  const look = async () => {
+    const again = document.hidden ? Number(document.body.dataset.poll) : await refresh();
     if (again) setTimeout(look, again * 1000);
   };
   if (Number(document.body.dataset.poll)) setTimeout(look, Number(document.body.dataset.poll) * 1000);
+  for (const form of document.querySelectorAll("form.asked")) {
+    form.addEventListener("formdata", ({ formData }) => {
+      for (const [name, value] of [...formData]) if (value === "") formData.delete(name);
+    });
+    // What is ticked is in the address at once, and in the links to other pages and orders of the table.
+    form.addEventListener("change", ({ target }) => {
+      if (target.type !== "checkbox") return;
+      const boxes = [...form.querySelectorAll("input[type=checkbox]")];
+      for (const box of boxes) if (box.value === target.value) box.checked = target.checked;
+      const address = new URL(location.href);
+      address.searchParams.delete(target.name);
+      for (const value of new Set(boxes.filter((box) => box.checked).map((box) => box.value))) address.searchParams.append(target.name, value);
+      history.replaceState(null, "", address);
+      refresh();
+    });
+  }
 })();
