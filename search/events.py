@@ -392,6 +392,8 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
         cost: what the attempt has cost, None if its node has no price.
         narrower: the trial continues with as few workers as it may have, as there is no room for
             more.
+        media: number of images, tables, figures, texts and files that it logged; 0 also if that is
+            not known, of a lost one and in older logs.
 
     """
 
@@ -405,6 +407,7 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
     by: Literal["attempt", "driver", "planner"] = "attempt"
     cost: float | None = None
     narrower: bool = False
+    media: Count = 0
 
 
 class Closing(Event, frozen=True, kw_only=True, tag="closing"):

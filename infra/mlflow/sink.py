@@ -7,7 +7,7 @@ everything else).
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from regrow.infra.mlflow.check import check
@@ -89,10 +89,10 @@ class MlflowSink:
             self.close()
             raise
 
-    def _put(self, run_id: str, files: Mapping[str, bytes]) -> None:
+    def _put(self, run_id: str, files: Mapping[str, bytes | Callable[[], bytes]]) -> None:
         """Write files by their paths below a run's artifacts, replacing existing ones.
 
-        Does not raise: if artifacts cannot be written (no permission, a missing library),
+        Does not raise: if artifacts cannot be read or written (no permission, a missing library),
         everything else is still recorded.
         """
         from mlflow.tracking import MlflowClient
@@ -102,13 +102,14 @@ class MlflowSink:
             for path, data in files.items():
                 parent, _, name = path.rpartition("/")
                 local = Path(folder, name)
-                local.write_bytes(data)
                 try:
+                    local.write_bytes(data if isinstance(data, bytes) else data())
                     client.log_artifact(run_id, str(local), parent or None)
                 except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
                     self.troubles.append(
                         f"{path} could not be stored with MLflow's artifacts: {first_line(error)}"
                     )
+                local.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close connections and threads. Nothing is buffered, so nothing is flushed."""

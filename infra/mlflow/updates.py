@@ -78,7 +78,7 @@ class RunUpdate:
         end_ms: goes with a status that ends the run.
         deleted: a superseded lineage. It is soft-deleted: kept and restorable, but not in MLflow's
             default views.
-        artifacts: files by their path below the run's artifacts.
+        artifacts: files by their path below the run's artifacts, or functions that read them.
 
     """
 
@@ -92,7 +92,7 @@ class RunUpdate:
     status: RunStatus | None = None
     end_ms: int | None = None
     deleted: bool = False
-    artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    artifacts: Mapping[str, bytes | Callable[[], bytes]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

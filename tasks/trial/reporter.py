@@ -249,8 +249,8 @@ class Reporter:
         self._obey(reply)
         return reply
 
-    def ended(self, end: Verdict) -> Ended:
-        """Return the event of the attempt's end, after the last step."""
+    def ended(self, end: Verdict, media: int = 0) -> Ended:
+        """Return the event of the attempt's end, after the last step. `media`: see Ended."""
         return Ended(
             t=time.time(),
             trial=self._lease.trial,
@@ -260,6 +260,7 @@ class Reporter:
             step=self.step,
             message=end.message,
             trace=end.trace,
+            media=media,
         )
 
     def hurry(self) -> None:
