@@ -13,7 +13,7 @@ from regrow.tasks.media.items import Item
 from regrow.tasks.ports.store import Store, StoreError
 
 _REFUSED = re.compile(r"[^\w ./+()=,@-]")
-"""Characters of a name that the path of an artifact may not have, in MLflow or in all its stores."""
+"""Characters of a name that are replaced, as MLflow or one of its stores refuses them in a path."""
 
 
 class MediaArtifacts:

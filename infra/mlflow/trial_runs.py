@@ -161,9 +161,7 @@ class Runs:
             case _:
                 pass
         if isinstance(event, Ended):
-            if event.media or event.outcome == "lost":
-                self._with_media.add(event.trial)
-            self._note_cost(self.history.trials[event.trial], event.t)
+            self._note_end(event)
         best = parent_run.best_of(self.history)
         if best != self._best:
             objective, found = self.history.objective.name, None if best is None else best[1:]
@@ -231,6 +229,11 @@ class Runs:
                 self.history.objective.name, trial.best, trial.best[1], _ms(t)
             )
             self._bests[trial.number] += [one for one in points if one[0] not in self._metrics]
+
+    def _note_end(self, event: Ended) -> None:
+        if event.media or event.outcome == "lost":
+            self._with_media.add(event.trial)
+        self._note_cost(self.history.trials[event.trial], event.t)
 
     def _note_cost(self, trial: TrialRecord, t: float) -> None:
         """Add the cost of the trial, and of all trials, when an attempt with a price has ended."""

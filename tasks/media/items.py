@@ -1,8 +1,8 @@
 """Keys of logged media in an experiment's state: one object for each item, and no index.
 
 A key, `media/<trial>/<attempt>/<count>-<step>-<kind>-<size>-<name><suffix>`, tells all about its
-item. So the media of a trial are listed by one request that reads nothing. Only the standard library is
-imported, as programs with another interpreter log media, too.
+item. So the media of a trial are listed by one request that reads nothing. Only the standard
+library is imported, as programs with another interpreter log media, too.
 """
 
 from __future__ import annotations
