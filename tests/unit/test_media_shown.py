@@ -163,9 +163,7 @@ def test_the_report_has_small_items_of_the_best_trial_inside(
     root: Path, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made() -> Page:
-        return Page(
-            report.html(rows_of(history), Places(root=str(root)), alive=False, now=0.0)
-        )
+        return Page(report.html(rows_of(history), Places(root=str(root)), alive=False, now=0.0))
 
     page = made()
     images = [about["src"] or "" for tag, about in page.elements if tag == "img"]
@@ -208,9 +206,8 @@ def test_mlflow_gets_them_as_artifacts_of_the_trials_run_once(
     runs = Runs(lambda after: [], media=MediaArtifacts(store))
     found: dict[str, list[bytes]] = {}
     for event in events:
-        if isinstance(event, Ended):  # as if its end was logged, and then again by another attempt
-            event = msgspec.structs.replace(event, media=6)
-        runs.apply(event)
+        ended = isinstance(event, Ended)
+        runs.apply(msgspec.structs.replace(event, media=6) if ended else event)
         for update in [*runs.take(), *runs.take()]:
             for path, read in update.artifacts.items():
                 if path.startswith("media/"):

@@ -148,7 +148,10 @@ def test_media_are_logged_at_the_step_of_their_row(programs: Programs, capfd: An
     ]
     assert office.store.read(items[-1].key) == b'{"columns": ["a", "b"], "data": [[1, "Image"]]}'
     said = capfd.readouterr().err
-    assert said.count("regrow: wandb: wrong is not recorded: log_image: there is no file none.png") == 1
+    assert (
+        said.count("regrow: wandb: wrong is not recorded: log_image: there is no file none.png")
+        == 1
+    )
     assert "none: a plot is recorded only if it is made of a wandb.Table" in said
     assert "captions of images are not recorded" in said
 
@@ -163,7 +166,10 @@ def test_a_tensor_of_one_element_is_a_number_and_another_one_is_not(
     """)
     assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 0.5, "single": 1.0}]
-    assert "tensor: Tensor is not recorded, only single numbers and media are\n" in capfd.readouterr().err
+    assert (
+        "tensor: Tensor is not recorded, only single numbers and media are\n"
+        in capfd.readouterr().err
+    )
 
 
 def test_the_sweep_decides_its_parameters_and_the_program_all_others(

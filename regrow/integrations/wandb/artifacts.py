@@ -56,4 +56,3 @@ class Artifact:
     def wait(self, *_: Any, **__: Any) -> Artifact:
         """Return immediately: the artifact is complete."""
         return self
-

@@ -1,5 +1,5 @@
-"""A program's W&B objects beside numbers and artifacts: images, tables and pages are logged with the
-trial, as are figures of matplotlib's and Plotly's.
+"""A program's W&B objects beside numbers and artifacts: images, tables and pages are logged with
+the trial, as are figures of matplotlib's and Plotly's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Media:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def keep(self, log: MediaLog, name: str) -> None:  # noqa: ARG002 - as the others'
+    def keep(self, log: MediaLog, name: str) -> None:
         """Log it under a name."""
         say(f"{name}: {type(self).__name__} is not recorded")
 

@@ -122,8 +122,9 @@ class Rows:
 
 
 def plain(data: Any) -> tuple[dict[str, float], dict[str, Keep]]:
-    """Return a map's numbers and its media by name, inner ones by `outer.inner`. Raises TypeError for
-    no map.
+    """Return a map's numbers and its media by name, inner ones by `outer.inner`.
+
+    Raises TypeError for no map.
     """
     if not isinstance(data, Mapping):
         raise TypeError(

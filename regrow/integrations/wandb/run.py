@@ -125,7 +125,8 @@ class Run:
         return self._rows.step
 
     def log(self, data: Any, step: int | None = None, commit: bool | None = None, **_: Any) -> None:
-        """Report the numbers of `data`, and log its media; with `step`, once another step or the end comes.
+        """Report the numbers of `data`, with `step` once another step or the end comes, and log its
+        media.
 
         Raises TypeError if it is not a map, Error after its end.
         """

@@ -1,4 +1,4 @@
-"""What the best trial logged beside metrics, within the report: small items inline, others by name."""
+"""What the best trial logged, within the report: small items inline, others by name."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def file_name(item: Item) -> str:
     return f"{name}-step-{item.step}{item.suffix}"
 
 
-def _cell(value: bool | int | float | str | None) -> str:
+def _cell(value: bool | float | str | None) -> str:
     if value is None:
         return ""
     text = readable(value) if isinstance(value, float) else str(value)
