@@ -75,14 +75,14 @@ class MlflowSink:
         write.
         """
         writer = self._open_writer()
-        files = [update for update in updates if update.artifacts]
+        files = [update for update in updates if update.artifacts or update.media]
         try:
             # The cursor comes last: a reader that finds it also finds the files.
             writer.write(updates, self._cursor if files else cursor)
             if files:
                 for update in files:
                     if (run_id := writer.run_id(update.key)) is not None:
-                        self._put(run_id, update.artifacts)
+                        self._put(run_id, {**update.artifacts, **update.media})
                 writer.write([], cursor)
             self._cursor = cursor
         except BaseException:

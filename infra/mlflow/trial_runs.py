@@ -267,7 +267,7 @@ class Runs:
         update = self._trial_update(trial)
         if trial.number not in self._with_media:
             return update
-        return replace(update, artifacts=self._media(trial, update.key))
+        return replace(update, media=self._media(trial, update.key))
 
     def _trial_update(self, trial: TrialRecord) -> RunUpdate:
         history = self.history

@@ -78,7 +78,8 @@ class RunUpdate:
         end_ms: goes with a status that ends the run.
         deleted: a superseded lineage. It is soft-deleted: kept and restorable, but not in MLflow's
             default views.
-        artifacts: files by their path below the run's artifacts, or functions that read them.
+        artifacts: files by their path below the run's artifacts.
+        media: functions that read what the trial logged, by paths below the run's artifacts.
 
     """
 
@@ -92,7 +93,8 @@ class RunUpdate:
     status: RunStatus | None = None
     end_ms: int | None = None
     deleted: bool = False
-    artifacts: Mapping[str, bytes | Callable[[], bytes]] = field(default_factory=dict)
+    artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    media: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

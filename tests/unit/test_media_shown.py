@@ -40,7 +40,7 @@ def events() -> Sequence[AnyEvent]:
 
 @pytest.fixture(scope="module")
 def history(events: Sequence[AnyEvent]) -> History:
-    return folded(events)
+    return folded(list(events))
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +209,8 @@ def test_mlflow_gets_them_as_artifacts_of_the_trials_run_once(
         ended = isinstance(event, Ended)
         runs.apply(msgspec.structs.replace(event, media=6) if ended else event)
         for update in [*runs.take(), *runs.take()]:
-            for path, read in update.artifacts.items():
-                if path.startswith("media/"):
-                    assert callable(read)
-                    found.setdefault(f"{update.key}: {path}", []).append(read())
+            for path, read in update.media.items():
+                found.setdefault(f"{update.key}: {path}", []).append(read())
     run_of_best = f"trial-{history.best:04d}: media"
     assert sorted(found) == [
         f"{run_of_best}/curve/step-000002.json",
