@@ -16,8 +16,8 @@ class MediaLog(ABC):
     last report the last one.
 
     An item replaces an earlier one of the same name and step. What is larger than 10 MB, or is
-    beyond 1,000 items or 200 MB of a trial, is not kept, and a line in the trial's log says so. In
-    a trial of several workers, rank 0's are kept. A name has up to 100 printable characters; a
+    beyond 1,000 items or 200 MB of a trial, is not kept, and the trial's log has a line about it.
+    In a trial of several workers, rank 0's are kept. A name has up to 100 printable characters; a
     slash makes a group, as in "val/errors".
     """
 
