@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
+from regrow.infra.mlflow.updates import SinkUnavailable, legal_name
 from regrow.search.history import TrialRecord
 from regrow.show.views import media
 from regrow.tasks.media.items import Item
-from regrow.tasks.ports.store import Store, StoreError
+from regrow.tasks.ports.store import Store, Unavailable
 
-_REFUSED = re.compile(r"[^\w ./+()=,@-]")
-"""Characters of a name that are replaced, as MLflow or one of its stores refuses them in a path."""
+T = TypeVar("T")
 
 
 class MediaArtifacts:
@@ -26,19 +25,27 @@ class MediaArtifacts:
         self._found: set[tuple[str, str]] = set()
 
     def __call__(self, trial: TrialRecord, run: str) -> dict[str, Callable[[], bytes]]:
-        """Return functions that read the content, by paths. `run`: the key of the run."""
-        try:
-            items = media.of_trial(self._store, trial)
-        except StoreError as error:
-            logging.getLogger(__name__).warning(
-                "media of trial %d are not in MLflow: %s", trial.number, error
-            )
-            return {}
+        """Return functions that read the content, by paths. `run`: the key of the run.
+
+        The call, and those of the functions, raise SinkUnavailable if the store is unreachable:
+        then all is written again, from the cursor.
+        """
+        items = _asked(lambda: media.of_trial(self._store, trial))
         new = [item for item in items if (run, item.key) not in self._found]
         self._found |= {(run, item.key) for item in new}
-        return {artifact_path(item): partial(self._store.read, item.key) for item in new}
+        return {artifact_path(item): partial(self._content, item) for item in new}
+
+    def _content(self, item: Item) -> bytes:
+        return _asked(lambda: self._store.read(item.key))
+
+
+def _asked(what: Callable[[], T]) -> T:
+    try:
+        return what()
+    except Unavailable as error:
+        raise SinkUnavailable(f"the media of a trial cannot be read: {error}") from error
 
 
 def artifact_path(item: Item) -> str:
     """Return the path of an item below its run's artifacts."""
-    return f"media/{_REFUSED.sub('_', item.name)}/step-{item.step:06d}{item.suffix}"
+    return f"media/{legal_name(item.name)}/step-{item.step:06d}{item.suffix}"

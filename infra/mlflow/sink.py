@@ -92,8 +92,8 @@ class MlflowSink:
     def _put(self, run_id: str, files: Mapping[str, bytes | Callable[[], bytes]]) -> None:
         """Write files by their paths below a run's artifacts, replacing existing ones.
 
-        Does not raise: if artifacts cannot be read or written (no permission, a missing library),
-        everything else is still recorded.
+        If artifacts cannot be read or written (no permission, a missing library), everything else
+        is still recorded. Raises SinkUnavailable if what reads one does.
         """
         from mlflow.tracking import MlflowClient
 
@@ -105,6 +105,8 @@ class MlflowSink:
                 try:
                     local.write_bytes(data if isinstance(data, bytes) else data())
                     client.log_artifact(run_id, str(local), parent or None)
+                except SinkUnavailable:
+                    raise
                 except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
                     self.troubles.append(
                         f"{path} could not be stored with MLflow's artifacts: {first_line(error)}"

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import multiprocessing
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from PIL import Image
 import regrow as rg
 from regrow.infra.stores.memory import MemoryStore
 from regrow.show.views import media
+from regrow.tasks.checkpoint import writer as checkpoint_writer
 from regrow.tasks.errors import ReportError
 from regrow.tasks.media import content, writer
 from regrow.tasks.media.items import Item, listed, parsed
@@ -162,6 +164,63 @@ def test_media_wait_for_the_store_and_no_error_of_it_ends_the_trial(
     assert [line for line in caplog.messages if "media" in line] == [
         "trial 0: media second not kept: no"
     ]
+
+
+class Ordered(MemoryStore):
+    """Knows in which order its objects were created; media wait at a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+        self.gate = threading.Event()
+
+    def create(self, key: str, data: bytes | Path) -> None:
+        if key.startswith("media/"):
+            assert self.gate.wait(30)
+        super().create(key, data)
+        self.order.append(key.partition("/")[0])
+
+
+def test_an_item_is_durable_before_the_checkpoint_of_its_step(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    office, store = make_office(max_steps=2), Ordered()
+
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            trial.log_text("note", "")
+            trial.report({"score": 1.0}, checkpoint=saving(step))
+            store.gate.set()
+
+    attempt(office, train, store=store)
+    assert [kind for kind in store.order if kind in ("media", "manifests")] == [
+        "media",
+        "manifests",
+    ] * 2
+
+
+def test_items_for_which_a_slow_store_has_no_time_are_left_out(
+    make_office: MakeOffice,
+    attempt: Attempting,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkpoint_writer, "MOST_CALLS", 1)
+    monkeypatch.setattr(checkpoint_writer, "CALL_SECONDS", 0.0)
+    office, store = make_office(max_steps=1), Ordered()
+
+    def train(trial: Trial) -> None:
+        for number in range(5):
+            trial.log_text(f"{number}", "")
+        store.gate.set()
+        trial.report({"score": 1.0})
+
+    with caplog.at_level(logging.WARNING, "regrow.trial"):
+        assert attempt(office, train, store=store).ended.outcome == "done"
+    kept = [item.name for item in listed(store, 0)]
+    assert kept[0] == "0"
+    assert len(kept) < 5
+    assert sum("too many items wait for the store" in line for line in caplog.messages) == 1
 
 
 def _child(trial: Trial) -> None:

@@ -14,8 +14,10 @@ from PIL import Image
 
 from regrow.flows.recording.media import MediaArtifacts
 from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.updates import SinkUnavailable
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
+from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Ended
 from regrow.search.history import History
 from regrow.show.report import logged as in_report
@@ -23,6 +25,7 @@ from regrow.show.report import report
 from regrow.tasks.media import content
 from regrow.tasks.media.content import Content
 from regrow.tasks.media.items import Item
+from regrow.tasks.ports.store import Unavailable
 from tests.unit.exported import regrow
 from tests.unit.figured import folded, run
 from tests.unit.paged import Reader, logged, reader, stranger
@@ -218,6 +221,18 @@ def test_mlflow_gets_them_as_artifacts_of_the_trials_run_once(
         f"{run_of_best}/pixels/step-000001.png",
         f"{run_of_best}/pixels/step-000002.png",
         f"{run_of_best}/rows/step-000002.json",
-        f"{run_of_best}/text/_script_alert(1)_/script_/step-000002.txt",
+        f"{run_of_best}/text/_script_alert_1__/script_-feb563d7/step-000002.txt",
     ]
     assert found[f"{run_of_best}/drawing/step-000002.svg"] == [SVG]
+
+
+class Away(MemoryStore):
+    """Out of reach."""
+
+    def list(self, prefix: str) -> list[str]:
+        raise Unavailable(prefix, "away")
+
+
+def test_mlflow_is_written_again_once_the_store_of_media_is_back(history: History) -> None:
+    with pytest.raises(SinkUnavailable, match="media of a trial cannot be read"):
+        MediaArtifacts(Away())(history.trials[0], "trial-0000")

@@ -70,7 +70,7 @@ class Logged:
         }
 
     def _preview(self, experiment: str, item: Item, store: Store) -> dict[str, Any]:
-        if item.kind not in ("text", "table"):
+        if not media.is_previewed(item):
             return {}
         with self._lock:
             known = self._read.get((experiment, item.key))

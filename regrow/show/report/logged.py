@@ -36,7 +36,7 @@ class Section:
         earlier = f", {len(items) - 1} earlier" if len(items) > 1 else ""
         shown: dict[str, Any] = {}
         about = f"{media.about(last)}{earlier}"
-        if last.kind in ("text", "table"):
+        if media.is_previewed(last):
             shown = media.preview(last, store.read(last.key))
         elif media.is_picture(last) or media.is_plotly(last):
             if last.size > min(MOST_BYTES, self._left):

@@ -58,6 +58,8 @@ class Card:
     earlier: Sequence[tuple[int, str]] = ()
 
 
+MOST_PREVIEWED = 1_000_000
+"""Bytes of a text or a table of which a page shows the beginning: it is read as a whole."""
 MOST_TEXT = 4000
 """Characters of a text that a page shows."""
 MOST_ROWS, MOST_COLUMNS, MOST_CELL = 20, 20, 200
@@ -98,6 +100,11 @@ def by_name(items: Iterable[Item]) -> dict[str, list[Item]]:
 def is_picture(item: Item) -> bool:
     """Return whether a page can show the item as an image."""
     return item.kind in ("image", "figure") and item.suffix in TYPES
+
+
+def is_previewed(item: Item) -> bool:
+    """Return whether a page shows the beginning of the item: of a text or a table."""
+    return item.kind in ("text", "table") and item.size <= MOST_PREVIEWED
 
 
 def is_plotly(item: Item) -> bool:
