@@ -93,6 +93,27 @@ def test_a_rerun_replaces_what_was_logged_beyond_the_checkpoint(
     assert len(listed(office.store, 0)) == 4, "what was superseded is deleted"
 
 
+def test_what_was_superseded_does_not_count_although_nothing_replaces_it(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    office = make_office(max_steps=2)
+
+    def killed(trial: Trial) -> None:
+        for step in trial.steps():
+            trial.log_text(f"{step}", "")
+            trial.report({"score": 1.0}, checkpoint=saving(step) if step == 1 else None)
+            sent(trial)
+            if step == 2:
+                raise Killed
+
+    with pytest.raises(Killed):
+        attempt(office, killed)
+    assert [step for _, step, _ in shown(office)] == [1, 2]
+    office.lost(0, 1)
+    attempt(office, lambda trial: trial.report({"score": 1.0}))
+    assert [step for _, step, _ in shown(office)] == [1]
+
+
 def test_what_is_over_a_limit_is_refused_with_one_line_each_and_the_trial_continues(
     make_office: MakeOffice,
     attempt: Attempting,
@@ -118,10 +139,10 @@ def test_what_is_over_a_limit_is_refused_with_one_line_each_and_the_trial_contin
 
     with caplog.at_level(logging.WARNING, "regrow.trial"):
         assert attempt(office, train).ended.outcome == "done"
-    assert [(name, len(data)) for name, _, data in shown(office)] == [
-        ("a", 10),
-        ("b", 10),
-        ("c", 5),
+    assert [(name, data) for name, _, data in shown(office)] == [
+        ("a", b"x" * 10),
+        ("b", b"y" * 10),
+        ("c", b"x" * 5),
     ]
     said = [line for line in caplog.messages if "media" in line]
     assert [line.partition("media ")[2] for line in said] == [
