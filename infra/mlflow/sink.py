@@ -22,8 +22,11 @@ from regrow.infra.mlflow.updates import (
     refusal,
     unavailable,
 )
-from regrow.tasks.errors import UserError
+from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process.addresses import redacted
+
+BATCH_BYTES = 20_000_000
+"""Bytes of artifacts that are written at a time, and may be exceeded by one file."""
 
 
 class MlflowSink:
@@ -95,23 +98,41 @@ class MlflowSink:
         If artifacts cannot be read or written (no permission, a missing library), everything else
         is still recorded. Raises SinkUnavailable if what reads one does.
         """
+        left = list(files)
+        while left:
+            with tempfile.TemporaryDirectory(prefix="regrow-mlflow-") as folder:
+                batch, size = list[str](), 0
+                while left and size < BATCH_BYTES:
+                    path = left.pop(0)
+                    data = files[path]
+                    try:
+                        content = data if isinstance(data, bytes) else data()
+                        local = Path(folder, path)
+                        local.parent.mkdir(parents=True, exist_ok=True)
+                        local.write_bytes(content)
+                    except (RegrowError, OSError) as error:
+                        if isinstance(error, SinkUnavailable):
+                            raise
+                        self._miss([path], error)
+                    else:
+                        batch, size = [*batch, path], size + len(content)
+                self._send(run_id, folder, batch)
+
+    def _send(self, run_id: str, folder: str, paths: Sequence[str]) -> None:
+        """Write the files of a folder below a run's artifacts: 1 ms each, and one by one 10 ms."""
         from mlflow.tracking import MlflowClient
 
-        client = MlflowClient(self.target.tracking_uri)
-        with tempfile.TemporaryDirectory(prefix="regrow-mlflow-") as folder:
-            for path, data in files.items():
-                parent, _, name = path.rpartition("/")
-                local = Path(folder, name)
-                try:
-                    local.write_bytes(data if isinstance(data, bytes) else data())
-                    client.log_artifact(run_id, str(local), parent or None)
-                except SinkUnavailable:
-                    raise
-                except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
-                    self.troubles.append(
-                        f"{path} could not be stored with MLflow's artifacts: {first_line(error)}"
-                    )
-                local.unlink(missing_ok=True)
+        try:
+            if paths:
+                MlflowClient(self.target.tracking_uri).log_artifacts(run_id, folder)
+        except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
+            self._miss(paths, error)
+
+    def _miss(self, paths: Sequence[str], error: Exception) -> None:
+        others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        self.troubles.append(
+            f"{paths[0]}{others} could not be stored with MLflow's artifacts: {first_line(error)}"
+        )
 
     def close(self) -> None:
         """Close connections and threads. Nothing is buffered, so nothing is flushed."""

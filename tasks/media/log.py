@@ -12,13 +12,8 @@ from regrow.tasks.media.content import Content
 
 
 class MediaLog(ABC):
-    """Logs media with the trial's current step: the one that the next report ends, and after the
-    last report the last one.
-
-    An item replaces an earlier one of the same name and step. What is larger than 10 MB, or is
-    beyond 1,000 items or 200 MB of a trial, is not kept, and the trial's log has a line about it.
-    In a trial of several workers, rank 0's are kept. A name has up to 100 printable characters; a
-    slash makes a group, as in "val/errors".
+    """What is logged belongs to the step that the next report ends, and after the last report to
+    the last step. See `Trial`.
     """
 
     @abstractmethod
@@ -35,7 +30,7 @@ class MediaLog(ABC):
         """Log an image.
 
         Args:
-            name: see the class.
+            name: up to 100 printable characters; a slash makes a group, as in "val/errors".
             image: pixels as an array or a tensor of height x width (x 1, 3 or 4 channels, which may
                 come first), integers from 0 to 255 or floats from 0 to 1; a picture of Pillow's;
                 or the path or the bytes of an image file.
@@ -50,7 +45,7 @@ class MediaLog(ABC):
         """Log a table.
 
         Args:
-            name: see the class.
+            name: up to 100 printable characters; a slash makes a group, as in "val/errors".
             rows: a list of maps or of lists, a map from columns to lists, or a data frame. Values
                 other than numbers, text, True, False and None are kept as text.
             columns: the names of the columns; None: the keys of maps, else numbers from 1.

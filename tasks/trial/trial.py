@@ -49,6 +49,11 @@ class TrialEnd(BaseException):
 class Trial(MediaLog):
     """One attempt at one configuration.
 
+    What `log_image` and the other `log_...` log belongs to the step in progress, the one that the
+    next report ends. An item replaces an earlier one of the same name and step. What is larger than
+    10 MB, or is beyond 1,000 items or 200 MB of a trial, is left out; the trial's log has a line
+    about it. In a trial of several workers, rank 0's items are kept.
+
     Attributes:
         config: the parameters, nested like the search space.
         number: the trial's number, from 0.
