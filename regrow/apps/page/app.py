@@ -221,6 +221,7 @@ class Pages:
                 metric=fold.history.objective.name,
                 ranked=fold.history.spec.resources.ranked,
                 logged=self.logged.shown(name, fold.history.id, record, store),
+                command=self.places.command("trial", name, str(number)),
             )
         answer.headers["Content-Security-Policy"] = WITH_FIGURES
         return answer

@@ -56,6 +56,7 @@ class Logged:
                 about=media.about(last),
                 link=link(last),
                 picture=link(last) if media.is_picture(last) else None,
+                small=last.size < media.SMALL,
                 plot=f"{last.attempt}/{last.file}" if media.is_plotly(last) else None,
                 earlier=[(item.step, link(item)) for item in reversed(earlier)],
                 opens=_opens(last),

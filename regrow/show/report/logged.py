@@ -50,7 +50,8 @@ class Section:
     def _drawn(self, item: Item, data: bytes) -> dict[str, Any]:
         if media.is_picture(item):
             encoded = base64.b64encode(data).decode()
-            return {"picture": f"data:{media.TYPES[item.suffix]};base64,{encoded}"}
+            picture = f"data:{media.TYPES[item.suffix]};base64,{encoded}"
+            return {"picture": picture, "small": item.size < media.SMALL}
         found = media.plotted(data)
         if found is None:
             return {}

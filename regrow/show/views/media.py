@@ -32,6 +32,7 @@ class Card:
         name: the name.
         about: the newest item in words.
         picture: address of an image; None if it is none.
+        small: whether the image is enlarged.
         plot: name under which the page's script finds a figure of Plotly's; None if it is none.
         text: beginning of a text; None if it is none.
         columns: names of a table's columns.
@@ -47,6 +48,7 @@ class Card:
     name: str
     about: str
     picture: str | None = None
+    small: bool = False
     plot: str | None = None
     text: str | None = None
     columns: Sequence[str] = ()
@@ -58,6 +60,8 @@ class Card:
     earlier: Sequence[tuple[int, str]] = ()
 
 
+SMALL = 4000
+"""Bytes of an image that is enlarged: it has few pixels, or little in them."""
 MOST_PREVIEWED = 1_000_000
 """Bytes of a text or a table of which a page shows the beginning: it is read as a whole."""
 MOST_TEXT = 4000
