@@ -7,7 +7,7 @@ script that only calls `report`, and may run many times, starts as quickly as wi
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from regrow.tasks.program.script import report
+from regrow.tasks.program.script import report, trial
 
 if TYPE_CHECKING:
     from regrow import torch as torch  # not in __all__: `import *` would need PyTorch
@@ -55,6 +55,7 @@ __all__ = [
     "quniform",
     "randint",
     "report",
+    "trial",
     "uniform",
 ]
 

@@ -455,6 +455,8 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
         narrower: the trial continues with as few workers as it may have, as there is no room for
             more.
         usage: what it used of its machine. None: not measured, as of an attempt that was killed.
+        media: number of images, tables, figures, texts and files that it logged; 0 also if that is
+            not known, of a lost one and in older logs.
 
     """
 
@@ -469,6 +471,7 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
     cost: float | None = None
     narrower: bool = False
     usage: Usage | None = None
+    media: Count = 0
 
 
 class Closing(Event, frozen=True, kw_only=True, tag="closing"):

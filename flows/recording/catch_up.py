@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from regrow.flows.recording import ending
+from regrow.flows.recording.media import MediaArtifacts
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import first_event, fold, survey
 from regrow.infra.log.rows import reports
@@ -100,7 +101,7 @@ def record_missing(
     )
     try:
         cursor, number, written, pending = sink.load() or 0, 0, 0, 0
-        runs = Runs(partial(reports, store), partial(places.address, name))
+        runs = Runs(partial(reports, store), partial(places.address, name), MediaArtifacts(store))
         for number, lines in Log.read(store):
             fold(store, partial(runs.apply, segment=number), [(number, lines)])
             if number <= cursor:

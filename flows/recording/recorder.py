@@ -17,6 +17,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from regrow.flows.recording import ending
+from regrow.flows.recording.media import MediaArtifacts
 from regrow.infra.log.reading import replay
 from regrow.infra.log.rows import reports
 from regrow.infra.log.subscription import Subscription
@@ -147,7 +148,8 @@ class Recorder:
     def _record(self) -> None:
         """Fold the log, and write what lies beyond the cursor, until `done` is set or it fails."""
         store = self._places.store(self._name)
-        runs = Runs(partial(reports, store), partial(self._places.address, self._name))
+        address = partial(self._places.address, self._name)
+        runs = Runs(partial(reports, store), address, MediaArtifacts(store))
         sink = self._opened()
         cursor, warming = sink.load() or 0, ending.warming_up()
         self._loaded = True

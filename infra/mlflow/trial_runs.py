@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -54,14 +54,21 @@ COST = "regrow.cost"
 """Metric with the cost of a trial, by which MLflow can sort trials."""
 Reports: TypeAlias = Callable[[int], Iterable[Reported]]
 """Returns all reports in the segments after the given one, read from the log again on each call."""
+Media: TypeAlias = Callable[[TrialRecord, str], Mapping[str, Callable[[], bytes]]]
+"""Returns the media of a trial that the run with a key lacks, as artifacts."""
 
 
 class Runs:
     """Folds a log and collects what changed for each run since `take`."""
 
-    def __init__(self, reports: Reports, address: Callable[[str], str] = lambda key: key) -> None:
+    def __init__(
+        self,
+        reports: Reports,
+        address: Callable[[str], str] = lambda key: key,
+        media: Media = lambda trial, key: {},  # noqa: ARG005 - none
+    ) -> None:
         """`address`: maps a key of the experiment's store to an address for people."""
-        self._reports, self._address = reports, address
+        self._reports, self._address, self._media = reports, address, media
         self.history = History()
         self._generation = Counter[int]()
         """By trial: how often its curve was rewound, and so continues in a new MLflow run."""
@@ -102,6 +109,8 @@ class Runs:
         self._dropped: set[int] = set()
         """Trials that the user dropped at some time."""
         self._retired: list[RunUpdate] = []
+        self._with_media: set[int] = set()
+        """Trials of which an attempt that may have logged media ended since the last `take`."""
         self._notes = NONE
 
     def noted(self, notes: Notes) -> bool:
@@ -165,8 +174,7 @@ class Runs:
             case _:
                 pass
         if isinstance(event, Ended):
-            self._note_cost(self.history.trials[event.trial], event.t)
-            self._note_usage(self.history.trials[event.trial], event)
+            self._note_end(event)
         best = parent_run.best_of(self.history)
         if best != self._best:
             objective, found = self.history.objective.name, None if best is None else best[1:]
@@ -185,7 +193,7 @@ class Runs:
         """Return the updates since the last call, the parent run first."""
         updates = [self.parent()] if self._parent else []
         updates += self._retired
-        updates += [self._trial_update(self.history.trials[n]) for n in self._dirty]
+        updates += [self._with_artifacts(self.history.trials[n]) for n in self._dirty]
         self.skip()
         return updates
 
@@ -196,7 +204,7 @@ class Runs:
     def skip(self) -> None:
         """Drop the updates since the last call: MLflow has them already."""
         self._parent, self._retired, self._files = False, [], {}
-        for kept in (self._dirty, self._rows, self._again, self._bests):
+        for kept in (self._dirty, self._rows, self._again, self._bests, self._with_media):
             kept.clear()
 
     def key(self, trial: int, attempt: int) -> str | None:
@@ -235,6 +243,12 @@ class Runs:
             )
             self._bests[trial.number] += [one for one in points if one[0] not in self._metrics]
 
+    def _note_end(self, event: Ended) -> None:
+        if event.media or event.outcome == "lost":
+            self._with_media.add(event.trial)
+        self._note_cost(self.history.trials[event.trial], event.t)
+        self._note_usage(self.history.trials[event.trial], event)
+
     def _note_cost(self, trial: TrialRecord, t: float) -> None:
         """Add the cost of the trial, and of all trials, when an attempt with a price has ended."""
         if (paid := trial.attempts[-1].cost) is None:
@@ -269,6 +283,12 @@ class Runs:
         self._rows.pop(trial.number, None)
         self._again.add(trial.number)
         return True
+
+    def _with_artifacts(self, trial: TrialRecord) -> RunUpdate:
+        update = self._trial_update(trial)
+        if trial.number not in self._with_media:
+            return update
+        return replace(update, media=self._media(trial, update.key))
 
     def _trial_update(self, trial: TrialRecord) -> RunUpdate:
         history = self.history

@@ -79,6 +79,7 @@ class RunUpdate:
         deleted: a superseded lineage. It is soft-deleted: kept and restorable, but not in MLflow's
             default views.
         artifacts: files by their path below the run's artifacts.
+        media: functions that read what the trial logged, by paths below the run's artifacts.
 
     """
 
@@ -93,6 +94,7 @@ class RunUpdate:
     end_ms: int | None = None
     deleted: bool = False
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    media: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Where everything of a state root lives: its addresses, and the names of its files and folders.
 
 * `<state>/<experiment>/`: the experiment itself, which must not be lost: log/ blobs/ manifests/
-  code/ control/. Output of its trials: logs/. Notes on it: notes/.
+  code/ control/. Output of its trials: logs/. Notes on it: notes/. What its trials
+  log beside metrics: media/.
 * `<state>/.services/`: files of the embedded Prefect and MLflow servers: rebuilt, or not missed,
   when deleted. Its on/<host>/ has the files of a second host that uses a shared file system at the
   same

@@ -15,6 +15,9 @@ from regrow.show.live.terminal import tell
 from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
 
+STATE_DICTS = "state_dicts.pt"
+"""File for `torch.load`, beside the files of the checkpoint."""
+
 
 def best(
     name: NameArgument,
@@ -63,3 +66,19 @@ def _save_checkpoint(places: Places, name: str, view: dict[str, Any] | None, fol
     if folder.exists():
         raise UserError(f"--save: {folder} exists already; name a folder that is to be made")
     restore_one(places.known(name), view["checkpoint"], folder)
+    saved = folder / ".metadata", folder / STATE_DICTS
+    if [file.exists() for file in saved] == [True, False]:  # as rg.torch.State saves
+        _save_state_dicts(folder)
+
+
+def _save_state_dicts(folder: Path) -> None:
+    """Write the parts of a checkpoint of `rg.torch.State` as one file for `torch.load`."""
+    file = folder / STATE_DICTS
+    try:
+        from regrow import torch  # takes 2 s
+
+        parts = torch.export(folder, file)
+    except UserError as error:  # PyTorch is not installed, or another program wrote the checkpoint
+        tell(f"{STATE_DICTS} is not written: {error}", error=True)
+        return
+    tell(f"for torch.load: {file} ({', '.join(parts)})", error=True)

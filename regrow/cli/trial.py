@@ -34,10 +34,12 @@ from regrow.search.options import chosen
 from regrow.show.live import text
 from regrow.show.live.grid import signs_of, spark
 from regrow.show.live.terminal import tell
-from regrow.show.views import machine_use, summaries
+from regrow.show.views import machine_use, media, summaries
 from regrow.show.views.trial_logs import TrialLogs
 from regrow.tasks.errors import UserError
+from regrow.tasks.media.items import Item
 from regrow.tasks.output.traces import one_line, printable
+from regrow.tasks.process.disk import size as in_words
 
 LINES = 10
 """Last lines of its output that are shown."""
@@ -134,8 +136,13 @@ def trial(
             return
         found = _one(history, number)
         logs = [line for _, line in TrialLogs(store, number).new(None)][-LINES:]
+        logged = media.of_trial(store, found)
         if as_json:
-            print(json.dumps(_view(history, found, places)))
+            print(
+                json.dumps(
+                    {**_view(history, found, places), "media": _logged(places, name, logged)}
+                )
+            )
             return
         for line in _head(history, found, places):
             tell(line)
@@ -143,6 +150,7 @@ def trial(
             ("", _curve(history, found)),
             ("attempts:", _attempts(found)),
             ("machine use:", _machine_use(history, found)),
+            ("logged:", _media(places, name, logged)),
             (f"its last {len(logs)} lines:", [f"  {one_line(line.text)}" for line in logs]),
             ("", _commands(history, found, places)),
         ):
@@ -323,6 +331,21 @@ def _machine_use(history: History, found: TrialRecord) -> list[str]:
         if one.t_began is not None
     ]
     return [*told, *(f"  {one}" for one in machine_use.sentences(history, [found]))]
+
+
+def _logged(places: Places, name: str, items: list[Item]) -> list[dict[str, Any]]:
+    return [media.view(item, places.address(name, item.key)) for item in items]
+
+
+def _media(places: Places, name: str, items: list[Item]) -> list[str]:
+    """Return a line for each name, with the newest item."""
+    lines = []
+    for title, found in media.by_name(items).items():
+        last = found[-1]
+        earlier = f", and of {len(found) - 1} earlier" if len(found) > 1 else ""
+        about = f"{last.kind}, {in_words(last.size)}, of step {last.step}{earlier}"
+        lines.append(f"  {one_line(title)}: {about}: {places.address(name, last.key)}")
+    return lines
 
 
 def _commands(history: History, found: TrialRecord, places: Places) -> list[str]:

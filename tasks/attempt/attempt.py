@@ -20,6 +20,7 @@ from regrow.tasks.attempt.training import end_process_pools, recorded, train
 from regrow.tasks.checkpoint import saving
 from regrow.tasks.checkpoint.retry import retry_while_unavailable
 from regrow.tasks.checkpoint.writer import CheckpointWriter
+from regrow.tasks.media.writer import MediaWriter
 from regrow.tasks.output import parts
 from regrow.tasks.output.traces import in_a_line, one_line
 from regrow.tasks.ports.executor import Finished
@@ -117,7 +118,17 @@ def run_attempt(
             # be due at once.
             reporter.flush()
         reporter.start()
-        attempt = _Attempt(job, assignment, store, host, arrival.place, group, reporter, writer)
+        media = MediaWriter(
+            store,
+            trial=assignment.trial,
+            attempt=assignment.attempt,
+            restored=origin.step,
+            queue=writer.call,
+            folder=scratch / "media",
+        )
+        attempt = _Attempt(
+            job, assignment, store, host, arrival.place, group, reporter, writer, media
+        )
         try:
             if begins:
                 listening.enter_context(host.listen(reporter.notice))
@@ -134,7 +145,7 @@ def run_attempt(
             raise
         finally:
             reporter.stop()
-        ended = reporter.ended(end)
+        ended = reporter.ended(end, media.count)
         fenced = reporter.reply.reason == "fenced"
         reply = reporter.reply if fenced else reporter.flush(ended=ended, carry_on=carry_on())
         return Finished(ended=ended, reply=reply, restored=arrival.restored)
@@ -153,10 +164,11 @@ class _Attempt:
         group: Group,
         reporter: Reporter,
         writer: CheckpointWriter,
+        media: MediaWriter,
     ) -> None:
         self._job, self._lease, self._store, self._host = job, assignment, store, host
         self._place, self._group = place, group
-        self._reporter, self._writer = reporter, writer
+        self._reporter, self._writer, self._media = reporter, writer, media
         self._overdue = StallWatchdog(job, assignment, reporter, group, _leaving(host))
 
     def run(self, origin: _Origin, records: Records | None, scratch: Path) -> Verdict:
@@ -171,6 +183,7 @@ class _Attempt:
             restored_step=origin.step,
             ranks=group,
             suggestions=reporter if group.others is None else None,
+            media=self._media,
         )
         own = recorded(records, self._job, self._lease, trial, scratch)
         try:

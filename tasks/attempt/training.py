@@ -14,6 +14,7 @@ from regrow.search.spec import COMMAND
 from regrow.tasks.attempt import frameworks
 from regrow.tasks.attempt.trainable import adapt, as_a_script, find, unpickled
 from regrow.tasks.errors import Interrupted, ReportError, UserError
+from regrow.tasks.media.current import running
 from regrow.tasks.output.traces import in_a_line, one_line, user_trace
 from regrow.tasks.ports.messages import Assignment, Job, Records, RecordsAway
 from regrow.tasks.ports.ranks import GroupBroken, RankFailed, Verdict
@@ -96,7 +97,7 @@ def _run(
     job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
 ) -> Verdict | None:
     try:
-        with _undressed(), own, as_a_script(job.trainable, job.folder):
+        with _undressed(), own, running(trial), as_a_script(job.trainable, job.folder):
             if job.gpu_share is not None:
                 gpu_memory.announce(job.gpu_share)
             function: Callable[[Trial], object] = load(job, store)

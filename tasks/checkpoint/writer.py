@@ -43,6 +43,17 @@ class _Drop:
     keep: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    job: Callable[[], object]
+    failed: Callable[[Exception], object]
+
+
+MOST_CALLS = 200
+"""Calls that wait at most; more wait `CALL_SECONDS` for their turn."""
+CALL_SECONDS = 10.0
+
+
 class CheckpointWriter:
     """Saves one attempt's checkpoints in the background, one after the other, during training.
 
@@ -59,7 +70,7 @@ class CheckpointWriter:
             others.on_trouble(self.troubled)
         self._known: dict[str, int] = {}
         self._mine: set[str] = set()
-        self._jobs: deque[_Save | _Drop] = deque()
+        self._jobs: deque[_Save | _Drop | _Call] = deque()
         self._saved: list[SavedCheckpoint] = []
         self._failed: list[Failed] = []
         self.refused: UserError | None = None
@@ -100,6 +111,20 @@ class CheckpointWriter:
         """
         with self._changed:
             self._put(_Drop(manifests=tuple(manifests), keep=tuple(keep)))
+
+    def call(self, job: Callable[[], object], failed: Callable[[Exception], object]) -> bool:
+        """Call `job` after the requests before it, and before the checkpoints after it; again while
+        the store is unreachable. `failed` is called with any other error.
+
+        Returns False if too many calls have waited for too long, and the job is not accepted.
+        """
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: sum(isinstance(one, _Call) for one in self._jobs) < MOST_CALLS, CALL_SECONDS
+            ):
+                return False
+            self._put(_Call(job=job, failed=failed))
+            return True
 
     @property
     def trouble(self) -> str:
@@ -151,7 +176,7 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join()
 
-    def _put(self, job: _Save | _Drop) -> None:
+    def _put(self, job: _Save | _Drop | _Call) -> None:
         if self._closed:
             raise RuntimeError("the checkpoint writer is closed")
         self._jobs.append(job)
@@ -170,10 +195,13 @@ class CheckpointWriter:
                 self._idle = False
                 job = self._jobs.popleft()
                 self._changed.notify_all()
-            if isinstance(job, _Save):
-                self._save(job)
-            else:
-                self._drop(job)
+            match job:
+                case _Save():
+                    self._save(job)
+                case _Drop():
+                    self._drop(job)
+                case _Call():
+                    self._call(job)
 
     def _save(self, job: _Save) -> None:
         once = partial(
@@ -220,6 +248,12 @@ class CheckpointWriter:
             self.on_news()
         finally:
             shutil.rmtree(job.folder, ignore_errors=True)
+
+    def _call(self, job: _Call) -> None:
+        try:
+            retry_while_unavailable(job.job, say=_LOG.info, given_up=self._given_up)
+        except Exception as error:  # noqa: BLE001 - on any error the trial continues
+            job.failed(error)
 
     def _needs(self, job: _Save) -> str:
         needed = sum(entry.stat().st_size for entry in job.folder.rglob("*") if entry.is_file())

@@ -30,6 +30,7 @@ from typing import Any
 from regrow.search.events import Cause
 from regrow.search.spec.command import ENV, arguments
 from regrow.tasks.errors import RegrowError, ReportError
+from regrow.tasks.media.content import Content
 from regrow.tasks.output.traces import one_line, printable
 from regrow.tasks.ports.messages import Job
 from regrow.tasks.process import cgroup, gpu_memory, temporary
@@ -318,6 +319,14 @@ class _Program:
             if self._trial.enough is not None:
                 self._end()
 
+    def _log_media(self, about: dict[str, str]) -> None:
+        """Keep what the program logs: a file of its own, as this process has no other rights."""
+        kind, suffix, file = about["kind"], about["suffix"], Path(about["file"])
+        self._trial.log_media(
+            about["name"],
+            lambda: Content(kind=kind, suffix=suffix, data=file),  # type: ignore[arg-type]  # a kind, as script.py writes it
+        )
+
     def _end(self) -> None:
         """End the program by SIGTERM, after the grace by SIGKILL; at once if the lease is lost."""
         pipe = self._process.stdin
@@ -353,7 +362,11 @@ class _Program:
                 line = bytes(buffer[:end])
                 del buffer[: end + 1]
                 # Not by msgspec, which refuses a metric that is NaN.
-                self._report(json.loads(line), saved=True)
+                said = json.loads(line)
+                if isinstance(said, list):
+                    self._log_media(said[-1])
+                else:
+                    self._report(said, saved=True)
                 with suppress(OSError):
                     connection.sendall(b"ok\n")
 

@@ -7,7 +7,12 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regrow.tasks.media.content import Content
+    from regrow.tasks.media.log import MediaLog
 
 ADDRESS = "REGROW_SOCKET"
 """Variable with the address of the attempt's socket; not set outside of a trial of a command."""
@@ -30,14 +35,37 @@ def report(metrics: Mapping[str, float]) -> None:
     address = os.environ.get(ADDRESS)
     if not address:
         return
-    line = (
-        json.dumps({str(name): value for name, value in metrics.items()}, default=_plain).encode()
-        + b"\n"
+    _say(
+        address,
+        json.dumps({str(name): value for name, value in metrics.items()}, default=_plain),
     )
+
+
+def trial() -> MediaLog:
+    """Return the trial of this process, to log images, tables, figures, texts and files: see
+    `regrow.Trial` for `log_image` and the others.
+
+    It can be called from anywhere in the code of a function, a class or a Python script that runs
+    as a trial. In a process that runs no trial, what is logged is dropped.
+    """
+    from regrow.tasks.media.current import running_trial
+    from regrow.tasks.program.script_media import ScriptMedia
+
+    return running_trial() or ScriptMedia(_send_media)
+
+
+def _send_media(name: str, content: Content, file: Path) -> None:
+    """Have the attempt keep what is in a file."""
+    about = {"name": name, "kind": content.kind, "suffix": content.suffix, "file": str(file)}
+    _say(os.environ[ADDRESS], json.dumps(["media", about]))
+
+
+def _say(address: str, line: str) -> None:
+    """Send a line to the attempt, and wait until it is processed."""
     with _lock:
         try:
             connection = _connected(address)
-            connection.sendall(line)
+            connection.sendall(line.encode() + b"\n")
             # the answer; empty if the attempt is gone, and then this process ends soon, too
             connection.recv(16)
         except OSError:

@@ -253,8 +253,8 @@ class Reporter:
         self._obey(reply)
         return reply
 
-    def ended(self, end: Verdict) -> Ended:
-        """Return the event of the attempt's end, after the last step."""
+    def ended(self, end: Verdict, media: int = 0) -> Ended:
+        """Return the event of the attempt's end, after the last step. `media`: see Ended."""
         own = self._usage.summary()
         return Ended(
             t=time.time(),
@@ -266,6 +266,7 @@ class Reporter:
             message=end.message,
             trace=end.trace,
             usage=None if own is None else combined((own, *self.others_usage())),
+            media=media,
         )
 
     def hurry(self) -> None:

@@ -16,6 +16,10 @@ from regrow.search.endings import Endings
 from regrow.search.events import Row
 from regrow.search.spec import MOST_STEPS
 from regrow.tasks.errors import RegrowError, ReportError
+from regrow.tasks.media.content import Content
+from regrow.tasks.media.items import checked
+from regrow.tasks.media.log import MediaLog
+from regrow.tasks.media.writer import MediaWriter
 from regrow.tasks.ports.messages import Assignment, Job, Reason
 from regrow.tasks.ports.ranks import SNAPSHOTS, RankCommand, Ranks, Reports, Snapshots, World
 from regrow.tasks.process import temporary
@@ -26,9 +30,8 @@ from regrow.tasks.trial.reporter import Reporter
 ROOM_SECONDS = 1.0
 """Seconds between two tries to write a snapshot to a full disk."""
 _ELSEWHERE = (
-    "trial {}: trial.report was called in a process that the trainable started, which cannot"
-    " report; hand the numbers back to the trainable (the result of a pool, a queue) and report"
-    " there"
+    "trial {}: trial.{} was called in a process that the trainable started, which cannot report;"
+    " hand what it found back to the trainable (the result of a pool, a queue) and report it there"
 )
 Save = Callable[[Path], object]
 
@@ -43,8 +46,13 @@ class TrialEnd(BaseException):
     """
 
 
-class Trial:
+class Trial(MediaLog):
     """One attempt at one configuration.
+
+    What `log_image` and the other `log_...` log belongs to the step in progress, the one that the
+    next report ends. An item replaces an earlier one of the same name and step. What is larger than
+    10 MB, or is beyond 1,000 items or 200 MB of a trial, is left out; the trial's log has a line
+    about it. In a trial of several workers, rank 0's items are kept.
 
     Attributes:
         config: the parameters, nested like the search space.
@@ -73,6 +81,7 @@ class Trial:
         restored_step: int,
         ranks: Ranks | None = None,
         suggestions: Reporter | None = None,
+        media: MediaWriter | None = None,
     ) -> None:
         self.config: dict[str, Any] = assignment.config
         self.number = assignment.trial
@@ -121,6 +130,7 @@ class Trial:
         """Whether the warning about a checkpoint without files was logged."""
         self._pid = os.getpid()
         self._suggestions = suggestions
+        self._media = media
         self.given_up: str | None = None
         """Why the trainable stopped its own trial, None if it did not."""
         self.cut_short = False
@@ -142,6 +152,16 @@ class Trial:
     def at(self) -> int:
         """Step in progress: to be reported next, or whose checkpoint is being written."""
         return self._step + (not self._reporting)
+
+    def log_media(self, name: str, make: Callable[[], Content]) -> None:
+        """See MediaLog."""
+        if os.getpid() != self._pid:
+            raise ReportError(_ELSEWHERE.format(self.number, "log_..."))
+        checked(name)
+        if self._media is not None:
+            step = self._current or (self._step if self._over() else self.at)
+            with self._reporter.awaited():
+                self._media.keep(name, step, make())
 
     def enough_if(self, function: Callable[[int, dict[str, float | None]], object]) -> None:
         """Set the experiment's stop function for trials: (number, metrics of the step) -> whether
@@ -251,7 +271,7 @@ class Trial:
 
         """
         if os.getpid() != self._pid:
-            raise ReportError(_ELSEWHERE.format(self.number))
+            raise ReportError(_ELSEWHERE.format(self.number, "report"))
         if (refused := self._writer.refused) is not None:
             raise refused
         self._end_if_over()

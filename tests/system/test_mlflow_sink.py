@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
@@ -16,9 +17,12 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag, ViewType
 
+from regrow.flows.recording.media import artifact_path
 from regrow.infra.mlflow import bulk
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.updates import RunUpdate, Target, legal_name, user
+from regrow.tasks.media.items import Item
+from regrow.tasks.ports.store import Missing
 from tests.system import mlflow_recorded
 from tests.system.mlflow_recorded import (
     FIRST,
@@ -112,6 +116,41 @@ def test_writing_the_same_again_changes_nothing(open_sink: Open, uri: str, name:
     open_sink().write(batch, cursor=7)
     assert everything(uri, name) == before
     assert len(before) == 4
+
+
+def test_media_of_any_name_are_artifacts_of_the_run_and_one_that_is_gone_is_told(
+    open_sink: Open, uri: str, name: str, tmp_path: Path
+) -> None:
+    items = [
+        Item(trial=0, attempt=1, count=1, step=7, kind="text", size=1, name=title, suffix=".txt")
+        for title in ("val/a b.c", "#?%:*<>|&'\"\\~;!", "\u4e2d\u6587", "gone")
+    ]
+
+    def read(item: Item) -> bytes:
+        if item.name == "gone":
+            raise Missing(item.key)
+        return item.name.encode()
+
+    media = {artifact_path(item): partial(read, item) for item in items}
+    sink = open_sink()
+    sink.write([PARENT, replace(FIRST, media=media)], 1)
+    (found,) = [run for run in runs_of(uri, name) if run.data.tags["regrow.key"] == FIRST.key]
+    client = MlflowClient(uri)
+    paths = [
+        file.path
+        for folder in ("media", "media/val")
+        for below in client.list_artifacts(found.info.run_id, folder)
+        for file in client.list_artifacts(found.info.run_id, below.path)
+        if not file.is_dir
+    ]
+    read_back = {
+        Path(client.download_artifacts(found.info.run_id, path, str(tmp_path))).read_text()
+        for path in paths
+    }
+    assert read_back == {item.name for item in items[:3]}
+    assert [trouble.partition(" could")[0] for trouble in sink.troubles] == [
+        "media/gone/step-000007.txt"
+    ]
 
 
 def test_an_older_point_that_arrives_late_is_kept_and_does_not_become_the_latest(

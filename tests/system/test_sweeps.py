@@ -125,7 +125,7 @@ def test_a_sweep_with_a_script_of_pytorch_goes_on_after_its_script_and_its_worke
     desk.run("verify", "fold")
     logs = desk.run("logs", "fold", "0").stdout
     assert "/data data of fold 0" in logs
-    assert "regrow: wandb: weights: Media is not recorded, only single numbers are" in logs
+    assert "regrow: wandb: weights: Histogram is not recorded" in logs
     assert "/data" not in "".join(
         path.read_text() for path in (desk.folder / ".regrow" / "fold" / "log").glob("*.jsonl")
     )

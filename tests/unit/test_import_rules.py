@@ -35,6 +35,7 @@ ROOMS = {
         "process",
         "ports",
         "output",
+        "media",
         "checkpoint",
         "trial",
         "program",

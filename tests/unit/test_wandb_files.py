@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from regrow.show.views import media
 from tests.unit.programs import Programs
 from tests.unit.test_wandb_standin import table
 
@@ -99,7 +100,7 @@ def test_a_program_that_begins_anew_after_its_files_were_kept_says_nothing_twice
         run = wandb.init()
         open("model.txt", "w").close()
         for epoch in range(2):
-            run.log({"score": epoch})
+            run.log({"score": epoch, "rows": wandb.Table(["a"], [[epoch]])})
         run.save("model.txt")
         wandb.finish()
         if not os.path.exists("killed"):
@@ -111,6 +112,8 @@ def test_a_program_that_begins_anew_after_its_files_were_kept_says_nothing_twice
     second = programs.attempt(office)
     assert (second.ended.outcome, second.restored) == ("done", 3)
     assert [row["score"] for row in table(office)] == [0.0, 1.0, 1.0, 9.0]
+    items = media.of_trial(office.store, office.history.trials[0])
+    assert [(item.attempt, item.step) for item in items] == [(1, 1), (1, 2)]
 
 
 def test_what_is_linked_is_kept_as_what_is_logged_is(programs: Programs) -> None:

@@ -13,6 +13,7 @@ import pytest
 from regrow.integrations.wandb.config import Config
 from regrow.integrations.wandb.saved import stored_as
 from regrow.search.events import Reported
+from regrow.show.views import media
 from tests.unit.office import Office
 from tests.unit.programs import Programs
 
@@ -102,9 +103,7 @@ def test_single_numbers_of_any_kind_are_recorded_and_all_else_is_harmless_and_sa
             assert table.data == [[1], [2]]
             wandb.log({
                 "score": 0.5, "numpy": np.float32(0.25), "single": np.array([2]), "whole": 3,
-                "array": np.ones(3), "phase": "train", "none": None,
-                "picture": wandb.Image(np.ones((2, 2))), "histogram": wandb.Histogram([1, 2]), "table": table,
-                "plot": wandb.plot.line(table, "a", "b"),
+                "array": np.ones(3), "phase": "train", "none": None, "histogram": wandb.Histogram([1, 2]),
             })
         wandb.finish()
     """)
@@ -115,11 +114,46 @@ def test_single_numbers_of_any_kind_are_recorded_and_all_else_is_harmless_and_sa
         "array: ndarray",
         "phase: str",
         "none: NoneType",
-        "picture: Media",
-        "table: Table",
     ):
-        assert said.count(f"{name} is not recorded, only single numbers are\n") == 1, said
+        assert said.count(f"{name} is not recorded, only single numbers and media are\n") == 1, said
+    assert said.count("histogram: Histogram is not recorded\n") == 1
     assert said.count("watch: gradients are not recorded\n") == 1
+
+
+def test_media_are_logged_at_the_step_of_their_row(programs: Programs, capfd: Any) -> None:
+    office = programs.office(
+        """
+        import numpy as np, wandb
+        from matplotlib.figure import Figure
+        figure = Figure((1, 1))
+        run = wandb.init()
+        for epoch in range(2):
+            wandb.log({"examples": [wandb.Image(np.ones((2, 2)), caption="a"), wandb.Image(figure)]}, step=epoch)
+            wandb.log({"score": epoch, "curve": figure, "group": {"page": wandb.Html("<p>hello")}}, step=epoch)
+        table = wandb.Table(columns=["a", "b"], data=[[1, wandb.Image(np.ones((2, 2)))]])
+        wandb.log({"score": 2, "table": table, "plot": wandb.plot.line(table, "a", "b"),
+                   "wrong": wandb.Image("none.png"), "none": wandb.plot.confusion_matrix(preds=[1])}, step=2)
+    """,
+        max_steps=3,
+    )
+    assert programs.attempt(office).ended.outcome == "done"
+    items = media.of_trial(office.store, office.history.trials[0])
+    assert [(item.name, item.step, item.kind, item.suffix) for item in items] == [
+        *(("curve", step, "figure", ".png") for step in (1, 2)),
+        *(("examples/0", step, "image", ".png") for step in (1, 2)),
+        *(("examples/1", step, "figure", ".png") for step in (1, 2)),
+        *(("group.page", step, "file", ".html") for step in (1, 2)),
+        ("plot", 3, "table", ".json"),
+        ("table", 3, "table", ".json"),
+    ]
+    assert office.store.read(items[-1].key) == b'{"columns": ["a", "b"], "data": [[1, "Image"]]}'
+    said = capfd.readouterr().err
+    assert (
+        said.count("regrow: wandb: wrong is not recorded: log_image: there is no file none.png")
+        == 1
+    )
+    assert "none: a plot is recorded only if it is made of a wandb.Table" in said
+    assert "captions of images are not recorded" in said
 
 
 def test_a_tensor_of_one_element_is_a_number_and_another_one_is_not(
@@ -132,7 +166,10 @@ def test_a_tensor_of_one_element_is_a_number_and_another_one_is_not(
     """)
     assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 0.5, "single": 1.0}]
-    assert "tensor: Tensor is not recorded, only single numbers are\n" in capfd.readouterr().err
+    assert (
+        "tensor: Tensor is not recorded, only single numbers and media are\n"
+        in capfd.readouterr().err
+    )
 
 
 def test_the_sweep_decides_its_parameters_and_the_program_all_others(

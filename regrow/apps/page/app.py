@@ -11,6 +11,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
 
+import msgspec
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -22,11 +23,12 @@ from starlette.responses import (
     Response,
 )
 
-from regrow.apps.page import figures, listing, trial_comparison, trials, views
+from regrow.apps.page import figures, listing, logged, trial_comparison, trials, views
 from regrow.apps.page.asked import MOST_COMPARED, ListQuery, TableQuery, sentence
 from regrow.apps.page.experiment_state import ExperimentState, Summary
 from regrow.apps.page.figures import Figures
 from regrow.apps.page.links import Links, Schedules
+from regrow.apps.page.logged import Logged
 from regrow.apps.page.state_cache import StateCache, StateWatcher
 from regrow.infra.log.reading import replayed
 from regrow.infra.machine.guard import Account, Guard, Rules
@@ -37,9 +39,11 @@ from regrow.infra.state.passwords import USER, Passwords, used_links
 from regrow.infra.state.places import Places
 from regrow.show.figures import KINDS, listed
 from regrow.show.report import report
+from regrow.show.views import media as shown_media
 from regrow.show.web import as_yaml, moment, templates
 from regrow.show.web import asset as shared_asset
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.media.items import Item
 
 T = TypeVar("T")
 HOOKS = "/hooks/"
@@ -103,6 +107,7 @@ class Pages:
     def __init__(self, places: Places, links: Links) -> None:
         self.places, self.links = places, links
         self.folds, self.figures, self.schedules = StateCache(places), Figures(), Schedules(links)
+        self.logged = Logged()
         versions = {
             f"{name.replace('.', '_')}_v": hashlib.sha256(asset(name)).hexdigest()[:12]
             for name in _ASSETS
@@ -124,6 +129,8 @@ class Pages:
             "/e/{name}/compare": self.compare_trials,
             "/e/{name}/report": self.report,
             "/e/{name}/t/{number}": self.trial,
+            "/e/{name}/t/{number}/figures/{attempt}/{file}": self.logged_figure,
+            "/e/{name}/t/{number}/media/{attempt}/{file}": self.media,
             "/e/{name}/figures/{kind}": self.figure,
             "/go/mlflow": self.mlflow,
             "/go/mlflow/{name}": self.mlflow,
@@ -207,8 +214,9 @@ class Pages:
         with self._open(name) as (_, summary, fold):
             if fold is None or not 0 <= number < len(fold.history.trials):
                 raise HTTPException(404, f"Experiment {name} has no trial {number}.")
-            found = trials.one(fold.history, fold.history.trials[number])
-            return self._page(
+            record, store = fold.history.trials[number], self.places.store(name)
+            found = trials.one(fold.history, record)
+            answer = self._page(
                 "trial.html.j2",
                 poll=POLL_SECONDS[summary.status != "running"],
                 name=name,
@@ -216,7 +224,11 @@ class Pages:
                 config=as_yaml(found["config"]),
                 metric=fold.history.objective.name,
                 ranked=fold.history.spec.resources.ranked,
+                logged=self.logged.shown(name, fold.history.id, record, store),
+                command=self.places.command("trial", name, str(number)),
             )
+        answer.headers["Content-Security-Policy"] = WITH_FIGURES
+        return answer
 
     def compare(self, asked: Annotated[ListQuery, Query()]) -> Response:
         names = self._few([name for name in asked.e if name], "experiments")
@@ -277,6 +289,27 @@ class Pages:
                 raise HTTPException(503, f"Experiment {name} cannot be read.")
             data = self.figures.drawn(name, kind, fold, self.places.store(name))
         return Response(data, media_type="application/json")
+
+    def media(self, name: str, number: int, attempt: int, file: str) -> Response:
+        item, data = self._item(name, number, attempt, file)
+        answer = logged.served(item, data)
+        answer.headers.update(FOREVER)
+        return answer
+
+    def logged_figure(self, name: str, number: int, attempt: int, file: str) -> Response:
+        """Return a figure of Plotly's that a trial logged, as `figure` does."""
+        _, data = self._item(name, number, attempt, file)
+        found = shown_media.plotted(data) or {"nothing": "It is no figure of Plotly's."}
+        return Response(msgspec.json.encode(found), media_type="application/json")
+
+    def _item(self, name: str, number: int, attempt: int, file: str) -> tuple[Item, bytes]:
+        """Return a logged item and its content. Raises HTTPException if it does not exist."""
+        self._known(name)
+        item = logged.item_of(number, attempt, file)
+        data = None if item is None else logged.content(self.places.store(name), item)
+        if item is None or data is None:
+            raise HTTPException(404, f"Trial {number} of {name} logged no such thing.")
+        return item, data
 
     def plotly(self, request: Request) -> Response:
         """Return Plotly's script, from the installed package."""

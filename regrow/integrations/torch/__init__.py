@@ -17,6 +17,7 @@ from regrow.integrations.torch.group import device, leave
 from regrow.integrations.torch.models import prepare
 from regrow.integrations.torch.state import State
 from regrow.integrations.torch.turns import Accumulation, accumulate, accumulation
+from regrow.integrations.torch.whole import export
 
 __all__ = [
     "Accumulation",
@@ -26,6 +27,7 @@ __all__ = [
     "accumulate",
     "accumulation",
     "device",
+    "export",
     "leave",
     "prepare",
     "shard",

@@ -16,6 +16,8 @@ from regrow.tasks.errors import UserError
 
 Path = tuple[str, ...]
 """A parameter's name and the keys below it: ("0.weight", "exp_avg")."""
+PACKED = frozenset({"state", "tensors", "other", "groups", "more"})
+"""Keys of the rest that `pack` returns."""
 
 
 def names(model: nn.Module, parameters: Sequence[torch.Tensor]) -> list[str]:
@@ -103,16 +105,36 @@ def unpack(
     rest: Mapping[str, Any],
 ) -> None:
     """Load what `pack` returned for another optimizer, with the tensors that `room` made."""
-    named = names(model, parameters_of(optimizer))
+    now = optimizer.state_dict()["param_groups"]
+    made = numbered(tensors, rest, names(model, parameters_of(optimizer)))
+    groups = [
+        {**group, "params": own["params"]}
+        for group, own in zip(made["param_groups"], now, strict=True)
+    ]
+    optimizer.load_state_dict({**made, "param_groups": groups})
+
+
+def numbered(
+    tensors: Mapping[Path, torch.Tensor],
+    rest: Mapping[str, Any],
+    named: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return what `pack` returned as the `state_dict` of an optimizer.
+
+    `named`: the names of its parameters in their order; None: in the order of the saved one.
+    """
+    if named is None:
+        named = [name for group in rest["groups"] for name in group["params"]]
     known = {parameter: number for number, parameter in enumerate(named)}
-    saved, now = rest["groups"], optimizer.state_dict()["param_groups"]
     state: dict[Any, Any] = dict(rest["other"])
     for parameter, values in rest["state"].items():
         state[known[parameter]] = values
     for path, tensor in tensors.items():
         _put(state, (known[path[0]], *path[1:]), tensor)
-    groups = [{**group, "params": own["params"]} for group, own in zip(saved, now, strict=True)]
-    optimizer.load_state_dict({**rest["more"], "state": state, "param_groups": groups})
+    groups = [
+        {**group, "params": [known[name] for name in group["params"]]} for group in rest["groups"]
+    ]
+    return {**rest["more"], "state": state, "param_groups": groups}
 
 
 def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:

@@ -17,7 +17,7 @@ from regrow.integrations.torch.plain import check, plain, restored
 from regrow.tasks.errors import UserError
 
 VERSION = 1
-_ABOUT, _RANKS = "@saved", "@rank"
+ABOUT, OBJECTS, _RANKS = "@saved", "@objects", "@rank"
 """Keys beside the parts, whose names are identifiers: the save, and each rank's generators."""
 _WAYS = ("state_dict", "load_state_dict")
 _SHOWN = 3
@@ -105,8 +105,8 @@ class State:
         if first:
             parts = sorted([*objects, *self._generators])
             about = {"version": VERSION, "ranks": here.size, "parts": parts}
-            files[_ABOUT] = (about,)  # in a tuple, which is saved unchanged
-            files["@objects"] = {name: (value,) for name, value in objects.items()}
+            files[ABOUT] = (about,)  # in a tuple, which is saved unchanged
+            files[OBJECTS] = {name: (value,) for name, value in objects.items()}
         files[_RANKS] = {str(here.rank): (generators.states(self._generators),)}
         write(files, Path(folder))
 
@@ -120,11 +120,11 @@ class State:
         """
         here = group.world()
         saved = Saved(Path(folder))
-        if _ABOUT not in saved.keys:
+        if ABOUT not in saved.keys:
             raise UserError(
                 f"rg.torch.State: the checkpoint in {folder} was not saved by rg.torch.State"
             )
-        (about,) = saved.objects(_ABOUT)
+        (about,) = saved.objects(ABOUT)
         if about["version"] != VERSION:
             version = f"of version {about['version']}; this regrow reads {VERSION}"
             raise UserError(f"rg.torch.State: the checkpoint in {folder} is {version}")
@@ -135,7 +135,7 @@ class State:
                 f" {', '.join(about['parts'])}"
             )
         stored = [*self._models, *self._optimizers, *self._others]
-        found = saved.objects(*(f"@objects.{name}" for name in stored))
+        found = saved.objects(*(f"{OBJECTS}.{name}" for name in stored))
         objects = dict(zip(stored, found, strict=True))
         tensors: dict[str, torch.Tensor] = {}
         models = {name: get_model_state_dict(model) for name, model in self._models.items()}

@@ -1,4 +1,4 @@
-"""A program's W&B objects beside numbers: artifacts are kept; pictures and tables are not."""
+"""A program's artifacts, whose files are kept."""
 
 from __future__ import annotations
 
@@ -56,50 +56,3 @@ class Artifact:
     def wait(self, *_: Any, **__: Any) -> Artifact:
         """Return immediately: the artifact is complete."""
         return self
-
-
-class Media:
-    """A picture, a sound, a page: accepted, but not recorded, as the trial's log says."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-
-class Table(Media):
-    """A table, which a program may also read."""
-
-    def __init__(
-        self, columns: Any = None, data: Any = None, dataframe: Any = None, *_: Any, **__: Any
-    ) -> None:
-        if dataframe is not None:
-            columns, data = list(dataframe.columns), dataframe.values.tolist()
-        self.columns: list[Any] = list(columns or ["Input", "Output", "Expected"])
-        self.data: list[list[Any]] = [list(row) for row in data or ()]
-
-    def add_data(self, *row: Any) -> None:
-        self.data.append(list(row))
-
-    def get_column(self, name: Any, convert_to: Any = None) -> Any:
-        """Return the values of a column, as a list or, with "numpy", an array."""
-        place = self.columns.index(name)
-        values = [row[place] for row in self.data]
-        if convert_to == "numpy":
-            import numpy as np
-
-            return np.array(values)
-        return values
-
-    def add_column(self, name: Any, data: Any, *_: Any, **__: Any) -> None:
-        self.columns.append(name)
-        self.data = [
-            [*row, value] for row, value in zip(self.data or [[] for _ in data], data, strict=True)
-        ]
-
-
-class Plots:
-    """`wandb.plot`: its plots are not recorded."""
-
-    def __getattr__(self, name: str) -> type[Media]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Media

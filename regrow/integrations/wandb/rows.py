@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from regrow.integrations.wandb.media import Keep, kept
 from regrow.integrations.wandb.said import say
 from regrow.integrations.wandb.saved import Saved
+from regrow.tasks.errors import ReportError
+from regrow.tasks.media.log import MediaLog
 from regrow.tasks.trial.metric_values import number_of
 
 
@@ -24,6 +27,7 @@ class Rows:
     metric: str
     report: Callable[[Mapping[str, float]], None]
     saved: Saved
+    media: MediaLog
     step: int = 0
     """W&B's step of the row that is being collected; logs for earlier steps are ignored."""
     known: int = 0
@@ -41,8 +45,16 @@ class Rows:
         """Count W&B's steps from 0 again: what follows are further rows."""
         self.step = 0
 
-    def log(self, values: Mapping[str, float], step: int | None, commit: bool | None) -> None:
-        """Add numbers. A row ends when committed, or with given steps when the next one begins."""
+    def log(
+        self,
+        values: Mapping[str, float],
+        media: Mapping[str, Keep],
+        step: int | None,
+        commit: bool | None,
+    ) -> None:
+        """Add numbers and media. A row ends when committed, or with given steps when the next one
+        begins.
+        """
         if step is not None and step < self.step:
             say(
                 f"steps below {self.step} are recorded already; what is logged for them now is"
@@ -55,13 +67,23 @@ class Rows:
         if self.resumes:
             self.saved.ripen()
         self._row |= values
+        if self.known <= 0:  # else the media were logged with the row, by an attempt before
+            self._log_media(media)
         if commit or (commit is None and step is None):
             self._end_row()
             self.step += 1
 
-    def finish(self, summary: Mapping[str, float]) -> None:
-        """Report what is left; `summary`: values that the program set in the summary."""
+    def _log_media(self, media: Mapping[str, Keep]) -> None:
+        for name, keep in media.items():
+            try:
+                keep(self.media, name)
+            except (ReportError, OSError) as error:
+                say(f"{name} is not recorded: {error}")
+
+    def finish(self, summary: Mapping[str, float], media: Mapping[str, Keep]) -> None:
+        """Report what is left; `summary`, `media`: what the program set in the summary."""
         self.saved.ripen()
+        self._log_media(media)
         self._row |= summary
         self._end_row()
         if not self._before and not self.saved.waiting:
@@ -99,20 +121,28 @@ class Rows:
         self.report(row)
 
 
-def plain(data: Any) -> dict[str, float]:
-    """Return a map's numbers by name, inner ones by `outer.inner`. Raises TypeError for no map."""
+def plain(data: Any) -> tuple[dict[str, float], dict[str, Keep]]:
+    """Return a map's numbers and its media by name, inner ones by `outer.inner`.
+
+    Raises TypeError for no map.
+    """
     if not isinstance(data, Mapping):
         raise TypeError(
             f"wandb.log takes a map, such as {{'loss': 0.5}}, not {type(data).__name__}"
         )
     found: dict[str, float] = {}
+    media: dict[str, Keep] = {}
     for name, value in _leaves(data, ""):
+        if more := dict(kept(name, value)):
+            media |= more
+            continue
         number = number_of(value)
         if number is not None:
             found[name] = int(value) if isinstance(value, numbers.Integral) else number
         else:
-            say(f"{name}: {type(value).__name__} is not recorded, only single numbers are")
-    return found
+            kind = type(value).__name__
+            say(f"{name}: {kind} is not recorded, only single numbers and media are")
+    return found, media
 
 
 def _leaves(data: Mapping[Any, Any], outer: str) -> Iterator[tuple[str, Any]]:

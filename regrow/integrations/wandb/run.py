@@ -19,7 +19,7 @@ from regrow.integrations.wandb.config import Config
 from regrow.integrations.wandb.rows import Rows, plain
 from regrow.integrations.wandb.said import WAY_OUT, Error, say
 from regrow.integrations.wandb.saved import Saved, stored_as
-from regrow.tasks.program.script import report
+from regrow.tasks.program.script import report, trial
 
 
 def rows_of_trial(*, resumes: bool) -> Rows:
@@ -34,6 +34,7 @@ def rows_of_trial(*, resumes: bool) -> Rows:
         metric=told["REGROW_METRIC"],
         report=report,
         saved=saved,
+        media=trial(),
         step=first["step"] if resumes else 0,
         resumes=resumes,
         last=first["last"] if resumes else None,
@@ -124,21 +125,22 @@ class Run:
         return self._rows.step
 
     def log(self, data: Any, step: int | None = None, commit: bool | None = None, **_: Any) -> None:
-        """Report the numbers of `data`; with `step`, once another step or the end comes.
+        """Report the numbers of `data`, with `step` once another step or the end comes, and log its
+        media.
 
         Raises TypeError if it is not a map, Error after its end.
         """
         if self.over:
             raise Error("the run is finished: call wandb.init() before logging more")
-        numbers = plain(data)
+        numbers, media = plain(data)
         self.summary.logged(numbers)
         if self._speaks:
-            self._rows.log(numbers, step, commit)
+            self._rows.log(numbers, media, step, commit)
 
     def finish(self, *_: Any, **__: Any) -> None:
         """Report what is left, unless the program has failed."""
         if self._speaks and getattr(sys, "last_value", None) is None:
-            self._rows.finish(plain(self.summary.own))
+            self._rows.finish(*plain(self.summary.own))
             self.summary.own.clear()
         self.over = True
 

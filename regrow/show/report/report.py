@@ -26,7 +26,7 @@ from regrow.show.figures import described, listed
 from regrow.show.figures.look import template
 from regrow.show.figures.series import short
 from regrow.show.live import text
-from regrow.show.report import table
+from regrow.show.report import logged, table
 from regrow.show.views import machine_use, summaries
 
 SCRIPTS = ("times.js", "figures.js", "report.js")
@@ -58,9 +58,10 @@ def html(
 
     history = found.history
     drawn, missing = _figures(found)
+    best_logged = logged.section(history, places)
     data = {
         "name": history.spec.name,
-        "figures": {one["name"]: one.pop("figure") for one in drawn},
+        "figures": {one["name"]: one.pop("figure") for one in drawn} | best_logged.figures,
         "light": template(),
         "dark": template(dark=True),
         **table.rows(history),
@@ -82,6 +83,7 @@ def html(
         best=_best(history, places),
         front=_front(history, places),
         nothing_best=_nothing(history),
+        logged=best_logged,
         drawn=drawn,
         missing=missing,
         specification=published_spec(history.spec.to_json()).decode().rstrip("\n"),

@@ -18,8 +18,21 @@ from typing import Any
 # For a program with another interpreter: it finds what is imported here, but no other package
 # next to regrow.
 sys.path.append(str(Path(__file__).parents[4]))
-from regrow.integrations.wandb.artifacts import Artifact, Media, Plots, Table
+from regrow.integrations.wandb.artifacts import Artifact
 from regrow.integrations.wandb.config import Config
+from regrow.integrations.wandb.media import (
+    Audio,
+    Graph,
+    Histogram,
+    Html,
+    Image,
+    Molecule,
+    Object3D,
+    Plotly,
+    Plots,
+    Table,
+    Video,
+)
 from regrow.integrations.wandb.run import Run, swept
 from regrow.integrations.wandb.said import WAY_OUT, Error, say
 
@@ -63,7 +76,7 @@ _process = 0
 """Id of the process in which it began."""
 UsageError = CommError = Error
 plot = Plots()
-plot_table = Image = Video = Audio = Html = Histogram = Object3D = Molecule = Plotly = Graph = Media
+plot_table = plot.plot_table
 
 
 class Settings:

@@ -40,7 +40,7 @@ const drawFigures = ({ load, find, choose, name, all = false }) => {
       if (place.dataset.figure === "parallel_coordinates") brush(place, figure.data);
       place.on("plotly_click", (event) => {
         const said = event.points[0]?.customdata, number = Array.isArray(said) || ArrayBuffer.isView(said) ? said[0] : said;
-        if (Number.isInteger(number)) choose(number);
+        if (Number.isInteger(number) && !("logged" in place.dataset)) choose(number); // a figure of the user's has other numbers
       });
     }
     place.dataset.drawn = "yes";
