@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
-
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.search.history import History, TrialRecord, cost, waste
@@ -54,17 +52,6 @@ def number(found: float | None) -> str:
     return "nan" if found is None else readable(found)
 
 
-def middle(name: str, most: int) -> str:
-    """Cut a long name in its middle to `most` cells: both ends tell more than the beginning."""
-    if cell_len(name) <= most:
-        return name
-    head = set_cell_size(name, (most - 1) // 2).rstrip()
-    tail = name
-    while cell_len(tail) > most - 1 - cell_len(head):
-        tail = tail[1:]
-    return f"{head}…{tail}"
-
-
 def ends(count: int) -> str:
     """Return the plural's ending."""
     return "" if count == 1 else "s"
@@ -78,11 +65,6 @@ def pasted(setting: Any) -> str:
 def settings(config: Mapping[str, Any]) -> str:
     """Format a flat configuration in one line."""
     return " ".join(f"{one_line(k)}={value(v)}" for k, v in config.items())
-
-
-def config(trial: TrialRecord) -> str:
-    """Format a trial's current configuration in one line."""
-    return settings(trial.config)
 
 
 def counts(history: History) -> str:
