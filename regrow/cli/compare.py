@@ -136,12 +136,13 @@ def _print(console: Console, title: str, labels: Sequence[str], rows: Iterable[R
             console.print()
         taken = sum(values[first:last]) + GAP * (last - first)
         width = max(LONGEST, min(wanted, console.width - taken))
+        cut = apart(titles, [width, *(width - mark for mark in marks)])
+        width = max(map(add, map(cell_len, cut), [0, *marks]))
         spare = (console.width - taken - width) // (last - first)
         columns = [
             (labels[n], min(max(whole[n], cell_len(labels[n])), values[n] + max(0, spare)))
             for n in range(first, last)
         ]
-        cut = apart(titles, [width, *(width - mark for mark in marks)])
         shown = [replace(row, title=one) for row, one in zip(rows, cut[1:], strict=True)]
         console.print(_table(cut[0], width, columns, shown, first))
         first = last

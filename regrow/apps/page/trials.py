@@ -14,7 +14,7 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
 from regrow.show.figures import series
 from regrow.show.report.report import duration
-from regrow.show.report.table import varied
+from regrow.show.report.table import left_out, measured, titles, varied
 from regrow.show.views import summaries
 
 PER_PAGE = 50
@@ -53,11 +53,15 @@ def table(history: History, asked: TableQuery) -> dict[str, Any]:
     ordered = [*(trial for _, trial in valued), *none]
     pages = max(1, -(-len(ordered) // PER_PAGE))
     page = min(max(1, asked.page), pages)
-    names = list(varied(history))
+    names, metrics = list(varied(history)), measured(history)
+    shortened = titles([*names, *metrics])
     shown = ordered[(page - 1) * PER_PAGE : page * PER_PAGE]
     return {
-        "rows": [_row(history, trial, names) for trial in shown],
-        "parameters": names,
+        "rows": [_row(history, trial, names, metrics[1:]) for trial in shown],
+        "parameters": [(name, shortened[name]) for name in names],
+        "metrics": [(name, shortened[name]) for name in metrics[1:]],
+        "value_title": shortened[metrics[0]],
+        "left_out": left_out(history),
         "page": page,
         "pages": pages,
         "count": len(ordered),
@@ -112,7 +116,10 @@ _KEYS: dict[Sort, Callable[[TrialRecord], float | None]] = {
 }
 
 
-def _row(history: History, trial: TrialRecord, names: list[str]) -> dict[str, Any]:
+def _row(
+    history: History, trial: TrialRecord, names: list[str], metrics: list[str]
+) -> dict[str, Any]:
+    row = summaries.measured(trial)
     config = summaries.reached_with(history, trial)
     last = trial.attempts[-1] if trial.attempts else None
     took = _time(trial)
@@ -128,6 +135,7 @@ def _row(history: History, trial: TrialRecord, names: list[str]) -> dict[str, An
         "workers": last.width if last is not None else "",
         "time": duration(took) if took is not None else "",
         "cells": [_cell(config.get(name)) for name in names],
+        "metrics": [_cell(row.get(name)) for name in metrics],
         "why": _cut((last.message or last.stop or last.leave or "") if last is not None else ""),
     }
 

@@ -10,7 +10,9 @@ from rich.cells import cell_len, set_cell_size
 LONGEST = 12
 """Cells that are left of a name where there is no room for the whole."""
 _KEPT = 3
-"""Characters that a name keeps that loses a shared beginning."""
+"""Characters that are left of a name without the beginning that it shares with others."""
+_BEGINS = 4
+"""Cells that are left of a shared beginning where names would look the same without it."""
 HEADING = 24
 """Cells of a name above a column of a page, which shows the whole under the pointer."""
 
@@ -32,22 +34,29 @@ def middle(name: str, most: int, mark: str = "…") -> str:
 def apart(names: Sequence[str], most: Sequence[int], mark: str = "…") -> list[str]:
     """Cut each name to its cells in `most`; different names stay different.
 
-    Names that would look the same lose the beginning that they share; if they still do, they are
-    cut less.
+    Names that would look the same lose the beginning that they share; if they still do, they keep
+    the first characters of it, and are cut less.
     """
-    cut = [middle(name, cells, mark) for name, cells in zip(names, most, strict=True)]
-    for alike in _alike(names, cut):
-        same = [names[place] for place in alike]
-        shared = max(0, min(_shared(same), min(map(len, same)) - _KEPT))
-        for place in alike:
-            cut[place] = middle(f"{mark}{names[place][shared:]}", most[place], mark)
-    wider = list(most)
-    while again := _alike(names, cut):
-        for alike in again:
-            for place in alike:
-                wider[place] += 1
-                cut[place] = middle(names[place], wider[place], mark)
+    cells = list(most)
+    cut = [middle(name, width, mark) for name, width in zip(names, cells, strict=True)]
+    begins = 0
+    while alike := _alike(names, cut):
+        for places in alike:
+            same = [names[place] for place in places]
+            shared = max(0, min(_shared(same), min(map(len, same)) - _KEPT))
+            for place in places:
+                cut[place] = _cut(names[place], cells[place], shared, begins, mark)
+                cells[place] += begins > 0
+        begins = _BEGINS
     return cut
+
+
+def _cut(name: str, most: int, shared: int, begins: int, mark: str) -> str:
+    """Cut a name of which the first `shared` characters tell little: `begins` are left of them."""
+    if cell_len(name) <= most or shared <= begins:
+        return middle(name, most, mark)
+    head = set_cell_size(name, begins).rstrip()
+    return head + middle(mark + name[shared:], most - cell_len(head), mark)
 
 
 def _shared(names: Sequence[str]) -> int:
