@@ -192,7 +192,7 @@ class Pages:
                 "experiment.html.j2",
                 poll=POLL_SECONDS[not live],
                 table=trials.table(fold.history, asked),
-                e=views.experiment(fold, summary, noted, self.links, time.time()),
+                e=views.experiment(fold, summary, noted, self.links, self.places, time.time()),
                 figures=listed(),
                 query=lambda **changes: _query(given, changes),
             )

@@ -258,6 +258,14 @@ def raised(history: History, places: Places) -> Iterator[str]:
 
 def narrow(history: History, places: Places) -> Iterator[str]:
     """Yield which parameters' best values lie at a bound, and the command that widens it."""
+    for where, command in widened(history, places):
+        yield f"{one_line(where)}; widen it: {command}"
+
+
+def widened(history: History, places: Places) -> Iterator[tuple[str, str]]:
+    """Yield for each parameter whose best values lie at a bound where they lie, and the command
+    that writes a specification with a wider domain.
+    """
     name = history.spec.name
     for one in at_bounds(history):
         domain = one.wider.to_json()
@@ -266,11 +274,8 @@ def narrow(history: History, places: Places) -> Iterator[str]:
             f"--set {shlex.quote(f'space.{one.name}.{key}={json.dumps(value)}')}"
             for key, value in domain.items()
         )
-        copy = places.command("cp", name, f"{name}-wider.yaml {changes}")
-        where = (
-            f"{one_line(one.name)} lies at its {one.side} bound in {one.count} of the {one.of} best"
-        )
-        yield f"{where}; widen it: {copy}"
+        where = f"{one.name} lies at its {one.side} bound in {one.count} of the {one.of} best"
+        yield where, places.command("cp", name, f"{name}-wider.yaml {changes}")
 
 
 def hollow(history: History, places: Places) -> Iterator[str]:

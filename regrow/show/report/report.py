@@ -66,6 +66,7 @@ def html(found: Rows, places: Places, *, alive: bool, now: float, notes: Notes =
         best=_best(history, places),
         front=_front(history, places),
         nothing_best=_nothing(history),
+        at_bounds=list(text.widened(history, places)),
         left_out=table.left_out(history),
         every=places.command("trials", history.spec.name, "--csv"),
         drawn=drawn,
