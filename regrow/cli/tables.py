@@ -77,6 +77,7 @@ class _Column:
     Attributes:
         group: the heading that it stands under.
         title: its name as it is shown.
+        texts: whether there is a value that is no number.
         rank: order in which columns are left out, the highest first; 0: never.
 
     """
@@ -86,12 +87,13 @@ class _Column:
     title: str
     cells: Sequence[str]
     rank: int
+    texts: bool = False
 
 
 def _cut(columns: Sequence[_Column], *, texts: bool) -> list[_Column]:
     """Cut the names of columns; with `texts` what stands in them, too."""
     cells = [
-        [middle(cell, LONGEST) for cell in column.cells] if texts else column.cells
+        [middle(cell, LONGEST) for cell in column.cells] if texts and column.texts else column.cells
         for column in columns
     ]
     titles = headings([column.name for column in columns], cells)
@@ -104,10 +106,16 @@ def _cut(columns: Sequence[_Column], *, texts: bool) -> list[_Column]:
 def _parameters(history: History, shown: Sequence[TrialRecord]) -> Iterator[_Column]:
     configs = [summaries.reached_with(history, trial) for trial in shown]
     for name in dict.fromkeys(key for trial in history.trials for key in trial.config):
-        cells = [value(config.get(name, "")) for config in configs]
+        values = [config.get(name, "") for config in configs]
+        cells = list(map(value, values))
         rank = 3 if len({*cells}) == 1 and len(shown) > 1 else 1
         yield _Column(
-            group="parameters", name=one_line(name), title=one_line(name), cells=cells, rank=rank
+            group="parameters",
+            name=one_line(name),
+            title=one_line(name),
+            cells=cells,
+            rank=rank,
+            texts=not all(isinstance(one, int | float) for one in values if one != ""),
         )
 
 

@@ -120,6 +120,33 @@ def test_the_table_of_trials_has_parameters_then_metrics_and_counts_the_rest(wid
         assert titles == (PARAMETERS, METRICS)
 
 
+def test_a_number_is_never_cut_in_the_table_of_trials() -> None:
+    spec = Spec.parse(
+        {
+            **simulated().history.spec.to_json(),
+            "metric": "score",
+            "space": {
+                "kind": {"choice": ["of a name that is long", "of another name that is long"]},
+                "x": {"choice": [0.123456789012, 0.123456789013]},
+            },
+        }
+    )
+
+    def near(config: dict[str, Any], step: int) -> dict[str, float]:
+        return {"score": 0.999999999999 - config["x"] * 1e-9 * (step == 3), "loss": 1e-12}
+
+    objective = FunctionObjective(function=near, spec=spec)
+    history = Simulation(spec=spec, objective=objective, workers=2).open().run().history
+    at = console(79)
+    at.print(tables.trials(history, at))
+    lines = printed(at)
+    assert "of a…is long" in "".join(lines)
+    for one in history.trials:
+        assert one.best is not None
+        row = next(line.split() for line in lines[2:] if line.split()[0] == str(one.number))
+        assert columned([one.best[0], 1.0])[0] in row, "the objective, whole"
+
+
 @pytest.mark.parametrize("signs", [Signs(), ASCII])
 @pytest.mark.parametrize(("width", "height"), [(79, 23), (159, 49)])
 def test_the_live_view_keeps_values_and_counts_columns(

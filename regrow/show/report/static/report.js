@@ -146,7 +146,7 @@
     more(AT_A_TIME);
     // As wide as the first rows need: else each row that comes as one scrolls would lay out all of them anew.
     const needed = Array.from(top.children, (cell) => cell.getBoundingClientRect().width);
-    needed.forEach((width, place) => { widths[place].style.width = `${Math.ceil(width) + 2}px`; });
+    needed.forEach((width, place) => { widths[place].style.width = `${width}px`; });
     table.classList.add("fixed");
     shown.textContent = order.length === data.trials.length ? `${order.length} trials` : `${order.length} of ${data.trials.length} trials`;
   };
