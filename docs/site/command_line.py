@@ -97,7 +97,7 @@ def _command(name: str, function: Callable[..., object]) -> Iterator[str]:
         usage.append("[OPTIONS]")
     yield from (
         "",
-        f"## regrow {name} {{#{name.replace(' ', '-')}}}",
+        f"## regrow {name}",
         "",
         as_text(inspect.getdoc(function) or ""),
         "",

@@ -34,7 +34,7 @@ def of_prefect() -> str:
 def _section(one: Any) -> Iterator[str]:
     tag = one.__struct_config__.tag
     title = f"`{tag}`" if tag else one.__name__
-    yield from ("", f"### {title} {{#{(tag or one.__name__).lower()}}}", "")
+    yield from ("", f"### {title}", "")
     yield as_text(inspect.getdoc(one) or "").replace("; `", "; `")
     yield from ("", "| field | type | default |", "|---|---|---|")
     for field in msgspec.structs.fields(one):

@@ -52,7 +52,7 @@ def page() -> str:
     lines = [*_table(schema, parts)]
     for name in _met(schema, parts):
         said = as_text(parts[name].get("description", ""))
-        lines += ["", f"## {name} {{#{_anchor(name)}}}", "", said, "", *_table(parts[name], parts)]
+        lines += ["", f"## {name}", "", said, "", *_table(parts[name], parts)]
     return "\n".join(lines)
 
 

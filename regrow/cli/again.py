@@ -8,12 +8,13 @@ from typing import NoReturn
 from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import set_values
 from regrow.show.live.terminal import tell
+from regrow.tasks.errors import UserError
 
 
 def run_again(
     places: Places,
     name: str,
-    number: int,
+    number: int | None,
     *,
     changes: Sequence[str] | None,
     seed: int | None,
@@ -24,6 +25,8 @@ def run_again(
     """Run it in this terminal, to its end. `changes`: keys of the specification or parameters of
     the space, as --set has them. Raises UserError and SpecError for what cannot run.
     """
+    if number is None:
+        raise UserError("--again runs one trial: name it by its number")
     from regrow.cli.session import run_session
     from regrow.flows.housekeeping.copying import specification_again
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import add
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from regrow.cli.console import damage_told_last, plain_console
 from regrow.cli.options import JsonOption, StateOption
+from regrow.cli.tables import GAP
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import read
 from regrow.infra.state import notes
@@ -31,11 +36,14 @@ from regrow.show.views.comparison import (
     leading,
 )
 from regrow.show.views.comparison import compare as compared
+from regrow.show.views.names import LONGEST, apart
 from regrow.show.views.outcomes import ABSENT, Row, configurations, outcomes
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import one_line
 
 MARK = "*"
+FOLDED = 24
+"""Cells from which on a value is folded, and the title of a row is cut."""
 
 
 def compare(
@@ -76,16 +84,16 @@ def _compare(courses: Sequence[Course], *, as_json: bool) -> None:
     console, mode = plain_console(), view["mode"]
     labels = [one["name"] for one in view["experiments"]]
     reached = outcomes(view, title=f"{mode} {view['metric']}", duration=text.duration)
-    console.print(_table("", labels, reached))
+    _print(console, "", labels, reached)
     console.print()
-    console.print(_configurations(courses, labels))
+    _print(console, "best configuration", labels, _configurations(courses))
     for title, rows, key in (
         ("steps", view["by_steps"], "steps"),
         ("time", view["by_seconds"], "seconds"),
     ):
         if rows:
             console.print()
-            console.print(_table(f"reached after {title}", labels, _budgets(rows, key, mode)))
+            _print(console, f"reached after {title}", labels, _budgets(rows, key, mode))
 
 
 def _course(name: str, state: str | None, on_damage: Callable[[CorruptLog], None]) -> Course:
@@ -105,27 +113,66 @@ def _course(name: str, state: str | None, on_damage: Callable[[CorruptLog], None
     return climb.course(name, notes=notes.read(store), alive=runs(places, bare))
 
 
-def _table(title: str, labels: Sequence[str], rows: Iterable[Row]) -> Table:
+def _print(console: Console, title: str, labels: Sequence[str], rows: Iterable[Row]) -> None:
+    """Print a table with a column for each experiment, in parts below each other if they do not
+    fit. Values stay whole, and experiments' names are folded; titles of rows are cut.
+    """
+    rows = list(rows)
+    titles = [title, *(one_line(row.title) for row in rows)]
+    marks = [len(f" {MARK}") if row.differs else 0 for row in rows]
+    wanted = max(map(add, map(cell_len, titles), [0, *marks]))
+    whole = [
+        max([LONGEST, *(cell_len(one_line(row.cells[n])) + len(f" {MARK}") for row in rows)])
+        for n in range(len(labels))
+    ]
+    values = [min(cells, FOLDED) for cells in whole]
+    first = 0
+    while first < len(labels):
+        room, last = console.width - min(wanted, FOLDED), first
+        while last < len(labels) and (last == first or values[last] + GAP <= room):
+            room -= values[last] + GAP
+            last += 1
+        if first:
+            console.print()
+        taken = sum(values[first:last]) + GAP * (last - first)
+        width = max(LONGEST, min(wanted, console.width - taken))
+        cut = apart(titles, [width, *(width - mark for mark in marks)])
+        width = max(map(add, map(cell_len, cut), [0, *marks]))
+        spare = (console.width - taken - width) // (last - first)
+        columns = [
+            (labels[n], min(max(whole[n], cell_len(labels[n])), values[n] + max(0, spare)))
+            for n in range(first, last)
+        ]
+        shown = [replace(row, title=one) for row, one in zip(rows, cut[1:], strict=True)]
+        console.print(_table(cut[0], width, columns, shown, first))
+        first = last
+
+
+def _table(
+    title: str, width: int, columns: Sequence[tuple[str, int]], rows: Sequence[Row], first: int
+) -> Table:
+    """Make a table. `columns`: names of experiments and cells; `first`: place of the first."""
     table = LineTable()
-    table.add_column(title)
-    for label in labels:
-        table.add_column(label, justify="right", overflow="fold")
+    table.add_column(title, no_wrap=True, width=width)
+    for label, cells in columns:
+        table.add_column(label, justify="right", overflow="fold", width=cells)
     for row in rows:
         marked = (
             Text(f"{cell} {MARK}", style="bold green") if place in row.best else Text(f"{cell}  ")
-            for place, cell in enumerate(map(one_line, row.cells))
+            for place, cell in list(enumerate(map(one_line, row.cells)))[
+                first : first + len(columns)
+            ]
         )
-        table.add_row(row.title, *marked)
+        named = Text(f"{row.title} {MARK}", style="bold") if row.differs else row.title
+        table.add_row(named, *marked)
     return table
 
 
-def _configurations(courses: Sequence[Course], labels: Sequence[str]) -> Table:
-    table = _table("best configuration", labels, ())
+def _configurations(courses: Sequence[Course]) -> Iterator[Row]:
     configs = [best_configuration(one) for one in courses]
     for name, values, differs in configurations(configs):
-        title = Text(f"{one_line(name)} {MARK}", style="bold") if differs else name
-        table.add_row(title, *("-" if one is ABSENT else text.value(one) for one in values))
-    return table
+        cells = ["-" if one is ABSENT else text.value(one) for one in values]
+        yield Row(title=one_line(name), cells=cells, differs=differs)
 
 
 def _budgets(rows: Sequence[dict[str, Any]], key: str, mode: str) -> Iterator[Row]:

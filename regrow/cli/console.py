@@ -16,7 +16,7 @@ from regrow.tasks.errors import UserError
 
 def plain_console() -> Console:
     """Return a console as wide as the terminal; for a file or a pipe, lines may have any length."""
-    return PlainConsole() if sys.stdout.isatty() else PlainConsole(width=1000)
+    return PlainConsole() if sys.stdout.isatty() else PlainConsole(width=10_000)
 
 
 def agreed(question: str, *, yes: bool, alone: str, error: bool = False) -> bool:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +26,7 @@ from regrow.search.history import History
 from regrow.show.live import text
 from regrow.show.live.terminal import tell
 from regrow.show.views import summaries
+from regrow.show.views.names import LONGEST, apart
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import one_line
 from regrow.tasks.process import disk
@@ -101,7 +103,8 @@ def ls(
                 last = round(one.history.t_last, 3)
                 print(json.dumps({**view, "name": one.name, "last_t": last, "bytes": one.size}))
     elif found:
-        plain_console().print(_table(found, now))
+        console = plain_console()
+        console.print(_table(found, now, console.width))
         for one in found:
             if one.history is not None and one.history.name_in_log != one.name:
                 tell(
@@ -142,10 +145,16 @@ _COLUMNS = (
     *("name", "status", "trials", "best", "value", "ran"),
     *("age", "size", "wasted", "tags", "note"),
 )
+_FOLDED = {"tags", "note"}
+"""Columns whose texts may take several lines where the terminal is narrow."""
+_GOING = ("wasted", "size", "ran", "age", "best")
+"""Columns that are left out of a narrow terminal, the first one first."""
 
 
-def _table(found: Sequence[Listed], now: float) -> Table:
-    """Make the table, one line per experiment; empty columns are omitted."""
+def _table(found: Sequence[Listed], now: float, width: int) -> Table:
+    """Make the table, one line per experiment; empty columns are omitted. In a terminal of `width`
+    cells names are cut, tags and notes folded, then columns left out.
+    """
     rows: list[dict[str, str]] = []
     for one in found:
         row = {"name": one.name, "status": one.status}
@@ -165,7 +174,26 @@ def _table(found: Sequence[Listed], now: float) -> Table:
         row["note"] = one_line(one.notes.texts[-1].text) if one.notes.texts else ""
         rows.append(row)
     shown = [column for column in _COLUMNS if any(row.get(column) for row in rows)]
-    table = tables.plain_table(*shown)
-    for row in rows:
-        table.add_row(*(Text(row.get(column, "")) for column in shown))
+
+    def room() -> int:
+        """Return the cells that the other columns leave for the names."""
+        taken = [max(len(c), *(cell_len(row.get(c, "")) for row in rows)) for c in shown[1:]]
+        least = [
+            min(w, LONGEST) if c in _FOLDED else w for c, w in zip(shown[1:], taken, strict=True)
+        ]
+        return width - sum(least) - tables.GAP * len(least)
+
+    going = [column for column in _GOING if column in shown]
+    while going and room() < LONGEST:
+        shown.remove(going.pop(0))
+    names = apart([row["name"] for row in rows], [max(LONGEST, room())] * len(rows))
+    table = tables.plain_table()
+    for column in shown:
+        table.add_column(column, no_wrap=column not in _FOLDED, overflow="fold")
+    for row, name in zip(rows, names, strict=True):
+        table.add_row(*(Text({**row, "name": name}.get(column, "")) for column in shown))
+    if gone := [
+        column for column in _GOING if any(row.get(column) for row in rows) and column not in shown
+    ]:
+        table.caption = f"not shown: {', '.join(gone)}; a wider terminal, --json"
     return table

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from rich.cells import cell_len
@@ -14,12 +16,13 @@ from regrow.infra.log.rows import Sorted
 from regrow.search.history import History, TrialRecord
 from regrow.search.numbers import columned
 from regrow.show.live.terminal import LineTable
-from regrow.show.live.text import middle, value
+from regrow.show.live.text import value
 from regrow.show.views import summaries
+from regrow.show.views.names import LONGEST, headings, middle
 from regrow.tasks.output.traces import one_line
 
-LONGEST = 12
-"""Cells of a parameter's name where the table would be wider than the terminal otherwise."""
+GAP = 2
+"""Cells between two columns."""
 _AT_ONCE = 1000
 """Rows of a long table that are laid out together."""
 
@@ -30,30 +33,36 @@ def trials(
     most: int | None = None,
     only: Sequence[TrialRecord] | None = None,
 ) -> Table:
-    """Return a table of trials, best first, with a column for each parameter that there is room
-    for: those that differ between the trials first. Names, then texts are cut in their middle.
+    """Return a table of trials, best first: what stands, then parameters, then metrics, each below
+    a heading.
+
+    Where the terminal is too narrow, first names are cut in their middle, then texts, then columns
+    are left out and counted below: parameters that are the same in all trials, metrics that are
+    not the objective, other parameters.
 
     `only`: these trials, in their order; None: all.
     """
-    names = list(dict.fromkeys(key for trial in history.trials for key in trial.config))
     shown = summaries.ranked(history)[:most] if only is None else only
-    columns = {n: [value(t.config.get(n, "")) for t in shown] for n in names}
-    made = _trials(history, shown, columns)
-    hidden = 0
-    if _width(console, made) > console.width:
-        columns = {n: [middle(cell, LONGEST) for cell in column] for n, column in columns.items()}
-        made = _trials(history, shown, columns, longest=LONGEST)
-    kept = sorted(columns, key=lambda name: len({*columns[name]}) == 1)
-    while kept and _width(console, made) > console.width:
-        kept.pop()
-        hidden += 1
-        left = {name: column for name, column in columns.items() if name in kept}
-        made = _trials(history, shown, left, longest=LONGEST)
+    columns = [*_parameters(history, shown), *_metrics(history, shown)]
+    made = _table(history, shown, columns)
+    for texts in (False, True):
+        if _width(console, made) > console.width:
+            columns = _cut(columns, texts=texts)
+            made = _table(history, shown, columns)
+    going = sorted(columns, key=lambda column: column.rank)
+    hidden = Counter[str]()
+    while going and going[-1].rank and _width(console, made) > console.width:
+        gone = going.pop()
+        hidden[gone.group] += 1
+        columns.remove(gone)
+        made = _table(history, shown, columns)
     notes = []
     if hidden:
-        notes.append(
-            f"{hidden} more parameter{'' if hidden == 1 else 's'}: a wider terminal, --csv"
-        )
+        count = [
+            f"{n} more {group if n > 1 else group[:-1]}"
+            for group, n in sorted(hidden.items())[::-1]
+        ]
+        notes.append(f"{', '.join(count)}: a wider terminal, --csv")
     if only is None and len(history.trials) > len(shown):
         more = len(history.trials) - len(shown)
         notes.append(f"{more} more trials: regrow trials {history.spec.name}")
@@ -61,47 +70,89 @@ def trials(
     return made
 
 
-def _trials(
-    history: History,
-    shown: Sequence[TrialRecord],
-    settings: Mapping[str, Sequence[str]],
-    *,
-    longest: int | None = None,
-) -> Table:
-    """Make the table. `longest`: names are cut to this, or to the width of their values if that is
-    more; None: they are not cut.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """A parameter or a metric.
+
+    Attributes:
+        group: the heading that it stands under.
+        title: its name as it is shown.
+        texts: whether there is a value that is no number.
+        rank: order in which columns are left out, the highest first; 0: never.
+
     """
-    titles = [
-        name if longest is None else middle(name, max(longest, *map(cell_len, column)))
-        for name, column in settings.items()
+
+    group: str
+    name: str
+    title: str
+    cells: Sequence[str]
+    rank: int
+    texts: bool = False
+
+
+def _cut(columns: Sequence[_Column], *, texts: bool) -> list[_Column]:
+    """Cut the names of columns; with `texts` what stands in them, too."""
+    cells = [
+        [middle(cell, LONGEST) for cell in column.cells] if texts and column.texts else column.cells
+        for column in columns
     ]
+    titles = headings([column.name for column in columns], cells)
+    return [
+        replace(column, title=title, cells=cut)
+        for column, title, cut in zip(columns, titles, cells, strict=True)
+    ]
+
+
+def _parameters(history: History, shown: Sequence[TrialRecord]) -> Iterator[_Column]:
+    configs = [summaries.reached_with(history, trial) for trial in shown]
+    for name in dict.fromkeys(key for trial in history.trials for key in trial.config):
+        values = [config.get(name, "") for config in configs]
+        cells = list(map(value, values))
+        rank = 3 if len({*cells}) == 1 and len(shown) > 1 else 1
+        yield _Column(
+            group="parameters",
+            name=one_line(name),
+            title=one_line(name),
+            cells=cells,
+            rank=rank,
+            texts=not all(isinstance(one, int | float) for one in values if one != ""),
+        )
+
+
+def _metrics(history: History, shown: Sequence[TrialRecord]) -> Iterator[_Column]:
+    rows = [summaries.measured(trial) for trial in shown]
+    objectives = [metric.name for metric in history.spec.metrics]
+    for name in summaries.reported(history):
+        found = [row.get(name) for row in rows]
+        if name == objectives[0]:
+            found = [trial.best[0] if trial.best else None for trial in shown]
+        rank = 0 if name == objectives[0] else 1 if name in objectives else 2
+        yield _Column(
+            group="metrics",
+            name=one_line(name),
+            title=one_line(name),
+            cells=columned(found),
+            rank=rank,
+        )
+
+
+def _table(history: History, shown: Sequence[TrialRecord], columns: Sequence[_Column]) -> Table:
     groups = ("workers", "node") if history.spec.resources.ranked else ()
-    table = plain_table(
-        "trial",
-        "state",
-        history.spec.objective.name
-        if longest is None
-        else middle(history.spec.objective.name, 2 * longest),
-        "step",
-        "steps",
-        "attempts",
-        *groups,
-        *titles,
-    )
-    values = columned([trial.best[0] if trial.best else None for trial in shown])
+    table = plain_table("trial", "state", "step", "steps", "attempts", *groups)
+    group = ""
+    for column in columns:
+        above = "" if column.group == group else column.group
+        group = column.group
+        table.add_column(column.title, above=above, no_wrap=True)
     for place, trial in enumerate(shown):
-        cells = [
-            *(_group(trial) if groups else ()),
-            *(column[place] for column in settings.values()),
-        ]
         table.add_row(
             str(trial.number),
             summaries.standing(trial),
-            values[place],
             str(trial.best[1]) if trial.best else "",
             str(trial.step),
             str(len(trial.attempts)),
-            *cells,
+            *(_group(trial) if groups else ()),
+            *(column.cells[place] for column in columns),
         )
     return table
 
@@ -142,7 +193,7 @@ def points(found: Sorted) -> Iterator[Table]:
             return
 
 
-def plain_table(*columns: str) -> Table:
+def plain_table(*columns: str) -> LineTable:
     """Return an empty table without lines, whose cells are never wrapped."""
     table = LineTable()
     for column in columns:

@@ -9,6 +9,8 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
+from rich.table import Table
 from rich.text import Text
 
 from regrow.cli import tables
@@ -35,6 +37,7 @@ from regrow.show.live import text
 from regrow.show.live.grid import signs_of, spark
 from regrow.show.live.terminal import tell
 from regrow.show.views import machine_use, media, summaries
+from regrow.show.views.names import LONGEST, apart
 from regrow.show.views.trial_logs import TrialLogs
 from regrow.tasks.errors import UserError
 from regrow.tasks.media.items import Item
@@ -108,8 +111,6 @@ def trial(
         raise UserError("name one trial by its number, or several by --where or --code")
     places = Places.at(state)
     if again:
-        if number is None:
-            raise UserError("--again runs one trial: name it by its number")
         run_again(
             places,
             name,
@@ -134,30 +135,34 @@ def trial(
             else:
                 plain_console().print(tables.trials(history, plain_console(), only=found_all))
             return
-        found = _one(history, number)
-        logs = [line for _, line in TrialLogs(store, number).new(None)][-LINES:]
-        logged = media.of_trial(store, found)
-        if as_json:
-            print(
-                json.dumps(
-                    {**_view(history, found, places), "media": _logged(places, name, logged)}
-                )
-            )
-            return
-        for line in _head(history, found, places):
+        _show(history, _one(history, number), places, as_json=as_json)
+
+
+def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool) -> None:
+    name, store = history.spec.name, places.store(history.spec.name)
+    logs = [line for _, line in TrialLogs(store, found.number).new(None)][-LINES:]
+    logged = media.of_trial(store, found)
+    if as_json:
+        view = {**_view(history, found, places), "media": _logged(places, name, logged)}
+        print(json.dumps(view))
+        return
+    for line in _head(history, found, places):
+        tell(line)
+    for line in _curve(history, found):
+        tell(line)
+    if found.attempts:
+        tell("attempts:")
+        plain_console().print(_attempts(found))
+    for title, lines in (
+        ("machine use:", _machine_use(history, found)),
+        ("logged:", _media(places, name, logged)),
+        (f"its last {len(logs)} lines:", [f"  {one_line(line.text)}" for line in logs]),
+        ("", _commands(history, found, places)),
+    ):
+        if lines:
+            tell(title)
+        for line in lines:
             tell(line)
-        for title, lines in (
-            ("", _curve(history, found)),
-            ("attempts:", _attempts(found)),
-            ("machine use:", _machine_use(history, found)),
-            ("logged:", _media(places, name, logged)),
-            (f"its last {len(logs)} lines:", [f"  {one_line(line.text)}" for line in logs]),
-            ("", _commands(history, found, places)),
-        ):
-            if lines:
-                tell(title)
-            for line in lines:
-                tell(line)
 
 
 def _one(history: History, number: int) -> TrialRecord:
@@ -249,23 +254,23 @@ def _head(history: History, found: TrialRecord, places: Places) -> Iterator[str]
     reason = f": {one_line(why(found))}" if why(found) else ""
     stands = summaries.standing(found)
     yield f"trial {found.number} of {name}: {stands} at step {found.step}{reason}"
-    if (best := found.curve.best if found.excluded else found.best) is not None:
-        value, step = best
-        yield f"{one_line(history.objective.name)} {readable(value)} at step {step}"
-        metrics = found.curve.shown(step)
-        for metric, shown in zip(metrics, columned(list(metrics.values())), strict=True):
-            if metric != history.objective.name:
-                yield f"  {one_line(metric)}: {shown}"
     again = (
         f", seed {found.number % spec.repeats + 1} of {spec.repeats}" if spec.repeats > 1 else ""
     )
-    yield f"configuration, proposed by {one_line(chosen(spec.search))}{again}:"
-    for key, setting in spec.space.nest(summaries.reached_with(history, found)).items():
-        yield f"  {one_line(key)}: {text.pasted(setting)}"
+    yield f"parameters, proposed by {one_line(chosen(spec.search))}{again}:"
+    config = spec.space.nest(summaries.reached_with(history, found))
+    yield from _named(list(config), list(map(text.pasted, config.values())))
+    best = found.curve.best if found.excluded else found.best
+    if step := best[1] if best is not None else found.step:
+        row = found.curve.shown(step)
+        first = [metric.name for metric in spec.metrics if metric.name in row]
+        metrics = {name: row[name] for name in (*first, *row)}
+        yield f"metrics at step {step}{'' if best is None else ', its best'}:"
+        yield from _named(list(metrics), columned(list(metrics.values())))
     for change in found.changes:
         source = "" if change.source is None else f", weights of trial {change.source}"
-        config = one_line(text.pasted(spec.space.nest(change.config)))
-        yield f"  from step {change.step + 1}: {config}{source}"
+        changed = one_line(text.pasted(spec.space.nest(change.config)))
+        yield f"  from step {change.step + 1}: {changed}{source}"
     for step, saved in found.checkpoints.items():
         yield f"checkpoint of step {step}: {places.address(spec.name, saved.manifest)}"
     if (code := _code(history, found)) is not None:
@@ -274,6 +279,14 @@ def _head(history: History, found: TrialRecord, places: Places) -> Iterator[str]
         yield f"cost: {price:,.4f}"
     if failure := found.failure:
         yield from map(printable, failure.trace.rstrip().splitlines() if failure.trace else ())
+
+
+def _named(names: Sequence[str], values: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each value; names are cut in their middle where the terminal is narrow."""
+    width = plain_console().width
+    most = [max(LONGEST, width - cell_len(f"  : {value}")) for value in values]
+    for name, value in zip(apart(list(map(one_line, names)), most), values, strict=True):
+        yield f"  {name}: {value}"
 
 
 def _code(history: History, found: TrialRecord) -> str | None:
@@ -299,19 +312,18 @@ def _curve(history: History, found: TrialRecord) -> list[str]:
     drawn = spark(values, CURVE, signs)
     metric = one_line(history.objective.name)
     return [
+        "",
         f"{metric}, steps 1 to {len(values)}, {readable(low)} to {readable(high)}:",
         f"  {drawn}",
     ]
 
 
-def _attempts(found: TrialRecord) -> list[str]:
-    console = plain_console()
-    table = tables.plain_table("attempt", "steps", "node", "began", "took", "ended")
+def _attempts(found: TrialRecord) -> Table:
+    table = tables.plain_table("attempt", "steps", "node", "began", "took")
+    table.add_column("ended", overflow="fold")
     for one in found.attempts:
         table.add_row(*map(Text, _attempt(one)))
-    with console.capture() as written:
-        console.print(table)
-    return written.get().rstrip().splitlines()
+    return table
 
 
 def _attempt(one: Attempt) -> Sequence[str]:

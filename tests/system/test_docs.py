@@ -183,6 +183,20 @@ def test_its_pages_ask_nobody_but_the_site_and_the_console_is_quiet(site: Path) 
     assert said == []
 
 
+def test_its_search_finds_a_page_from_the_disk(site: Path) -> None:
+    with chromium() as browser:
+        page = browser.new_context(offline=True).new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "index.html").as_uri())
+        page.locator("input.md-search__input").click()
+        page.keyboard.type("preempted spot machines")
+        found = page.locator(".md-search-result__link", has_text="Spot")
+        found.first.click(timeout=30_000)
+        page.wait_for_url("**/how-to/spot.html*")
+        assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     """Serves the site and logs nothing."""
 

@@ -113,7 +113,7 @@ class Reader:
 
     def column(self, title: str) -> list[str]:
         """The texts of a column of the table, as far as it is written."""
-        titles = self.page.locator("#table thead th").all_inner_texts()
+        titles = self.page.locator("#table thead tr:last-child th").all_inner_texts()
         place = [text.strip() for text in titles].index(title) + 1
         return self.page.locator(f"#table tbody tr.row > :nth-child({place})").all_inner_texts()
 

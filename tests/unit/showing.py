@@ -51,7 +51,8 @@ def lines(store: Store, on_damage: Callable[[CorruptLog], None] | None = None) -
         for part in sections.report(board, NOW, signs, 100, alive=alive):
             console.print(*part)
         json.dumps(summaries.show(history, alive=alive, now=NOW))
-        views.experiment(followed, followed.summary(alive=alive, now=NOW), NONE, Links(), NOW)
+        summary = followed.summary(alive=alive, now=NOW)
+        views.experiment(followed, summary, NONE, Links(), places, NOW)
     for drawn in compose(
         board, width=100, height=60, now=NOW, signs=signs, banner="", trouble="", notes=NONE
     ):

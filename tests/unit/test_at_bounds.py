@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from regrow.infra.state.places import Places
 from regrow.search.history import History
 from regrow.search.history.at_bounds import at_bounds
-from regrow.search.planning.simulator import FunctionObjective, simulate
+from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.spec import Spec
+from regrow.show.live import text
+from regrow.show.report import report
+from tests.unit.paged import logged, reader
+from tests.unit.test_report import Page
+from tests.unit.told import remember, rows_of
 
 MIDDLE = [0.3, 0.4, 0.5, 0.35, 0.45, 0.55, 0.33, 0.44]
 
 
-def ended(domain: dict[str, Any], values: list[float], mode: str = "max") -> History:
-    """A history in which the parameter is the objective."""
+def run(domain: dict[str, Any], values: list[float], mode: str = "max") -> Simulation:
+    """An experiment whose parameter is the objective."""
     spec = Spec.parse(
         {
             "name": "a",
@@ -34,7 +41,11 @@ def ended(domain: dict[str, Any], values: list[float], mode: str = "max") -> His
     def curve(config: Any, *_: Any) -> Any:
         return config["x"]
 
-    return simulate(spec, FunctionObjective(function=curve, spec=spec), workers=2).history
+    return simulate(spec, FunctionObjective(function=curve, spec=spec), workers=2)
+
+
+def ended(domain: dict[str, Any], values: list[float], mode: str = "max") -> History:
+    return run(domain, values, mode).history
 
 
 @pytest.mark.parametrize(
@@ -80,3 +91,18 @@ def test_what_is_no_bound_of_the_search_is_left_alone(
     domain: dict[str, Any], values: list[float], mode: str
 ) -> None:
     assert list(at_bounds(ended(domain, values, mode))) == []
+
+
+def test_the_end_of_a_run_its_report_and_its_page_have_the_command(tmp_path: Path) -> None:
+    made = run({"loguniform": [0.1, 1]}, [*MIDDLE, 1, 0.99, 0.98, 0.97, 0.96, 0.95])
+    logged(tmp_path, "a", made.events)
+    places = Places(root=str(tmp_path))
+    remember(made.history, made.events)
+    where = "x lies at its upper bound in 6 of the 6 best"
+    command = "regrow cp a a-wider.yaml --set 'space.x.loguniform=[0.1, 10.0]'"
+    assert f"{where}; widen it: {command} --state {tmp_path}" in [
+        *text.ending(made.history, places)
+    ]
+    written = report.html(rows_of(made.history), places, alive=False, now=made.history.t_last)
+    for page in (written, reader(tmp_path).get("/e/a").text):
+        assert f"{where}. Widen it: {command}" in Page(page).text

@@ -8,13 +8,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 import regrow
-from docs.site import command_line, diagrams, events, specification
+from docs.site import command_line, diagrams, events, hooks, python_api, reference, specification
 from regrow.infra.clusters.description import Cluster
 from regrow.infra.state.yaml_file import read_map
 from regrow.integrations.wandb.sweeps import OURS, is_sweep, translated
@@ -24,6 +25,7 @@ from regrow.search.spec import Spec
 from tests.system.reader import ROOT, Block, Page, compare, is_typed, pages, pattern, read
 
 PAGES = pages()
+DOCUMENT = SimpleNamespace(file=SimpleNamespace(src_uri="page.md"))
 BASE: dict[str, Any] = {
     "name": "page",
     "trainable": "train.py:train",
@@ -176,7 +178,7 @@ def test_the_reference_has_every_domain_in_a_form_that_is_read() -> None:
 def test_the_reference_has_every_command_and_every_option_with_its_help() -> None:
     page = command_line.page()
     for name, function in command_line.commands().items():
-        section = page.split(f"## regrow {name} {{")[1].split("\n## ")[0]
+        section = page.split(f"## regrow {name}\n")[1].split("\n## ")[0]
         for parameter in command_line.parameters(function):
             assert parameter.help, f"regrow {name}: {parameter.written}"
             assert f"`{parameter.written.split(', ')[0]}`" in section
@@ -185,9 +187,37 @@ def test_the_reference_has_every_command_and_every_option_with_its_help() -> Non
 def test_the_reference_has_every_event_and_field() -> None:
     page = events.page()
     for one in AnyEvent.__args__:
-        section = page.split(f"### `{one.__struct_config__.tag}` {{")[1].split("\n### ")[0]
+        section = page.split(f"### `{one.__struct_config__.tag}`\n")[1].split("\n### ")[0]
         for field in one.__struct_fields__:
             assert field == "t" or f"| `{field}` |" in section
+
+
+@pytest.mark.parametrize("page", reference.pages(), ids=lambda page: page.name)
+def test_the_references_can_be_read_in_the_repository_and_are_current(page: Path) -> None:
+    written = page.read_text()
+    assert written == reference.anew(written), "python -m docs.site.reference writes it"
+    assert not re.search(r"^:::", written, re.MULTILINE), "a code host would show no more than this"
+
+
+def test_the_reference_of_python_has_signatures_and_docstrings() -> None:
+    page = python_api.page("regrow.Experiment")
+    assert "### Experiment\n\n```py\nclass Experiment(\n    trainable: " in page
+    assert "#### run\n\n```py\nrun(\n    *,\n    trials: int | None = None,\n" in page
+    assert "* `quiet` (`bool`): print no progress." in page
+    assert "_object" not in page
+    assert "#### keep" in python_api.page("regrow.TrialResult {members: [drop, keep]}")
+    assert "####" not in python_api.page("regrow.AttemptResult {members: false}")
+
+
+def test_the_site_has_the_references_made_anew() -> None:
+    page = "# A\n\n<!-- generated: {} -->\nold\n<!-- /generated -->\n\nafter\n"
+    shown = hooks.on_page_markdown(page.format("python regrow.Trial {members: [step]}"), DOCUMENT)
+    assert shown == "# A\n\n::: regrow.Trial\n    options: {members: [step]}\n\n\nafter\n"
+    told = hooks.on_page_markdown(page.format("prefect events"), DOCUMENT)
+    assert "old" not in told
+    assert events.of_prefect() in told
+    with pytest.raises(KeyError):
+        hooks.on_page_markdown(page.format("nothing of ours"), DOCUMENT)
 
 
 def test_every_diagram_is_drawn_and_no_other() -> None:

@@ -229,6 +229,41 @@ def test_slices_have_each_value_of_each_parameter_and_no_other(
     ]
 
 
+def test_points_of_a_choice_lie_beside_each_other_at_their_choice() -> None:
+    spec = Spec.parse(
+        {
+            "name": "alike",
+            "trainable": "a:b",
+            "metric": "score",
+            "mode": "max",
+            "space": {"kind": {"choice": ["a", "b"]}, "size": {"choice": [1, 2, 4, 8]}},
+            "search": "random",
+            "schedule": "fifo",
+            "trials": 200,
+            "max_steps": 1,
+        }
+    )
+    objective = FunctionObjective(function=lambda config, step: 1.0, spec=spec)
+    done = Simulation(spec=spec, objective=objective, workers=4).open().run()
+    history = remember(done.history, done.events)
+    made = made_by(slices, history)
+    for name, axis, choices in (
+        ("kind", made.layout.xaxis, ["a", "b"]),
+        ("size", made.layout.xaxis2, [1, 2, 4, 8]),
+    ):
+        [points] = [t for t in traces(made, name="done") if f"<br>{name} " in t.hovertemplate]
+        assert [round(x) for x in points.x] == [
+            choices.index(history.trials[number].config[name]) for number in points.customdata
+        ]
+        assert list(axis.tickvals) == list(range(len(choices)))
+        assert list(axis.ticktext) == list(map(str, choices))
+        ordered = sorted(points.x)
+        assert min(b - a for a, b in itertools.pairwise(ordered)) > 0.6 / 200 / 3, (
+            "evenly, each apart"
+        )
+    assert list(made.data[0].x) == list(made_by(slices, history).data[0].x), "always the same"
+
+
 def test_after_population_based_training_the_configuration_of_the_best_step_counts(
     histories: dict[str, History],
 ) -> None:

@@ -63,7 +63,7 @@ def test_the_live_view_has_the_workers_of_each_trial_and_their_nodes() -> None:
 
 def test_trials_in_a_terminal_have_those_of_their_last_attempt() -> None:
     lines = printed(groups(3, 1)).splitlines()
-    assert re.search(r"attempts +workers +node +lr", lines[0])
+    assert re.search(r"attempts +workers +node +lr", lines[1])
     assert any(re.search(r"\b1 +3 +n1, n2 x2\b", line) for line in lines)
     assert any(re.search(r"\b1 +1 +n1\b", line) for line in lines)
 

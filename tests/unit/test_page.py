@@ -147,7 +147,7 @@ def test_trials_are_sorted_by_value_and_number_and_filtered_by_state(readers: Re
 
     def values(query: str, name: str) -> list[float]:
         cells = re.findall(
-            r'</i>\w+</td><td class="num">([\d.]+)</td>', readers.get(f"/e/{name}?{query}").text
+            r'<td class="num objective">([\d.]+)</td>', readers.get(f"/e/{name}?{query}").text
         )
         return [float(cell) for cell in cells]
 

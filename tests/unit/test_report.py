@@ -259,15 +259,15 @@ def test_the_table_has_every_trial_with_its_attempts_and_reasons(lossy: History)
     assert titles == [
         "trial",
         "state",
+        "lr",
+        "size",
+        "kind",
         "score",
+        "seconds",
         "at step",
         "steps",
         "attempts",
         "time",
-        "seconds",
-        "lr",
-        "size",
-        "kind",
     ]
     for trial, row in zip(lossy.trials, rows["trials"], strict=True):
         cells = dict(zip(titles, row["cells"], strict=True))

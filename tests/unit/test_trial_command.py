@@ -78,7 +78,7 @@ def test_trials_are_dropped_and_kept_by_a_condition(tmp_path: Path) -> None:
 
     best = run.history.best
     listed = typed("--where", f"trial == {best} and state == done")
-    assert listed.stdout.splitlines()[1].split()[:2] == [str(best), "done"]
+    assert listed.stdout.splitlines()[2].split()[:2] == [str(best), "done"]
     asked = typed(best, "--drop")
     assert isinstance(asked.exception, UserError)
     assert "say it with --yes" in str(asked.exception)

@@ -190,7 +190,7 @@ class Pages:
                 poll=POLL_SECONDS[not live],
                 table=trials.table(fold.history, asked),
                 asked=asked,
-                e=views.experiment(fold, summary, noted, self.links, time.time()),
+                e=views.experiment(fold, summary, noted, self.links, self.places, time.time()),
                 figures=listed(),
                 query=lambda **changes: asked.query(changes),
             )

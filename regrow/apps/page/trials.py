@@ -15,7 +15,7 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
 from regrow.show.figures import series
 from regrow.show.report.report import duration
-from regrow.show.report.table import varied
+from regrow.show.report.table import left_out, measured, titles, varied
 from regrow.show.views import machine_use, summaries
 
 PER_PAGE = 50
@@ -41,14 +41,18 @@ def table(history: History, asked: TableQuery) -> dict[str, Any]:
     }
     order = [state.value for state in TrialState] if asked.group == "state" else known[::-1]
     shown = part(ordered, keys[asked.group] if asked.group else None, order, asked.page, PER_PAGE)
-    names = list(varied(history))
+    names, metrics = list(varied(history)), measured(history)
+    shortened = titles([*names, *metrics])
     there = {trial.number for group in shown.groups for trial in group.rows}
     return {
         "groups": [
-            group.with_rows([_row(history, trial, names) for trial in group.rows])
+            group.with_rows([_row(history, trial, names, metrics[1:]) for trial in group.rows])
             for group in shown.groups
         ],
-        "parameters": names,
+        "parameters": [(name, shortened[name]) for name in names],
+        "metrics": [(name, shortened[name]) for name in metrics[1:]],
+        "value_title": shortened[metrics[0]],
+        "left_out": left_out(history),
         "page": shown.page,
         "pages": shown.pages,
         "count": len(ordered),
@@ -119,7 +123,10 @@ _KEYS: dict[Sort, Callable[[TrialRecord], float | None]] = {
 }
 
 
-def _row(history: History, trial: TrialRecord, names: list[str]) -> dict[str, Any]:
+def _row(
+    history: History, trial: TrialRecord, names: list[str], metrics: list[str]
+) -> dict[str, Any]:
+    row = summaries.measured(trial)
     config = summaries.reached_with(history, trial)
     last = trial.attempts[-1] if trial.attempts else None
     seconds = took(trial)
@@ -136,6 +143,7 @@ def _row(history: History, trial: TrialRecord, names: list[str]) -> dict[str, An
         "time": duration(seconds) if seconds is not None else "",
         "version": (summaries.versions(history, trial) or [""])[-1],
         "cells": [_cell(config.get(name)) for name in names],
+        "metrics": [_cell(row.get(name)) for name in metrics],
         "why": _cut((last.message or last.stop or last.leave or "") if last is not None else ""),
     }
 

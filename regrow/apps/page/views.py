@@ -11,6 +11,7 @@ from regrow.apps.page import pictures
 from regrow.apps.page.experiment_state import ExperimentState, Summary, differing_keys, status
 from regrow.apps.page.links import Links, next_run
 from regrow.infra.state.notes import Notes
+from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
 from regrow.search import schedulers
 from regrow.search.history import waste
@@ -79,7 +80,7 @@ def planned(found: Sequence[Scheduled], now: float) -> Iterator[dict[str, Any]]:
 
 
 def experiment(
-    fold: ExperimentState, summary: Summary, noted: Notes, links: Links, now: float
+    fold: ExperimentState, summary: Summary, noted: Notes, links: Links, places: Places, now: float
 ) -> dict[str, Any]:
     """Return everything about one experiment but its trials."""
     history = fold.history
@@ -104,6 +105,8 @@ def experiment(
         "schedule": schedulers.kind(history.spec.schedule).layout,
         "config": None if view is None else as_yaml(view["config"]),
         "best_trial": view,
+        "at_bounds": list(text.widened(history, places)),
+        "every": places.command("trials", summary.name, "--csv"),
         "specification": published_spec(history.spec.to_json()).decode().rstrip("\n"),
     }
 

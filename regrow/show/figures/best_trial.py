@@ -6,6 +6,7 @@ from regrow.infra.log.rows import Rows
 from regrow.search.history import TrialRecord, repeats
 from regrow.show.figures import series
 from regrow.show.figures.look import BEST, COLOURS, GREY, Figure, finished, marker, panels, safe
+from regrow.show.views.names import apart
 
 TITLE = "The best trial"
 READING = (
@@ -16,6 +17,8 @@ NOTHING = "No trial has reported a value yet."
 MOST = 8
 """Maximum number of metrics, each of which has its plot."""
 POINTS = 2000
+UP = 18
+"""Cells of a metric's name beside its plot."""
 
 
 def figure(told: Rows) -> Figure | None:
@@ -28,6 +31,7 @@ def figure(told: Rows) -> Figure | None:
     names, at_best = list(drawn), trial.curve.shown(step)
     spacing = min(0.06, 0.3 / len(names))
     made = panels(len(names), 1, shared_xaxes=True, vertical_spacing=spacing)
+    short = apart(names, [UP] * len(names))
     for place, name in enumerate(names, start=1):
         kept = drawn[name].points
         colour = BEST if name == history.objective.name else COLOURS["done"]
@@ -58,7 +62,7 @@ def figure(told: Rows) -> Figure | None:
                 col=1,
                 hoverinfo="skip",
             )
-        made.update_yaxes(title={"text": safe(name, 18)}, row=place, col=1)
+        made.update_yaxes(title={"text": safe(short[place - 1])}, row=place, col=1)
     changes = [last + 1 for _, last in trial.curve.runs[:-1]]
     for number in series.sample(changes, 30):
         made.add_vline(x=number, line={"color": GREY, "width": 1, "dash": "dot"})

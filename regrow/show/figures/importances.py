@@ -11,6 +11,7 @@ from __future__ import annotations
 from regrow.infra.log.rows import Rows
 from regrow.search.history import History
 from regrow.show.figures.look import COLOURS, Figure, blank, finished, safe
+from regrow.show.views.names import HEADING, apart
 
 TITLE = "Importance of parameters"
 READING = (
@@ -66,7 +67,7 @@ def figure(told: Rows) -> Figure | None:
     made = blank()
     made.add_bar(
         x=list(shown.values()),
-        y=[safe(name) for name in shown],
+        y=list(map(safe, apart(list(shown), [HEADING] * len(shown)))),
         orientation="h",
         marker={"color": COLOURS["done"]},
         text=[f"{share:.2f}" for share in shown.values()],

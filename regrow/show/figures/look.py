@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from regrow.search.history import History
 from regrow.show.figures import series
+from regrow.show.views.names import middle
 
 Figure: TypeAlias = Any
 """A figure of Plotly, which has no types, and is imported once a figure is drawn."""
@@ -47,6 +48,10 @@ SYMBOLS = {
     "pending": "circle-dot",
     "best": "star",
 }
+NAME = 40
+"""Cells of a name along an axis of a figure of the usual height."""
+LIMIT = 10_000
+"""Characters of a text that are looked at."""
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 
 
@@ -175,12 +180,17 @@ def _over_plotlys() -> Any:
     return blank().update_layout(template=template()).layout.template
 
 
-def objective_axis(history: History, values: Sequence[float]) -> tuple[dict[str, Any], str]:
-    """Return an axis of the objective, logarithmic if better, and a note on outliers beyond it."""
+def objective_axis(
+    history: History, values: Sequence[float], most: int = NAME
+) -> tuple[dict[str, Any], str]:
+    """Return an axis of the objective, logarithmic if better, and a note on outliers beyond it.
+
+    `most`: cells of its name, as many as fit beside the figure.
+    """
     log = series.logarithmic(values)
     limits, beyond = series.span(values, history.objective.mode, log=log)
     axis: dict[str, Any] = {
-        "title": {"text": f"{safe(history.objective.name)} ({history.objective.mode})"}
+        "title": {"text": f"{safe(history.objective.name, most)} ({history.objective.mode})"}
     }
     if log:
         axis |= logarithmic(values)
@@ -208,7 +218,8 @@ def logarithmic(values: Sequence[float]) -> dict[str, Any]:
 
 
 def safe(text: object, most: int = 80) -> str:
-    """Escape a user's text for Plotly's HTML, templates and formulas, cut at `most` characters."""
-    written = str(text)
-    cut = " ".join((written if len(written) <= most else written[: most - 1] + "…").split())
+    """Escape a user's text for Plotly's HTML, templates and formulas, cut in its middle to `most`
+    cells.
+    """
+    cut = middle(" ".join(str(text)[:LIMIT].split()), most)
     return html.escape(cut, quote=False).replace("%{", "%&#123;").replace("$", "&#36;")

@@ -14,6 +14,7 @@ from regrow.search.history import History, TrialRecord
 from regrow.show.figures import parameters, series
 from regrow.show.figures.look import BEST, GREY, Figure, blank, finished, part, safe, shade
 from regrow.show.views import summaries
+from regrow.show.views.names import LONGEST, apart
 
 TITLE = "Parallel coordinates"
 READING = (
@@ -73,11 +74,14 @@ def figure(told: Rows) -> Figure | None:
                 font={"size": 11},
                 borderpad=1,
             )
+    names = apart([column.name for column in columns], [LONGEST] * len(columns))
     made.update_layout(
         xaxis={
             "side": "top",
             "tickvals": list(range(len(columns))),
-            "ticktext": [f"<b>{safe(c.name, 20)}</b>" for c in columns],
+            "ticktext": [f"<b>{safe(name)}</b>" for name in names],
+            "tickangle": 0,
+            "tickfont": {"size": 11},
             "range": [-0.55, len(columns) - 0.85],
             "showgrid": False,
             "showline": False,
@@ -88,7 +92,7 @@ def figure(told: Rows) -> Figure | None:
         showlegend=False,
         dragmode="select",
         selectdirection="v",
-        margin={"l": 20, "r": 30, "t": 50, "b": 16},
+        margin={"l": 20, "r": 50, "t": 50, "b": 16},
     )
     return finished(
         made,
@@ -98,7 +102,7 @@ def figure(told: Rows) -> Figure | None:
         f"The first {AXES} of {len(found)} parameters are drawn." if len(found) > AXES else "",
         f"{beyond:,} far worse values are drawn at the end of the last axis." if beyond else "",
         height=460,
-        min_width=105 * len(columns),
+        min_width=100 * len(columns),
     )
 
 

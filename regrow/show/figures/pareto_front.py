@@ -55,7 +55,7 @@ def figure(told: Rows) -> look.Figure | None:
         if len(metrics) == 2:
             x, y = _stairs(best, first, second)
             look.add_line(made, x, y, {"color": look.BEST, "width": 1.5}, showlegend=False, **cell)
-        across, up = look.safe(first.name), look.safe(second.name)
+        across, up = look.safe(first.name, look.NAME), look.safe(second.name, look.NAME)
         for name, group, style in groups:
             if group:
                 look.add_points(

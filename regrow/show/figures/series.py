@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Collection, Sequence
 from typing import TypeVar
@@ -12,6 +11,7 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
 
 T = TypeVar("T")
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 OUTCOMES = ("done", "stopped", "paused", "failed", "lost", "running", "pending")
 """States of trials in the order of legends."""
@@ -118,8 +118,11 @@ def counted(history: History) -> dict[str, list[TrialRecord]]:
 
 
 def spread(number: int, width: float = 1.0) -> float:
-    """Return a small offset by a trial's number, at most half of `width`, to see all points."""
-    return (hashlib.blake2s(str(number).encode(), digest_size=2).digest()[0] / 255 - 0.5) * width
+    """Return a small offset by a trial's number, at most half of `width`, to see all points.
+
+    Multiples of the golden ratio: any numbers in a row lie evenly, and no two lie on each other.
+    """
+    return (number * _GOLDEN % 1 - 0.5) * width
 
 
 def short(value: object) -> str:

@@ -9,6 +9,7 @@ from regrow.infra.log.rows import Rows
 from regrow.search.history import History, TrialRecord
 from regrow.show.figures import look, parameters, series
 from regrow.show.views import summaries
+from regrow.show.views.names import HEADING, apart
 
 TITLE = "Slices"
 READING = (
@@ -19,6 +20,14 @@ NOTHING = "It takes two trials with a value and a parameter that differs between
 AXES = 12
 POINTS = 3000
 COLUMNS = 3
+ACROSS = 28
+"""Cells of a parameter's name below its plot."""
+LABELS = 36
+"""Cells of the labels of all choices of a parameter, below its plot."""
+SHORTEST = 3
+"""Cells of such a label."""
+SPREAD = 0.6
+"""Width in which the points of a choice lie beside each other; choices are 1 apart."""
 
 
 def figure(told: Rows) -> look.Figure | None:
@@ -29,8 +38,8 @@ def figure(told: Rows) -> look.Figure | None:
     axes = found[:AXES]
     columns = min(COLUMNS, len(axes))
     rows = math.ceil(len(axes) / columns)
-    apart = {"horizontal_spacing": 0.035, "vertical_spacing": min(0.16, 0.3 / rows)}
-    made = look.panels(rows, columns, shared_yaxes=True, **apart)
+    gaps = {"horizontal_spacing": 0.035, "vertical_spacing": min(0.16, 0.3 / rows)}
+    made = look.panels(rows, columns, shared_yaxes=True, **gaps)
     shown = series.sample(trials, max(150, POINTS // len(axes)), keep=trials[:50])
     chosen = {trial.number for trial in shown}
     groups = {
@@ -38,7 +47,9 @@ def figure(told: Rows) -> look.Figure | None:
         for outcome, group in series.counted(history).items()
     }
     groups["best"] = trials[:1]
-    value_axis, note = look.objective_axis(history, [t.best[0] for t in trials if t.best])
+    values = [trial.best[0] for trial in trials if trial.best]
+    value_axis, note = look.objective_axis(history, values, HEADING)
+    names = apart([axis.name for axis in axes], [ACROSS] * len(axes))
     title = value_axis.pop("title")
     named: set[str] = set()
     for place, axis in enumerate(axes):
@@ -59,9 +70,9 @@ def figure(told: Rows) -> look.Figure | None:
                 )
                 named.add(outcome)
         configs = [summaries.reached_with(history, trial) for trial in shown]
-        values = [config[axis.name] for config in configs if config.get(axis.name) is not None]
-        named_so = {"text": look.safe(axis.name), "standoff": 6}
-        made.update_xaxes(**_scale(axis, values), title=named_so, **cell)
+        there = [config[axis.name] for config in configs if config.get(axis.name) is not None]
+        named_so = {"text": look.safe(names[place]), "standoff": 6}
+        made.update_xaxes(**_scale(axis, there), title=named_so, **cell)
         made.update_yaxes(**value_axis, **({"title": title} if cell["col"] == 1 else {}), **cell)
     return look.finished(
         made,
@@ -71,7 +82,7 @@ def figure(told: Rows) -> look.Figure | None:
         ),
         note,
         height=90 + 260 * rows,
-        min_width=200 * columns,
+        min_width=260 * columns,
     )
 
 
@@ -84,7 +95,7 @@ def _points(
         config = summaries.reached_with(history, trial)
         place = axis.place(config)
         if place is not None and trial.best is not None:
-            spread = 0.0 if axis.categories is None else series.spread(trial.number, 0.5)
+            spread = 0.0 if axis.categories is None else series.spread(trial.number, SPREAD)
             x = 10.0**place if axis.log else place + spread
             told = look.safe(series.short(config[axis.name]))
             found.append((x, trial.best[0], trial.number, told))
@@ -96,8 +107,11 @@ def _scale(axis: parameters.Axis, values: list[Any]) -> dict[str, Any]:
         whole = {"range": [-0.6, len(axis.categories) - 0.4]}
         if len(axis.categories) > 20:
             return {"showticklabels": False, **whole}
-        labels = [look.safe(label, 14) for label in axis.categories]
-        return {"tickvals": list(range(len(labels))), "ticktext": labels, **whole}
+        most = max(SHORTEST, LABELS // len(axis.categories))
+        labels = list(map(look.safe, apart(axis.categories, [most] * len(axis.categories))))
+        every = -(-len(labels) * SHORTEST // LABELS)
+        places = list(range(0, len(labels), every))
+        return {"tickvals": places, "ticktext": labels[::every], "tickangle": 0, **whole}
     if axis.log:
         return look.logarithmic(values)
     if not all(isinstance(value, int) for value in values):

@@ -1,4 +1,6 @@
-"""Lays out rows of cells in a width: columns that do not fit go, the least important first."""
+"""Lays out rows of cells in a width: long titles are cut, then columns that do not fit go, the
+least important first. The line of titles ends with their number.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ from dataclasses import KW_ONLY, dataclass
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
+
+from regrow.show.views.names import apart
 
 GAP = 2
 LEAST_FLEX = 14
@@ -46,6 +50,8 @@ class Column:
         rank: order in which columns are dropped if space is short: higher first, 0 never.
         right: aligned to the right.
         flex: takes the remaining width, and is cut there.
+        least: None: the title is shown whole; else the cells that it is cut to, if its values are
+            no wider, where space is short.
 
     """
 
@@ -55,36 +61,61 @@ class Column:
     rank: int = 0
     right: bool = False
     flex: bool = False
+    least: int | None = None
+
+
+Cell = str | tuple[str, str]
+"""A text; or a text and a shorter one that is shown where the first does not fit."""
 
 
 def lines(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, signs: Signs
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    width: int,
+    signs: Signs,
+    more: int = 0,
 ) -> list[Text]:
     """Return a line of titles, the first one bold, and one for each row, which has a cell for each
-    column; none is longer than `width`. Columns of empty cells are left out.
+    column; none is longer than `width`. Columns of empty cells are left out. `more`: columns that
+    the caller has left out already.
     """
     shown = [
-        n for n, column in enumerate(columns) if n == 0 or column.flex or any(r[n] for r in rows)
+        n
+        for n, column in enumerate(columns)
+        if n == 0 or column.flex or any(_whole(r[n]) for r in rows)
     ]
-    table = [[column.title for column in columns], *rows]
-    widths = {n: max(cell_len(row[n]) for row in table) for n in shown}
+    whole = [[column.title for column in columns], *([_whole(cell) for cell in r] for r in rows)]
+    widths = {n: max(cell_len(row[n]) for row in whole) for n in shown}
+    titles, told = whole[0], _told(more)
 
-    def taken() -> int:
-        least = (min(widths[n], LEAST_FLEX) if columns[n].flex else widths[n] for n in shown)
-        return sum(least) + GAP * (len(shown) - 1)
+    def fits(flex: int) -> bool:
+        taken = (min(widths[n], flex) if columns[n].flex else widths[n] for n in shown)
+        count = GAP + len(told) if told and not columns[shown[-1]].flex else 0
+        return sum(taken) + GAP * (len(shown) - 1) + count <= width
 
-    while taken() > width and any(columns[n].rank for n in shown):
-        shown.remove(max(reversed(shown), key=lambda n: columns[n].rank))
+    if not fits(width):
+        values = {n: max((cell_len(row[n]) for row in whole[1:]), default=0) for n in shown}
+        short = [n for n in shown if columns[n].least is not None]
+        most = [max(columns[n].least or 0, values[n]) for n in short]
+        for n, title in zip(
+            short, apart([titles[n] for n in short], most, signs.more), strict=True
+        ):
+            titles[n], widths[n] = title, max(cell_len(title), values[n])
+    while not fits(LEAST_FLEX) and any(columns[n].rank for n in shown):
+        gone = max(reversed(shown), key=lambda n: columns[n].rank)
+        shown.remove(gone)
+        more += 1
+        told = _told(more)
     left = width - sum(widths[n] + GAP for n in shown if not columns[n].flex)
     for n in shown:
         if columns[n].flex:
             widths[n] = max(0, min(widths[n], left))
     found = []
-    for place, row in enumerate(table):
+    for place, row in enumerate([titles, *rows]):
         line = Text(no_wrap=True)
         for n in shown:
             style = columns[n].style if place else "dim" if n else "bold"
-            cell = cut(row[n], widths[n], signs)
+            cell = _fitted(row[n], widths[n], signs)
             pad = " " * (widths[n] - cell_len(cell))
             line.append(
                 pad + cell if columns[n].right else cell + pad,
@@ -93,8 +124,26 @@ def lines(
             line.append(" " * GAP)
         line.truncate(width)
         line.rstrip()
+        if not place and told:
+            line.truncate(max(0, width - GAP - len(told)))
+            line.append(f"{' ' * GAP}{told}", style="dim")
+            line.truncate(width)
         found.append(line)
     return found
+
+
+def _told(more: int) -> str:
+    return f"+{more} more" if more else ""
+
+
+def _whole(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell[0]
+
+
+def _fitted(cell: Cell, width: int, signs: Signs) -> str:
+    if not isinstance(cell, str):
+        cell = cell[0] if cell_len(cell[0]) <= width else cell[1]
+    return cut(cell, width, signs)
 
 
 def cut(text: str, width: int, signs: Signs) -> str:
@@ -102,7 +151,9 @@ def cut(text: str, width: int, signs: Signs) -> str:
     if cell_len(text) <= width:
         return text
     room = width - len(signs.more)
-    return set_cell_size(text, room).rstrip() + signs.more if room > 0 else ""
+    if room <= 0:
+        return ""
+    return set_cell_size(text, room).rstrip().removesuffix(signs.more) + signs.more
 
 
 def flow(items: Sequence[tuple[str, str]], width: int, most: int, signs: Signs) -> list[Text]:

@@ -10,6 +10,7 @@ from regrow.show.live import text, words
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs, bar, cut, flow
 from regrow.show.live.sections import Section, sections
+from regrow.show.views.names import middle
 from regrow.tasks.output.traces import one_line
 
 LEAST_WIDTH = 20
@@ -85,7 +86,7 @@ def _title(board: Board, width: int, signs: Signs) -> Text:
     history = board.history
     share = board.share()
     tail = f" {share * 100:3.0f} %  {history.ended}/{history.total} trials"
-    name = cut(one_line(history.spec.name), max(4, width - len(tail) - 8), signs)
+    name = middle(one_line(history.spec.name), max(4, width - len(tail) - 8), signs.more)
     room = min(BAR, width - len(tail) - len(name) - 2)
     line = Text(no_wrap=True).append(name, style="bold").append("  ")
     if room >= 4:

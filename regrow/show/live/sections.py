@@ -5,7 +5,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,19 +15,29 @@ from regrow.search.history import History, TrialRecord
 from regrow.show.live import text, words
 from regrow.show.live.board import Board
 from regrow.show.live.decisions import Exploit, Rung
-from regrow.show.live.grid import Column, Signs, lines, spark
+from regrow.show.live.grid import Cell, Column, Signs, lines, spark
 from regrow.show.live.incidents import Absence, Loss
 from regrow.show.views import summaries
+from regrow.show.views.names import LONGEST, apart, middle
 from regrow.tasks.output.traces import one_line
 
 CURVE = 16
 """Positions of a curve."""
 METRICS = 4
 """Maximum metrics of a running trial that are shown."""
+WIDER = 2 * LONGEST
+"""Cells that are left of the objective's name."""
 THEN = 8
 """Maximum rows of the scheduler, once the more important sections have theirs."""
 
-Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What `grid.lines` takes. `more`: columns that were left out."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +55,18 @@ class Section:
 
     def draw(self, width: int, rows: int, signs: Signs) -> list[Text]:
         """Return a line of titles, and at most `rows` lines."""
-        return lines(*self.table(self.items[:rows]), width, signs)
+        made = self.table(self.items[:rows])
+        return lines(made.columns, made.rows, width, signs, made.more)
 
 
 def sections(board: Board, now: float, signs: Signs, *, idle: bool = False) -> list[Section]:
     """Return what has something to show, the most important first. `idle`: nothing runs."""
     found = [
-        _running(board, now, idle=idle),
+        _running(board, now, signs, idle=idle),
         _best(board, signs),
         _incidents(board, now),
         _scheduling(board, now, signs),
-        _latest(board, now),
+        _latest(board, now, signs),
     ]
     return [section for section in found if section is not None]
 
@@ -64,13 +75,13 @@ def report(
     board: Board, now: float, signs: Signs, width: int, *, alive: bool
 ) -> Iterator[list[Text]]:
     """Yield what runs, what was lost, and what the scheduler did, for `regrow show`."""
-    running = _running(board, now, idle=False) if alive else None
+    running = _running(board, now, signs, idle=False) if alive else None
     for section in (running, _incidents(board, now), _scheduling(board, now, signs)):
         if section is not None:
             yield section.draw(width, section.then, signs)
 
 
-def _running(board: Board, now: float, *, idle: bool) -> Section | None:
+def _running(board: Board, now: float, signs: Signs, *, idle: bool) -> Section | None:
     history = board.history
     numbers = sorted(history.running)
     if not numbers:
@@ -81,11 +92,15 @@ def _running(board: Board, now: float, *, idle: bool) -> Section | None:
     def table(shown: Sequence[int]) -> Table:
         trials = [history.trials[number] for number in shown]
         title = "cut off" if idle else "running"
-        metrics = _metrics(history, trials)
+        reported = _metrics(history, trials)
+        metrics = reported[:METRICS]
         columns = [
             Column(f"{title} {len(numbers)}" if len(numbers) > len(shown) else title, right=True),
             Column("step", style="cyan"),
-            *(Column(one_line(n), rank=2 * place, right=True) for place, n in enumerate(metrics)),
+            *(
+                Column(one_line(n), rank=2 * place, right=True, least=LONGEST)
+                for place, n in enumerate(metrics)
+            ),
             Column("attempt", rank=3, right=True, style="yellow"),
             Column("workers" if ranked else "slots", rank=3, right=True),
             Column("node", rank=5),
@@ -104,10 +119,10 @@ def _running(board: Board, now: float, *, idle: bool) -> Section | None:
                     str(last.width) if ranked or last.width > 1 else "",
                     one_line(last.where or "") if placed else "",
                     _age(board, trial, now),
-                    one_line(text.config(trial)),
+                    _settings(trial.config, signs),
                 ]
             )
-        return columns, rows
+        return Table(columns, rows, len(reported) - len(metrics))
 
     return Section(items=numbers, table=table, then=16)
 
@@ -117,7 +132,7 @@ def _metrics(history: History, trials: list[TrialRecord]) -> list[str]:
     names = dict.fromkeys(metric.name for metric in history.spec.metrics)
     for trial in trials:
         names |= dict.fromkeys(trial.curve.shown(trial.step))
-    return list(names)[:METRICS]
+    return list(names)
 
 
 def _step(history: History, trial: TrialRecord) -> str:
@@ -148,7 +163,9 @@ def _best(board: Board, signs: Signs) -> Section | None:
         greens = ["bold green", *["green"] * len(shown)]
         columns = [
             Column("best", right=True),
-            Column(f"{one_line(history.objective.name)} {sign}", right=True, style=greens),
+            Column(
+                f"{one_line(history.objective.name)} {sign}", right=True, style=greens, least=WIDER
+            ),
             Column("at step", rank=2, right=True),
             Column("", rank=3, style=[_state(trial) for trial in shown]),
             Column("curve", rank=4, style="cyan"),
@@ -158,13 +175,20 @@ def _best(board: Board, signs: Signs) -> Section | None:
         for trial in shown:
             value, step = trial.best or (0.0, 0)
             curve = spark(trial.values, CURVE, signs)
-            config = one_line(text.settings(summaries.reached_with(history, trial)))
+            config = _settings(summaries.reached_with(history, trial), signs)
             rows.append(
                 [str(trial.number), text.number(value), str(step), trial.state.value, curve, config]
             )
-        return columns, rows
+        return Table(columns, rows)
 
     return Section(items=best, table=table, then=6)
+
+
+def _settings(config: Mapping[str, Any], signs: Signs) -> Cell:
+    """Return a configuration in one line, and with its names cut."""
+    names = apart(list(config), [LONGEST] * len(config), signs.more)
+    short = dict(zip(names, config.values(), strict=True))
+    return one_line(text.settings(config)), one_line(text.settings(short))
 
 
 def _state(trial: TrialRecord) -> str:
@@ -184,14 +208,17 @@ def _incidents(board: Board, now: float) -> Section | None:
             Column("ago", right=True, style="dim", rank=1),
             Column("", flex=True, style=[_mood(one) for one in shown]),
         ]
-        return columns, [
+        return Table(
+            columns,
             [
-                "driver" if isinstance(one, Absence) else str(one.trial),
-                words.ago(now - one.t),
-                _story(one),
-            ]
-            for one in shown
-        ]
+                [
+                    "driver" if isinstance(one, Absence) else str(one.trial),
+                    words.ago(now - one.t),
+                    _story(one),
+                ]
+                for one in shown
+            ],
+        )
 
     return Section(items=list(incidents.kept)[::-1], table=table, first=2, then=5)
 
@@ -216,13 +243,18 @@ def _mood(one: Loss | Absence) -> str:
     return "red" if one.final else "yellow" if one.back_s is None else "green"
 
 
-def _latest(board: Board, now: float) -> Section | None:
+def _latest(board: Board, now: float, signs: Signs) -> Section | None:
     if not board.latest:
         return None
+    name = board.history.objective.name
+    short = middle(name, WIDER, signs.more)
 
     def table(shown: Sequence[tuple[float, str]]) -> Table:
         columns = [Column("latest", right=True, style="dim"), Column("", flex=True)]
-        return columns, [[words.ago(now - t), line] for t, line in shown]
+        rows: list[list[Cell]] = [
+            [words.ago(now - t), (line, line.replace(name, short))] for t, line in shown
+        ]
+        return Table(columns, rows)
 
     return Section(items=list(board.latest)[::-1], table=table, first=1, then=6)
 
@@ -255,16 +287,19 @@ def _rungs(board: Board, found: dict[int, Rung]) -> Section | None:
             Column("paused", right=True, rank=2),
             Column("best there", right=True, style="green", rank=3),
         ]
-        return columns, [
+        return Table(
+            columns,
             [
-                str(board.decisions.shown(step)),
-                str(found[step].reached),
-                str(found[step].stopped or ""),
-                str(len(found[step].waiting) or ""),
-                text.number(found[step].best),
-            ]
-            for step in shown
-        ]
+                [
+                    str(board.decisions.shown(step)),
+                    str(found[step].reached),
+                    str(found[step].stopped or ""),
+                    str(len(found[step].waiting) or ""),
+                    text.number(found[step].best),
+                ]
+                for step in shown
+            ],
+        )
 
     return Section(items=sorted(steps, reverse=True), table=table, then=THEN)
 
@@ -285,7 +320,7 @@ def _brackets(board: Board) -> Section:
             begin = str(decisions.shown(kind[0])) if kind else "no rungs"
             cells = ["" if one is None else f"{one.reached} -{one.stopped}" for one in rungs]
             rows.append([begin, str(decisions.members[kind]), *cells])
-        return columns, rows
+        return Table(columns, rows)
 
     kinds = sorted(decisions.members, key=lambda steps: (-len(steps), steps))
     return Section(items=kinds, table=table, then=THEN)
@@ -307,15 +342,18 @@ def _population(board: Board, now: float, signs: Signs) -> Section:
             Column(title if shown else "", flex=True),
             Column("ago", right=True, rank=2, style="dim"),
         ]
-        return columns, [
+        return Table(
+            columns,
             [
-                f"{one.trial} {signs.arrow} {one.source}",
-                f"{text.number(one.value)} {signs.arrow} {text.number(one.source_value)}",
-                f"step {one.step}" + "".join(f", {_change(*change)}" for change in one.changes),
-                words.ago(now - one.t),
-            ]
-            for one in shown
-        ]
+                [
+                    f"{one.trial} {signs.arrow} {one.source}",
+                    f"{text.number(one.value)} {signs.arrow} {text.number(one.source_value)}",
+                    f"step {one.step}" + "".join(f", {_change(*change)}" for change in one.changes),
+                    words.ago(now - one.t),
+                ]
+                for one in shown
+            ],
+        )
 
     return Section(items=list(decisions.exploits)[::-1], table=table, then=THEN)
 

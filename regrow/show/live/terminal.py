@@ -45,11 +45,19 @@ class LineTable(Table):
     """A table whose cells and titles are text, each on one line."""
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(**{"box": None, "pad_edge": False, "header_style": "bold", **given})
+        plain = {"box": None, "pad_edge": False, "header_style": "bold", "caption_justify": "left"}
+        super().__init__(**{**plain, **given})
 
-    def add_column(self, header: RenderableType = "", **given: Any) -> None:  # type: ignore[override]  # all arguments are passed by name
-        """Add a column with a title of one line."""
-        super().add_column(_in_a_line(header), **given)
+    def add_column(  # type: ignore[override]  # all arguments are passed by name
+        self, header: RenderableType = "", *, above: str = "", **given: Any
+    ) -> None:
+        """Add a column with a title of one line. `above`: a heading over this column and those
+        after it, "" for none.
+        """
+        title = _in_a_line(header)
+        if above:
+            title = Text("\n").join([_in_a_line(Text(above, style="not bold dim")), title])
+        super().add_column(title, **given)
 
     def add_row(self, *cells: RenderableType | None, **given: Any) -> None:
         """Add a row of cells of one line each."""

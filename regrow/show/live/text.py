@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
-
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.search.history import History, TrialRecord, cost, waste
@@ -54,17 +52,6 @@ def number(found: float | None) -> str:
     return "nan" if found is None else readable(found)
 
 
-def middle(name: str, most: int) -> str:
-    """Cut a long name in its middle to `most` cells: both ends tell more than the beginning."""
-    if cell_len(name) <= most:
-        return name
-    head = set_cell_size(name, (most - 1) // 2).rstrip()
-    tail = name
-    while cell_len(tail) > most - 1 - cell_len(head):
-        tail = tail[1:]
-    return f"{head}…{tail}"
-
-
 def ends(count: int) -> str:
     """Return the plural's ending."""
     return "" if count == 1 else "s"
@@ -78,11 +65,6 @@ def pasted(setting: Any) -> str:
 def settings(config: Mapping[str, Any]) -> str:
     """Format a flat configuration in one line."""
     return " ".join(f"{one_line(k)}={value(v)}" for k, v in config.items())
-
-
-def config(trial: TrialRecord) -> str:
-    """Format a trial's current configuration in one line."""
-    return settings(trial.config)
 
 
 def counts(history: History) -> str:
@@ -278,6 +260,14 @@ def raised(history: History, places: Places) -> Iterator[str]:
 
 def narrow(history: History, places: Places) -> Iterator[str]:
     """Yield which parameters' best values lie at a bound, and the command that widens it."""
+    for where, command in widened(history, places):
+        yield f"{one_line(where)}; widen it: {command}"
+
+
+def widened(history: History, places: Places) -> Iterator[tuple[str, str]]:
+    """Yield for each parameter whose best values lie at a bound where they lie, and the command
+    that writes a specification with a wider domain.
+    """
     name = history.spec.name
     for one in at_bounds(history):
         domain = one.wider.to_json()
@@ -286,11 +276,8 @@ def narrow(history: History, places: Places) -> Iterator[str]:
             f"--set {shlex.quote(f'space.{one.name}.{key}={json.dumps(value)}')}"
             for key, value in domain.items()
         )
-        copy = places.command("cp", name, f"{name}-wider.yaml {changes}")
-        where = (
-            f"{one_line(one.name)} lies at its {one.side} bound in {one.count} of the {one.of} best"
-        )
-        yield f"{where}; widen it: {copy}"
+        where = f"{one.name} lies at its {one.side} bound in {one.count} of the {one.of} best"
+        yield where, places.command("cp", name, f"{name}-wider.yaml {changes}")
 
 
 def hollow(history: History, places: Places) -> Iterator[str]:

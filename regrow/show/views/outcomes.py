@@ -17,11 +17,18 @@ _LEAST = {"steps": "steps", "wasted_steps": "steps done again", "losses": "losse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row of a table with a column for each experiment. `best`: positions of the best cells."""
+    """A row of a table with a column for each experiment.
+
+    Attributes:
+        best: positions of the best cells.
+        differs: whether it is a parameter with different values.
+
+    """
 
     title: str
     cells: Sequence[str]
     best: Sequence[int] = ()
+    differs: bool = False
 
 
 def outcomes(

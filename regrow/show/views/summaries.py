@@ -81,6 +81,21 @@ def reached_with(history: History, trial: TrialRecord) -> dict[str, Any]:
     return trial.config
 
 
+def reported(history: History) -> list[str]:
+    """Return the names of all metrics, those of the specification first, then as they were first
+    reported.
+    """
+    names = dict.fromkeys(metric.name for metric in history.spec.metrics)
+    for trial in history.trials:
+        names |= dict.fromkeys(measured(trial))
+    return list(names)
+
+
+def measured(trial: TrialRecord) -> Mapping[str, float | None]:
+    """Return a trial's metrics at the step of its best value, else at its last step."""
+    return trial.curve.shown(trial.best[1] if trial.best else trial.step)
+
+
 def standing(trial: TrialRecord) -> str:
     """Return a trial's state, for people: "done", "done, dropped"."""
     return f"{trial.state.value}, dropped" if trial.excluded else trial.state.value

@@ -48,7 +48,9 @@
   const table = document.getElementById("table"), body = table.tBodies[0], head = table.tHead;
   const search = document.getElementById("search"), shown = document.getElementById("shown");
   const sentinel = document.getElementById("sentinel");
-  const columns = data.columns, AT_A_TIME = 60, top = $("tr");
+  const columns = data.columns, AT_A_TIME = 60, groups = $("tr", null, { class: "groups" }), top = $("tr");
+  const GROUPS = { parameter: "parameters", objective: "metrics", metric: "metrics" };
+  const widths = columns.map(() => $("col")); // of the table once it is `fixed`: the row of groups has none of its own
   const words = data.trials.map((t) => [
     `trial ${t.cells[0]}`, ...t.cells.slice(1).map(short), ...t.attempts.flatMap((a) => [a.node, a.outcome, a.cause, a.message]),
   ].join(" ").toLowerCase());
@@ -65,7 +67,14 @@
   const detail = (trial) => {
     const inside = $("div", null, { class: "inside" });
     const settings = $("pre", trial.config, { tabindex: "0", "aria-label": "Its configuration" });
-    inside.append($("p", "Configuration", { class: "label" }), settings);
+    inside.append($("p", "Parameters", { class: "label" }), settings);
+    const measured = columns.map((column, place) => [column, trial.cells[place]])
+      .filter(([column, value]) => GROUPS[column.kind] === "metrics" && value !== null && value !== undefined)
+      .map(([column, value]) => `${column.name}: ${short(value)}`);
+    if (measured.length) {
+      const list = $("pre", measured.join("\n"), { tabindex: "0", "aria-label": "Its metrics" });
+      inside.append($("p", "Metrics", { class: "label" }), list);
+    }
     if (trial.changes.length) {
       inside.append($("p", "What the schedule changed", { class: "label" }));
       const list = $("ul");
@@ -120,7 +129,7 @@
         cell.append($("i", null, { class: `s-${value.split(",")[0]}` }), value), row.append(cell);
       } else {
         const text = column.kind === "seconds" ? time(value) : short(value);
-        const cell = $("td", text, { class: column.number ? "num" : "cut" });
+        const cell = $("td", text, { class: `${column.number ? "num" : "cut"} ${column.kind}` });
         if (text.length > 12) cell.title = text;
         row.append(cell);
       }
@@ -137,11 +146,11 @@
     body.replaceChildren();
     written = 0;
     table.classList.remove("fixed");
-    for (const cell of top.children) cell.style.width = "";
+    for (const column of widths) column.style.width = "";
     more(AT_A_TIME);
     // As wide as the first rows need: else each row that comes as one scrolls would lay out all of them anew.
-    const widths = Array.from(top.children, (cell) => cell.getBoundingClientRect().width);
-    widths.forEach((width, place) => { top.children[place].style.width = `${Math.ceil(width) + 2}px`; });
+    const needed = Array.from(top.children, (cell) => cell.getBoundingClientRect().width);
+    needed.forEach((width, place) => { widths[place].style.width = `${width}px`; });
     table.classList.add("fixed");
     shown.textContent = order.length === data.trials.length ? `${order.length} trials` : `${order.length} of ${data.trials.length} trials`;
   };
@@ -152,8 +161,12 @@
     fill();
   };
   columns.forEach((column, place) => {
-    const cell = $("th", null, { scope: "col", "aria-sort": "none", class: column.number ? "num" : "" });
-    const button = $("button", column.title, { type: "button" });
+    const cell = $("th", null, { scope: "col", "aria-sort": "none", class: `${column.number ? "num" : ""} ${column.kind}` });
+    const button = $("button", column.title, { type: "button", title: column.name ?? column.title });
+    // The heading of the metrics stands above the objective, which stays in view.
+    const group = column.kind === "metric" ? "" : GROUPS[column.kind] ?? "", last = groups.lastChild;
+    if (last && last.textContent === group && column.kind !== "objective") last.colSpan += 1;
+    else groups.append(group ? $("th", group, { scope: "colgroup", class: column.kind }) : $("td"));
     button.addEventListener("click", () => {
       by = { column: place, down: by.column === place ? !by.down : column.best_is_most === true };
       for (const other of top.children) other.setAttribute("aria-sort", "none");
@@ -162,7 +175,9 @@
     });
     cell.append(button), top.append(cell);
   });
-  head.append(top);
+  const whole = $("colgroup");
+  whole.append(...widths), table.prepend(whole);
+  head.append(groups, top);
   if (data.sorted_by !== null) {
     by = { column: data.sorted_by, down: columns[data.sorted_by].best_is_most };
     top.children[data.sorted_by].setAttribute("aria-sort", by.down ? "descending" : "ascending");
