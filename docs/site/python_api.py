@@ -84,7 +84,9 @@ def _members(one: Any, options: dict[str, Any]) -> Iterator[Any]:
     wanted = options.get("members")
     if wanted is False:
         return
-    for name, member in one.members.items():
+    names = options.get("inherited_members", ())
+    inherited = {name: one.inherited_members[name].final_target for name in names}
+    for name, member in {**one.members, **inherited}.items():
         if member.is_alias or member.docstring is None or name == "__init__":
             continue
         if isinstance(wanted, list):
