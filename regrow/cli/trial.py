@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.cells import cell_len
@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from regrow.cli import tables
-from regrow.cli.again import run_again
 from regrow.cli.console import agreed, damage_told_last, plain_console
 from regrow.cli.options import (
     JsonOption,
@@ -28,6 +27,7 @@ from regrow.flows.housekeeping.trial_orders import order
 from regrow.flows.recording.catch_up import tell_notes
 from regrow.infra.log.reading import replayed
 from regrow.infra.state.places import Places
+from regrow.infra.state.yaml_file import set_values
 from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.history.orders import TrialOrder, obeyed
 from regrow.search.history.selection import selected
@@ -111,7 +111,7 @@ def trial(
         raise UserError("name one trial by its number, or several by --where or --code")
     places = Places.at(state)
     if again:
-        run_again(
+        _again(
             places,
             name,
             number,
@@ -136,6 +136,57 @@ def trial(
                 plain_console().print(tables.trials(history, plain_console(), only=found_all))
             return
         _show(history, _one(history, number), places, as_json=as_json)
+
+
+def _again(
+    places: Places,
+    name: str,
+    number: int | None,
+    *,
+    changes: Sequence[str] | None,
+    seed: int | None,
+    seeds: int | None,
+    max_steps: int | None,
+    as_json: bool,
+) -> NoReturn:
+    """Run it in this terminal, to its end. `changes`: keys of the specification or parameters of
+    the space, as --set has them. Raises UserError and SpecError for what cannot run.
+    """
+    if number is None:
+        raise UserError("--again runs one trial: name it by its number")
+    from regrow.cli.session import run_session
+    from regrow.flows.housekeeping.copying import specification_again
+
+    given = {"seed": seed, "repeats": seeds or 1, "trials": seeds or 1, "max_steps": max_steps}
+    given = {key: value for key, value in given.items() if value is not None}
+    spec = specification_again(
+        places,
+        name,
+        number,
+        _free(places, f"{name}-trial{number}"),
+        {**given, **set_values(changes or ())},
+    )
+    if not as_json:
+        times = "once" if spec.total == 1 else f"{spec.total} times"
+        tell(f"{spec.name}: the configuration of trial {number} of {name}, {times}")
+    run_session(
+        spec.name,
+        spec=spec,
+        places=places,
+        trials=None,
+        quiet=False,
+        as_json=as_json,
+        prefect_port=None,
+    )
+
+
+def _free(places: Places, name: str) -> str:
+    """Return the name, or the name with the first free number."""
+    taken, number = set(places.experiments()), 2
+    found = name
+    while found in taken:
+        found, number = f"{name}-{number}", number + 1
+    return found
 
 
 def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool) -> None:
