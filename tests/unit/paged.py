@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,12 @@ class Reader:
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         """The answer, redirections not followed."""
+        return self.ask("GET", path, headers)
+
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str], content: bytes | None = None
+    ) -> httpx.Response:
+        """The same for another method, and with a body."""
         import asyncio
 
         async def ask() -> httpx.Response:
@@ -36,7 +42,7 @@ class Reader:
             async with httpx.AsyncClient(
                 transport=transport, base_url=OURS, auth=self._auth
             ) as client:
-                return await client.get(path, headers=headers)
+                return await client.request(method, path, headers=headers, content=content)
 
         return asyncio.run(ask())
 

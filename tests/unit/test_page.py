@@ -171,6 +171,27 @@ def test_a_trial_has_a_page_with_its_attempts(readers: Reader) -> None:
     assert readers.get("/e/nasty/t/2").status_code == 404
 
 
+def test_a_trial_is_dropped_and_kept_from_its_page_by_who_may(root: Path) -> None:
+    reading, path, form = reader(root), "/e/least/t/0", "application/x-www-form-urlencoded"
+    page = reading.get(path).text
+    assert f'action="{path}/drop"' in page
+    assert f'action="{path}/stop"' not in page
+    own = {"Origin": OURS, "Content-Type": form}
+    refused = {
+        403: reading.ask("POST", f"{path}/drop", {**own, "Origin": "http://localhost:1"}),
+        415: reading.ask("POST", f"{path}/drop", own, b"sure=yes"),
+        401: stranger(root).ask("POST", f"{path}/drop", own),
+        400: reading.ask("POST", f"{path}/delete", own),
+        404: reading.ask("POST", "/e/none/t/0/drop", own),
+        409: reading.ask("POST", "/e/least/t/9999/drop", own),
+    }
+    assert {code: answer.status_code for code, answer in refused.items()} == {c: c for c in refused}
+    for what, then in (("drop", "keep"), ("keep", "drop")):
+        answer = reading.ask("POST", f"{path}/{what}", own)
+        assert (answer.status_code, answer.headers["location"]) == (303, path)
+        assert f'action="{path}/{then}"' in reader(root).get(path).text
+
+
 def test_nothing_that_users_wrote_is_markup(readers: Reader) -> None:
     for path in (
         "/",

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from fastapi import FastAPI, Query, Request
@@ -37,12 +38,13 @@ from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.passwords import USER, Passwords, used_links
 from regrow.infra.state.places import Places
+from regrow.search.history.orders import TrialOrder
 from regrow.show.figures import KINDS, listed
 from regrow.show.report import report
 from regrow.show.views import media as shown_media
 from regrow.show.web import as_yaml, moment, templates
 from regrow.show.web import asset as shared_asset
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.media.items import Item
 
 T = TypeVar("T")
@@ -140,6 +142,7 @@ class Pages:
         }
         for path, answer in answers.items():
             route(path, answer, methods=["GET"], response_model=None)
+        route("/e/{name}/t/{number}/{what}", self.order, methods=["POST"], response_model=None)
         made.add_exception_handler(HTTPException, self.wrong)
         made.add_exception_handler(RequestValidationError, self.wrong)
         made.add_exception_handler(RegrowError, self.wrong)
@@ -229,6 +232,18 @@ class Pages:
             )
         answer.headers["Content-Security-Policy"] = WITH_FIGURES
         return answer
+
+    def order(self, name: str, number: int, what: TrialOrder) -> Response:
+        """Stop, drop or keep a trial; the request has no body, so no page of others can make it."""
+        from regrow.flows.housekeeping.trial_orders import order
+
+        with self._open(name):
+            pass  # 404 without the experiment
+        try:
+            order(self.places, name, [number], what)
+        except UserError as error:
+            raise HTTPException(409, f"{error}.") from None
+        return RedirectResponse(f"/e/{quote(name)}/t/{number}", 303)
 
     def compare(self, asked: Annotated[ListQuery, Query()]) -> Response:
         names = self._few([name for name in asked.e if name], "experiments")

@@ -93,6 +93,7 @@ def one(history: History, trial: TrialRecord) -> dict[str, Any]:
         "attempts": attempts,
         "use": [(a.number, machine_use.of_attempt(a)) for a in trial.attempts if a.t_began],
         "advice": list(machine_use.sentences(history, [trial])),
+        "final": trial.state.final,
         "best": trial.best,
         "metrics": trial.curve.shown(trial.best[1]) if trial.best else {},
     }
