@@ -16,6 +16,7 @@ from regrow.search.events import (
     Began,
     Created,
     Ended,
+    Excluded,
     Opened,
     Proposed,
     Reported,
@@ -79,6 +80,22 @@ def test_the_course_of_a_best_value_is_that_of_the_rows() -> None:
         assert found.at_seconds(t) == max(row.metrics["score"] or 0.0 for row in rows if row.t <= t)
     assert found.at_steps(0) is None
     assert found.at_steps(72) == found.at_seconds(36.0)
+
+
+def test_what_a_trial_led_that_was_dropped_later_does_not_count() -> None:
+    events = simulated("a")
+    found = course("a", events)
+    leader = found.history.best
+    assert leader is not None
+    best = found.value[-1]
+    dropped = course("a", [*events, Excluded(t=events[-1].t, trial=leader)])
+    assert best not in dropped.value
+    now = dropped.history.leader
+    assert now is not None
+    assert now.best is not None
+    assert dropped.value[-1] == now.best[0]
+    kept = [Excluded(t=events[-1].t, trial=leader, excluded=on) for on in (True, False)]
+    assert course("a", [*events, *kept]).value[-1] == best
 
 
 def test_steps_that_were_done_again_are_spent_each_time() -> None:

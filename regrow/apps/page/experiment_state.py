@@ -111,10 +111,10 @@ class ExperimentState:
         )
 
     def _spark(self) -> tuple[tuple[int, float], ...]:
-        climb = self.climb
+        course = self.climb.course("")
         reached = [
             (at, value)
-            for at, value in zip(climb.steps, climb.value, strict=True)
+            for at, value in zip(course.steps, course.value, strict=True)
             if value is not None
         ]
         return tuple(series.sample(reached, POINTS))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra.state.notes import NONE, Notes
-from regrow.search.events import AnyEvent, Began, Ended, Opened, Reported
+from regrow.search.events import AnyEvent, Began, Ended, Excluded, Opened, Reported
 from regrow.search.history import History, cost, repeats, waste
 from regrow.search.lifecycle import TrialState
 from regrow.show.views import summaries
@@ -60,7 +60,11 @@ class Course:
 
 
 class BestSoFarCurve:
-    """Records the course of a best value as events arrive; `course` returns it."""
+    """Records the course of a best value as events arrive; `course` returns it.
+
+    What trials led that were dropped later does not count. Which other trial would have led
+    meanwhile is not recorded: the course then begins later than it might.
+    """
 
     def __init__(self, history: History) -> None:
         self.steps: list[int] = []
@@ -68,6 +72,8 @@ class BestSoFarCurve:
         self.value: list[float | None] = []
         self.hours: list[float] = []
         self.money: list[float | None] = []
+        self._leaders: list[int | None] = []
+        """By place, the trial that led; None for none."""
         self._history = history
         self._done = 0
         self._starting = 0.0
@@ -82,15 +88,17 @@ class BestSoFarCurve:
             self._starting += 0.0 if self._opened is None else history.elapsed() - self._opened
             self._opened = history.elapsed()
         means = history.spec.repeats > 1
-        if not isinstance(event, (Reported, Began, Ended) if means else (Reported, Began)):
+        kinds = (Reported, Began, Excluded, Ended) if means else (Reported, Began, Excluded)
+        if not isinstance(event, kinds):
             return
         if isinstance(event, Began) and self._opened is not None:
             self._starting += max(0.0, history.elapsed() - event.ago - self._opened)
             self._opened = None
         self._done += len(event.rows) if isinstance(event, Reported) else 0
         if means:
-            found = repeats.repeated(history) if isinstance(event, Ended) else []
+            found = repeats.repeated(history) if isinstance(event, Ended | Excluded) else []
             now = found[0].mean if found else self.value[-1] if self.value else None
+            leader = found[0].trials[0] if found else None
         else:
             leader = history.leader
             now = None if leader is None or leader.best is None else leader.best[0]
@@ -98,6 +106,7 @@ class BestSoFarCurve:
         if now != (self.value[-1] if self.value else None):
             spent = cost.of(history, event.t)
             self.value.append(now)
+            self._leaders.append(None if leader is None else leader.number)
             self.steps.append(self._done)
             self.seconds.append(max(0.0, history.elapsed() - self._starting))
             self.hours.append(spent.hours)
@@ -106,15 +115,20 @@ class BestSoFarCurve:
     def course(self, label: str, *, notes: Notes = NONE, alive: bool = False) -> Course:
         """Return the course so far; later events do not change it, but its history continues."""
         history = self._history
+        kept = [
+            place
+            for place, number in enumerate(self._leaders)
+            if number is None or not history.trials[number].excluded
+        ]
         rest = 0.0 if self._opened is None else history.elapsed() - self._opened
         return Course(
             label=label,
             history=history,
-            steps=[*self.steps],
-            seconds=[*self.seconds],
-            value=[*self.value],
-            hours=[*self.hours],
-            money=[*self.money],
+            steps=[self.steps[place] for place in kept],
+            seconds=[self.seconds[place] for place in kept],
+            value=[self.value[place] for place in kept],
+            hours=[self.hours[place] for place in kept],
+            money=[self.money[place] for place in kept],
             starting=self._starting + rest,
             notes=notes,
             alive=alive,
