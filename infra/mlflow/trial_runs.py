@@ -418,12 +418,12 @@ def _points(row: Row) -> Iterator[Point]:
 
 def _used(usage: Usage) -> Iterator[tuple[str, float]]:
     """Yield metrics of the machine's use, by which MLflow can sort trials."""
-    yield "regrow.cpus", usage.cpus
-    yield "regrow.peak_memory_gb", round(usage.most_memory / 1e9, 3)
-    yield "regrow.disk_wait", usage.disk_wait
+    yield "system/regrow.cpus", usage.cpus
+    yield "system/regrow.peak_memory_gb", round(usage.most_memory / 1e9, 3)
+    yield "system/regrow.disk_wait", usage.disk_wait
     if usage.gpu is not None:
-        yield "regrow.gpu", usage.gpu
-        yield "regrow.peak_gpu_memory_gb", round(usage.most_gpu_memory / 1e9, 3)
+        yield "system/regrow.gpu", usage.gpu
+        yield "system/regrow.peak_gpu_memory_gb", round(usage.most_gpu_memory / 1e9, 3)
 
 
 def _decision(event: Decided) -> dict[str, str]:

@@ -155,7 +155,7 @@ def test_all_ways_to_start_processes_work_in_a_trial_and_in_the_next_one_of_the_
             assert len(re.findall(rf" child {turn}$", said, re.MULTILINE)) == 1, said
             assert len(re.findall(rf" child {turn} to stderr$", said, re.MULTILINE)) == 1, said
             assert len(re.findall(rf"child {turn} as a warning$", said, re.MULTILINE)) == 1, said
-        assert "hand the numbers back" in said
+        assert "hand what it found back" in said
         workers |= set(re.findall(r"WORKER (\d+)", said))
         assert re.findall(r"LEFT (.*)", said) == ["[]"], said
     assert len(workers) == 1

@@ -335,9 +335,9 @@ def test_mlflow_has_it_as_metrics() -> None:
         runs.apply(event)
     (trial,) = [run for run in runs.take() if run.name == "trial-0000"]
     assert {name: value for name, value, *_ in trial.metrics if name.startswith("regrow.")} == {
-        "regrow.cpus": 0.9,
-        "regrow.peak_memory_gb": 1.0,
-        "regrow.disk_wait": 0.25,
-        "regrow.gpu": 0.5,
-        "regrow.peak_gpu_memory_gb": 3.0,
+        "system/regrow.cpus": 0.9,
+        "system/regrow.peak_memory_gb": 1.0,
+        "system/regrow.disk_wait": 0.25,
+        "system/regrow.gpu": 0.5,
+        "system/regrow.peak_gpu_memory_gb": 3.0,
     }
