@@ -334,7 +334,9 @@ def test_mlflow_has_it_as_metrics() -> None:
     for event in ended(used(disk_wait=0.25, gpu=0.5, most_gpu_memory=3 * 10**9)):
         runs.apply(event)
     (trial,) = [run for run in runs.take() if run.name == "trial-0000"]
-    assert {name: value for name, value, *_ in trial.metrics if name.startswith("regrow.")} == {
+    assert {
+        name: value for name, value, *_ in trial.metrics if name.startswith("system/regrow.")
+    } == {
         "system/regrow.cpus": 0.9,
         "system/regrow.peak_memory_gb": 1.0,
         "system/regrow.disk_wait": 0.25,
