@@ -36,7 +36,7 @@ def specification_like(
     """Return the YAML of an experiment named after `file`, otherwise like `name`, with `changes`
     (see `overridden`). It begins with the best configuration of `name` if its space has that, and
     learns from the trials of `name` that lie in its space. `trial`: it runs the configuration of
-    that trial alone, to its end, once for each of its repeats.
+    that trial alone, to its end, once for each of its repeats; its parameters may be changed, too.
 
     Raises UserError for an experiment whose trainable is in no file, or whose search accepts no
     points, SpecError for invalid changes.
@@ -50,9 +50,10 @@ def specification_like(
             f"{name!r} was run from Python, where its trainable is: rg.Experiment(...,"
             f" name={file.stem!r}{first})"
         )
-    written = overridden(_written(history, file), changes)
-    if trial is not None:
-        written = _again(history, written, trial, changes)
+    if trial is None:
+        written = overridden(_written(history, file), changes)
+    else:
+        written = _alone(history, file, trial, changes)
     try:
         made = _parsed(written)
     except SpecError as error:
@@ -84,44 +85,41 @@ def specification_again(
             f"{name!r} was run from Python: run its trial again there, with rg.Experiment(...,"
             f" name={new!r})"
         )
-    if trial >= len(history.trials):
-        raise UserError(f"there is no trial {trial} in {name!r}, which has {len(history.trials)}")
-    config = summaries.reached_with(history, history.trials[trial])
-    parameters = {key: value for key, value in changes.items() if key in config}
-    fixed = {key: {"constant": value} for key, value in {**config, **parameters}.items()}
-    rest = {key: value for key, value in changes.items() if key not in parameters}
-    left_out = ("schedule", "warm_start", "learn_from", "stop", "points", "when", "notify")
-    written = {
-        key: value
-        for key, value in _written(history, Path.cwd() / f"{new}.yaml").items()
-        if key not in left_out
-    }
-    written |= {"search": "random", "space": spec.space.nest(fixed)}
+    written = _alone(history, Path.cwd() / f"{new}.yaml", trial, changes)
     written.setdefault("working_dir", str(Path.cwd()))
     try:
-        return Spec.parse(overridden(written, rest))
+        return Spec.parse(written)
     except SpecError as error:
-        raise set_by(error, rest) or error.at(f"trial {trial} of {name}") from None
+        raise set_by(error, changes) or error.at(f"trial {trial} of {name}") from None
 
 
-def _again(
-    history: History, written: dict[str, Any], trial: int, changes: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the specification of one trial's configuration. Raises UserError without the trial."""
+_OF_A_SEARCH = frozenset(
+    {"schedule", "warm_start", "learn_from", "stop", "points", "when", "notify", "on_oom", "trials"}
+)
+"""Keys that one configuration alone does not take over as they are."""
+
+
+def _alone(history: History, file: Path, trial: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specification of one trial's configuration, with `changes` of its parameters or of
+    other keys. Raises UserError without the trial.
+    """
     if trial >= len(history.trials):
         raise UserError(
             f"there is no trial {trial} in {history.spec.name!r}, which has {len(history.trials)}"
         )
-    config = history.spec.space.nest(summaries.reached_with(history, history.trials[trial]))
-    left_out = ("schedule", "warm_start", "learn_from", "stop", "search")
-    kept = {key: value for key, value in written.items() if key not in left_out or key in changes}
-    repeats = kept.get("repeats", 1)
-    return {
-        "search": "random",
-        **kept,
-        "points": [config],
-        "trials": changes.get("trials", repeats),
+    config = summaries.reached_with(history, history.trials[trial])
+    own = {key: value for key, value in changes.items() if key in config}
+    fixed = {
+        key: {"constant": value} if isinstance(value, list | dict) else value
+        for key, value in {**config, **own}.items()
     }
+    kept = {key: one for key, one in _written(history, file).items() if key not in _OF_A_SEARCH}
+    kept |= {"search": "random", "space": history.spec.space.nest(fixed)}
+    # a parameter that depends on another may be absent here
+    if rule := {key: one for key, one in history.spec.on_oom.items() if key in config}:
+        kept["on_oom"] = rule
+    written = overridden(kept, {key: one for key, one in changes.items() if key not in own})
+    return {**written, "trials": written.get("trials", written.get("repeats", 1))}
 
 
 def _parsed(written: dict[str, Any]) -> Spec:

@@ -17,6 +17,7 @@ from pathlib import Path
 from regrow.infra.machine import gpus
 from regrow.tasks.process import cgroup
 from regrow.tasks.process.disk import size
+from regrow.tasks.process.gpus import DEVICES
 
 _GPUS = ("nvidia[0-9]*", "kfd", "dxg", "dri/renderD*", "davinci[0-9]*", "accel*")
 """Device files, of which at least one exists where Ray finds a GPU."""
@@ -66,7 +67,7 @@ def resources(
     if sys.platform != "linux" or "RAY_OVERRIDE_RESOURCES" in environment:
         return None
     gpu = any(next(devices.glob(pattern), None) is not None for pattern in _GPUS) or gpus.found()
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    visible = environment.get(DEVICES)
     most = (
         math.inf
         if visible is None or not gpu

@@ -15,8 +15,8 @@ from typing import Any
 
 from regrow.tasks.errors import UserError
 from regrow.tasks.process.disk import size
+from regrow.tasks.process.gpus import DEVICES
 
-DEVICES = "CUDA_VISIBLE_DEVICES"
 _ID = re.compile(r"\d{1,3}|(GPU|MIG)-[0-9a-zA-Z/-]{4,80}")
 
 

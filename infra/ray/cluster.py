@@ -30,6 +30,7 @@ from regrow.infra.ray import private, probing
 from regrow.infra.ray.start import as_we_want, signals_held
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process import cgroup, own_code, temporary
+from regrow.tasks.process.gpus import DEVICES
 from regrow.tasks.process.variables import put, put_back
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def _connected(
             for line in gpus.in_use(devices):
                 say(line)
             if (ours := gpus.setting(devices)) is not None:
-                undo |= put({gpus.DEVICES: ours})
+                undo |= put({DEVICES: ours})
                 options["num_gpus"] = len(ours.split(","))
             options |= {
                 "address": "local",

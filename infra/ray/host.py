@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.infra.machine import descendants
-from regrow.infra.machine.gpus import DEVICES
 from regrow.infra.ray import private
 from regrow.infra.ray.nodes import MARKET_LABEL
 from regrow.infra.ray.notices import NodeNotices, Tell
 from regrow.search.events import Place
 from regrow.search.needs import Bundle
 from regrow.tasks.process import background
+from regrow.tasks.process.gpus import DEVICES
 
 NODE_TYPES = ("regrow.io/instance-type", "node.kubernetes.io/instance-type", "ray.io/node-group")
 """Labels for the type of a node, the most specific one first. With the last one, launchers (Ray's

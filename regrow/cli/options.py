@@ -104,13 +104,14 @@ def take_gpus(ids: str | None) -> None:
     if ids is None:
         return
     from regrow.infra.machine import gpus
+    from regrow.tasks.process.gpus import DEVICES
 
     if os.environ.get("RAY_ADDRESS", "local") != "local":
         raise UserError(
             f"--gpus {ids} is for a cluster of this machine's own; start the nodes of the one at"
             " RAY_ADDRESS with CUDA_VISIBLE_DEVICES"
         )
-    os.environ[gpus.DEVICES] = gpus.chosen(ids, gpus.found())
+    os.environ[DEVICES] = gpus.chosen(ids, gpus.found())
 
 
 def take_along(patterns: list[str] | None) -> None:

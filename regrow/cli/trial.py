@@ -252,9 +252,8 @@ def _order(
     name, done = history.spec.name, _DONE[what]
     left = [trial for trial in found if not obeyed(trial, what)]
     if not left:
-        already = "has ended" if what == "stop" else f"is {done} already"
-        several = "they have all ended" if what == "stop" else f"they are all {done} already"
-        tell(f"nothing to do: {f'it {already}' if len(found) == 1 else several}")
+        so = "over, or about to be" if what == "stop" else f"{done} already"
+        tell(f"nothing to do: {'it is' if len(found) == 1 else 'they are all'} {so}")
         return
     plain_console().print(tables.trials(history, plain_console(), only=left))
     these = "this trial" if len(left) == 1 else f"these {len(left)} trials"

@@ -9,8 +9,7 @@ from itertools import zip_longest
 from regrow.search.events import Place
 from regrow.tasks.group.wire import Hello, Welcome
 from regrow.tasks.ports.ranks import World
-
-DEVICES = "CUDA_VISIBLE_DEVICES"
+from regrow.tasks.process.gpus import DEVICES
 
 
 def welcomes(hellos: Sequence[Hello], *, address: str, run: str) -> list[Welcome]:

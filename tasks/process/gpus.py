@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
+DEVICES = "CUDA_VISIBLE_DEVICES"
+"""The variable that names a process's GPUs, by index or UUID."""
+
 
 class GpuReading(NamedTuple):
     """What GPUs are used for now, by all processes. The memory is that of the fullest one, in
@@ -35,7 +38,7 @@ class Gpus:
             self._devices = []
 
     def _names(self) -> list[str]:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        visible = os.environ.get(DEVICES)
         if visible is None:
             return list(map(str, range(self._nvml.nvmlDeviceGetCount())))
         return [name.strip() for name in visible.split(",") if name.strip()]

@@ -6,8 +6,9 @@ import pytest
 
 from regrow.search.events import Place
 from regrow.tasks.group.wire import Hello
-from regrow.tasks.group.world import DEVICES, alone, welcomes
+from regrow.tasks.group.world import alone, welcomes
 from regrow.tasks.ports.ranks import World
+from regrow.tasks.process.gpus import DEVICES
 
 
 def hellos(*places: str, devices: tuple[str, ...] = ()) -> list[Hello]:

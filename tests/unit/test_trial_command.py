@@ -65,6 +65,7 @@ def test_its_configuration_is_copied_for_a_run_of_its_own(
     assert "max_steps: 99" in written
     assert "trials: 1" in written
     assert "schedule:" not in written
+    assert "points:" not in written, "the space is that configuration"
 
 
 def test_trials_are_dropped_and_kept_by_a_condition(tmp_path: Path) -> None:
