@@ -29,6 +29,8 @@ LAST_SECONDS = 10.0
 what is left.
 """
 INTERRUPTED_EXIT = 3
+PAUSED = "paused in Prefect"
+"""Why a session ends whose flow run was paused."""
 _WHY = {
     signal.SIGINT: "interrupted by the user",
     signal.SIGTERM: "it was told to end (SIGTERM)",

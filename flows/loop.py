@@ -20,7 +20,7 @@ from prefect.exceptions import PrefectException
 from regrow.flows.attempts import Attempts
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.flows.coordinator.relay import Relays
-from regrow.flows.interrupts import Interrupts
+from regrow.flows.interrupts import PAUSED, Interrupts
 from regrow.infra.ray import cluster
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.state.experiments import carry_out_orders, take_stop_requests
@@ -192,7 +192,7 @@ def page_requests(
             if state is not None and state.type == StateType.CANCELLING:
                 asked.begin("stopped", "cancelled in Prefect")
             elif state is not None and state.type == StateType.PAUSED:
-                asked.begin("interrupted", "paused in Prefect")
+                asked.begin("interrupted", PAUSED)
         return asked.begun is not None
 
     with background.every(LOOK_SECONDS, look, name="page-requests", wait=LOOK_SECONDS):

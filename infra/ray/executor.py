@@ -24,7 +24,8 @@ from regrow.infra.ray import groups
 from regrow.infra.ray.groups import Broken, Grouped, MemberLost
 from regrow.infra.ray.host import RayHost
 from regrow.infra.ray.joining import TRIAL_ENV
-from regrow.infra.ray.nodes import MARKET_LABEL, Nodes
+from regrow.infra.ray.labels import MARKET_LABEL
+from regrow.infra.ray.nodes import Nodes
 from regrow.search.needs import Bundle
 from regrow.tasks.attempt.run_trial import run_trial
 from regrow.tasks.group.leader import FORM_SECONDS, Leader

@@ -15,7 +15,7 @@ from typing import Any
 
 from regrow.infra.machine import descendants
 from regrow.infra.ray import private
-from regrow.infra.ray.nodes import MARKET_LABEL
+from regrow.infra.ray.labels import MARKET_LABEL
 from regrow.infra.ray.notices import NodeNotices, Tell
 from regrow.search.events import Place
 from regrow.search.needs import Bundle

@@ -11,6 +11,7 @@ from typing import Any
 from regrow.infra.machine import capacity
 from regrow.infra.machine.confidential import confidential, excludes, told
 from regrow.infra.ray import cluster, scaling
+from regrow.infra.ray.labels import AGENT
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.process import own_code
@@ -85,11 +86,12 @@ def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
     cluster has room for now.
 
     Raises SpecError if there is no room for any slot, unless the number is specified and the
-    cluster is the user's: it may grow once something waits.
+    cluster is the user's, as it may grow once something waits, or the cluster is one of agents, of
+    which more may join.
     """
     nodes = ray_cluster.nodes()
     present, most = spec.resources.shape.slots(nodes), scaling.most(spec)
-    if present == 0 and (ray_cluster.local or most is None):
+    if present == 0 and (ray_cluster.local or (most is None and AGENT not in os.environ)):
         raise _no_room(spec, nodes, local=ray_cluster.local)
     return most or present  # a specification without resources has a concurrency
 

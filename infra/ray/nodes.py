@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from regrow.infra.ray import cluster, private, scaling
+from regrow.infra.ray.labels import MARKET_LABEL
 from regrow.search.needs import ClusterCapacity, Needs, Shape
 from regrow.tasks.process import background
 
@@ -31,8 +32,6 @@ This only changes the "scheduling key" of what is submitted, by which Ray asks n
 request that went to a node as it vanished is stuck for minutes, and everything with the same key
 waits behind it, even if another node is idle (measured, Ray 2.60).
 """
-MARKET_LABEL = "ray.io/market-type"
-"""Ray's label for the kind of a node's machine: "spot" or "on-demand"."""
 NODE_LABEL = "ray.io/node-id"
 _DRAINED = "its node is being drained"
 NOT_SPOT = {MARKET_LABEL: "!spot"}

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -220,6 +220,18 @@ def lean() -> Iterator[None]:
         ),
     ):
         yield
+
+
+def start_node(words: Sequence[str]) -> None:
+    """Run `ray start`, without the server for Ray's client, which takes 90 MB and a fixed port, and
+    at 127.0.0.1 if it is told to.
+    """
+    scripts = _module("ray.scripts.scripts")
+    with (
+        _replaced("ray.scripts.scripts", "get_ray_client_dependency_error", lambda: "not wanted"),
+        _replaced("ray._private.services", "resolve_ip_for_localhost", lambda host: host),
+    ):
+        scripts.start.main(args=[*words, "--no-monitor", "--include-log-monitor=false"])
 
 
 @contextmanager

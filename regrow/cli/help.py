@@ -7,7 +7,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Run": ("run", "try", "tune", "resume", "stop", "watch"),
+    "Run": ("run", "join", "try", "tune", "resume", "stop", "watch"),
     "Look": ("ls", "show", "trials", "trial", "best", "compare", "logs", "report", "ui", "verify"),
     "Keep and pass on": ("note", "cp", "mv", "rm", "export", "serve"),
     "Before a run": ("schema", "simulate"),

@@ -55,7 +55,7 @@ ROOMS = {
         "clusters",
     ),
     "show": ("", "web", "views", "exports", "figures", "live", "report"),
-    "apps": ("", "serving", "station", "page"),
+    "apps": ("", "serving", "station", "page", "agent"),
 }
 """The rooms of a folder, from below: each may import from those before it. The first is the folder
 itself.

@@ -1,0 +1,10 @@
+"""Names that tell a Ray node's agent, and an experiment's driver which agent runs it."""
+
+AGENT = "REGROW_AGENT"
+"""Variable with the id of the agent that runs the driver; unset without agents."""
+AGENT_LABEL = "regrow-agent"
+"""Label with the id of the agent that a Ray node belongs to."""
+ENDS_LABEL = "regrow-ends"
+"""Label with the time at which a node's machine ends, seconds since the epoch."""
+MARKET_LABEL = "ray.io/market-type"
+"""Ray's label for the kind of a node's machine: "spot" or "on-demand"."""

@@ -1,0 +1,93 @@
+"""A node of a Ray cluster that belongs to this process: it ends with it, however that ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from regrow.infra.machine import tied
+from regrow.infra.machine.descendants import descendants
+from regrow.infra.machine.host_environment import ray_folder
+from regrow.infra.machine.processes import Guard
+from regrow.infra.machine.supervised import Supervised, await_ready, spawn
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.process import temporary
+
+START_SECONDS = 60.0
+"""Seconds without progress after which a node counts as one that does not start."""
+DRAIN_SECONDS = 60.0
+"""Seconds that a node may take to end in order: Ray itself waits 30 s for its tasks."""
+_BEGUN = "Ray runtime started"
+_SHOWN = 10
+"""Lines of Ray's output that are shown if it does not start."""
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Otherwise raylet and GCS wait for each other's metrics exporters.
+    "RAY_enable_metrics_collection": "0",
+}
+
+
+class OwnNode:
+    """One node. `mark`: NAME=value, which all its processes have in their environment."""
+
+    def __init__(
+        self, options: Sequence[str], environment: Mapping[str, str], *, mark: str
+    ) -> None:
+        self._place = ray_folder(os.environ)
+        self._log = self._place.parent / "node.log"
+        self._log.unlink(missing_ok=True)
+        name, _, value = mark.partition("=")
+        command = [*tied.command("regrow.infra.ray.node_script"), "--block"]
+        self._guard = Guard(mark)
+        self._process: subprocess.Popen[bytes] = spawn(
+            [*command, f"--temp-dir={self._place}", *options],
+            self._log,
+            environment={**environment, **_SETTINGS, name: value},
+        )
+        self._node = Supervised.of(self._process)
+
+    def wait(self) -> None:
+        """Wait until it is part of its cluster. Raises RegrowError with Ray's last lines if it does
+        not start.
+        """
+        failed = await_ready(
+            lambda _: _BEGUN in self._said(),
+            self._node.is_alive,
+            seconds=START_SECONDS,
+            what="start",
+            pid=self._node.pid,
+        )
+        if failed:
+            last = "\n".join(self._said().strip().splitlines()[-_SHOWN:])
+            self.end(drain=False)
+            raise RegrowError(f"Ray's node {failed} on {os.uname().nodename}; it said:\n{last}")
+        # Ray's agents overwrite their environment, and with it the mark.
+        self._guard.include(descendants(self._node.pid))
+
+    def is_alive(self) -> bool:
+        """Return whether it runs."""
+        return self._node.is_alive()
+
+    def leave(self) -> None:
+        """Ask Ray to place nothing more on it, and to end it once its tasks have ended."""
+        self._node.signal(signal.SIGTERM)
+
+    def end(self, *, drain: bool) -> None:
+        """End it, and all that runs on it; with `drain`, once its tasks have ended."""
+        if drain:
+            self.leave()
+            self._node.is_gone_in(DRAIN_SECONDS)
+        self._node.signal(signal.SIGKILL)
+        self._process.wait()
+        self._guard.finish()
+        if temporary.is_room(self._place.parent):
+            shutil.rmtree(self._place, ignore_errors=True)
+
+    def _said(self) -> str:
+        try:
+            return self._log.read_text(errors="replace")
+        except OSError:
+            return ""

@@ -1,0 +1,299 @@
+"""Who takes part in an experiment without a fixed head: its agents, and which of them leads.
+
+Everything is an object of the experiment's store, written once:
+
+* `agents/member/<id>`: an agent's record; `.alive-<n>` its sign of life, the next one replaces the
+  last; `.left` why it left
+* `agents/term/<n>`: the claim of term n, created on the condition that it is not there, as the
+  segments of the log are: of several agents only one gets it. `.head` says how the others reach the
+  leader's cluster, `.alive-<n>` is a sign of life, `.over` says why the term has ended
+
+No decision of the experiment depends on them: two leaders would be kept apart by the log alone.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from regrow.search.events import Status
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.ports.store import Exists, Missing, Store, created
+from regrow.tasks.process import background
+
+PREFIX = "agents/"
+BEAT_SECONDS = 2.0
+"""Seconds between two signs of life."""
+LEASE_SECONDS = 10.0
+"""Seconds without a new sign of life after which an agent, or a leader, counts as lost."""
+FORGET_SECONDS = 600.0
+"""Seconds without a sign of life after which a leader deletes an agent's objects. The log keeps who
+took part.
+"""
+_KEY = re.compile(
+    re.escape(PREFIX) + r"(member|term)/([a-z0-9-]+)(?:\.(head|over|left|alive-[0-9]+))?"
+)
+T = TypeVar("T")
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent, as it was when it joined.
+
+    Attributes:
+        id: its name in log, labels and messages.
+        host: name of its machine.
+        process: its process id there.
+        joined: when, seconds since the epoch.
+        address: address of its machine, as the others are to reach it.
+        port: where it waits for the leader's call, which proves that it can be reached.
+        nonce: what the leader has to say there.
+        cpus, gpus: what trials may use of its machine.
+        market: "spot" or "on-demand"; empty: unknown, which counts as on-demand.
+        ends: when its machine or job ends, seconds since the epoch; None: unknown.
+        leads: whether it may lead.
+
+    """
+
+    id: str
+    host: str
+    process: int
+    joined: float
+    address: str
+    port: int
+    nonce: str
+    cpus: float
+    gpus: float
+    market: str = ""
+    ends: float | None = None
+    leads: bool = True
+
+
+class Term(msgspec.Struct, frozen=True, kw_only=True):
+    """The claim of one agent to lead. `t` is when, seconds since the epoch."""
+
+    agent: str
+    host: str
+    t: float
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """How agents join the leader's cluster.
+
+    Attributes:
+        address: host:port of Ray's control store.
+        token: Ray's token. Whoever may read the state may run code on the cluster.
+        versions: what must be the same on all machines.
+
+    """
+
+    address: str
+    token: str
+    versions: dict[str, str]
+
+
+class Over(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a term.
+
+    Attributes:
+        why: for people.
+        status: how the experiment ended; None: it continues with the next leader.
+
+    """
+
+    why: str
+    status: Status | None = None
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an agent left, and when (seconds since the epoch)."""
+
+    why: str
+    t: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """An agent or a leader as last seen. `silent`: seconds without a new sign of life."""
+
+    keys: Mapping[str, str]
+    """Keys of its objects, by the ends of their names."""
+    silent: float
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was silent for so long that it counts as lost."""
+        return self.silent > LEASE_SECONDS
+
+
+class Agents:
+    """The agents of one experiment. `look` reads the store; one process keeps one, as silence is
+    measured from look to look, with this process's clock alone.
+    """
+
+    def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._monotonic = store, monotonic
+        self._signs: dict[tuple[str, str], tuple[str, float]] = {}
+        """The last sign of life of each, and since when it is the last."""
+        self._read: dict[str, bytes] = {}
+        self.members: dict[str, Seen] = {}
+        self.term = 0
+        """Number of the newest term; 0: there was none."""
+        self.leader: Seen | None = None
+        """The leader of that term."""
+
+    def look(self) -> None:
+        """Read who is there. Raises Unavailable."""
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        for key in self._store.list(PREFIX):
+            if (match := _KEY.fullmatch(key)) is not None:
+                kind, name, part = match.groups()
+                found.setdefault((kind, name), {})[(part or "record").partition("-")[0]] = key
+        now = self._monotonic()
+        self._signs = {
+            one: self._signs[one]
+            if one in self._signs and self._signs[one][0] == keys.get("alive", "")
+            else (keys.get("alive", ""), now)
+            for one, keys in found.items()
+        }
+        there = {
+            one: Seen(keys=keys, silent=now - self._signs[one][1])
+            for one, keys in found.items()
+            if "record" in keys
+        }
+        self.members = {name: seen for (kind, name), seen in there.items() if kind == "member"}
+        terms = {int(name): seen for (kind, name), seen in there.items() if kind == "term"}
+        self.term = max(terms, default=0)
+        self.leader = terms.get(self.term)
+
+    # ---- records
+
+    def member(self, name: str) -> Member | None:
+        """Return an agent's record; None if it is gone."""
+        return self._of(self.members.get(name), "record", Member)
+
+    def left(self, name: str) -> Left | None:
+        """Return why an agent left; None if it did not say."""
+        return self._of(self.members.get(name), "left", Left)
+
+    @property
+    def claim(self) -> Term | None:
+        """Who leads; None without a leader."""
+        return self._of(self.leader, "record", Term)
+
+    @property
+    def head(self) -> Head | None:
+        """How to join the leader's cluster; None before it is there."""
+        return self._of(self.leader, "head", Head)
+
+    @property
+    def over(self) -> Over | None:
+        """How the newest term ended; None while it lasts, or if its leader was lost."""
+        return self._of(self.leader, "over", Over)
+
+    def living(self) -> list[Member]:
+        """Return the agents that are there, in the order in which they joined."""
+        found = [
+            record
+            for name, seen in self.members.items()
+            if not seen.lost and "left" not in seen.keys
+            if (record := self.member(name)) is not None
+        ]
+        return sorted(found, key=lambda one: (one.joined, one.id))
+
+    def _of(self, seen: Seen | None, part: str, kind: type[T]) -> T | None:
+        key = None if seen is None else seen.keys.get(part)
+        if key is None:
+            return None
+        with suppress(Missing, msgspec.MsgspecError):
+            if key not in self._read:
+                self._read[key] = self._store.read(key)
+            return msgspec.json.decode(self._read[key], type=kind)
+        return None
+
+    # ---- what an agent does
+
+    @contextmanager
+    def present(self, member: Member) -> Iterator[Callable[[str], None]]:
+        """Be one of the agents within the block. Yields what to call with the reason of leaving."""
+        key = f"{PREFIX}member/{member.id}"
+        why = "it ended"
+
+        def because(reason: str) -> None:
+            nonlocal why
+            why = reason
+
+        self._store.create(key, msgspec.json.encode(member))
+        try:
+            with self._signs_of_life(key):
+                yield because
+        finally:
+            with suppress(RegrowError):
+                left = Left(why=why, t=time.time())
+                self._store.create(f"{key}.left", msgspec.json.encode(left))
+
+    def claimed(self, claim: Term) -> int | None:
+        """Claim the term after the newest one. Returns its number; None if another agent has it."""
+        number = self.term + 1
+        won = created(self._store, _term(number), msgspec.json.encode(claim))
+        return number if won else None
+
+    @contextmanager
+    def leading(self, number: int) -> Iterator[Callable[[Over], None]]:
+        """Give signs of life as the leader of a term within the block. Yields what ends the term
+        for the others: without it, they wait for the lease.
+        """
+        self._forget(number)
+        key = _term(number)
+
+        def end(over: Over) -> None:
+            with suppress(Exists):
+                self._store.create(f"{key}.over", msgspec.json.encode(over))
+
+        with self._signs_of_life(key):
+            yield end
+
+    def publish(self, number: int, head: Head) -> None:
+        """Tell the others how to join the cluster of a term."""
+        self._store.create(f"{_term(number)}.head", msgspec.json.encode(head))
+
+    def forget_lost(self) -> None:
+        """Delete the objects of agents that have been silent for long."""
+        for seen in self.members.values():
+            if seen.silent > FORGET_SECONDS:
+                self._store.delete(seen.keys.values())
+
+    def _forget(self, number: int) -> None:
+        """Delete what earlier terms left, with their tokens. Terms stay numbered by the newest."""
+        with suppress(RegrowError):
+            keys = self._store.list(f"{PREFIX}term/")
+            self._store.delete([key for key in keys if key < _term(number)])
+
+    @contextmanager
+    def _signs_of_life(self, key: str) -> Iterator[None]:
+        count, last = 0, ""
+
+        def beat() -> None:
+            nonlocal count, last
+            count += 1
+            with suppress(RegrowError):  # out of reach: the next one may succeed
+                self._store.create(sign := f"{key}.alive-{count}", b"")
+                self._store.delete([last] if last else [])
+                last = sign
+
+        beat()
+        try:
+            with background.every(BEAT_SECONDS, beat, name="alive", wait=BEAT_SECONDS):
+                yield
+        finally:
+            with suppress(RegrowError):
+                self._store.delete([last])
+
+
+def _term(number: int) -> str:
+    return f"{PREFIX}term/{number:08}"

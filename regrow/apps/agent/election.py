@@ -1,0 +1,52 @@
+"""Which agent leads next. Pure functions of what an agent has seen.
+
+Two agents that see different things may both think that it is their turn: the claim in the store,
+which only one of them gets, decides. An order only saves useless claims, and prefers machines that
+stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from regrow.infra.state.agents import LEASE_SECONDS, Member, Over, Seen
+
+TURN_SECONDS = 2.0
+"""Seconds that an agent leaves to each agent before it in the order."""
+MOST_TURNS = 4
+"""Turns after which any agent claims: those before it may not be able to."""
+REFUSED_SECONDS = 5.0
+"""Seconds without a sign of life after which a leader counts as lost if its machine refuses
+connections to its cluster: then its processes have ended.
+"""
+
+
+def order(members: Iterable[Member]) -> list[Member]:
+    """Return the agents that may lead, the preferred one first: machines that are not spot machines
+    before those that are, then the one that stays the longest, then the one that joined first.
+    """
+    return sorted(
+        (one for one in members if one.leads),
+        key=lambda one: (
+            one.market == "spot",
+            -(math.inf if one.ends is None else one.ends),
+            one.joined,
+            one.id,
+        ),
+    )
+
+
+def wait(members: Iterable[Member], me: str) -> float | None:
+    """Return for how many seconds an agent waits before it claims the lead; None: it may not."""
+    names = [one.id for one in order(members)]
+    return min(names.index(me), MOST_TURNS) * TURN_SECONDS if me in names else None
+
+
+def vacant(leader: Seen | None, over: Over | None, *, refuses: bool) -> bool:
+    """Return whether nobody leads. `refuses`: the leader's machine refuses connections to its
+    cluster.
+    """
+    if leader is None or over is not None:
+        return True
+    return leader.silent > (REFUSED_SECONDS if refuses else LEASE_SECONDS)

@@ -1,0 +1,182 @@
+"""Whether the leader reaches an agent: it calls each one before that joins its cluster.
+
+Ray's nodes connect to each other in both directions. An agent that the leader does not reach, as
+behind NAT, would join and then lose all that is sent to it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from regrow.tasks.errors import UserError
+from regrow.tasks.process import background
+
+CONNECT_SECONDS = 3.0
+"""Seconds for a connection between two machines."""
+_MOST_BYTES = 128
+_READ_SECONDS = 3.0
+_FAR = "192.0.2.1"
+"""An address reserved for documentation; nothing is sent there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The ports of an agent, a range of numbers; those of Ray's fixed ones come first.
+
+    Args:
+        first: the lowest.
+        last: the highest.
+
+    """
+
+    first: int
+    last: int
+
+    LEAST = 40
+
+    @classmethod
+    def parse(cls, text: str) -> Ports:
+        """Return the range that a user wrote: 20000-20100. Raises UserError."""
+        low, _, high = text.partition("-")
+        if not (low.isdecimal() and high.isdecimal()):
+            raise UserError(f"--ports {text}: write a range, as 20000-20100")
+        found = cls(first=int(low), last=int(high))
+        if not 1024 <= found.first < found.last <= 65535:
+            raise UserError(
+                f"--ports {text}: write numbers from 1024 to 65535, the lower one first"
+            )
+        if found.last - found.first + 1 < cls.LEAST:
+            raise UserError(
+                f"--ports {text}: an agent needs {cls.LEAST} ports or more: 7 for itself and Ray,"
+                " and two for each process of a trial"
+            )
+        return found
+
+    @property
+    def call(self) -> int:
+        """The port on which the agent waits for the leader's call."""
+        return self.first
+
+    @property
+    def control(self) -> int:
+        """The port of the control store, if the agent leads."""
+        return self.first + 1
+
+    def options(self) -> list[str]:
+        """Return the options of `ray start` for the others."""
+        names = (
+            "--node-manager-port",
+            "--object-manager-port",
+            "--runtime-env-agent-port",
+            "--dashboard-agent-grpc-port",
+            "--dashboard-agent-listen-port",
+        )
+        fixed = [f"{name}={self.first + 2 + n}" for n, name in enumerate(names)]
+        rest = self.first + 2 + len(names)
+        return [*fixed, f"--min-worker-port={rest}", f"--max-worker-port={self.last}"]
+
+
+def own_address(towards: str = _FAR) -> str:
+    """Return this machine's address as others see it: that of the interface towards `towards`;
+    127.0.0.1 for a machine without a network.
+    """
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((towards, 9))
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def refuses(address: str) -> bool:
+    """Return whether a machine answers that nothing listens at host:port."""
+    try:
+        _connect(address).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def answers(address: str) -> bool:
+    """Return whether something listens at host:port."""
+    try:
+        _connect(address).close()
+    except OSError:
+        return False
+    return True
+
+
+def call(address: str, port: int, words: str) -> bool:
+    """Call an agent as its leader. Returns whether it could be reached."""
+    try:
+        with _connect(f"{address}:{port}") as connection:
+            connection.sendall(words.encode())
+    except OSError:
+        return False
+    return True
+
+
+class Calls:
+    """Leaders' calls, as they came in. `term`: the newest term whose leader called; 0: none."""
+
+    def __init__(self, socket_: socket.socket, nonce: str) -> None:
+        self.port: int = socket_.getsockname()[1]
+        self.nonce, self.term = nonce, 0
+
+    def take(self, words: bytes) -> None:
+        """Take what a caller said: the nonce, and its term."""
+        nonce, _, term = words.decode(errors="replace").partition(" ")
+        if hmac.compare_digest(nonce.encode(), self.nonce.encode()) and term.isdecimal():
+            self.term = max(self.term, int(term))
+
+
+@contextmanager
+def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
+    """Wait for calls at a port (0: any free one) within the block. Raises UserError if the port or
+    the address cannot be used.
+    """
+    try:
+        listening = socket.create_server((address, port))
+    except OSError as error:
+        raise UserError(
+            f"nothing can listen at {address}:{port} ({error.strerror}); name an address of this"
+            " machine by --address, or other ports by --ports"
+        ) from error
+    calls = Calls(listening, nonce)
+
+    def listen() -> None:
+        with suppress(OSError):  # it is closed at the end of the block
+            while True:
+                connection, _ = listening.accept()
+                with connection, suppress(OSError):
+                    connection.settimeout(_READ_SECONDS)
+                    calls.take(_read(connection))
+
+    background.start(listen, name="calls")
+    try:
+        yield calls
+    finally:
+        with suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+
+
+def _read(connection: socket.socket) -> bytes:
+    said = b""
+    while len(said) < _MOST_BYTES and (more := connection.recv(_MOST_BYTES - len(said))):
+        said += more
+    return said
+
+
+def _connect(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS)
+
+
+def words(nonce: str, term: int) -> str:
+    """Return what the leader of a term says to an agent."""
+    return f"{nonce} {term}"
