@@ -33,8 +33,9 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _CODES = {
     "finished": ExitCode.DONE,
     "failed": ExitCode.FAILED,
-    "stopped": ExitCode.INTERRUPTED,
-    "interrupted": ExitCode.INTERRUPTED,
+    # By its user: agents have nothing left to do. One that left before the end may come back.
+    "stopped": ExitCode.DONE,
+    "interrupted": ExitCode.DONE,
 }
 
 
@@ -79,6 +80,7 @@ def join(
     """
     from regrow.apps.agent.agent import Request, take_part
     from regrow.apps.agent.reach import Ports
+    from regrow.infra.machine.walltime import ends
     from regrow.infra.ray.labels import MARKET_LABEL
 
     take_gpus(gpus)
@@ -111,7 +113,7 @@ def join(
             labels=given,
             address=address,
             ports=None if ports is None else Ports.parse(ports),
-            ends=None if walltime is None else time.time() + _walltime(walltime),
+            ends=ends() if walltime is None else time.time() + _walltime(walltime),
             leads=not never_lead,
             works=not no_trials,
         ),

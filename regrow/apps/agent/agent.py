@@ -137,10 +137,8 @@ def _over_before(request: Request) -> Ended | None:
     store = places.store(request.name)
     last = survey(store).last
     if isinstance(last, Closed) and last.status == "stopped" and not request.stopped:
-        raise UserError(
-            f"{request.name} was stopped by its user, and agents leave it so; `--resume` continues"
-            " it"
-        )
+        why = f"{_ended(request.name, last.status)} by its user; `--resume` continues it"
+        return Ended(why=why, status=last.status)
     if isinstance(last, Closed):
         found = prepare(places, request.name, request.spec, trials=request.trials, code=None)
         if found.nothing_left:
