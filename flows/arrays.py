@@ -53,13 +53,13 @@ class ArrayRun:
         """Check for mistakes without Slurm. Raises SpecError."""
         variables(self.cluster, os.environ)
 
-    def script(
-        self, order: RunRequest, *, output: Path | None = None, comment: str | None = None
-    ) -> str:
-        """Return the file for sbatch. Raises UserError and SpecError.
+    @property
+    def output(self) -> Path:
+        """Folder of the agents' output."""
+        return Path(self.cluster.output or Path.cwd() / "slurm")
 
-        `output`: folder of the agents' output; None: as for a file that the user submits.
-        """
+    def script(self, order: RunRequest, *, comment: str | None = None) -> str:
+        """Return the file for sbatch. Raises UserError and SpecError."""
         self.check()
         if order.retry_failed:
             raise UserError(
@@ -76,7 +76,7 @@ class ArrayRun:
             words,
             name=order.spec.name,
             comment=comment,
-            output=output or Path(self.cluster.output or Path.cwd()),
+            output=self.output,
             folder=Path.cwd(),
         )
 
@@ -96,13 +96,12 @@ class ArrayRun:
                 )
                 return there
             comment = f"regrow:{self.cluster.name}:{secrets.token_hex(6)}"
-            output = self.queue.output(order.spec.name)
             made = self.queue.submit(
-                self.script(order, output=output, comment=comment),
+                self.script(order, comment=comment),
                 experiment=order.spec.name,
                 state=order.places.root,
                 comment=comment,
-                output=output,
+                output=self.output,
             )
         self.say(
             f"{order.spec.name}: submitted job array {made.job} of {self.cluster.agents} agents;"
@@ -197,6 +196,10 @@ def _last_words(array: Array) -> str:
     said = max(slurm.outputs(array), key=lambda file: file.stat().st_mtime, default=None)
     told = f"the agents of job array {array.job} ended before {array.experiment}"
     if said is None:
-        return f"{told}, without output in {array.output}"
+        return (
+            f"{told}, without output in {array.output}: that folder, and the one of the experiment,"
+            " have to be on a file system that the nodes share; name another one at `output` in the"
+            " cluster file"
+        )
     lines = said.read_text(errors="replace").strip().splitlines()[-_SHOWN:]
     return "\n".join([f"{told}; {said} ends with:", *lines])

@@ -437,7 +437,7 @@ class Slurm(Cluster):
     """
     output: Text | None = None
     """Folder of the agents' output, on a file system of all nodes; its path is relative to the
-    cluster file. None: in `clusters` of REGROW_HOME, by default below ~/.local/share/regrow.
+    cluster file. None: `slurm` in the folder in which the command is typed.
     """
 
     @model_validator(mode="after")

@@ -48,8 +48,8 @@ case "$code" in
   # The experiment is over: elements that still wait have nothing to do.
   0 | 1) scancel --quiet --state=PENDING "$SLURM_ARRAY_JOB_ID" ;;
   # Its time ended: it comes back with new time. One that was told to end was cancelled, or is
-  # requeued by Slurm.
-  3) [ -n "$told" ] || exec scontrol requeue "$SLURM_JOB_ID" ;;
+  # requeued by Slurm. One element has the id of the whole array, so it is named by its index.
+  3) [ -n "$told" ] || exec scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" ;;
 esac
 exit "$code"
 """
@@ -186,14 +186,8 @@ class Queue:
     """The arrays of one cluster file in Slurm's queue."""
 
     def __init__(self, cluster: Slurm) -> None:
-        self._cluster = cluster
         self._folder = Folder(cluster.name)
         self._file = self._folder.path / "arrays"
-
-    def output(self, experiment: str) -> Path:
-        """Return the folder of the output of an experiment's agents."""
-        folder = self._cluster.output or str(self._folder.path / "output")
-        return Path(folder) / experiment
 
     def known(self) -> list[Array]:
         """Return the arrays that were submitted from here, the newest last."""
@@ -206,7 +200,7 @@ class Queue:
         self, text: str, *, experiment: str, state: str, comment: str, output: Path
     ) -> Array:
         """Submit a script. Raises UserError with the words of sbatch if it refuses."""
-        private_files.folder(output)
+        output.mkdir(parents=True, exist_ok=True)
         self._folder.make()
         file = self._folder.engine / f"{experiment}.sbatch"
         private_files.replace(file, text)

@@ -24,6 +24,9 @@ def ends(environment: Mapping[str, str] = os.environ) -> float | None:
     job = environment.get("SLURM_JOB_ID")
     if job is None:
         return None
+    if array := environment.get("SLURM_ARRAY_JOB_ID"):
+        # One element has the id of the whole array.
+        job = f"{array}_{environment.get('SLURM_ARRAY_TASK_ID')}"
     ask = ["squeue", "--noheader", f"--job={job}", "--format=%e"]
     with suppress(OSError, subprocess.SubprocessError, ValueError):
         said = subprocess.run(

@@ -84,7 +84,7 @@ def follow(
     try:
         told = ""
         while name not in places.experiments():
-            if (banner := runs_it.banner()) != told and not quiet:
+            if (banner := runs_it.banner()) not in (told, "") and not quiet:
                 say(banner)
             told = banner
             time.sleep(_TICK)

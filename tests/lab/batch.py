@@ -25,7 +25,7 @@ ClusterName=lab
 SlurmctldHost={controller.name}({controller.address})
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={munge}
+AuthInfo=socket={munge},cred_expire=5
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
