@@ -223,8 +223,8 @@ def lean() -> Iterator[None]:
 
 
 def start_node(words: Sequence[str]) -> None:
-    """Run `ray start`, without the server for Ray's client, which takes 90 MB and a fixed port, and
-    at 127.0.0.1 if it is told to.
+    """Run `ray start`, without the server for Ray's client, which takes 90 MB and a fixed port.
+    `--node-ip-address=127.0.0.1` keeps that address.
     """
     scripts = _module("ray.scripts.scripts")
     with (

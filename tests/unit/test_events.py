@@ -25,6 +25,8 @@ from regrow.search.events import (
     Ended,
     Excluded,
     Halted,
+    Joined,
+    Left,
     Noted,
     Opened,
     Outcome,
@@ -71,6 +73,10 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         code=st.none() | text,
         versions=st.dictionaries(text, text, max_size=3),
     ),
+    Joined: st.builds(
+        Joined, t=times, agent=text, host=text, node_id=text, cpus=st.integers(0, 10**9), ends=st.none() | times
+    ),
+    Left: st.builds(Left, t=times, agent=text, why=text),
     Capacity: st.builds(Capacity, t=times, slots=whole, widest=whole),
     Proposed: st.builds(Proposed, t=times, trial=whole, config=maps, state=maps),
     Started: st.builds(

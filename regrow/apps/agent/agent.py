@@ -358,7 +358,8 @@ class _Agent:
             try:
                 node.wait()
             except RegrowError as error:
-                return self._not_joined(number, error)
+                self._pause(number, error)
+                return None
             self.tell(f"{self.me.id} works for {self._leader()}")
             while self.notices.why is None and node.is_alive():
                 self.look()
@@ -377,7 +378,7 @@ class _Agent:
         finally:
             node.end(drain=False)
 
-    def _not_joined(self, number: int, error: RegrowError) -> None:
+    def _pause(self, number: int, error: RegrowError) -> None:
         """Wait a little before another try to join the cluster of a term. Raises the error after
         several.
         """

@@ -1,0 +1,87 @@
+"""The agents of the cluster, as its leader's driver sees them: nodes of Ray with an agent's label,
+and why an agent left, which the state has.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from regrow.flows.coordinator.present import LOST, AgentNode, Present
+from regrow.infra.ray.labels import AGENT, AGENT_LABEL, ENDS_LABEL, MARKET_LABEL
+from regrow.infra.ray.nodes import Nodes
+from regrow.infra.state.agents import Agents
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.ports.store import Store
+from regrow.tasks.process import background
+
+LOOK_SECONDS = 1.0
+REASON_SECONDS = 3.0
+"""Seconds that an agent has to write why it left, after its node is gone."""
+
+
+class Members:
+    """Collects the agents. `look` runs in a thread, as the store may be slow."""
+
+    def __init__(self, nodes: Nodes, store: Store) -> None:
+        self._nodes, self._agents = nodes, Agents(store)
+        self._there: dict[str, AgentNode] = {}
+        self._gone: dict[str, float] = {}
+        """Those whose node is gone, and since when (monotonic seconds)."""
+        self._present = Present(nodes=(), left={})
+
+    def present(self) -> Present:
+        """Return who is there, as last seen."""
+        return self._present
+
+    def look(self) -> None:
+        """See who is there. One whose node is gone counts as there until its reason is known."""
+        now = time.monotonic()
+        there = {node.agent: node for node in map(_agent, self._nodes.alive()) if node is not None}
+        self._gone = {name: self._gone.get(name, now) for name in self._there.keys() - there.keys()}
+        left: dict[str, str] = {}
+        if self._gone:
+            with suppress(RegrowError):  # out of reach: they count as there for now
+                self._agents.look()
+                for name, since in self._gone.items():
+                    if (found := self._agents.left(name)) is not None:
+                        left[name] = found.why
+                    elif now - since > REASON_SECONDS:
+                        left[name] = LOST
+        waiting = {n: self._there[n] for n in self._gone if n not in left}
+        self._there = {**waiting, **there}
+        self._present = Present(
+            nodes=tuple(self._there.values()), left={**self._present.left, **left}
+        )
+
+
+@contextmanager
+def members(nodes: Nodes, store: Store) -> Iterator[Members | None]:
+    """Watch the agents within the block; yields None for a driver without agents."""
+    if AGENT not in os.environ:
+        yield None
+        return
+    found = Members(nodes, store)
+    found.look()
+    with background.every(LOOK_SECONDS, found.look, name="members", wait=LOOK_SECONDS):
+        yield found
+
+
+def _agent(node: Mapping[str, Any]) -> AgentNode | None:
+    """Return the agent of a node; None if it has none."""
+    labels, resources = node.get("Labels", {}), node["Resources"]
+    if not (name := labels.get(AGENT_LABEL)):
+        return None
+    ends = labels.get(ENDS_LABEL, "")
+    return AgentNode(
+        agent=name,
+        host=node.get("NodeManagerHostname", ""),
+        node_id=node["NodeID"],
+        cpus=resources.get("CPU", 0.0),
+        gpus=resources.get("GPU", 0.0),
+        market=labels.get(MARKET_LABEL, ""),
+        ends=float(ends) if ends.isdecimal() else None,
+    )
