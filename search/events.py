@@ -170,8 +170,8 @@ class Joined(Event, frozen=True, kw_only=True, tag="joined"):
     agent: str
     host: str
     node_id: str
-    cpus: Amount = 0.0
-    gpus: Amount = 0.0
+    cpus: Amount
+    gpus: Amount
     market: str = ""
     ends: Time | None = None
 

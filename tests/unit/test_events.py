@@ -74,7 +74,14 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         versions=st.dictionaries(text, text, max_size=3),
     ),
     Joined: st.builds(
-        Joined, t=times, agent=text, host=text, node_id=text, cpus=st.integers(0, 10**9), ends=st.none() | times
+        Joined,
+        t=times,
+        agent=text,
+        host=text,
+        node_id=text,
+        cpus=st.floats(0, 1e9),
+        gpus=st.floats(0, 1e9),
+        ends=st.none() | times,
     ),
     Left: st.builds(Left, t=times, agent=text, why=text),
     Capacity: st.builds(Capacity, t=times, slots=whole, widest=whole),

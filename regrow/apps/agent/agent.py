@@ -200,7 +200,7 @@ class _Agent:
                 self.agents.look()
 
     def tell(self, line: str) -> None:
-        """Tell the user something, once until something else is told."""
+        """Show the user a line, unless it is the same as the last one."""
         if line != self._told:
             self.say(line)
             self._told = line
