@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from regrow.infra.machine.supervised import until
+from regrow.infra.ray.labels import AGENT
 from regrow.search.events import Status
 from regrow.tasks.process import background
 from regrow.tasks.process.forking import Handler, handling
@@ -88,7 +89,9 @@ class Interrupts:
             return
         if self._signals == 1:
             self._since = time.monotonic()
-        self.begin("interrupted", _WHY[signal.Signals(number)])
+        agent = os.environ.get(AGENT)
+        why = f"agent {agent}, which led, leaves" if agent else _WHY[signal.Signals(number)]
+        self.begin("interrupted", why)
         self._came.put(number)
 
     @property

@@ -4,13 +4,14 @@ and why an agent left, which the state has.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from regrow.flows.coordinator.present import LOST, AgentNode, Present
+from regrow.flows.coordinator.present import AgentNode, Present
 from regrow.infra.ray.labels import AGENT, AGENT_LABEL, ENDS_LABEL, MARKET_LABEL
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.state.agents import Agents
@@ -19,8 +20,8 @@ from regrow.tasks.ports.store import Store
 from regrow.tasks.process import background
 
 LOOK_SECONDS = 1.0
-REASON_SECONDS = 3.0
-"""Seconds that an agent has to write why it left, after its node is gone."""
+STORE_SECONDS = 5.0
+"""Seconds between two looks at the store, unless an agent's node is gone."""
 
 
 class Members:
@@ -28,9 +29,8 @@ class Members:
 
     def __init__(self, nodes: Nodes, store: Store) -> None:
         self._nodes, self._agents = nodes, Agents(store)
+        self._looked = -math.inf
         self._there: dict[str, AgentNode] = {}
-        self._gone: dict[str, float] = {}
-        """Those whose node is gone, and since when (monotonic seconds)."""
         self._present = Present(nodes=(), left={})
 
     def present(self) -> Present:
@@ -38,24 +38,25 @@ class Members:
         return self._present
 
     def look(self) -> None:
-        """See who is there. One whose node is gone counts as there until its reason is known."""
-        now = time.monotonic()
+        """See who is there, and why others are gone."""
         there = {node.agent: node for node in map(_agent, self._nodes.alive()) if node is not None}
-        self._gone = {name: self._gone.get(name, now) for name in self._there.keys() - there.keys()}
-        left: dict[str, str] = {}
-        if self._gone:
-            with suppress(RegrowError):  # out of reach: they count as there for now
+        missing = self._there.keys() - there.keys() - self._present.left.keys()
+        now, left = time.monotonic(), self._present.left
+        if missing or now - self._looked > STORE_SECONDS:
+            self._looked = now
+            with suppress(RegrowError):  # out of reach: the next look may succeed
                 self._agents.look()
-                for name, since in self._gone.items():
-                    if (found := self._agents.left(name)) is not None:
-                        left[name] = found.why
-                    elif now - since > REASON_SECONDS:
-                        left[name] = LOST
-        waiting = {n: self._there[n] for n in self._gone if n not in left}
-        self._there = {**waiting, **there}
-        self._present = Present(
-            nodes=tuple(self._there.values()), left={**self._present.left, **left}
-        )
+                left = {**left, **dict(self._gone())}
+        self._there |= there
+        self._present = Present(nodes=tuple(there.values()), left=left)
+
+    def _gone(self) -> Iterator[tuple[str, str]]:
+        """Yield the agents that have left or are lost, and why."""
+        for name, seen in self._agents.members.items():
+            if (found := self._agents.left(name)) is not None:
+                yield name, found.why
+            elif seen.lost:
+                yield name, "it was lost"
 
 
 @contextmanager

@@ -13,7 +13,6 @@ SAVE_SECONDS = 10.0
 """Seconds that saving a checkpoint and leaving may take."""
 STEPS = 2
 """Steps that a trial must be able to do before its machine ends, else it leaves."""
-LOST = "it was lost"
 
 
 class AgentNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +28,7 @@ class AgentNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """The agents of the cluster now, and why others left, by their ids."""
+    """The agents of the cluster now, and why others are gone, by their ids."""
 
     nodes: tuple[AgentNode, ...]
     left: Mapping[str, str]
@@ -38,12 +37,12 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 def changes(history: History, seen: Present, now: float) -> Iterator[Joined | Left]:
     """Yield the departures and arrivals since the log's last word."""
     there = {node.agent: node for node in seen.nodes}
-    for name in history.agents.present:
-        if name not in there:
-            yield Left(t=now, agent=name, why=seen.left.get(name, LOST))
+    for name, record in history.agents.items():
+        if record.left is None and name not in there and name in seen.left:
+            yield Left(t=now, agent=name, why=seen.left[name])
     for name, node in there.items():
-        record = history.agents.get(name)
-        if record is None or not record.present or record.joined.node_id != node.node_id:
+        known = history.agents.get(name)
+        if known is None or not known.present or known.joined.node_id != node.node_id:
             yield Joined(t=now, **msgspec.structs.asdict(node))
 
 

@@ -49,7 +49,7 @@ class AgentRecords(dict[str, AgentRecord]):
     def left(self, event: Left) -> None:
         """Fold in a departure. Raises IllegalMove."""
         record = self.get(event.agent)
-        if record is None or not record.present:
+        if record is None or record.left is not None:
             raise IllegalMove(None, None, f"be left by agent {event.agent}, which is not there")
         record.present, record.left, record.why = False, event.t, event.why
 
@@ -61,8 +61,3 @@ class AgentRecords(dict[str, AgentRecord]):
             record.present = False
         if agent:
             self.leaders.append(agent)
-
-    @property
-    def present(self) -> list[str]:
-        """The ids of those that are there."""
-        return [name for name, record in self.items() if record.present]

@@ -113,7 +113,8 @@ class Plan:
             )
             for name in names
         ]
-        return Present(nodes=tuple(nodes), left=dict.fromkeys(["agent 0"], "told to leave"))
+        gone = {"agent 0": "told to leave", **dict.fromkeys(["driver-1"], "lost")}
+        return Present(nodes=tuple(nodes), left=gone)
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from regrow.search.history.agents import AgentRecord
 def view(history: History, *, alive: bool) -> list[dict[str, Any]]:
     """Return the agents in the order in which they joined; empty for a driver without agents.
 
-    `state` is "leads", "works", "left", or "away": not in the current leader's cluster yet, or, if
-    the experiment does not run now, in none. Times are seconds since the epoch.
+    `state` is "leads", "works", "left", "away" (not in the current leader's cluster yet) or "ended"
+    (there when the experiment ended). Times are seconds since the epoch.
     """
     leader = history.opened.agent if history.opened is not None else ""
     return [
@@ -58,7 +58,9 @@ def _changes(history: History) -> int:
 def _state(name: str, record: AgentRecord, leader: str, *, alive: bool) -> str:
     if record.left is not None:
         return "left"
-    if not (alive and record.present):
+    if not alive and record.present:
+        return "ended"
+    if not record.present:
         return "away"
     return "leads" if name == leader else "works"
 
