@@ -22,12 +22,13 @@ from typing import TypeVar
 
 import msgspec
 
+from regrow.infra.stores.keys import CONFIDENTIAL
 from regrow.search.events import Status
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Exists, Missing, Store, created
 from regrow.tasks.process import background
 
-PREFIX = "agents/"
+PREFIX = CONFIDENTIAL
 BEAT_SECONDS = 2.0
 """Seconds between two signs of life."""
 LEASE_SECONDS = 10.0

@@ -55,7 +55,7 @@ def agents(name: NameArgument, state: StateOption = None, as_json: JsonOption = 
                 f"{one['cpus']:g}",
                 f"{one['gpus']:g}",
                 one["market"],
-                "" if one["ends"] is None else f"in {text.age(one['ends'] - now)}",
+                text.ending_in(one, now),
                 _named(one["trials"]),
                 one["why"],
             )

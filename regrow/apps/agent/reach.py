@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from regrow.tasks.process import background
 CONNECT_SECONDS = 3.0
 """Seconds for a connection between two machines."""
 _MOST_BYTES = 128
-_READ_SECONDS = 3.0
+_READ_SECONDS = 1.0
+"""Seconds for all of a call: others wait meanwhile."""
 _FAR = "192.0.2.1"
 """An address reserved for documentation; nothing is sent there."""
 
@@ -153,7 +155,6 @@ def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
             while True:
                 connection, _ = listening.accept()
                 with connection, suppress(OSError):
-                    connection.settimeout(_READ_SECONDS)
                     calls.take(_read(connection))
 
     background.start(listen, name="calls")
@@ -166,8 +167,12 @@ def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
 
 
 def _read(connection: socket.socket) -> bytes:
-    said = b""
-    while len(said) < _MOST_BYTES and (more := connection.recv(_MOST_BYTES - len(said))):
+    """Return what a caller says until it has ended, within limits. Raises OSError."""
+    said, deadline = b"", time.monotonic() + _READ_SECONDS
+    while len(said) < _MOST_BYTES and (left := deadline - time.monotonic()) > 0:
+        connection.settimeout(left)
+        if not (more := connection.recv(_MOST_BYTES - len(said))):
+            break
         said += more
     return said
 

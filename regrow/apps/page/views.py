@@ -122,7 +122,7 @@ def _agents(history: History, now: float, *, alive: bool) -> Iterator[dict[str, 
             "since": moment(one["since"]),
             "cpus": f"{one['cpus']:g}",
             "gpus": f"{one['gpus']:g}",
-            "ends": "" if one["ends"] is None else f"in {text.age(one['ends'] - now)}",
+            "ends": text.ending_in(one, now),
         }
 
 

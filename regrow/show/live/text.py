@@ -42,6 +42,13 @@ def age(seconds: float) -> str:
     return f"{max(0, int(seconds))} s"
 
 
+def ending_in(agent: Mapping[str, Any], now: float) -> str:
+    """Format in how long an agent's machine ends; empty for one that is gone, and if unknown."""
+    if agent["ends"] is None or agent["state"] in ("left", "ended"):
+        return ""
+    return f"in {age(agent['ends'] - now)}"
+
+
 def value(number: Any) -> str:
     """Format a parameter or metric briefly."""
     return readable(number) if isinstance(number, float) else one_line(str(number))
