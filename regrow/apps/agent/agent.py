@@ -243,19 +243,21 @@ class _Agent:
         self.tell(f"{self.me.id} leads {request.name} (term {number})")
         token = secrets.token_hex(32)
         port = _free_port(self.me.address) if request.ports is None else request.ports.control
-        address = f"{self.me.address}:{port}"
+        head = Head(address=f"{self.me.address}:{port}", token=token, versions=versions())
         with self.agents.leading(number) as end:
             options = ["--head", f"--port={port}", "--include-dashboard=false"]
             node = self._node(options, token)
+            driver = self._driver(head)  # it loads while the head starts
             try:
                 node.wait()
-                self.agents.publish(number, Head(address=address, token=token, versions=versions()))
+                self.agents.publish(number, head)
                 watch = partial(self._watch, number)
                 with background.every(LOOK_SECONDS, watch, name="members", first=0.0, wait=0.0):
-                    over, ended = self._drive(number, node, address, token)
+                    over, ended = self._drive(number, node, head, driver)
             except RegrowError as error:
                 over, ended = Over(why=str(error)), Ended(why=str(error))
             finally:
+                driver.signal(signal.SIGKILL)
                 node.end(drain=False)
             if over is not None:
                 with suppress(RegrowError):
@@ -275,14 +277,14 @@ class _Agent:
             self.agents.forget_lost()
 
     def _drive(
-        self, number: int, node: OwnNode, address: str, token: str
+        self, number: int, node: OwnNode, head: Head, driver: Supervised
     ) -> tuple[Over | None, Ended | None]:
         """Run the driver until it ends or the term does. Returns what ends the term (None: another
         agent leads) and how this agent's part ended (None: it stays).
         """
         pauses, tries = Backoff(0.5, 5.0, steady=60.0), 0
         while True:
-            driver, began = self._driver(address, token), time.monotonic()
+            began = time.monotonic()
             try:
                 while driver.is_alive():
                     if self.agents.term > number:
@@ -305,6 +307,7 @@ class _Agent:
                 return Over(why=why), Ended(why=why, status="failed")
             self.tell(f"{why}; it is started again")
             time.sleep(pauses.after(time.monotonic() - began))
+            driver = self._driver(head)
 
     def _hand_over(self, driver: Supervised, why: str) -> Ended:
         """Have the driver save all trials and close the log, as this agent has to leave."""
@@ -323,14 +326,14 @@ class _Agent:
             return Over(why=_ended(self.request.name, status), status=status)
         return Over(why=why)
 
-    def _driver(self, address: str, token: str) -> Supervised:
+    def _driver(self, head: Head) -> Supervised:
         places, request = self.request.places, self.request
         again = places.command("join", request.name)
         environment = {
             **os.environ,
-            "RAY_ADDRESS": address,
+            "RAY_ADDRESS": head.address,
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": token,
+            "RAY_AUTH_TOKEN": head.token,
             AGENT: self.me.id,
             CLUSTER: f"agents of {request.name}",
             AGAIN: again,
