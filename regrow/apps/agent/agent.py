@@ -390,7 +390,7 @@ class _Agent:
 
     def _leader(self) -> str:
         claim = self.agents.claim
-        return "the leader" if claim is None else f"{claim.agent}, which leads"
+        return "the leader" if claim is None else f"the leader {claim.agent}"
 
     def _check_versions(self, head: Head) -> None:
         """Raise UserError if this installation differs from the leader's."""
@@ -398,8 +398,8 @@ class _Agent:
         for what, theirs in head.versions.items():
             if ours.get(what) != theirs:
                 raise UserError(
-                    f"the leader {self._leader()} has {what} {theirs}, and this machine"
-                    f" {ours.get(what)}: all agents need the same; install {what} {theirs} here"
+                    f"{self._leader()} has {what} {theirs}, and this machine {ours.get(what)}:"
+                    f" all agents need the same; install {what} {theirs} here"
                 )
 
     def _is_called(self, number: int, head: Head) -> bool:
