@@ -43,6 +43,9 @@ SPEC: dict[str, Any] = {
 twice, changes all that follow.
 """
 
+_NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh")
+"""Runs a command, after the host's name, where the machine has that name."""
+
 
 @dataclass(kw_only=True)
 class Agent:
@@ -99,7 +102,9 @@ class Fleet:
         own = {"HOME": str(home), "REGROW_STATE": str(self.desk.folder / ".regrow")}
         with said.open("wb") as file:
             process = subprocess.Popen(
-                on.command(sys.executable, "-m", "regrow", "join", *map(str, words)),
+                on.command(
+                    *_NAMED, on.name, sys.executable, "-m", "regrow", "join", *map(str, words)
+                ),
                 cwd=self.desk.folder,
                 env={**self.desk.environment, **own, **environment},
                 stdin=subprocess.DEVNULL,
@@ -151,8 +156,13 @@ class Fleet:
 @contextmanager
 def fleet(desk: Desk, count: int) -> Iterator[Fleet]:
     """Hosts without an agent yet; all that runs on them is killed at the end of the block."""
-    with network(count) as hosts:
-        yield Fleet(desk=desk, hosts=hosts)
+    agents: list[Agent] = []
+    try:
+        with network(count) as hosts:
+            yield Fleet(desk=desk, hosts=hosts, agents=agents)
+    finally:
+        for agent in agents:
+            agent.process.wait()
 
 
 def scores(number: int, x: float, steps: int) -> list[float]:
@@ -164,3 +174,55 @@ def scores(number: int, x: float, steps: int) -> list[float]:
         total = 0.9 * total + x * random.Random(number * 1000 + step).random()
         found.append(total)
     return found
+
+
+def allow(host: Host, first: int, last: int) -> None:
+    """A firewall on a host: of what others begin, these TCP ports alone come in."""
+    _rules(host, f"tcp dport {first}-{last} accept")
+
+
+def behind_nat(host: Host) -> None:
+    """The host reaches the others, and nothing that they begin comes in, as behind NAT."""
+    _rules(host, "")
+
+
+def _rules(host: Host, accepted: str) -> None:
+    table = f"""
+    table inet guard {{
+        chain input {{
+            type filter hook input priority 0; policy drop;
+            iif lo accept
+            ct state established,related accept
+            {accepted}
+            counter drop
+        }}
+    }}
+    """
+    subprocess.run(host.command("nft", "-f", "-"), input=table, text=True, check=True, timeout=30)
+
+
+def dropped(host: Host) -> int:
+    """The packets that its firewall has dropped."""
+    said = subprocess.run(
+        host.command("nft", "-j", "list", "table", "inet", "guard"),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    counts = [
+        part["counter"]["packets"]
+        for entry in json.loads(said.stdout)["nftables"]
+        for part in entry.get("rule", {}).get("expr", ())
+        if "counter" in part
+    ]
+    return int(sum(counts))
+
+
+def listened(host: Host) -> list[int]:
+    """The TCP ports at which something listens for other hosts."""
+    said = subprocess.run(
+        host.command("ss", "-Htln"), capture_output=True, text=True, check=True, timeout=30
+    )
+    places = [line.split()[3].rpartition(":") for line in said.stdout.splitlines()]
+    return [int(port) for address, _, port in places if not address.startswith("127.")]
