@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from regrow.infra.machine import tied
 from regrow.infra.machine.descendants import descendants
@@ -49,13 +49,13 @@ class OwnNode:
         )
         self._node = Supervised.of(self._process)
 
-    def wait(self) -> None:
+    def wait(self, *, unless: Callable[[], bool] = lambda: False) -> None:
         """Wait until it is part of its cluster. Raises RegrowError with Ray's last lines if it does
-        not start.
+        not start, or what `unless` looks for has come.
         """
         failed = await_ready(
             lambda _: _BEGUN in self._said(),
-            self._node.is_alive,
+            lambda: self._node.is_alive() and not unless(),
             seconds=START_SECONDS,
             what="start",
             pid=self._node.pid,

@@ -34,6 +34,7 @@ from regrow.infra.state.places import AGAIN, CLUSTER, Places
 from regrow.search.events import Closed, Status
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.ports.store import Unavailable
 from regrow.tasks.process import background
 from regrow.tasks.process.forking import handling
 
@@ -233,7 +234,9 @@ class _Agent:
             self.tell(f"waiting for the state: {error}")
             return None
         self.look(now=True)
-        return None if number is None else self._lead(number)
+        if number is None or self.agents.term > number:  # it was claimed by an old view
+            return None
+        return self._lead(number)
 
     def _lead(self, number: int) -> Ended | None:
         """Lead a term. Returns how this agent's part ended, None if it may take part in the next
@@ -254,6 +257,8 @@ class _Agent:
                 watch = partial(self._watch, number)
                 with background.every(LOOK_SECONDS, watch, name="members", first=0.0, wait=0.0):
                     over, ended = self._drive(number, node, head, driver)
+            except Unavailable as error:
+                over, ended = Over(why=str(error)), None
             except RegrowError as error:
                 over, ended = Over(why=str(error)), Ended(why=str(error))
             finally:
@@ -297,6 +302,9 @@ class _Agent:
                     time.sleep(_TICK)
             finally:
                 driver.signal(signal.SIGKILL)
+            self.look(now=True)
+            if self.agents.term > number:  # whose driver may have taken over this one's log
+                return None, None
             found = self._how_it_ended()
             if found is not None:
                 return found, Ended(why=found.why, status=found.status)
@@ -359,18 +367,16 @@ class _Agent:
         node = self._node([f"--address={head.address}"], head.token)
         try:
             try:
-                node.wait()
+                node.wait(unless=lambda: self._is_over(number))
             except RegrowError as error:
-                self._pause(number, error)
+                if not self._is_over(number):
+                    self._pause(number, error)
                 return None
             self.tell(f"{self.me.id} works for {self._leader()}")
-            while self.notices.why is None and node.is_alive():
-                self.look()
-                if self.agents.term > number or election.vacant(
-                    self.agents.leader, self.agents.over, refuses=self._refuses()
-                ):
-                    return None
+            while node.is_alive() and not self._is_over(number):
                 time.sleep(_TICK)
+            if self._is_term_over(number):
+                return None
             if (why := self.notices.why) is None:
                 self.tell("Ray's node ended; it is started again")
                 return None
@@ -380,6 +386,17 @@ class _Agent:
             return Ended(why=why)
         finally:
             node.end(drain=False)
+
+    def _is_over(self, number: int) -> bool:
+        """Return whether this agent has to leave, or the term is over."""
+        return self.notices.why is not None or self._is_term_over(number)
+
+    def _is_term_over(self, number: int) -> bool:
+        """Return whether the leader of a term is gone, or another agent leads."""
+        self.look()
+        return self.agents.term > number or election.vacant(
+            self.agents.leader, self.agents.over, refuses=self._refuses()
+        )
 
     def _pause(self, number: int, error: RegrowError) -> None:
         """Wait a little before another try to join the cluster of a term. Raises the error after
@@ -393,7 +410,7 @@ class _Agent:
 
     def _leader(self) -> str:
         claim = self.agents.claim
-        return "the leader" if claim is None else f"{claim.agent}, which leads"
+        return "the leader" if claim is None else f"the leader {claim.agent}"
 
     def _check_versions(self, head: Head) -> None:
         """Raise UserError if this installation differs from the leader's."""
@@ -401,8 +418,8 @@ class _Agent:
         for what, theirs in head.versions.items():
             if ours.get(what) != theirs:
                 raise UserError(
-                    f"the leader {self._leader()} has {what} {theirs}, and this machine"
-                    f" {ours.get(what)}: all agents need the same; install {what} {theirs} here"
+                    f"{self._leader()} has {what} {theirs}, and this machine {ours.get(what)}:"
+                    f" all agents need the same; install {what} {theirs} here"
                 )
 
     def _is_called(self, number: int, head: Head) -> bool:
@@ -411,12 +428,7 @@ class _Agent:
         """
         reached = 0.0
         while self.calls.term < number:
-            self.look()
-            if (
-                self.notices.why is not None
-                or self.agents.term > number
-                or election.vacant(self.agents.leader, self.agents.over, refuses=False)
-            ):
+            if self._is_over(number):
                 return False
             began = time.monotonic()
             if reach.answers(head.address):

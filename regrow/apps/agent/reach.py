@@ -6,8 +6,10 @@ behind NAT, would join and then lose all that is sent to it.
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +25,10 @@ _READ_SECONDS = 1.0
 """Seconds for all of a call: others wait meanwhile."""
 _FAR = "192.0.2.1"
 """An address reserved for documentation; nothing is sent there."""
+_SIOCGIFADDR = 0x8915
+"""Linux's request for the address of an interface."""
+_LONGEST_NAME = 15
+"""Bytes of an interface's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +89,24 @@ class Ports:
 
 
 def own_address(towards: str = _FAR) -> str:
-    """Return this machine's address as others see it: that of the interface towards `towards`;
-    127.0.0.1 for a machine without a network.
+    """Return this machine's address as others see it: that of the interface towards `towards`,
+    without a route to there that of its first interface; 127.0.0.1 for a machine without a network.
     """
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((towards, 9))
         return str(probe.getsockname()[0])
-    return "127.0.0.1"
+    return next(_of_interfaces(), "127.0.0.1")
+
+
+def _of_interfaces() -> Iterator[str]:
+    """Yield the addresses of this machine's interfaces, but for loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                asked = struct.pack("256s", name.encode()[:_LONGEST_NAME])
+                address = socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, asked)[20:24])
+                if not address.startswith("127."):
+                    yield address
 
 
 def refuses(address: str) -> bool:
