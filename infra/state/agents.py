@@ -54,7 +54,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         address: address of its machine, as the others are to reach it.
         port: where it waits for the leader's call, which proves that it can be reached.
         nonce: what the leader has to say there.
-        cpus, gpus: what trials may use of its machine.
+        cpus: CPUs of its machine that trials may use.
         market: "spot" or "on-demand"; empty: unknown, which counts as on-demand.
         ends: when its machine or job ends, seconds since the epoch; None: unknown.
         leads: whether it may lead.
@@ -69,7 +69,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     nonce: str
     cpus: float
-    gpus: float
     market: str = ""
     ends: float | None = None
     leads: bool = True

@@ -61,8 +61,8 @@ def agents(name: NameArgument, state: StateOption = None, as_json: JsonOption = 
             )
         for record in joining:
             since = f"{text.age(now - record.joined)} ago"
-            cpus, gpus = f"{record.cpus:g}", f"{record.gpus:g}"
-            table.add_row(record.id, record.host, "joining", since, cpus, gpus, record.market)
+            cpus = f"{record.cpus:g}"
+            table.add_row(record.id, record.host, "joining", since, cpus, "", record.market)
         for line in views.line(history, alive=alive):
             tell(line)
         plain_console().print(table)
