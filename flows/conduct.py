@@ -22,6 +22,7 @@ from regrow.flows.coordinator.relay import relays
 from regrow.flows.flow_run import this_flow_run
 from regrow.flows.interrupts import Interrupts
 from regrow.flows.loop import Loop, page_requests, stop_requests, trial_orders
+from regrow.flows.members import members
 from regrow.flows.recording.publisher import publishing
 from regrow.flows.recording.recorder import start_recorder
 from regrow.flows.session import Session
@@ -34,6 +35,7 @@ from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
 from regrow.infra.ray.joining import code, environment, shortage, slots
+from regrow.infra.ray.labels import AGENT
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
@@ -92,9 +94,10 @@ def conduct(
                 page_requests(client, flow_run.id, asked),
                 spares(nodes, spec.resources.widths[1]),
                 relays(coordinator) as speakers,
+                members(nodes, store) as there,
             ):
                 status = Loop(
-                    coordinator, attempts, nodes, speakers, asked, spec, session.say
+                    coordinator, attempts, nodes, speakers, asked, spec, session.say, there
                 ).run()
             history = finished(session, flow_run.id, coordinator, recorder, client, attempts, asked)
     ray.kill(recorder)
@@ -149,6 +152,7 @@ def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> O
         retry_failed=session.retry_failed,
         widest=spec.resources.shape.widest(ray_cluster.nodes()),
         fixed=fixed,
+        agent=os.environ.get(AGENT, ""),
     )
 
 

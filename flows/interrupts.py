@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from regrow.infra.machine.supervised import until
+from regrow.infra.ray.labels import AGENT
 from regrow.search.events import Status
 from regrow.tasks.process import background
 from regrow.tasks.process.forking import Handler, handling
@@ -27,6 +28,10 @@ GRACE_SECONDS = 30.0
 LAST_SECONDS = 10.0
 """Seconds that the process may live after the grace period if it has to end; the next session does
 what is left.
+"""
+SAME_SECONDS = 5.0
+"""Seconds within which a second SIGTERM is the same request: Slurm and systemd send it to all
+processes of a job, and whoever started this one often passes its own on.
 """
 INTERRUPTED_EXIT = 3
 PAUSED = "paused in Prefect"
@@ -48,6 +53,8 @@ class Interrupts:
         self._heeded = False
         self._signals = 0
         self._since = 0.0
+        self._sigterm = -SAME_SECONDS
+        """When the last SIGTERM came that was a request of its own."""
         self._came: SimpleQueue[int] = SimpleQueue()
         # nohup makes the process ignore SIGHUP; this is kept
         taken = (
@@ -78,6 +85,11 @@ class Interrupts:
         """
         if number == signal.SIGHUP:
             _leave_terminal()
+        if number == signal.SIGTERM:
+            now = time.monotonic()
+            if now - self._sigterm < SAME_SECONDS:
+                return
+            self._sigterm = now
         self._signals += 1
         self._told = self._told or number != signal.SIGINT
         if not self._heeded:
@@ -88,7 +100,9 @@ class Interrupts:
             return
         if self._signals == 1:
             self._since = time.monotonic()
-        self.begin("interrupted", _WHY[signal.Signals(number)])
+        agent = os.environ.get(AGENT)
+        why = f"agent {agent}, which led, leaves" if agent else _WHY[signal.Signals(number)]
+        self.begin("interrupted", why)
         self._came.put(number)
 
     @property

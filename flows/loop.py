@@ -21,6 +21,7 @@ from regrow.flows.attempts import Attempts
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.flows.coordinator.relay import Relays
 from regrow.flows.interrupts import PAUSED, Interrupts
+from regrow.flows.members import Members
 from regrow.infra.ray import cluster
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.state.experiments import carry_out_orders, take_stop_requests
@@ -53,6 +54,8 @@ class Loop:
     asked: Interrupts
     spec: Spec
     announce: Callable[[str], None]
+    members: Members | None = None
+    """The agents of the cluster; None without agents."""
     closing: bool = False
     abandoned: bool = False
     trouble: str | None = None
@@ -73,8 +76,9 @@ class Loop:
                 poll = self._poll()
 
     def _poll(self) -> Any:
+        present = None if self.members is None else self.members.present()
         return self.coordinator.instructions.remote(
-            POLL_SECONDS, self.nodes.room(self.spec.resources.shape)
+            POLL_SECONDS, self.nodes.room(self.spec.resources.shape), present
         )
 
     def _carry_out(self, instructions: Instructions) -> Status | None:

@@ -136,6 +136,7 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
         environment: what the driver recorded about its code and its machine; empty if a coordinator
             opens.
         retry_failed: the user wants all trials that have failed so far to be retried.
+        agent: the agent that leads this session; empty: a driver without agents.
 
     """
 
@@ -150,6 +151,36 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     settings: dict[str, Any] = {}
     environment: dict[str, Any] = {}
     retry_failed: bool = False
+    agent: str = ""
+
+
+class Joined(Event, frozen=True, kw_only=True, tag="joined"):
+    """An agent is part of the leader's cluster.
+
+    Attributes:
+        agent: its id.
+        host: name of its machine.
+        node_id: the id of its node in the cluster.
+        cpus, gpus: what trials may use of it.
+        market: "spot" or "on-demand"; empty: not specified.
+        ends: when its machine or job ends, seconds since the epoch; None: not known.
+
+    """
+
+    agent: str
+    host: str
+    node_id: str
+    cpus: Amount
+    gpus: Amount
+    market: str = ""
+    ends: Time | None = None
+
+
+class Left(Event, frozen=True, kw_only=True, tag="left"):
+    """An agent is no longer part of the leader's cluster. `why`: for people."""
+
+    agent: str
+    why: str
 
 
 class Capacity(Event, frozen=True, kw_only=True, tag="capacity"):
@@ -491,6 +522,8 @@ class Closed(Event, frozen=True, kw_only=True, tag="closed"):
 AnyEvent = (
     Created
     | Opened
+    | Joined
+    | Left
     | Capacity
     | Proposed
     | Started

@@ -34,6 +34,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
             size.
         environment: the environment to record.
         retry_failed: whether failed trials are tried again.
+        agent: see Opened.
 
     """
 
@@ -51,6 +52,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     fixed: bool = False
     environment: dict[str, Any] = {}
     retry_failed: bool = False
+    agent: str = ""
 
 
 CLAIMS = 100
@@ -94,6 +96,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             settings=_changed(Spec.recorded(created.spec), spec),
             environment={} if again else opening.environment,
             retry_failed=opening.retry_failed and not again,
+            agent=opening.agent,
         )
         if again:  # the cluster's size may have changed since `opening`
             opened = msgspec.structs.replace(opened, slots=history.slots, widest=history.widest)

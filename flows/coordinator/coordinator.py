@@ -21,6 +21,7 @@ from regrow.flows.coordinator.instructions import Instructions, assignment
 from regrow.flows.coordinator.leases import Awake, Leases, TaskRunLeases, holders
 from regrow.flows.coordinator.ledger import Unrecordable
 from regrow.flows.coordinator.news import is_impostor, node_of, observe, refuse, told_already
+from regrow.flows.coordinator.present import Present, changes, ending
 from regrow.infra.log.log import CorruptLog, Segments, Superseded
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
@@ -251,14 +252,20 @@ class Coordinator:
     # ---- for the driver
 
     async def instructions(
-        self, timeout: float, room: ClusterCapacity | None = None
+        self,
+        timeout: float,
+        room: ClusterCapacity | None = None,
+        present: Present | None = None,
     ) -> Instructions:
         """Return what to do next; waits up to `timeout` seconds for something.
 
-        `room`: current capacity of the cluster; None if it is unknown.
+        `room`: current capacity of the cluster; None if it is unknown. `present`: the agents; None
+        without agents.
         """
         self._start()
         ledger = self._ledger
+        if present is not None:
+            self._take_present(present)
         if not ledger.superseded and (changed := self._seen.take(room, ledger.history)) is not None:
             ledger.record(Capacity(t=ledger.now(), slots=changed.slots, widest=changed.widest))
         deadline = asyncio.get_running_loop().time() + timeout
@@ -308,6 +315,16 @@ class Coordinator:
             finished=closed.status if closed is not None else None,
             superseded=ledger.superseded,
         )
+
+    def _take_present(self, present: Present) -> None:
+        """Record who came and left, and have trials leave machines whose time ends."""
+        ledger = self._ledger
+        if ledger.superseded or ledger.history.closed is not None:
+            return
+        for change in list(changes(ledger.history, present, ledger.now())):
+            ledger.record(change)
+        for node_id, why in ending(ledger.history, present.nodes, ledger.now()):
+            self._leases.mark_draining(node_id, why)
 
     async def lines(self) -> list[tuple[str, LogLine]]:
         """Return the lines printed since the last call, with their task runs."""

@@ -399,7 +399,7 @@ def await_head(seconds: float, given_up: Callable[[], bool]) -> bool:
         except UserError:
             if time.monotonic() > deadline:
                 return False
-            time.sleep(1.0)
+            time.sleep(LOOK_SECONDS)
     return False
 
 

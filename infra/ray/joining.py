@@ -25,6 +25,10 @@ the first report).
 TRIAL_MODULES = ("regrow.infra.ray.executor",)
 
 
+HEAD_SECONDS = 60.0
+"""Seconds that an agent's driver waits for the head that the agent starts beside it."""
+
+
 @contextmanager
 def join(spec: Spec, say: Callable[[str], None]) -> Iterator[cluster.Cluster]:
     """Join the Ray cluster within the block, with what the workers of `spec` need. A cluster that
@@ -37,6 +41,8 @@ def join(spec: Spec, say: Callable[[str], None]) -> Iterator[cluster.Cluster]:
     import ray
 
     before, shipped = ray.is_initialized(), None
+    if AGENT in os.environ:  # the head starts at the same time as its driver
+        cluster.await_head(HEAD_SECONDS, lambda: False)
     if os.environ.get("RAY_ADDRESS") and spec.working_dir is not None:
         left_out = confidential(Path(spec.working_dir))
         if left_out:

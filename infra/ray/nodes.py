@@ -71,6 +71,11 @@ class Nodes:
             lost, self._lost = self._lost, []
             return lost
 
+    def alive(self) -> list[dict[str, Any]]:
+        """Return the living nodes as Ray describes them."""
+        with self._lock:
+            return list(self._alive.values())
+
     def draining(self) -> dict[str, str]:
         """Return the ids of the nodes that others are draining, with the reasons."""
         with self._lock:

@@ -6,13 +6,14 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from regrow.infra.machine import tied
 from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import Guard
 from regrow.infra.machine.supervised import Supervised, await_ready, spawn
+from regrow.infra.ray.node_script import LEAVE
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import temporary
 
@@ -49,13 +50,13 @@ class OwnNode:
         )
         self._node = Supervised.of(self._process)
 
-    def wait(self) -> None:
+    def wait(self, *, unless: Callable[[], bool] = lambda: False) -> None:
         """Wait until it is part of its cluster. Raises RegrowError with Ray's last lines if it does
-        not start.
+        not start, or what `unless` looks for has come.
         """
         failed = await_ready(
             lambda _: _BEGUN in self._said(),
-            self._node.is_alive,
+            lambda: self._node.is_alive() and not unless(),
             seconds=START_SECONDS,
             what="start",
             pid=self._node.pid,
@@ -73,7 +74,7 @@ class OwnNode:
 
     def leave(self) -> None:
         """Ask Ray to place nothing more on it, and to end it once its tasks have ended."""
-        self._node.signal(signal.SIGTERM)
+        self._node.signal(LEAVE)
 
     def end(self, *, drain: bool) -> None:
         """End it, and all that runs on it; with `drain`, once its tasks have ended."""

@@ -223,8 +223,8 @@ def lean() -> Iterator[None]:
 
 
 def start_node(words: Sequence[str]) -> None:
-    """Run `ray start`, without the server for Ray's client, which takes 90 MB and a fixed port, and
-    at 127.0.0.1 if it is told to.
+    """Run `ray start`, without the server for Ray's client, which takes 90 MB and a fixed port.
+    `--node-ip-address=127.0.0.1` keeps that address.
     """
     scripts = _module("ray.scripts.scripts")
     with (
@@ -232,6 +232,17 @@ def start_node(words: Sequence[str]) -> None:
         _replaced("ray._private.services", "resolve_ip_for_localhost", lambda host: host),
     ):
         scripts.start.main(args=[*words, "--no-monitor", "--include-log-monitor=false"])
+
+
+@contextmanager
+def ended_by(number: signal.Signals) -> Iterator[None]:
+    """Have `ray start --block` end in order at a signal, in place of SIGTERM."""
+    with _replaced(
+        "ray._private.utils",
+        "set_sigterm_handler",
+        lambda handler: signal.signal(number, handler),
+    ):
+        yield
 
 
 @contextmanager

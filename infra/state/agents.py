@@ -22,12 +22,13 @@ from typing import TypeVar
 
 import msgspec
 
+from regrow.infra.stores.keys import CONFIDENTIAL
 from regrow.search.events import Status
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Exists, Missing, Store, created
 from regrow.tasks.process import background
 
-PREFIX = "agents/"
+PREFIX = CONFIDENTIAL
 BEAT_SECONDS = 2.0
 """Seconds between two signs of life."""
 LEASE_SECONDS = 10.0
@@ -53,7 +54,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         address: address of its machine, as the others are to reach it.
         port: where it waits for the leader's call, which proves that it can be reached.
         nonce: what the leader has to say there.
-        cpus, gpus: what trials may use of its machine.
+        cpus: CPUs of its machine that trials may use.
         market: "spot" or "on-demand"; empty: unknown, which counts as on-demand.
         ends: when its machine or job ends, seconds since the epoch; None: unknown.
         leads: whether it may lead.
@@ -68,7 +69,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     nonce: str
     cpus: float
-    gpus: float
     market: str = ""
     ends: float | None = None
     leads: bool = True
@@ -140,7 +140,10 @@ class Agents:
         self._store, self._monotonic = store, monotonic
         self._signs: dict[tuple[str, str], tuple[str, float]] = {}
         """The last sign of life of each, and since when it is the last."""
+        self._looked, self._away = 0.0, False
+        """When the store was last read, and whether it has been out of reach since."""
         self._read: dict[str, bytes] = {}
+        self._me: Member | None = None
         self.members: dict[str, Seen] = {}
         self.term = 0
         """Number of the newest term; 0: there was none."""
@@ -150,16 +153,13 @@ class Agents:
     def look(self) -> None:
         """Read who is there. Raises Unavailable."""
         found: dict[tuple[str, str], dict[str, str]] = {}
-        for key in self._store.list(PREFIX):
-            if (match := _KEY.fullmatch(key)) is not None:
-                kind, name, part = match.groups()
-                found.setdefault((kind, name), {})[(part or "record").partition("-")[0]] = key
-        now = self._monotonic()
+        blind, now = self._list(found)
         self._signs = {
-            one: self._signs[one]
-            if one in self._signs and self._signs[one][0] == keys.get("alive", "")
-            else (keys.get("alive", ""), now)
+            one: (sign, self._signs[one][1] + blind)
+            if one in self._signs and self._signs[one][0] == sign
+            else (sign, now)
             for one, keys in found.items()
+            for sign in [keys.get("alive", "")]
         }
         there = {
             one: Seen(keys=keys, silent=now - self._signs[one][1])
@@ -170,6 +170,29 @@ class Agents:
         terms = {int(name): seen for (kind, name), seen in there.items() if kind == "term"}
         self.term = max(terms, default=0)
         self.leader = terms.get(self.term)
+        if self._me is not None and self._me.id not in self.members:
+            self._record(self._me)  # it was forgotten, as its machine was away for long
+
+    def _list(self, found: dict[tuple[str, str], dict[str, str]]) -> tuple[float, float]:
+        """Read the keys. Returns for how many seconds before the store was out of reach, and when
+        it was read. Those are no silence of others, for whom it may have been, too.
+        """
+        began = self._monotonic()
+        try:
+            listed = self._store.list(PREFIX)
+        except RegrowError:
+            self._away = True
+            raise
+        now = self._monotonic()
+        for key in listed:
+            if (match := _KEY.fullmatch(key)) is not None:
+                kind, name, part = match.groups()
+                _keep(found.setdefault((kind, name), {}), part or "record", key)
+        blind = now - (self._looked if self._away else began)
+        if not self._away and blind < BEAT_SECONDS:
+            blind = 0.0
+        self._looked, self._away = now, False
+        return blind, now
 
     # ---- records
 
@@ -228,11 +251,13 @@ class Agents:
             nonlocal why
             why = reason
 
-        self._store.create(key, msgspec.json.encode(member))
+        self._record(member)
+        self._me = member
         try:
             with self._signs_of_life(key):
                 yield because
         finally:
+            self._me = None
             with suppress(RegrowError):
                 left = Left(why=why, t=time.time())
                 self._store.create(f"{key}.left", msgspec.json.encode(left))
@@ -260,13 +285,16 @@ class Agents:
 
     def publish(self, number: int, head: Head) -> None:
         """Tell the others how to join the cluster of a term."""
-        self._store.create(f"{_term(number)}.head", msgspec.json.encode(head))
+        created(self._store, f"{_term(number)}.head", msgspec.json.encode(head))
 
     def forget_lost(self) -> None:
         """Delete the objects of agents that have been silent for long."""
         for seen in self.members.values():
             if seen.silent > FORGET_SECONDS:
                 self._store.delete(seen.keys.values())
+
+    def _record(self, member: Member) -> None:
+        created(self._store, f"{PREFIX}member/{member.id}", msgspec.json.encode(member))
 
     def _forget(self, number: int) -> None:
         """Delete what earlier terms left, with their tokens. Terms stay numbered by the newest."""
@@ -276,15 +304,19 @@ class Agents:
 
     @contextmanager
     def _signs_of_life(self, key: str) -> Iterator[None]:
-        count, last = 0, ""
+        count = 0
+        signs: list[str] = []
+        """Those that may be there, the newest one last."""
 
         def beat() -> None:
-            nonlocal count, last
+            nonlocal count
             count += 1
+            signs.append(f"{key}.alive-{count}")
             with suppress(RegrowError):  # out of reach: the next one may succeed
-                self._store.create(sign := f"{key}.alive-{count}", b"")
-                self._store.delete([last] if last else [])
-                last = sign
+                with suppress(Exists):  # by an earlier try whose answer was lost
+                    self._store.create(signs[-1], b"")
+                self._store.delete(old := signs[:-1])
+                del signs[: len(old)]
 
         beat()
         try:
@@ -292,7 +324,19 @@ class Agents:
                 yield
         finally:
             with suppress(RegrowError):
-                self._store.delete([last])
+                self._store.delete(list(signs))
+
+
+def _keep(keys: dict[str, str], part: str, key: str) -> None:
+    """Add a key to those of an object. Of several signs of life "alive" is the newest one: an older
+    one stays where it could not be deleted.
+    """
+    name = part.partition("-")[0]
+    if name in keys:
+        older, newer = sorted((keys[name], key), key=lambda sign: int(sign.rpartition("-")[2]))
+        keys[name], keys[older] = newer, older
+    else:
+        keys[name] = key
 
 
 def _term(number: int) -> str:

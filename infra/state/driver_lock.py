@@ -11,7 +11,7 @@ from pathlib import Path
 from regrow.infra.machine import locks, private_files
 from regrow.infra.state import unhealed
 from regrow.infra.state.places import Places
-from regrow.infra.state.presence import elsewhere
+from regrow.infra.state.presence import signs
 from regrow.tasks.errors import UserError
 
 WIND_UP_SECONDS = 60.0
@@ -74,7 +74,7 @@ def runs(places: Places, experiment: str) -> bool:
     """Return whether the experiment runs, here or, if the state is in S3 or shared with a cluster,
     on another machine that gives signs of life.
     """
-    return runs_here(places, experiment) or elsewhere(places.store(experiment))
+    return runs_here(places, experiment) or signs(places.store(experiment))
 
 
 def lock_file(places: Places, experiment: str) -> Path:

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from concurrent.futures import Future
 from importlib.metadata import distributions, version
 from typing import Any
@@ -24,6 +25,8 @@ PATIENCE_SECONDS = 5.0
 """Seconds for an answer of git; what is not known by then is left out."""
 
 
+_NAMED = 5
+"""Most packages that are named in a line."""
 _begun: dict[tuple[str | None, str], Future[dict[str, Any]]] = {}
 
 
@@ -89,6 +92,22 @@ def _packages() -> dict[str, str]:
     told = (found.metadata for found in distributions())
     found = {str(one["Name"]): str(one["Version"]) for one in told if one["Name"]}
     return dict(sorted(found.items(), key=lambda one: one[0].lower()))
+
+
+def differences(theirs: Mapping[str, str]) -> str | None:
+    """Return a line about packages that another machine has, and this one lacks or has in another
+    version; None if there are none. `theirs`: name -> version.
+    """
+    ours = {name.lower(): version for name, version in _packages().items()}
+    found = [
+        f"{name} {version} (here {ours.get(name.lower(), 'missing')})"
+        for name, version in theirs.items()
+        if ours.get(name.lower()) != version
+    ]
+    if not found:
+        return None
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"the leader's machine has other packages: {', '.join(found[:_NAMED])}{more}"
 
 
 def _git(folder: str) -> dict[str, Any]:

@@ -31,3 +31,7 @@ def check_prefix(prefix: str) -> str:
     elif prefix:
         raise ValueError(f"prefix {prefix!r} is absolute")
     return prefix
+
+
+CONFIDENTIAL = "agents/"
+"""Prefix of keys whose objects hold secrets: a folder has them as files for their owner only."""

@@ -17,14 +17,15 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from regrow.infra.machine import private_files
 from regrow.infra.machine.naming import UNSUPPORTED, NoSuchStep, publish
-from regrow.infra.stores.keys import RESERVED, check_key, check_prefix
+from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Unavailable
 from regrow.tasks.process.disk import explain
@@ -258,12 +259,13 @@ class LocalStore:
 
     def _write(self, key: str, path: Path, data: bytes | Path) -> None:
         """Write a new file. Raises FileExistsError, and errors of reading `data` as they are."""
+        opener = private_files.opener if key.startswith(CONFIDENTIAL) else None
         if isinstance(data, Path):
             with data.open("rb") as source, self._failures(key, FileExistsError):
-                _write(path, source)
+                _write(path, source, opener)
         else:
             with self._failures(key, FileExistsError):
-                _write(path, io.BytesIO(data))
+                _write(path, io.BytesIO(data), opener)
 
     @contextmanager
     def _failures(self, key: str, *but: type[OSError]) -> Iterator[None]:
@@ -290,9 +292,9 @@ def _absence(key: str) -> Iterator[None]:
         raise Missing(key) from None
 
 
-def _write(path: Path, source: BinaryIO) -> None:
+def _write(path: Path, source: BinaryIO, opener: Callable[[str, int], int] | None) -> None:
     """Create the file, on disk, incomplete only if the process dies. Raises FileExistsError."""
-    with path.open("xb") as file:
+    with open(path, "xb", opener=opener) as file:
         try:
             shutil.copyfileobj(source, file, _CHUNK)
             file.flush()

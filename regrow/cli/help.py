@@ -8,7 +8,19 @@ from typer.core import TyperGroup
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Run": ("run", "join", "try", "tune", "resume", "stop", "watch"),
-    "Look": ("ls", "show", "trials", "trial", "best", "compare", "logs", "report", "ui", "verify"),
+    "Look": (
+        "ls",
+        "show",
+        "agents",
+        "trials",
+        "trial",
+        "best",
+        "compare",
+        "logs",
+        "report",
+        "ui",
+        "verify",
+    ),
     "Keep and pass on": ("note", "cp", "mv", "rm", "export", "serve"),
     "Before a run": ("schema", "simulate"),
     "Station": ("up", "down", "status", "schedule", "schedules"),

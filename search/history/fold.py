@@ -25,6 +25,8 @@ from regrow.search.events import (
     Ended,
     Excluded,
     Halted,
+    Joined,
+    Left,
     Noted,
     Opened,
     Proposed,
@@ -107,6 +109,7 @@ class History(View):
             self._t_opened = self.t_last = max(event.t, self.t_last)
             self.sessions += 1
             self.openings.append(event)
+            self.agents.led(event.agent)
             self.closing = self.closed = None
             self.orphans = [
                 (n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)
@@ -118,6 +121,12 @@ class History(View):
                 )
         self.opened = event
         self.environment = event.environment or self.environment
+
+    def _joined(self, event: Joined) -> None:
+        self.agents.joined(event)
+
+    def _left(self, event: Left) -> None:
+        self.agents.left(event)
 
     def _capacity(self, event: Capacity) -> None:
         self.slots, self.widest = event.slots, event.widest

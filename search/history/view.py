@@ -8,6 +8,7 @@ from typing import Any
 from regrow.search.constraints import Constraint
 from regrow.search.curve import Scale
 from regrow.search.events import Closed, Closing, Created, Opened
+from regrow.search.history.agents import AgentRecords
 from regrow.search.history.clones import Clones
 from regrow.search.history.plateau import Plateau
 from regrow.search.history.records import Attempt, TrialRecord, specification
@@ -41,6 +42,8 @@ class View:
         self.opened: Opened | None = None
         self.openings: list[Opened] = []
         """The events of drivers only: one for each session."""
+        self.agents = AgentRecords()
+        """The agents that took part; empty for a driver without agents."""
         self.environment: dict[str, Any] = {}
         """What the last session's driver recorded of its code and machine; may be empty."""
         self.closing: Closing | None = None

@@ -44,6 +44,8 @@ from regrow.search.events import (
     Ended,
     Excluded,
     Halted,
+    Joined,
+    Left,
     Opened,
     Proposed,
     Reported,
@@ -191,7 +193,9 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
     curves: list[Curve] = []
     saved: dict[str, str] = {}
     for event in events:
-        if isinstance(event, Created | Opened | Capacity | Excluded | Closing | Closed):
+        if isinstance(
+            event, Created | Opened | Joined | Left | Capacity | Excluded | Closing | Closed
+        ):
             continue
         if isinstance(event, Proposed):
             must("numbered trials", event.trial == len(curves), event)

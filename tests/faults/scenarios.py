@@ -56,10 +56,17 @@ def _plan(
     late: bool = False,
     rooms: tuple[int, ...] = (),
     spot: tuple[bool, ...] = (True,),
+    agents: bool = False,
     **changes: Any,
 ) -> Plan:
     return Plan(
-        spec={**_SPEC, **changes}, slots=slots, carry_on=carry_on, late=late, rooms=rooms, spot=spot
+        spec={**_SPEC, **changes},
+        slots=slots,
+        carry_on=carry_on,
+        late=late,
+        rooms=rooms,
+        spot=spot,
+        agents=agents,
     )
 
 
@@ -92,6 +99,9 @@ ONE: dict[str, Plan] = {
     "one dropped": _without(0, 1, trials=3, **_TPE),
     "a node that comes and goes": _plan(
         1, rooms=(1, 0, 1, 0, 1), **_ASHA, **_TPE, trials=4, max_steps=3
+    ),
+    "agents that come and go, and lead in turn": _plan(
+        1, agents=True, rooms=(1, 0, 1, 0, 1), **_ASHA, **_TPE, trials=3, max_steps=3
     ),
     "two ranks": _plan(2, **_GROUP, **_PROMOTES, **_TPE),
     "one rank or two": _plan(

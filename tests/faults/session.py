@@ -19,6 +19,7 @@ from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.flows.coordinator.ledger import Ledger
+from regrow.flows.coordinator.present import AgentNode, Present
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.collection import collect
 from regrow.search.events import Cause, Excluded, Opened
@@ -47,7 +48,8 @@ class Plan:
     each for three messages, or until nothing continues any more. Empty: for `slots`, all the time.
     `spot`: whether there is a spot machine, at once, for each of the attempts that ask for one, in
     turn; where there is none one may come later. Of groups of several widths: whether there is room
-    for each that has more ranks than it must.
+    for each that has more ranks than it must. `agents`: whether agents run it: each session is led by
+    another one, and one more is there for each attempt that there is room for.
     """
 
     spec: dict[str, Any]
@@ -59,6 +61,7 @@ class Plan:
     trials: int | None = None
     rooms: tuple[int, ...] = ()
     spot: tuple[bool, ...] = (True,)
+    agents: bool = False
 
     @property
     def single(self) -> bool:
@@ -92,6 +95,26 @@ class Plan:
         return ClusterCapacity(
             slots=slots if slots >= least else 0, widest=max(least, min(slots, most))
         )
+
+    def present(self, leader: str, messages: int) -> Present | None:
+        """The agents that are there after so many messages."""
+        if not self.agents:
+            return None
+        names = [leader, *(f"agent {n}" for n in range(self.room(messages).slots))]
+        nodes = [
+            AgentNode(
+                agent=name,
+                host="host",
+                node_id=f"{name} of {leader}",
+                cpus=1.0,
+                gpus=0.0,
+                market="",
+                ends=None,
+            )
+            for name in names
+        ]
+        gone = {"agent 0": "told to leave", **dict.fromkeys(["driver-1"], "lost")}
+        return Present(nodes=tuple(nodes), left=gone)
 
 
 @dataclass(slots=True)
@@ -333,7 +356,11 @@ class Session:
 
     def _ask(self) -> asyncio.Task[Instructions]:
         return self._loop.create_task(
-            self._coordinator.instructions(0.0, self.plan.room(self._messages))
+            self._coordinator.instructions(
+                0.0,
+                self.plan.room(self._messages),
+                self.plan.present(self.driver, self._messages),
+            )
         )
 
     def _tell_lost(self, worker: Worker, cause: Cause, message: str) -> None:
@@ -393,6 +420,7 @@ class Session:
             code=None,
             versions={},
             retry_failed=self._wishes,
+            agent=self.driver if self.plan.agents else "",
         )
         self._loop, self._io = asyncio.new_event_loop(), Deferred()
         self._loop.set_default_executor(self._io)

@@ -20,6 +20,8 @@ from tests.faults.world import Transition
 EVENTS = (
     "created",
     "opened",
+    "joined",
+    "left",
     "capacity",
     "proposed",
     "started",
@@ -64,6 +66,8 @@ def crossings(name: str, kind: str) -> list[Transition]:
 def _rare(name: str, kind: str) -> bool:
     later = PLANS[name].broken is not None or PLANS[name].dropped is not None
     if later and kind == "log created":
+        return True
+    if not PLANS[name].agents and kind in ("log joined", "log left"):
         return True
     if PLANS[name].dropped is None and kind == "log excluded":
         return True

@@ -82,6 +82,12 @@ class Host:
         """
         _ip("-n", self.switch, "link", "set", self.name, "nomaster")
 
+    def move(self) -> None:
+        """Moves the link to the second switch: who is there is reached, who is at the first is not,
+        and nobody is told.
+        """
+        _ip("-n", self.switch, "link", "set", self.name, "master", "second")
+
     def mend(self) -> None:
         """The link is there again."""
         _ip("-n", self.switch, "link", "set", self.name, "master", "switch")
@@ -111,8 +117,9 @@ def network(count: int) -> Iterator[list[Host]]:
     ]
     try:
         _ip("netns", "add", switch)
-        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
-        _ip("-n", switch, "link", "set", "switch", "up")
+        for bridge in ("switch", "second"):
+            _ip("-n", switch, "link", "add", bridge, "type", "bridge")
+            _ip("-n", switch, "link", "set", bridge, "up")
         for host in hosts:
             _ip("netns", "add", host.name)
             _ip("-n", host.name, "link", "set", "lo", "up")

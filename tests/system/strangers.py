@@ -134,6 +134,15 @@ DOORS = (
         until="it is told to end",
     ),
     Door(
+        what="`regrow join`: the leader's call",
+        program=r"regrow join",
+        asks=None,
+        why="tests/system/test_agents.py",
+        where="the machine's address, a free port, or the first of `--ports`",
+        who="anybody may speak, and gets no answer; what counts is the agent's number in the state",
+        until="the agent ends",
+    ),
+    Door(
         what="`regrow up --s3`: the S3 port",
         program=r"weed",
         asks=None,

@@ -77,6 +77,16 @@ def test_every_cluster_is_valid(block: Block, tmp_path: Path) -> None:
     Cluster.parse(read_map(file, "cluster", ""))
 
 
+@pytest.mark.parametrize(
+    "block", [one for one in blocks("yaml") if one.values[0].title == "agents.yaml"]
+)
+def test_a_deployment_of_agents_is_what_kubernetes_takes(block: Block) -> None:
+    validate = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed"
+    ).validate
+    validate(yaml.safe_load(block.body), "1.30", strict=True)
+
+
 def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
     section = (ROOT / "README.md").read_text().split("## Beside Ray Tune")[1].split("\n## ")[0]
     measured = (ROOT / "benchmarks" / "README.md").read_text()

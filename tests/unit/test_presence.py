@@ -8,7 +8,7 @@ import time
 import pytest
 
 from regrow.infra.state import presence
-from regrow.infra.state.presence import elsewhere, present
+from regrow.infra.state.presence import present, signs
 from regrow.infra.stores.memory import MemoryStore
 
 
@@ -35,12 +35,14 @@ def test_a_driver_is_seen_from_another_machine_while_it_runs(
     on("here", monkeypatch)
     with present(store):
         assert store.renewed.wait(20)
-        assert not elsewhere(store), "this machine knows better"
+        assert signs(store), "its process runs"
+        monkeypatch.setattr(presence, "is_running", lambda pid: False)
+        assert not signs(store), "this machine knows better"
         on("there", monkeypatch)
-        assert elsewhere(store)
+        assert signs(store)
         on("here", monkeypatch)
     on("there", monkeypatch)
-    assert not elsewhere(store)
+    assert not signs(store)
     assert store.list("") == []
 
 
@@ -50,7 +52,7 @@ def test_an_old_sign_tells_nothing_and_goes_with_the_next_driver(
     store = Watched()
     store.create(f"{presence.PREFIX}{int(time.time() - presence.FRESH_SECONDS - 1)}-here", b"")
     on("there", monkeypatch)
-    assert not elsewhere(store)
+    assert not signs(store)
     on("here", monkeypatch)
     with present(store):
         assert store.renewed.wait(20)

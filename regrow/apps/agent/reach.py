@@ -6,8 +6,11 @@ behind NAT, would join and then lose all that is sent to it.
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import socket
+import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,9 +21,14 @@ from regrow.tasks.process import background
 CONNECT_SECONDS = 3.0
 """Seconds for a connection between two machines."""
 _MOST_BYTES = 128
-_READ_SECONDS = 3.0
+_READ_SECONDS = 1.0
+"""Seconds for all of a call: others wait meanwhile."""
 _FAR = "192.0.2.1"
 """An address reserved for documentation; nothing is sent there."""
+_SIOCGIFADDR = 0x8915
+"""Linux's request for the address of an interface."""
+_LONGEST_NAME = 15
+"""Bytes of an interface's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +89,24 @@ class Ports:
 
 
 def own_address(towards: str = _FAR) -> str:
-    """Return this machine's address as others see it: that of the interface towards `towards`;
-    127.0.0.1 for a machine without a network.
+    """Return this machine's address as others see it: that of the interface towards `towards`,
+    without a route to there that of its first interface; 127.0.0.1 for a machine without a network.
     """
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((towards, 9))
         return str(probe.getsockname()[0])
-    return "127.0.0.1"
+    return next(_of_interfaces(), "127.0.0.1")
+
+
+def _of_interfaces() -> Iterator[str]:
+    """Yield the addresses of this machine's interfaces, but for loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                asked = struct.pack("256s", name.encode()[:_LONGEST_NAME])
+                address = socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, asked)[20:24])
+                if not address.startswith("127."):
+                    yield address
 
 
 def refuses(address: str) -> bool:
@@ -153,7 +172,6 @@ def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
             while True:
                 connection, _ = listening.accept()
                 with connection, suppress(OSError):
-                    connection.settimeout(_READ_SECONDS)
                     calls.take(_read(connection))
 
     background.start(listen, name="calls")
@@ -166,8 +184,12 @@ def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
 
 
 def _read(connection: socket.socket) -> bytes:
-    said = b""
-    while len(said) < _MOST_BYTES and (more := connection.recv(_MOST_BYTES - len(said))):
+    """Return what a caller says until it has ended, within limits. Raises OSError."""
+    said, deadline = b"", time.monotonic() + _READ_SECONDS
+    while len(said) < _MOST_BYTES and (left := deadline - time.monotonic()) > 0:
+        connection.settimeout(left)
+        if not (more := connection.recv(_MOST_BYTES - len(said))):
+            break
         said += more
     return said
 

@@ -14,12 +14,12 @@ from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
 from regrow.search import schedulers
-from regrow.search.history import waste
+from regrow.search.history import History, waste
 from regrow.search.numbers import readable
 from regrow.show.live import text, words
 from regrow.show.live.incidents import Absence, Loss
 from regrow.show.report.report import duration, tiles
-from regrow.show.views import machine_use, summaries
+from regrow.show.views import agents, machine_use, summaries
 from regrow.show.views.comparison import best_configuration, compare, differing
 from regrow.show.views.outcomes import ABSENT, Row, configurations, outcomes
 from regrow.show.web import as_yaml, moment
@@ -101,6 +101,8 @@ def experiment(
         "notes": [{"at": moment(note.t), "text": note.text} for note in noted.texts[-10:]],
         "losses": [text.losses(kind, lost) for kind, lost in waste.of_all(history).items()],
         "said": said(fold),
+        "agents": list(_agents(history, now, alive=alive)),
+        "agents_line": "".join(agents.line(history, alive=alive)),
         "decisions": decisions(fold),
         "schedule": schedulers.kind(history.spec.schedule).layout,
         "config": None if view is None else as_yaml(view["config"]),
@@ -109,6 +111,19 @@ def experiment(
         "every": places.command("trials", summary.name, "--csv"),
         "specification": published_spec(history.spec.to_json()).decode().rstrip("\n"),
     }
+
+
+def _agents(history: History, now: float, *, alive: bool) -> Iterator[dict[str, Any]]:
+    """Yield the agents, those that are there first."""
+    found = agents.view(history, alive=alive)
+    for one in sorted(found, key=lambda one: one["state"] in ("left", "away")):
+        yield {
+            **one,
+            "since": moment(one["since"]),
+            "cpus": f"{one['cpus']:g}",
+            "gpus": f"{one['gpus']:g}",
+            "ends": text.ending_in(one, now),
+        }
 
 
 def said(fold: ExperimentState) -> list[dict[str, Any]]:

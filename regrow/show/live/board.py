@@ -149,6 +149,10 @@ class Board:
         match event:
             case events.Opened():
                 return self._opened(event, silent)
+            case events.Joined():
+                return [words.arrival(event)]
+            case events.Left():
+                return [words.departure(event)]
             case events.Capacity():
                 return [words.capacity(history)]
             case events.Started() if event.attempt > 1:

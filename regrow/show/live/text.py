@@ -17,7 +17,7 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
 from regrow.search.planning.stopping import holding
 from regrow.search.samplers import size
-from regrow.show.views import machine_use, summaries
+from regrow.show.views import agents, machine_use, summaries
 from regrow.tasks.output.traces import one_line, printable
 
 
@@ -40,6 +40,13 @@ def age(seconds: float) -> str:
             count = int(seconds / length)
             return f"{count} {unit}{ends(count) if unit == 'day' else ''}"
     return f"{max(0, int(seconds))} s"
+
+
+def ending_in(agent: Mapping[str, Any], now: float) -> str:
+    """Format in how long an agent's machine ends; empty for one that is gone, and if unknown."""
+    if agent["ends"] is None or agent["state"] in ("left", "ended"):
+        return ""
+    return f"in {age(agent['ends'] - now)}"
 
 
 def value(number: Any) -> str:
@@ -115,6 +122,7 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
         yield one_line(f"it ended because {why}")
     if (line := summaries.code_line(history)) is not None:
         yield line
+    yield from agents.line(history, alive=alive)
     yield from hollow(history, places)
     yield from narrow(history, places)
     yield from machine_use.sentences(history)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regrow.infra.prefect.events import again
 from regrow.search.durations import in_words
-from regrow.search.events import Ended
+from regrow.search.events import Ended, Joined, Left
 from regrow.search.history import History, TrialRecord
 from regrow.search.planning.market import kind
 from regrow.show.live.incidents import Absence, Loss
@@ -43,6 +43,18 @@ def capacity(history: History) -> str:
     if not slots:
         return "the cluster has no room for a trial now: they wait for a node"
     return f"the cluster has room for {slots} {what}{ends(slots)} at a time now"
+
+
+def arrival(event: Joined) -> str:
+    """Tell that an agent has joined."""
+    gpus = f", {event.gpus:g} GPU{ends(int(event.gpus))}" if event.gpus else ""
+    what = f"{event.cpus:g} CPU{ends(int(event.cpus))}{gpus}"
+    return f"agent {one_line(event.agent)} has joined ({what})"
+
+
+def departure(event: Left) -> str:
+    """Tell that an agent has left."""
+    return f"agent {one_line(event.agent)} has left: {one_line(event.why)}"
 
 
 def losses(count: int) -> str:

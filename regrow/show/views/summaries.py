@@ -17,6 +17,7 @@ from regrow.search import schedulers
 from regrow.search.history import History, TrialRecord, cost, repeats, waste
 from regrow.search.history.repeats import Repeated, shown
 from regrow.search.lifecycle import TrialState
+from regrow.show.views import agents
 
 UNKNOWN = "unknown"
 """Version of the code of a session that did not record it."""
@@ -176,6 +177,7 @@ def show(
         "wasted_cost": None if (lost := waste.money(history)) is None else round(lost, 6),
         "elapsed_s": round(history.elapsed(now if alive else None), 3),
         "sessions": sessions(history),
+        **({"agents": found} if (found := agents.view(history, alive=alive)) else {}),
         **({} if notes is None else notes.view()),
     }
 

@@ -1,0 +1,69 @@
+"""The agents by the driver: arrivals and departures that the log gets, and machines that end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from regrow.search.events import Joined, Left
+from regrow.search.history import History
+
+SAVE_SECONDS = 10.0
+"""Seconds that saving a checkpoint and leaving may take."""
+STEPS = 2
+"""Steps that a trial must be able to do before its machine ends, else it leaves."""
+
+
+class AgentNode(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent whose node is part of the cluster. The fields are those of Joined."""
+
+    agent: str
+    host: str
+    node_id: str
+    cpus: float
+    gpus: float
+    market: str
+    ends: float | None
+
+
+class Present(msgspec.Struct, frozen=True, kw_only=True):
+    """The agents of the cluster now, and why others are gone, by their ids."""
+
+    nodes: tuple[AgentNode, ...]
+    left: Mapping[str, str]
+
+
+def changes(history: History, seen: Present, now: float) -> Iterator[Joined | Left]:
+    """Yield the departures and arrivals since the log's last word."""
+    there = {node.agent: node for node in seen.nodes}
+    for name, record in history.agents.items():
+        if record.left is None and name not in there and name in seen.left:
+            yield Left(t=now, agent=name, why=seen.left[name])
+    for name, node in there.items():
+        known = history.agents.get(name)
+        if known is None or not known.present or known.joined.node_id != node.node_id:
+            yield Joined(t=now, **msgspec.structs.asdict(node))
+
+
+def ending(history: History, nodes: Sequence[AgentNode], now: float) -> Iterator[tuple[str, str]]:
+    """Yield (node ID, reason) of nodes whose machine ends before a trial there could do a few more
+    steps: no step is begun that cannot end.
+    """
+    if not any(node.ends for node in nodes):
+        return
+    need = STEPS * longest_step(history) + SAVE_SECONDS
+    for node in nodes:
+        if node.ends is not None and now > node.ends - need:
+            yield node.node_id, f"the time of agent {node.agent} ends"
+
+
+def longest_step(history: History) -> float:
+    """Return the longest of the last steps of the running trials, in seconds."""
+    longest = 0.0
+    for number in history.running:
+        curve = history.trials[number].curve
+        last = len(curve)
+        if last > 1 and curve.attempt_at(last) == curve.attempt_at(last - 1):
+            longest = max(longest, curve.times[-1] - curve.times[-2])
+    return longest

@@ -1,0 +1,88 @@
+"""The agents of the cluster, as its leader's driver sees them: nodes of Ray with an agent's label,
+and why an agent left, which the state has.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from regrow.flows.coordinator.present import AgentNode, Present
+from regrow.infra.ray.labels import AGENT, AGENT_LABEL, ENDS_LABEL, MARKET_LABEL
+from regrow.infra.ray.nodes import Nodes
+from regrow.infra.state.agents import Agents
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.ports.store import Store
+from regrow.tasks.process import background
+
+LOOK_SECONDS = 1.0
+STORE_SECONDS = 5.0
+"""Seconds between two looks at the store, unless an agent's node is gone."""
+
+
+class Members:
+    """Collects the agents. `look` runs in a thread, as the store may be slow."""
+
+    def __init__(self, nodes: Nodes, store: Store) -> None:
+        self._nodes, self._agents = nodes, Agents(store)
+        self._looked = -math.inf
+        self._there: dict[str, AgentNode] = {}
+        self._present = Present(nodes=(), left={})
+
+    def present(self) -> Present:
+        """Return who is there, as last seen."""
+        return self._present
+
+    def look(self) -> None:
+        """See who is there, and why others are gone."""
+        there = {node.agent: node for node in map(_agent, self._nodes.alive()) if node is not None}
+        missing = self._there.keys() - there.keys() - self._present.left.keys()
+        now, left = time.monotonic(), self._present.left
+        if missing or now - self._looked > STORE_SECONDS:
+            self._looked = now
+            with suppress(RegrowError):  # out of reach: the next look may succeed
+                self._agents.look()
+                left = {**left, **dict(self._gone())}
+        self._there |= there
+        self._present = Present(nodes=tuple(there.values()), left=left)
+
+    def _gone(self) -> Iterator[tuple[str, str]]:
+        """Yield the agents that have left or are lost, and why."""
+        for name, seen in self._agents.members.items():
+            if (found := self._agents.left(name)) is not None:
+                yield name, found.why
+            elif seen.lost:
+                yield name, "it was lost"
+
+
+@contextmanager
+def members(nodes: Nodes, store: Store) -> Iterator[Members | None]:
+    """Watch the agents within the block; yields None for a driver without agents."""
+    if AGENT not in os.environ:
+        yield None
+        return
+    found = Members(nodes, store)
+    found.look()
+    with background.every(LOOK_SECONDS, found.look, name="members", wait=LOOK_SECONDS):
+        yield found
+
+
+def _agent(node: Mapping[str, Any]) -> AgentNode | None:
+    """Return the agent of a node; None if it has none."""
+    labels, resources = node.get("Labels", {}), node["Resources"]
+    if not (name := labels.get(AGENT_LABEL)):
+        return None
+    ends = labels.get(ENDS_LABEL, "")
+    return AgentNode(
+        agent=name,
+        host=node.get("NodeManagerHostname", ""),
+        node_id=node["NodeID"],
+        cpus=resources.get("CPU", 0.0),
+        gpus=resources.get("GPU", 0.0),
+        market=labels.get(MARKET_LABEL, ""),
+        ends=float(ends) if ends.isdecimal() else None,
+    )

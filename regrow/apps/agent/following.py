@@ -1,0 +1,105 @@
+"""Following: a node of the leader's Ray cluster, on which its driver runs trials."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from regrow.apps.agent import reach
+from regrow.apps.agent.agent import LOOK_SECONDS, TICK, TRIES, Agent
+from regrow.apps.agent.request import Ended
+from regrow.infra.clusters.node import versions
+from regrow.infra.log.reading import survey
+from regrow.infra.state.agents import Head
+from regrow.infra.state.environment import differences
+from regrow.tasks.errors import RegrowError, UserError
+
+CALL_SECONDS = 20.0
+"""Seconds that an agent which reaches the leader waits for the leader's call."""
+
+
+def follow(agent: Agent, failures: list[int]) -> Ended | None:
+    """Work for the leader until it is lost, its term ends, or this agent has to leave. Returns how
+    this agent's part ended, None if it may take part in the next term.
+
+    `failures`: terms whose cluster could not be joined, once for each try. Raises UserError if this
+    machine cannot take part, RegrowError after several failures.
+    """
+    number, head = agent.agents.term, agent.agents.head
+    if head is None:  # its cluster is starting
+        return None
+    _check_versions(agent, head)
+    if not _is_called(agent, number, head):
+        return None
+    node = agent.node([f"--address={head.address}"], head.token)
+    try:
+        try:
+            node.wait(unless=lambda: agent.is_over(number))
+        except RegrowError as error:
+            if not agent.is_over(number):
+                failures.append(number)
+                if failures.count(number) > TRIES:
+                    raise
+                agent.tell(f"{error}; trying again")
+                time.sleep(LOOK_SECONDS)
+            return None
+        agent.tell(f"{agent.me.id} works for {agent.leader}")
+        _tell_differences(agent)
+        while node.is_alive() and not agent.is_over(number):
+            time.sleep(TICK)
+        if agent.is_term_over(number):
+            return None
+        if (why := agent.notices.why) is None:
+            agent.tell("Ray's node ended; it is started again")
+            return None
+        agent.tell(f"{why}: its trials save, and run elsewhere")
+        node.leave()
+        node.end(drain=True)
+        return Ended(why=why)
+    finally:
+        node.end(drain=False)
+
+
+def _check_versions(agent: Agent, head: Head) -> None:
+    """Raise UserError if this installation differs from the leader's."""
+    ours = versions()
+    for what, theirs in head.versions.items():
+        if ours.get(what) != theirs:
+            raise UserError(
+                f"{agent.leader} has {what} {theirs}, and this machine {ours.get(what)}: all agents"
+                f" need the same; install {what} {theirs} here"
+            )
+
+
+def _tell_differences(agent: Agent) -> None:
+    """Tell which packages differ from those that the last leader's driver recorded."""
+    with suppress(RegrowError):
+        told = survey(agent.store).told
+        if told is not None and (line := differences(told.environment.get("packages", {}))):
+            agent.tell(line)
+
+
+def _is_called(agent: Agent, number: int, head: Head) -> bool:
+    """Wait for the leader's call. Returns False if there is another leader, or none. Raises
+    UserError if only this agent reaches the other.
+    """
+    reached = 0.0
+    while agent.calls.term < number:
+        if agent.is_over(number):
+            return False
+        began = time.monotonic()
+        if reach.answers(head.address):
+            time.sleep(TICK)
+            reached += time.monotonic() - began
+        else:
+            agent.tell(
+                f"the leader's cluster at {head.address} cannot be reached from here; trying again"
+            )
+            time.sleep(LOOK_SECONDS)
+        if reached > CALL_SECONDS:
+            raise UserError(
+                f"{agent.leader} cannot reach this machine at {agent.me.address}:{agent.me.port},"
+                " as with NAT or a firewall between: agents have to reach each other; open the ports"
+                " of --ports, or name another address by --address"
+            )
+    return True

@@ -1,0 +1,191 @@
+"""Leading: a Ray head and the experiment's driver, an ordinary `regrow run` or `resume` on it.
+
+A new leader is a new cluster and a new session, which continues from the log.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from functools import partial
+
+from regrow.apps.agent import election, reach
+from regrow.apps.agent.agent import LOOK_SECONDS, TICK, TRIES, Agent
+from regrow.apps.agent.request import Ended, ended
+from regrow.flows.interrupts import PAUSED
+from regrow.infra.clusters.node import versions
+from regrow.infra.log.reading import replay
+from regrow.infra.machine import tied
+from regrow.infra.machine.supervised import Backoff, Supervised
+from regrow.infra.ray.labels import AGENT
+from regrow.infra.ray.own_node import OwnNode
+from regrow.infra.state.agents import Head, Over, Term
+from regrow.infra.state.places import AGAIN, CLUSTER
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.ports.store import Unavailable
+from regrow.tasks.process import background
+
+HANDOVER_SECONDS = 50.0
+"""Seconds that a driver has to save its trials and close the log."""
+_WRONG_INPUT = 2
+"""The driver's exit code for what is wrong with the input or this machine."""
+
+
+def claim(agent: Agent, waited: float) -> Ended | None:
+    """Claim the lead, if it is this agent's turn, and lead. `waited`: seconds without a leader.
+
+    Returns how this agent's part ended; None if it may take part in the next term.
+    """
+    turn = election.wait(agent.agents.living(), agent.me.id)
+    if turn is None:
+        if not agent.request.leads:
+            agent.tell("waiting for an agent that may lead")
+        return None
+    if waited < turn:
+        return None
+    try:
+        number = agent.agents.claimed(Term(agent=agent.me.id, host=agent.me.host, t=time.time()))
+    except RegrowError as error:
+        agent.tell(f"waiting for the state: {error}")
+        return None
+    agent.look(now=True)
+    if number is None or agent.agents.term > number:  # it was claimed by an old view
+        return None
+    return _lead(agent, number)
+
+
+def _lead(agent: Agent, number: int) -> Ended | None:
+    """Lead a term. Returns as `claim`. Raises UserError if the experiment cannot be run here."""
+    agent.tell(f"{agent.me.id} leads {agent.request.name} (term {number})")
+    ports = agent.request.ports
+    port = _free_port(agent.me.address) if ports is None else ports.control
+    head = Head(
+        address=f"{agent.me.address}:{port}", token=secrets.token_hex(32), versions=versions()
+    )
+    with agent.agents.leading(number) as end:
+        options = ["--head", f"--port={port}", "--include-dashboard=false"]
+        node = agent.node(options, head.token)
+        driver = _driver(agent, head)  # it loads while the head starts
+        try:
+            node.wait()
+            agent.agents.publish(number, head)
+            watch = partial(_watch, agent, number, set())
+            with background.every(LOOK_SECONDS, watch, name="members", first=0.0, wait=0.0):
+                over, result = _drive(agent, number, node, head, driver)
+        except Unavailable as error:
+            over, result = Over(why=str(error)), None
+        except RegrowError as error:
+            with suppress(RegrowError):
+                end(Over(why=str(error)))
+            raise
+        finally:
+            driver.signal(signal.SIGKILL)
+            node.end(drain=False)
+        if over is not None:
+            with suppress(RegrowError):
+                end(over)
+    agent.look(now=True)
+    return result
+
+
+def _watch(agent: Agent, number: int, called: set[str]) -> None:
+    """See who is there, and call those who have come since. `called` collects their ids."""
+    with suppress(RegrowError):
+        agent.agents.look()
+        for one in agent.agents.living():
+            if one.id == agent.me.id or one.id in called:
+                continue
+            if reach.call(one.address, one.port, reach.words(one.nonce, number)):
+                called.add(one.id)
+        agent.agents.forget_lost()
+
+
+def _drive(
+    agent: Agent, number: int, node: OwnNode, head: Head, driver: Supervised
+) -> tuple[Over | None, Ended | None]:
+    """Run the driver until it ends or the term does. Returns what ends the term (None: another
+    agent leads) and how this agent's part ended (None: it stays). Raises as `_lead`.
+    """
+    pauses, tries = Backoff(0.5, 5.0, steady=60.0), 0
+    while True:
+        began = time.monotonic()
+        try:
+            while driver.is_alive():
+                if agent.agents.term > number:
+                    agent.tell("another agent leads now")
+                    return None, None
+                if (why := agent.notices.why) is not None:
+                    return Over(why=why), _hand_over(agent, driver, why)
+                if not node.is_alive():
+                    return Over(why=f"Ray's head on {agent.me.host} ended"), None
+                time.sleep(TICK)
+        finally:
+            driver.signal(signal.SIGKILL)
+        agent.look(now=True)
+        if agent.agents.term > number:  # whose driver may have taken over this one's log
+            return None, None
+        if (found := _how_it_ended(agent)) is not None:
+            return found, Ended(why=found.why, status=found.status)
+        tries += 1
+        code = None if driver.child is None else driver.child.returncode
+        why = f"the driver on {agent.me.host} ended with exit code {code}"
+        if code == _WRONG_INPUT:
+            raise UserError(f"{why}; what is wrong stands above")
+        if tries > TRIES:
+            raise RegrowError(why)
+        agent.tell(f"{why}; it is started again")
+        time.sleep(pauses.after(time.monotonic() - began))
+        driver = _driver(agent, head)
+
+
+def _hand_over(agent: Agent, driver: Supervised, why: str) -> Ended:
+    """Have the driver save all trials and close the log, as this agent has to leave."""
+    agent.tell(f"{why}: all trials save, and another agent leads next")
+    driver.signal(signal.SIGTERM)
+    driver.is_gone_in(HANDOVER_SECONDS)
+    return Ended(why=why)
+
+
+def _how_it_ended(agent: Agent) -> Over | None:
+    """Return how the experiment, or this leader's session of it, ended; None if it was not closed.
+
+    The experiment rests, too, where a driver without agents has taken it over.
+    """
+    history, name = replay(agent.store, agent.request.name), agent.request.name
+    if history.opened is not None and not history.opened.agent:
+        by = history.opened.driver.partition(":")[0]
+        return Over(why=f"{name} runs without agents now, on {by}", status="interrupted")
+    if history.closed is None:
+        return None
+    status, why = history.closed.status, "" if history.closing is None else history.closing.why
+    if status != "interrupted" or why == PAUSED:
+        return Over(why=ended(name, status), status=status)
+    return Over(why=why)
+
+
+def _driver(agent: Agent, head: Head) -> Supervised:
+    places, request = agent.request.places, agent.request
+    environment = {
+        **os.environ,
+        "RAY_ADDRESS": head.address,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": head.token,
+        AGENT: agent.me.id,
+        CLUSTER: f"agents of {request.name}",
+        AGAIN: places.command("join", request.name),
+    }
+    command = [*tied.command("regrow"), *request.command]
+    return Supervised.of(
+        subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+    )
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,104 @@
+"""An agent's part in an experiment, from its start to its end: as a worker, or as the leader."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+import uuid
+from collections.abc import Callable
+
+from regrow.apps.agent import reach
+from regrow.apps.agent.agent import TICK, Agent
+from regrow.apps.agent.following import follow
+from regrow.apps.agent.leading import claim
+from regrow.apps.agent.notices import listening
+from regrow.apps.agent.request import Ended, Request, ended
+from regrow.infra.log.reading import survey
+from regrow.infra.machine import capacity
+from regrow.infra.ray.labels import MARKET_LABEL
+from regrow.infra.state.agents import Member
+from regrow.infra.state.experiments import prepare
+from regrow.search.events import Closed
+from regrow.tasks.errors import RegrowError
+
+
+def take_part(request: Request, say: Callable[[str], None]) -> Ended:
+    """Be an agent of an experiment until it has ended, or this agent has to leave. `say` shows a
+    line to the user.
+
+    Raises UserError for what makes it impossible here, such as other versions than the leader's.
+    """
+    if (over := _over_before(request)) is not None:
+        return over
+    here, nonce = request.address or reach.own_address(), secrets.token_hex(16)
+    port = 0 if request.ports is None else request.ports.call
+    with listening(request.ends) as notices, reach.waiting(here, port, nonce) as calls:
+        me = Member(
+            id=f"{_host()}-{uuid.uuid4().hex[:6]}",
+            host=socket.gethostname(),
+            process=os.getpid(),
+            joined=time.time(),
+            address=here,
+            port=calls.port,
+            nonce=nonce,
+            cpus=(request.cpus or capacity.cpus()) if request.works else 0,
+            market=request.labels.get(MARKET_LABEL, ""),
+            ends=request.ends,
+            leads=request.leads,
+        )
+        agent = Agent(request, me, notices, calls, say)
+        with agent.agents.present(me) as because:
+            try:
+                result = _turns(agent)
+            except RegrowError as error:
+                because(str(error))
+                raise
+            because(result.why)
+            return result
+
+
+def _turns(agent: Agent) -> Ended:
+    """Lead or follow, whatever is needed, until the experiment or this agent's part ends."""
+    agent.look(now=True)
+    # The end of a term before this agent joined is no end of what it was started for.
+    before = agent.agents.term if agent.agents.over is not None else 0
+    failures: list[int] = []
+    since: float | None = None
+    while (why := agent.notices.why) is None:
+        agent.look()
+        over = agent.agents.over
+        if over is not None and over.status is not None and agent.agents.term > before:
+            return Ended(why=over.why, status=over.status)
+        if agent.is_led():
+            since, result = None, follow(agent, failures)
+        else:
+            since = since or time.monotonic()
+            result = claim(agent, time.monotonic() - since)
+        if result is not None:
+            return result
+        time.sleep(TICK)
+    return Ended(why=why)
+
+
+def _over_before(request: Request) -> Ended | None:
+    """Return how the experiment has ended; None if there is something to do. Raises UserError or
+    SpecError for what cannot be run.
+    """
+    last = survey(request.places.store(request.name)).last
+    if not isinstance(last, Closed):
+        return None
+    if last.status == "stopped" and not request.stopped:
+        why = f"{ended(request.name, last.status)} by its user; `--resume` continues it"
+        return Ended(why=why, status=last.status)
+    found = prepare(request.places, request.name, request.spec, trials=request.trials, code=None)
+    if found.nothing_left:
+        return Ended(why=ended(request.name, last.status), status=last.status)
+    return None
+
+
+def _host() -> str:
+    """Return this machine's name as labels and keys of a store allow it."""
+    name = socket.gethostname().partition(".")[0].lower()
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:32]

@@ -1,0 +1,172 @@
+"""Agents that come, lead, leave and are lost: nothing is done twice, and nobody types a command."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from regrow.infra.clusters.node import versions
+from regrow.infra.state.agents import Agents, Head, Term
+from tests.system.conftest import Desk
+from tests.system.hosts import why_not
+from tests.system.joined import (
+    SPEC,
+    Fleet,
+    allow,
+    behind_nat,
+    dropped,
+    fleet,
+    listened,
+    scores,
+)
+from tests.system.test_main_job import check_whole
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "hosts can be made")
+
+
+@pytest.fixture
+def site(desk: Desk) -> Iterator[Fleet]:
+    with fleet(desk, 3) as found:
+        yield found
+
+
+def check_exact(site: Fleet, name: str, trials: int) -> int:
+    """What must hold of each experiment in the end: its values are those of trials that were never
+    interrupted. Returns the steps that were done twice.
+    """
+    view = check_whole(site.desk, name, trials)
+    points = site.desk.points(name)
+    for trial in view["trials"]:
+        values = [p["score"] for p in points if p["trial"] == trial["number"]]
+        assert values == scores(trial["number"], trial["config"]["x"], len(values))
+    wasted: int = view["wasted_steps"]
+    return wasted
+
+
+def test_a_leader_that_is_lost_is_followed_by_another_as_often_as_it_happens(site: Fleet) -> None:
+    file = site.desk.write("lost", seconds=0.3, trials=6, max_steps=12, **SPEC)
+    for host in range(3):
+        site.join(host, file, "--cpus", 1)
+    term, leader = site.await_leader("lost")
+    site.wait(lambda: len(site.events("lost", "saved")) > 6, "checkpoints")
+    leader.lose()
+    term, leader = site.await_leader("lost", term)
+    site.wait(lambda: len(site.events("lost", "opened")) > 1, "the next session")
+    seen = len(site.events("lost", "saved"))
+    site.wait(lambda: len(site.events("lost", "saved")) > seen + 2, "checkpoints")
+    leader.kill()
+    for agent in site.agents:
+        agent.ended()
+    check_exact(site, "lost", 6)
+
+
+def test_an_agent_that_is_told_to_leave_loses_no_step_and_the_next_one_to_come_continues(
+    site: Fleet,
+) -> None:
+    file = site.desk.write("leave", seconds=0.3, trials=4, max_steps=35, **SPEC)
+    first = site.join(0, file, "--cpus", 1)
+    site.await_leader("leave")
+    second = site.join(1, file, "--cpus", 1)
+    site.wait(lambda: len(nodes(site, "leave")) == 2, "a trial on each of them")
+    saves(site, "leave")
+    second.leave()
+    assert "its trials save, and run elsewhere" in second.ended()
+    assert second.process.returncode == 3
+    (left,) = site.events("leave", "ended")
+    assert (left["outcome"], left["cause"]) == ("preempted", "preempted")
+
+    third = site.join(2, file, "--cpus", 1)
+    site.wait(lambda: len(nodes(site, "leave")) == 3, "a trial on the third")
+    saves(site, "leave")
+    first.leave()
+    assert "all trials save, and another agent leads next" in first.ended()
+    assert first.process.returncode == 3
+    assert site.await_leader("leave", 1)[1] is third
+    site.wait(lambda: len(nodes(site, "leave")) == 4, "a trial on its own cluster")
+    saves(site, "leave")
+    third.leave()
+    third.ended()
+    assert site.desk.show("leave")["status"] == "interrupted", "it rests"
+
+    last = site.join(0, "leave", "--cpus", 2)
+    assert "leave has finished; this agent ends" in last.ended()
+    assert last.process.returncode == 0
+    assert check_exact(site, "leave", 4) == 0
+    done = site.desk.events("leave")
+    again = site.join(1, file)
+    assert again.ended() == "regrow: leave has finished; this agent ends\n"
+    assert again.process.returncode == 0
+    assert site.desk.events("leave") == done
+
+
+def test_whoever_is_there_ends_when_the_user_stops_it(site: Fleet) -> None:
+    file = site.desk.write("stopped", seconds=0.3, trials=4, max_steps=10, **SPEC)
+    for host in range(2):
+        site.join(host, file, "--cpus", 1)
+    saves(site, "stopped")
+    site.desk.run("stop", "stopped")
+    for agent in site.agents:
+        assert "stopped was stopped; this agent ends" in agent.ended()
+        assert agent.process.returncode == 3
+    refused = site.join(2, file)
+    assert "was stopped by its user, and agents leave it so; `--resume` continues it" in (
+        refused.ended()
+    )
+    assert refused.process.returncode == 2
+    site.join(0, file, "--resume").ended()
+    check_exact(site, "stopped", 4)
+
+
+def test_agents_need_only_the_ports_that_are_named_and_one_behind_nat_is_refused(
+    site: Fleet,
+) -> None:
+    if shutil.which("nft") is None:
+        pytest.skip("the command `nft` (nftables) is missing")
+    file = site.desk.write("ports", seconds=0.5, trials=4, max_steps=20, **SPEC)
+    ports = range(20000, 20040)
+    words = ("--cpus", 1, "--ports", f"{ports[0]}-{ports[-1]}")
+    for host in site.hosts[:2]:
+        allow(host, ports[0], ports[-1])
+    behind_nat(site.hosts[2])
+    site.join(0, file, *words)
+    site.await_leader("ports")
+    site.join(1, file, *words)
+    hidden = site.join(2, file, *words)
+    site.wait(lambda: len(nodes(site, "ports")) == 2, "a trial on each of them")
+    listening = {port for host in site.hosts[:2] for port in listened(host)}
+    assert listening <= {*ports}, "nothing else listens"
+    for agent in site.agents[:2]:
+        agent.ended()
+        assert agent.process.returncode == 0
+    check_exact(site, "ports", 4)
+    assert [dropped(host) for host in site.hosts[:2]] == [0, 0]
+    assert "cannot reach this machine at 10.99.0.3:20000, as with NAT" in hidden.ended()
+    assert hidden.process.returncode == 2
+
+
+def test_an_agent_of_another_version_is_refused(site: Fleet) -> None:
+    site.desk.write("other", trials=1, **SPEC)
+    agents = Agents(site.desk.places.store("other"))
+    agents.look()
+    number = agents.claimed(Term(agent="theirs", host="theirs", t=0.0))
+    assert number == 1
+    with agents.leading(number):
+        theirs = {**versions(), "ray": "1.0"}
+        agents.publish(number, Head(address="10.99.0.1:20001", token="", versions=theirs))
+        other = site.join(0, "other.yaml")
+        said = other.ended()
+    assert f"the leader theirs has ray 1.0, and this machine {versions()['ray']}" in said
+    assert other.process.returncode == 2
+
+
+def nodes(site: Fleet, name: str) -> set[str]:
+    """The nodes of Ray on which attempts have begun."""
+    return {event["node_id"] for event in site.events(name, "began")}
+
+
+def saves(site: Fleet, name: str) -> None:
+    """Returns once there are four more checkpoints."""
+    seen = len(site.events(name, "saved"))
+    site.wait(lambda: len(site.events(name, "saved")) >= seen + 4, "four checkpoints")
