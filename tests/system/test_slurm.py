@@ -145,6 +145,36 @@ def field(tmp_path: Path) -> Iterator[Field]:
         lab.stop()
 
 
+def test_agents_of_a_job_array_run_a_search_that_another_job_takes_the_leaders_node_from(
+    field: Field,
+) -> None:
+    slurm = field.slurm
+    keys = {"agents": 3, "cpus": 1, "time": "1h", "memory": "3GB"}
+    field.write("other", wait=0.5, trials=3, steps=60, **keys)
+    mine = slurm.run("sbatch", "--parsable", "-J", "other", "--hold", "--wrap", "true").strip()
+    slurm.run("regrow", "cluster", "submit", "slurm.yaml", "other.yaml")
+    shown = slurm.run("regrow", "cluster", "status", "slurm.yaml")
+    assert shown.count("  RUNNING  ") + shown.count("  PENDING") == 3, shown
+    ended = slurm.run("regrow", "cluster", "down", "slurm.yaml", "--yes")
+    assert "nothing of lab is in the queue any more; 3 agents were cancelled" in ended
+    assert {job for job, state in slurm.jobs().items() if state != "CANCELLED"} == {mine}
+
+    field.write("sweep", wait=0.5, trials=3, steps=50, **keys)
+    run, said = field.start("sweep")
+    field.await_steps("sweep", 12, "first steps")
+    members = field.agents("sweep").living()
+    assert [member.cpus for member in members] == [1, 1, 1]
+    assert all(member.ends for member in members)
+    assert slurm.run("regrow", "cluster", "status", "slurm.yaml").startswith("sweep: 3 running\n")
+    node = field.leaders_node("sweep")
+    slurm.run("sbatch", "-p", "high", "-w", node, "--exclusive", "--mem=9000", "--wrap", "sleep 2")
+    assert run.wait(150) == 0, said.read_text()
+    assert "sweep finished: 3 of 3 trials (3 done)" in said.read_text()
+    assert "wasted steps 0" in said.read_text()
+    field.check_whole("sweep", 3, 50)
+
+
+@pytest.mark.nightly
 def test_a_search_by_an_array_of_agents_survives_all_that_slurm_does_to_its_elements(
     field: Field,
 ) -> None:
@@ -188,8 +218,8 @@ def test_a_search_by_an_array_of_agents_survives_all_that_slurm_does_to_its_elem
     assert "sweep finished: 6 of 6 trials (6 done)" in said.read_text()
     await_(lambda: set(slurm.jobs().values()) <= {"PENDING", "CANCELLED", "COMPLETED"}, "end")
     assert slurm.jobs()[mine.strip()] == "PENDING"
+    assert "wasted steps 0" in said.read_text()
     field.check_whole("sweep", 6, 60)
-    # Only a node that is down, of which agents hear nothing, costs more than the step under way.
     assert "nothing of lab is in the queue" in slurm.run(
         "regrow", "cluster", "status", "slurm.yaml"
     )
