@@ -30,8 +30,8 @@ LAST_SECONDS = 10.0
 what is left.
 """
 SAME_SECONDS = 5.0
-"""Seconds within which a second SIGTERM is the same request: Slurm and systemd send it to all
-processes of a job, and whoever started this one often passes its own on.
+"""Seconds within which a second SIGTERM is the same request, if an agent runs the driver: Slurm and
+systemd send it to all processes of a job, and the agent passes its own on.
 """
 INTERRUPTED_EXIT = 3
 PAUSED = "paused in Prefect"
@@ -85,7 +85,7 @@ class Interrupts:
         """
         if number == signal.SIGHUP:
             _leave_terminal()
-        if number == signal.SIGTERM:
+        if number == signal.SIGTERM and AGENT in os.environ:
             now = time.monotonic()
             if now - self._sigterm < SAME_SECONDS:
                 return

@@ -25,6 +25,8 @@ from regrow.search.spec import Spec
 from tests.system.reader import ROOT, Block, Page, compare, is_typed, pages, pattern, read
 
 PAGES = pages()
+CLUSTERS = ("cluster.yaml", "slurm.yaml")
+"""Titles of cluster files."""
 DOCUMENT = SimpleNamespace(file=SimpleNamespace(src_uri="page.md"))
 BASE: dict[str, Any] = {
     "name": "page",
@@ -56,7 +58,7 @@ def test_every_specification_and_part_of_one_is_valid(block: Block) -> None:
     if block.mark("skip") is not None or block.title in (
         "wrong.yaml",
         "automation.yaml",
-        "cluster.yaml",
+        *CLUSTERS,
     ):
         # shown because it is refused, or not a specification; what the page says of it is tested
         # where it is typed
@@ -69,7 +71,7 @@ def test_every_specification_and_part_of_one_is_valid(block: Block) -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [one for one in blocks("yaml") if one.values[0].title == "cluster.yaml"]
+    "block", [one for one in blocks("yaml") if one.values[0].title in CLUSTERS]
 )
 def test_every_cluster_is_valid(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
