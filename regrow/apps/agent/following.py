@@ -99,7 +99,7 @@ def _is_called(agent: Agent, number: int, head: Head) -> bool:
         if reached > CALL_SECONDS:
             raise UserError(
                 f"{agent.leader} cannot reach this machine at {agent.me.address}:{agent.me.port},"
-                " as with NAT or a firewall between: agents have to reach each other; open the ports"
-                " of --ports, or name another address by --address"
+                " as with NAT or a firewall between: agents have to reach each other; open the"
+                " ports of --ports, or name another address by --address"
             )
     return True
