@@ -89,12 +89,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         address: host:port of Ray's control store.
         token: Ray's token. Whoever may read the state may run code on the cluster.
         versions: what must be the same on all machines.
+        tls: Ray's variables for TLS, with the paths of its certificates; empty: without TLS.
 
     """
 
     address: str
     token: str
     versions: dict[str, str]
+    tls: dict[str, str] = {}
 
 
 class Over(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from regrow.apps.agent import election, reach
+from regrow.apps.agent import election, reach, tls
 from regrow.apps.agent.notices import Notices
 from regrow.apps.agent.reach import Calls
 from regrow.apps.agent.request import Request
 from regrow.infra.machine import capacity, gpus
 from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL
 from regrow.infra.ray.own_node import OwnNode
-from regrow.infra.state.agents import Agents, Member
+from regrow.infra.state.agents import Agents, Head, Member
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process.gpus import DEVICES
 
@@ -94,8 +94,10 @@ class Agent:
         claim = self.agents.claim
         return "the leader" if claim is None else f"the leader {claim.agent}"
 
-    def node(self, options: list[str], token: str) -> OwnNode:
-        """Start a node of Ray with this machine's resources; `token` is the cluster's."""
+    def node(self, options: list[str], head: Head) -> OwnNode:
+        """Start a node of Ray with this machine's resources. Raises UserError if a certificate of
+        the cluster is not here.
+        """
         request, me = self.request, self.me
         labels = {**request.labels, AGENT_LABEL: me.id}
         if request.ends is not None:
@@ -119,5 +121,6 @@ class Agent:
             if what != "num_cpus":
                 options.append(f"--{what.replace('_', '-')}={amount}")
         options += request.ports.options() if request.ports is not None else ()
-        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": head.token}
+        environment |= tls.like_the_leader(head.tls)
         return OwnNode(options, environment, mark=f"REGROW_NODE={me.id}")

@@ -31,7 +31,7 @@ def follow(agent: Agent, failures: list[int]) -> Ended | None:
     _check_versions(agent, head)
     if not _is_called(agent, number, head):
         return None
-    node = agent.node([f"--address={head.address}"], head.token)
+    node = agent.node([f"--address={head.address}"], head)
     try:
         try:
             node.wait(unless=lambda: agent.is_over(number))

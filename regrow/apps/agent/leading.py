@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from regrow.apps.agent import election, reach
+from regrow.apps.agent import election, reach, tls
 from regrow.apps.agent.agent import LOOK_SECONDS, TICK, TRIES, Agent
 from regrow.apps.agent.request import Ended, ended
 from regrow.flows.interrupts import PAUSED
@@ -65,11 +65,14 @@ def _lead(agent: Agent, number: int) -> Ended | None:
     ports = agent.request.ports
     port = _free_port(agent.me.address) if ports is None else ports.control
     head = Head(
-        address=f"{agent.me.address}:{port}", token=secrets.token_hex(32), versions=versions()
+        address=f"{agent.me.address}:{port}",
+        token=secrets.token_hex(32),
+        versions=versions(),
+        tls=tls.of_this_machine(),
     )
     with agent.agents.leading(number) as end:
         options = ["--head", f"--port={port}", "--include-dashboard=false"]
-        node = agent.node(options, head.token)
+        node = agent.node(options, head)
         driver = _driver(agent, head)  # it loads while the head starts
         try:
             node.wait()
