@@ -29,6 +29,10 @@ LAST_SECONDS = 10.0
 """Seconds that the process may live after the grace period if it has to end; the next session does
 what is left.
 """
+SAME_SECONDS = 5.0
+"""Seconds within which a second SIGTERM is the same request: Slurm and systemd send it to all
+processes of a job, and whoever started this one often passes its own on.
+"""
 INTERRUPTED_EXIT = 3
 PAUSED = "paused in Prefect"
 """Why a session ends whose flow run was paused."""
@@ -49,6 +53,8 @@ class Interrupts:
         self._heeded = False
         self._signals = 0
         self._since = 0.0
+        self._sigterm = -SAME_SECONDS
+        """When the last SIGTERM came that was a request of its own."""
         self._came: SimpleQueue[int] = SimpleQueue()
         # nohup makes the process ignore SIGHUP; this is kept
         taken = (
@@ -79,6 +85,11 @@ class Interrupts:
         """
         if number == signal.SIGHUP:
             _leave_terminal()
+        if number == signal.SIGTERM:
+            now = time.monotonic()
+            if now - self._sigterm < SAME_SECONDS:
+                return
+            self._sigterm = now
         self._signals += 1
         self._told = self._told or number != signal.SIGINT
         if not self._heeded:

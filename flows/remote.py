@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import IO
 
 from regrow.infra.clusters.clouds.engine import AwsEngine, RayEngine
-from regrow.infra.clusters.description import Aws, Azure, Cluster, Gcp, Kubernetes, Ssh
+from regrow.infra.clusters.description import (
+    Aws,
+    Azure,
+    Cluster,
+    Gcp,
+    Kubernetes,
+    Slurm,
+    Ssh,
+    WithHead,
+)
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.jobs import Away, Job, Jobs, about
 from regrow.infra.clusters.kubernetes.engine import KubernetesEngine
@@ -52,6 +61,11 @@ def engine(cluster: Cluster) -> Provider:
             return RayEngine(cluster)
         case Kubernetes():
             return KubernetesEngine(cluster)
+        case Slurm():
+            raise UserError(
+                "on: slurm: agents of a job array have no head, and nothing is brought up before an"
+                " experiment; `regrow run EXPERIMENT --on FILE` submits them"
+            )
     raise UserError(f"on: {cluster.on}: clusters there cannot be brought up yet")
 
 
@@ -136,7 +150,7 @@ def growth(cluster: Cluster) -> dict[str, str]:
 class ClusterRun:
     """Runs orders on one cluster. `say` gets regrow's own lines, `show` the experiment's."""
 
-    cluster: Cluster
+    cluster: WithHead
     say: Callable[[str], None]
     show: Callable[[str], None]
     file: Path | None = None

@@ -24,12 +24,14 @@ def read_cluster(path: Path) -> Cluster:
         there = {
             key: str(_beside(path, getattr(cluster, key), key))
             for key in ("prices", "lock")
-            if getattr(cluster, key)
+            if getattr(cluster, key, None)
         }
         mounts = {
             place: str(_beside(path, file, f"mounts.{place}"))
             for place, file in getattr(cluster, "mounts", {}).items()
         }
+        if output := getattr(cluster, "output", None):
+            there["output"] = str((path.parent / Path(output).expanduser()).resolve())
         return cluster.model_copy(update={**there, **({"mounts": mounts} if mounts else {})})
     except SpecError as error:
         raise located(error, path) from None

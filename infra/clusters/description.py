@@ -27,6 +27,28 @@ Time = Annotated[Number, BeforeValidator(seconds, json_schema_input_type=Span), 
 Bytes = Annotated[Count, BeforeValidator(in_bytes, json_schema_input_type=Memory), Field(gt=0)]
 _LABEL = r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?"
 """A name that all clouds accept as part of a name."""
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
+_OWN_OPTIONS = {
+    "array": "agents",
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "time": "time",
+    "cpus-per-task": "cpus",
+    "mem": "memory",
+    "gres": "gres",
+    "constraint": "constraint",
+    "output": "output",
+    "error": "output",
+    **dict.fromkeys(
+        (
+            *("chdir", "comment", "export", "export-file", "hold", "job-name", "no-requeue"),
+            *("open-mode", "parsable", "requeue", "signal", "test-only", "wait", "wrap"),
+        ),
+        "",
+    ),
+}
+"""Options of sbatch that `Slurm` sets, by the key that they are written at; "": by none."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SPAN, _SIZE = (
     'write seconds, or text such as "10min" or "2h"',
@@ -35,6 +57,8 @@ _SPAN, _SIZE = (
 _FORMS = {
     "idle": _SPAN,
     "expires": _SPAN,
+    "time": _SPAN,
+    "memory": _SIZE,
     "env": "write NAME: value, one a line",
     "setup": "write a list of commands",
     "head.memory": _SIZE,
@@ -176,26 +200,14 @@ class Cluster(Part):
     """
     on: str
     """Where the machines are."""
-    idle: Time = 600.0
-    """A worker ends after this time without a trial, the whole cluster after this time without an
-    experiment: seconds, or "10min".
-    """
-    expires: Time = 7 * 86400.0
-    """After this time its machines' tags mark the cluster as forgotten: seconds, or "2d"."""
-    prices: Text | None = None
-    """A CSV file of prices per hour with columns InstanceType,Region,Price,SpotPrice; its path is
-    relative to the cluster file. None: costs are unknown.
-    """
     python: Text | None = None
     """The Python interpreter of an environment with regrow that all machines, or the image, have.
-    None: an environment is made.
-    """
-    lock: Text | None = None
-    """A requirements file from which the environment is made; its path is relative to the cluster
-    file. None: from the packages installed here.
+    None: an environment is made; on Slurm, this command's own.
     """
     setup: tuple[Line, ...] = ()
-    """Commands that each machine runs before anything else, for example to install a driver."""
+    """Commands that each machine runs before anything else, for example to install a driver or to
+    load a module.
+    """
     env: dict[Line, str] = Field(default_factory=dict)
     """Environment variables of head, workers and trials. `$NAME` as the whole value: the value of
     this variable here.
@@ -211,9 +223,6 @@ class Cluster(Part):
             if not _VARIABLE.fullmatch(name):
                 hint = "write letters, digits and '_'"
                 raise SpecError(f"env.{name}", "***", "is no name of a variable", hint)
-        if self.python is not None and self.lock is not None:
-            problem = "stands beside python, which has its packages already"
-            raise SpecError("lock", self.lock, problem, "keep one of them")
         return self
 
     @classmethod
@@ -251,7 +260,33 @@ class Cluster(Part):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-class OnVms(Cluster):
+class WithHead(Cluster):
+    """Fields of clusters that are brought up with a Ray head."""
+
+    idle: Time = 600.0
+    """A worker ends after this time without a trial, the whole cluster after this time without an
+    experiment: seconds, or "10min".
+    """
+    expires: Time = 7 * 86400.0
+    """After this time its machines' tags mark the cluster as forgotten: seconds, or "2d"."""
+    prices: Text | None = None
+    """A CSV file of prices per hour with columns InstanceType,Region,Price,SpotPrice; its path is
+    relative to the cluster file. None: costs are unknown.
+    """
+    lock: Text | None = None
+    """A requirements file from which the environment is made; its path is relative to the cluster
+    file. None: from the packages installed here.
+    """
+
+    @model_validator(mode="after")
+    def _packages(self) -> Self:
+        if self.python is not None and self.lock is not None:
+            problem = "stands beside python, which has its packages already"
+            raise SpecError("lock", self.lock, problem, "keep one of them")
+        return self
+
+
+class OnVms(WithHead):
     """Fields of clusters on AWS, GCP and Azure."""
 
     region: Text
@@ -309,7 +344,7 @@ class Azure(OnVms):
     """The subscription's id. None: the one of `az account show`."""
 
 
-class Ssh(Cluster):
+class Ssh(WithHead):
     """Existing machines that are reached by SSH."""
 
     on: Literal["ssh"]
@@ -338,7 +373,7 @@ class Ssh(Cluster):
         return self
 
 
-class Kubernetes(Cluster):
+class Kubernetes(WithHead):
     """Pods of a Kubernetes cluster that has the KubeRay operator."""
 
     on: Literal["kubernetes"]
@@ -363,17 +398,77 @@ class Kubernetes(Cluster):
     """Claims of persistent volumes, by the path at which pods mount them."""
 
 
+class Slurm(Cluster):
+    """Job arrays of a Slurm cluster, each element of which is an agent of the experiment."""
+
+    on: Literal["slurm"]
+    """Slurm, by `sbatch` on this machine."""
+    agents: Annotated[Count, Field(ge=1, le=10_000)]
+    """Number of agents: the size of the job array."""
+    most: Annotated[Count, Field(ge=1)] | None = None
+    """Most of them that run at a time. None: all."""
+    partition: Text | None = None
+    """Partition, or several with commas. None: the default one."""
+    account: Text | None = None
+    """Account that is charged. None: the user's default."""
+    qos: Text | None = None
+    """Quality of service. None: the default."""
+    time: Annotated[Time, Field(ge=60)] | None = None
+    """Time limit of an agent, which is queued again when it has ended: seconds, or "4h". None: the
+    partition's.
+    """
+    cpus: Annotated[Count, Field(ge=1)] | None = None
+    """CPUs of an agent, all for trials. None: Slurm's default."""
+    memory: Bytes | None = None
+    """Memory of an agent: bytes, or text such as "8GiB". None: Slurm's default."""
+    gres: Text | None = None
+    """Generic resources of an agent, such as "gpu:2"."""
+    constraint: Text | None = None
+    """Features that the nodes must have."""
+    prefix: Line | None = None
+    """The beginning of the agent's command, such as "apptainer exec IMAGE". None: it runs on the
+    node itself.
+    """
+    options: dict[Text, Annotated[str, AfterValidator(_word)] | Count | bool] = Field(
+        default_factory=dict
+    )
+    """Further options of sbatch by their long names, without the two hyphens; true: without a
+    value.
+    """
+    output: Text | None = None
+    """Folder of the agents' output, on a file system of all nodes; its path is relative to the
+    cluster file. None: `slurm` in the folder in which the command is typed.
+    """
+
+    @model_validator(mode="after")
+    def _sbatch(self) -> Self:
+        for name, value in self.options.items():
+            if not _OPTION.fullmatch(name):
+                problem = "is no long option of sbatch"
+                raise SpecError(f"options.{name}", value, problem, "write it without hyphens first")
+            if name in _OWN_OPTIONS:
+                key = _OWN_OPTIONS[name]
+                hint = f"write it at `{key}`" if key else "leave it out"
+                raise SpecError(f"options.{name}", value, "is set by regrow", hint)
+        if self.most is not None and self.most > self.agents:
+            problem = f"is more than the {self.agents} agents"
+            raise SpecError("most", self.most, problem, "leave it out")
+        return self
+
+
 KINDS: dict[str, type[Cluster]] = {
     "aws": Aws,
     "gcp": Gcp,
     "azure": Azure,
     "ssh": Ssh,
     "kubernetes": Kubernetes,
+    "slurm": Slurm,
 }
 """Classes of clusters by the value of `on`."""
 _PARTS: dict[type[Cluster], dict[str, type[Part]]] = {
     Kubernetes: {"head": HeadPod, "workers": Pods},
     Ssh: {},
+    Slurm: {},
     **{kind: {"head": Head, "workers": Workers} for kind in (Aws, Gcp, Azure)},
 }
 """Classes of the parts below their keys."""

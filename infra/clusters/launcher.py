@@ -21,7 +21,7 @@ from typing import IO, Any
 import yaml
 
 from regrow.infra.clusters import shipping
-from regrow.infra.clusters.description import Cluster
+from regrow.infra.clusters.description import WithHead
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.machines import Remote
 from regrow.infra.clusters.node import folder
@@ -64,7 +64,7 @@ class Site:
 class Launcher:
     """Ray's launcher for one cluster."""
 
-    def __init__(self, cluster: Cluster, site: Site) -> None:
+    def __init__(self, cluster: WithHead, site: Site) -> None:
         self.cluster, self.site = cluster, site
         self.folder = Folder(cluster.name)
         self.there = folder(cluster.name).relative_to(Path.home()).as_posix()
@@ -199,7 +199,7 @@ class Launcher:
 class LauncherEngine(ABC):
     """What all engines with Ray's launcher have in common; see Provider."""
 
-    cluster: Cluster
+    cluster: WithHead
 
     @abstractmethod
     def launcher(self) -> Launcher:

@@ -13,6 +13,7 @@ from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import Guard
 from regrow.infra.machine.supervised import Supervised, await_ready, spawn
+from regrow.infra.ray.node_script import LEAVE
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import temporary
 
@@ -73,7 +74,7 @@ class OwnNode:
 
     def leave(self) -> None:
         """Ask Ray to place nothing more on it, and to end it once its tasks have ended."""
-        self._node.signal(signal.SIGTERM)
+        self._node.signal(LEAVE)
 
     def end(self, *, drain: bool) -> None:
         """End it, and all that runs on it; with `drain`, once its tasks have ended."""

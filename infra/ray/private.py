@@ -235,6 +235,17 @@ def start_node(words: Sequence[str]) -> None:
 
 
 @contextmanager
+def ended_by(number: signal.Signals) -> Iterator[None]:
+    """Have `ray start --block` end in order at a signal, in place of SIGTERM."""
+    with _replaced(
+        "ray._private.utils",
+        "set_sigterm_handler",
+        lambda handler: signal.signal(number, handler),
+    ):
+        yield
+
+
+@contextmanager
 def in_own_session(
     own: Collection[str], *, plain: bool
 ) -> Iterator[dict[str, subprocess.Popen[bytes]]]:

@@ -7,6 +7,7 @@ Ray's script. Standard library only.
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,8 @@ def main(worker: str, *arguments: str) -> None:
     """Become the worker. `worker`: path of Ray's script for it, which is in the folder of Ray's
     setup script.
     """
+    # An agent's node blocks it (node_script.py), which its workers and their children must not.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     given = [word.removeprefix(CONTEXT) for word in arguments if word.startswith(CONTEXT)]
     known = len(given) == 1 and LANGUAGE in arguments
     context = json.loads(given[0]) if known else {}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from regrow.cli import arrays
 from regrow.cli.console import agreed
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.help import Grouped
@@ -64,8 +65,15 @@ def opened(file: Path) -> ClusterRun:
     """Return the cluster that a file describes. Raises UserError and SpecError."""
     from regrow.flows.remote import ClusterRun
     from regrow.infra.clusters.cluster_file import read_cluster
+    from regrow.infra.clusters.description import WithHead
 
-    return ClusterRun(cluster=read_cluster(file), say=say, show=show, file=file)
+    cluster = read_cluster(file)
+    if not isinstance(cluster, WithHead):
+        raise UserError(
+            f"{file} says on: {cluster.on}, where nothing is brought up before an experiment:"
+            f" `regrow run EXPERIMENT --on {file}` submits its agents, `regrow ui` opens its pages"
+        )
+    return ClusterRun(cluster=cluster, say=say, show=show, file=file)
 
 
 def order(
@@ -124,6 +132,12 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
     """
     from regrow.flows.remote import offer
 
+    if (batch := arrays.opened(cluster_file)) is not None:
+        if keep:
+            raise UserError("--keep: on Slurm nothing is left up: agents end with the experiment")
+        what = order(batch.cluster, file, **options)
+        say_served(what)
+        arrays.run_on(batch, what)
     run = opened(cluster_file)
     what = order(run.cluster, file, **options)
     run.provider.check()
@@ -197,9 +211,12 @@ def status(
     file: ClusterFile,
     as_json: Annotated[bool, option("For machines: JSON", "--json")] = False,
 ) -> None:
-    """Show the machines and experiments of a cluster."""
+    """Show the machines and experiments of a cluster; on Slurm, the agents in the queue."""
     from regrow.infra.clusters.jobs import Away
 
+    if (batch := arrays.opened(file)) is not None:
+        arrays.status(batch, as_json=as_json)
+        return
     run = opened(file)
     machines = run.provider.status()
     try:
@@ -243,10 +260,19 @@ def submit(
 ) -> None:
     """Start an experiment on a cluster that is up, without following it."""
     take_along(include)
+    asked: dict[str, Any] = {
+        "name": name,
+        "trials": trials,
+        "retry_failed": retry_failed,
+        "state": state,
+    }
+    if (batch := arrays.opened(file)) is not None:
+        what = order(batch.cluster, experiment, **asked)
+        arrays.submit(batch, what)
+        say_served(what)
+        return
     run = opened(file)
-    what = order(
-        run.cluster, experiment, name=name, trials=trials, retry_failed=retry_failed, state=state
-    )
+    what = order(run.cluster, experiment, **asked)
     if apart:
         run.submit_apart(what)
         say_served(what)
@@ -268,6 +294,8 @@ def attach(
     file: ClusterFile, experiment: Annotated[str, typer.Argument(help="The experiment's name")]
 ) -> None:
     """Follow an experiment that runs on a cluster, from its beginning. Ctrl-C leaves it running."""
+    if (batch := arrays.opened(file)) is not None:
+        arrays.attach(batch, experiment)
     run = opened(file)
     jobs = [job for job in run.jobs.all() if job.experiment == experiment]
     if not jobs:
@@ -283,10 +311,15 @@ def attach(
 
 @cluster.command()
 def logs(file: ClusterFile) -> None:
-    """Print the launcher's log of a cluster, on this machine."""
+    """Print the launcher's log of a cluster, on this machine; on Slurm, the ends of the agents'
+    output.
+    """
     from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.infra.clusters.folder import Folder
 
+    if (batch := arrays.opened(file)) is not None:
+        arrays.logs(batch)
+        return
     log = Folder(read_cluster(file).name).log
     if not log.exists():
         raise UserError(f"the cluster of {file} was never brought up from this machine")
@@ -313,6 +346,9 @@ def ui(file: ClusterFile) -> None:
 @cluster.command()
 def down(file: ClusterFile, yes: YesOption = False) -> None:
     """End a cluster, and check that nothing of it is left."""
+    if (batch := arrays.opened(file)) is not None:
+        arrays.down(batch, yes=yes)
+        return
     run = opened(file)
     with told_what_may_be_left(run):
         if there := run.busy():
@@ -331,27 +367,41 @@ def down(file: ClusterFile, yes: YesOption = False) -> None:
 @cluster.command()
 def check(file: ClusterFile) -> None:
     """Check a cluster file for mistakes, without starting anything."""
-    run = opened(file)
-    run.provider.check()
+    if (batch := arrays.opened(file)) is not None:
+        batch.check()
+    else:
+        opened(file).provider.check()
     tell(f"{file}: no mistake was found")
 
 
 @cluster.command()
 def export(
     file: ClusterFile,
+    experiment: Annotated[
+        Path | None,
+        typer.Argument(help="On Slurm: the experiment's YAML file", readable=False),
+    ] = None,
+    name: OtherNameOption = None,
+    state: StateOption = None,
     folder: Annotated[
         Path, typer.Option("--output", "-o", help="The folder to write into")
     ] = Path(),
     sky: Annotated[bool, option("A task of SkyPilot instead", "--sky")] = False,
 ) -> None:
     """Write the engine's files, such as Ray's launcher file or KubeRay's manifests, for use without
-    regrow.
+    regrow. On Slurm: print the file for sbatch.
     """
     from regrow.infra.clusters.clouds import sky as skypilot
 
+    if (batch := arrays.opened(file)) is not None:
+        if experiment is None:
+            raise UserError(f"name the experiment's file: regrow cluster export {file} EXPERIMENT")
+        what = order(batch.cluster, experiment, name=name, trials=None, state=state)
+        tell(batch.script(what), end="")
+        return
     run = opened(file)
-    for name, content in (skypilot.files(run.cluster) if sky else run.provider.files()).items():
-        into = folder / name
+    for called, content in (skypilot.files(run.cluster) if sky else run.provider.files()).items():
+        into = folder / called
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if into.exists() and into.read_bytes() != content:

@@ -33,8 +33,9 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _CODES = {
     "finished": ExitCode.DONE,
     "failed": ExitCode.FAILED,
-    "stopped": ExitCode.INTERRUPTED,
-    "interrupted": ExitCode.INTERRUPTED,
+    # By its user: agents have nothing left to do. One that left before the end may come back.
+    "stopped": ExitCode.DONE,
+    "interrupted": ExitCode.DONE,
 }
 
 
@@ -80,6 +81,7 @@ def join(
     from regrow.apps.agent.reach import Ports
     from regrow.apps.agent.request import Request
     from regrow.apps.agent.take_part import take_part
+    from regrow.infra.machine.walltime import ends
     from regrow.infra.ray.labels import MARKET_LABEL
 
     take_gpus(gpus)
@@ -112,7 +114,7 @@ def join(
             labels=given,
             address=address,
             ports=None if ports is None else Ports.parse(ports),
-            ends=None if walltime is None else time.time() + _walltime(walltime),
+            ends=ends() if walltime is None else time.time() + _walltime(walltime),
             leads=not never_lead,
             works=not no_trials,
         ),

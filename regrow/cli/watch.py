@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -55,6 +56,37 @@ def watch(
     say = partial(tell, error=as_json, flush=True)
     if (store := _begun(places, name, say, quiet=quiet)) is None:
         return
+    try:
+        history = view(store, _Presence(places, name), places, name, quiet=quiet, as_json=as_json)
+    except KeyboardInterrupt:
+        if not quiet:
+            say(f"{name} is watched no longer, and continues as it was")
+        return
+    if history is not None:
+        sys.exit(exit_codes.of_experiment(history))
+
+
+class Runs(Protocol):
+    """What is known of who runs an experiment."""
+
+    def heard(self) -> None:
+        """Take note that the log has grown."""
+
+    def banner(self, history: History) -> str:
+        """Return a message about who runs it, "" for none. Called again and again; it asks others
+        only from time to time.
+        """
+
+
+def view(
+    store: Store, runs_it: Runs, places: Places, name: str, *, quiet: bool, as_json: bool
+) -> History | None:
+    """Show an experiment until it has ended, and how; None if the reader of the events has gone.
+
+    Raises UserError if it is removed meanwhile, KeyboardInterrupt on Ctrl-C, and what `runs_it`
+    raises.
+    """
+    say = partial(tell, error=as_json, flush=True)
     with only_events() if as_json else nullcontext() as events:
         viewer = Viewer(
             PlainConsole(stderr=as_json),
@@ -65,11 +97,7 @@ def watch(
         )
         try:
             with viewer.showing():
-                history = _follow(store, viewer, places, name, events)
-        except KeyboardInterrupt:
-            if not quiet:
-                say(f"{name} is watched no longer, and continues as it was")
-            return
+                history = _follow(store, viewer, places, runs_it, events)
         except CorruptLog:
             if viewer.board.history.created is not None and not quiet:
                 for line in summary(viewer.board.history, places, alive=False, now=time.time()):
@@ -79,12 +107,10 @@ def watch(
             raise UserError(
                 f"experiment {name!r} was removed from {places.root} while it was watched"
             ) from None
-        if history is None:
-            return
-        if not (as_json and quiet):
+        if history is not None and not (as_json and quiet):
             for line in ending(history, places):
                 say(line)
-    sys.exit(exit_codes.of_experiment(history))
+    return history
 
 
 def _begun(places: Places, name: str, say: Callable[[str], None], *, quiet: bool) -> Store | None:
@@ -143,10 +169,10 @@ class _Presence:
 
 
 def _follow(
-    store: Store, viewer: Viewer, places: Places, name: str, events: Events | None
+    store: Store, viewer: Viewer, places: Places, runs_it: Runs, events: Events | None
 ) -> History | None:
     """Follow the log until the experiment has ended; None if the reader of the events has gone."""
-    presence, first = _Presence(places, name), True
+    first = True
     if events is not None:
         viewer.skip(0)
     for batch in Subscription(Follower(store), LOOK_SECONDS[places.storage.metered]):
@@ -159,13 +185,13 @@ def _follow(
             if batch.more:
                 continue
             if segments and not first:
-                presence.heard()
+                runs_it.heard()
             first = first and not segments
             if history.closed is not None and history.closed.status != "interrupted":
                 return history
         if events is not None and events.deaf:
             return None
-        _tell(viewer, _away(batch.trouble) if batch.trouble else presence.banner(history))
+        _tell(viewer, _away(batch.trouble) if batch.trouble else runs_it.banner(history))
         viewer.progress()
     return None
 

@@ -19,7 +19,7 @@ import yaml
 from regrow.flows.remote import ClusterRun, RunRequest, check_state, growth, offer
 from regrow.infra.clusters import node, shipping
 from regrow.infra.clusters.cluster_file import read_cluster, schema
-from regrow.infra.clusters.description import Cluster, Ssh
+from regrow.infra.clusters.description import Cluster, Ssh, WithHead
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.clusters.machines import Remote
 from regrow.infra.clusters.node import Node, main
@@ -180,7 +180,9 @@ def test_a_file_has_its_line_and_other_files_lie_beside_it(tmp_path: Path) -> No
     with pytest.raises(SpecError, match=r"cluster\.yaml:6: lock: .*there is no file"):
         read_cluster(file)
     (tmp_path / "lock.txt").write_text("numpy==2.0\n")
-    assert read_cluster(file).lock == str(tmp_path / "lock.txt")
+    read = read_cluster(file)
+    assert isinstance(read, WithHead)
+    assert read.lock == str(tmp_path / "lock.txt")
 
 
 def test_variables_come_from_here_and_one_that_is_not_set_is_told() -> None:
@@ -430,7 +432,9 @@ def test_a_cluster_that_grows_tells_its_driver_how_far_and_on_which_machines_tri
 
 
 def test_only_kubernetes_has_jobs_with_a_cluster_of_their_own(tmp_path: Path) -> None:
-    run = ClusterRun(cluster=Cluster.parse(SSH), say=print, show=print)
+    lab = Cluster.parse(SSH)
+    assert isinstance(lab, WithHead)
+    run = ClusterRun(cluster=lab, say=print, show=print)
     spec = Spec.parse(
         {
             "name": "a",

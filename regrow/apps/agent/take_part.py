@@ -21,7 +21,7 @@ from regrow.infra.ray.labels import MARKET_LABEL
 from regrow.infra.state.agents import Member
 from regrow.infra.state.experiments import prepare
 from regrow.search.events import Closed
-from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.errors import RegrowError
 
 
 def take_part(request: Request, say: Callable[[str], None]) -> Ended:
@@ -90,10 +90,8 @@ def _over_before(request: Request) -> Ended | None:
     if not isinstance(last, Closed):
         return None
     if last.status == "stopped" and not request.stopped:
-        raise UserError(
-            f"{request.name} was stopped by its user, and agents leave it so; `--resume` continues"
-            " it"
-        )
+        why = f"{ended(request.name, last.status)} by its user; `--resume` continues it"
+        return Ended(why=why, status=last.status)
     found = prepare(request.places, request.name, request.spec, trials=request.trials, code=None)
     if found.nothing_left:
         return Ended(why=ended(request.name, last.status), status=last.status)

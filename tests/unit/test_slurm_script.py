@@ -1,0 +1,169 @@
+"""Slurm without a Slurm: cluster files, the file for sbatch, and where there is no sbatch."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.flows.arrays import ArrayRun, in_words
+from regrow.flows.remote import RunRequest
+from regrow.infra.clusters.description import Cluster, Slurm
+from regrow.infra.clusters.slurm import Element, script
+from regrow.infra.machine.walltime import ends
+from regrow.infra.state.places import Places
+from regrow.search.errors import SpecError
+from regrow.search.spec import Spec
+from regrow.tasks.errors import UserError
+
+LEAST: dict[str, Any] = {"name": "lab", "on": "slurm", "agents": 4}
+
+
+def parsed(**keys: Any) -> Slurm:
+    found = Cluster.parse({**LEAST, **keys})
+    assert isinstance(found, Slurm)
+    return found
+
+
+def written(cluster: Slurm) -> str:
+    return script(
+        cluster,
+        ["join", "/home/me/my work/sweep.yaml", "--state", "/shared/state"],
+        name="sweep",
+        comment="regrow:lab:1",
+        output=Path("/home/me/my work/slurm"),
+        folder=Path("/home/me/my work"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"agents": 0}, "agents: 0: "),
+        ({"agent": 4}, "agent: 4: unknown key; did you mean 'agents'?"),
+        (
+            {"workers": []},
+            "workers: []: is for clusters on aws or gcp or azure or ssh or kubernetes",
+        ),
+        ({"idle": "5min"}, 'idle: "5min": is for clusters on aws or gcp'),
+        ({"most": 5}, "most: 5: is more than the 4 agents; leave it out"),
+        ({"time": "4 parsecs"}, 'time: "4 parsecs": is not a number; write seconds, or text'),
+        ({"time": "30s"}, "time: "),
+        ({"partition": "--wrap=x"}, 'partition: "--wrap=x": begins with what a command line'),
+        ({"account": "a\n#SBATCH --uid=0"}, "account: .*: has a line end"),
+        ({"options": {"mem": "4G"}}, "options.mem: .*: is set by regrow; write it at `memory`"),
+        ({"options": {"no-requeue": True}}, "options.no-requeue: true: is set by regrow; leave it"),
+        ({"options": {"-p": "x"}}, "options.-p"),
+        ({"options": {"mail user": "x"}}, "options.mail user: .*: is no long option of sbatch"),
+        ({"options": {"mail-user": "x\ny"}}, "options.mail-user: .*: has a line end"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_with_its_key(keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(SpecError, match=told.replace("[]", r"\[\]").replace("?", r"\?")):
+        parsed(**keys)
+
+
+def test_the_file_for_sbatch_has_all_options_and_no_value_of_a_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOKEN", "secret-7")
+    text = written(
+        parsed(
+            most=2,
+            partition="gpu,long",
+            account="lab",
+            qos="low",
+            time="90s",
+            cpus=8,
+            memory="8GiB",
+            gres="gpu:2",
+            constraint="a100|h100",
+            options={"mail-user": "me@x.org", "exclusive": True, "nice": 100, "spread-job": False},
+            env={"MODE": "a b", "TOKEN": "$TOKEN", "KEY": "$TOKEN"},
+            setup=["module load cuda", "source venv/bin/activate"],
+            prefix="apptainer exec image.sif",
+        )
+    )
+    lines = text.splitlines()
+    options = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")}
+    assert options == {
+        "--job-name=sweep",
+        "--comment=regrow:lab:1",
+        "--array=1-4%2",
+        "--partition=gpu,long",
+        "--account=lab",
+        "--qos=low",
+        "--time=2",
+        "--cpus-per-task=8",
+        "--mem=8192M",
+        "--gres=gpu:2",
+        "--constraint='a100|h100'",
+        "--mail-user=me@x.org",
+        "--exclusive",
+        "--nice=100",
+        "--requeue",
+        "--open-mode=append",
+        "--signal=B:USR1@22",
+        "--chdir='/home/me/my work'",
+        "--output='/home/me/my work/slurm/%x-%A_%a.out'",
+    }
+    begin = lines.index("export MODE='a b'")
+    assert lines[begin : begin + 6] == [
+        "export MODE='a b'",
+        'export KEY="$TOKEN"',
+        "set -e",
+        "module load cuda",
+        "source venv/bin/activate",
+        "set +e",
+    ]
+    agent = "regrow join '/home/me/my work/sweep.yaml' --state /shared/state --walltime=90s &"
+    assert f"apptainer exec image.sif {agent}" in lines
+    assert "secret-7" not in text
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_without_further_keys_this_installation_runs_and_slurm_tells_the_time_limit() -> None:
+    text = written(parsed(python="/opt/venv/bin/python"))
+    assert "\n/opt/venv/bin/python -m regrow join '/home/me/my work/sweep.yaml'" in text
+    assert "--walltime" not in text
+    assert "--signal=B:USR1@120\n" in text
+    assert ends({"SLURM_JOB_ID": "1", "SLURM_JOB_END_TIME": "1900000000"}) == 1900000000.0
+    assert ends({}) is None
+    assert ends({"SLURM_JOB_ID": "1", "PATH": "/nowhere"}) is None
+
+
+def test_a_machine_without_slurm_and_an_option_that_agents_do_not_have_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGROW_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    run = ArrayRun(cluster=parsed(), file=Path("slurm.yaml"), say=print)
+    spec = Spec.parse(
+        {"name": "a", "trainable": "m:f", "metric": "x", "mode": "max", "space": {}, "trials": 1}
+    )
+    places = Places.at(str(tmp_path / "state"))
+    order = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places)
+    with pytest.raises(UserError, match=r"no command sbatch here: .* login node; `regrow cluster"):
+        run.submit(order)
+    assert run.queue.known() == []
+    again = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places, retry_failed=True)
+    with pytest.raises(UserError, match=r"--retry-failed: .*`regrow resume a --retry-failed`"):
+        run.submit(again)
+
+
+def test_the_states_of_elements_are_told_with_the_reasons_for_which_they_wait() -> None:
+    def element(state: str, node: str, reason: str) -> Element:
+        return Element(name="1_1", experiment="a", state=state, node=node, ran="", reason=reason)
+
+    there = [
+        element("RUNNING", "n1", ""),
+        element("RUNNING", "n2", ""),
+        element("PENDING", "", "QOSMaxJobsPerUserLimit"),
+        element("PENDING", "", "Resources"),
+        element("PENDING", "", "Resources"),
+    ]
+    told = "2 running, 1 pending (QOSMaxJobsPerUserLimit), 2 pending (Resources)"
+    assert in_words(there) == told
