@@ -29,8 +29,8 @@ from regrow.tasks.ports.store import Exists, Missing, Store, created
 from regrow.tasks.process import background
 
 PREFIX = CONFIDENTIAL
-BEAT_SECONDS = 2.0
-"""Seconds between two signs of life."""
+BEAT_SECONDS = 3.0
+"""Seconds between two signs of life, which in a bucket cost 0.15 USD a day for each agent."""
 LEASE_SECONDS = 10.0
 """Seconds without a new sign of life after which an agent, or a leader, counts as lost."""
 FORGET_SECONDS = 600.0

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from regrow.apps.agent import election, reach, tls
-from regrow.apps.agent.agent import LOOK_SECONDS, TICK, TRIES, Agent
+from regrow.apps.agent.agent import TICK, TRIES, Agent
 from regrow.apps.agent.request import Ended, ended
 from regrow.flows.interrupts import PAUSED
 from regrow.infra.clusters.node import versions
@@ -78,7 +78,7 @@ def _lead(agent: Agent, number: int) -> Ended | None:
             node.wait()
             agent.agents.publish(number, head)
             watch = partial(_watch, agent, number, set())
-            with background.every(LOOK_SECONDS, watch, name="members", first=0.0, wait=0.0):
+            with background.every(agent.pause, watch, name="members", first=0.0, wait=0.0):
                 over, result = _drive(agent, number, node, head, driver)
         except Unavailable as error:
             over, result = Over(why=str(error)), None
