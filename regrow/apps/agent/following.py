@@ -53,7 +53,6 @@ def follow(agent: Agent, failures: list[int]) -> Ended | None:
             agent.tell("Ray's node ended; it is started again")
             return None
         agent.tell(f"{why}: its trials save, and run elsewhere")
-        node.leave()
         node.end(drain=True)
         return Ended(why=why)
     finally:
