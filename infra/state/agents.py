@@ -29,8 +29,8 @@ from regrow.tasks.ports.store import Exists, Missing, Store, created
 from regrow.tasks.process import background
 
 PREFIX = CONFIDENTIAL
-BEAT_SECONDS = 2.0
-"""Seconds between two signs of life."""
+BEAT_SECONDS = 3.0
+"""Seconds between two signs of life, which in a bucket cost 0.15 USD a day for each agent."""
 LEASE_SECONDS = 10.0
 """Seconds without a new sign of life after which an agent, or a leader, counts as lost."""
 FORGET_SECONDS = 600.0
@@ -89,12 +89,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         address: host:port of Ray's control store.
         token: Ray's token. Whoever may read the state may run code on the cluster.
         versions: what must be the same on all machines.
+        tls: Ray's variables for TLS, with the paths of its certificates; empty: without TLS.
 
     """
 
     address: str
     token: str
     versions: dict[str, str]
+    tls: dict[str, str] = {}
 
 
 class Over(msgspec.Struct, frozen=True, kw_only=True):

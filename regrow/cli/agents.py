@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 from regrow.cli.console import damage_told_last, plain_console
 from regrow.cli.options import JsonOption, NameArgument, StateOption
@@ -31,41 +32,46 @@ def agents(name: NameArgument, state: StateOption = None, as_json: JsonOption = 
         found = views.view(history, alive=alive)
         there = Agents(store)
         there.look()
-        joining = [one for one in there.living() if one.id not in history.agents]
+        joining = [
+            views.joining(one.id, one.host, one.joined, one.cpus, one.market, one.ends)
+            for one in there.living()
+            if one.id not in history.agents
+        ]
         if as_json:
-            named = [{"agent": one.id, "host": one.host, "state": "joining"} for one in joining]
-            print(json.dumps([*found, *named]))
+            print(json.dumps([*found, *joining]))
             return
         if not (found or joining):
             tell(f"{name} has no agents; `{places.command('join', name)}` makes this machine one")
             return
-        now, table = time.time(), LineTable()
-        for title in ("agent", "host", "state", "since"):
-            table.add_column(title)
-        for title in ("cpus", "gpus"):
-            table.add_column(title, justify="right")
-        for title in ("market", "ends", "runs", "why it left"):
-            table.add_column(title)
-        for one in found:
-            table.add_row(
-                one["agent"],
-                one["host"],
-                one["state"],
-                f"{text.age(now - one['since'])} ago",
-                f"{one['cpus']:g}",
-                f"{one['gpus']:g}",
-                one["market"],
-                text.ending_in(one, now),
-                _named(one["trials"]),
-                one["why"],
-            )
-        for record in joining:
-            since = f"{text.age(now - record.joined)} ago"
-            cpus = f"{record.cpus:g}"
-            table.add_row(record.id, record.host, "joining", since, cpus, "", record.market)
         for line in views.line(history, alive=alive):
             tell(line)
-        plain_console().print(table)
+        plain_console().print(_table([*found, *joining], time.time()))
+
+
+def _table(found: list[dict[str, Any]], now: float) -> LineTable:
+    """Return the table, without columns in which nothing stands."""
+    rows = [
+        {
+            "agent": one["agent"],
+            "host": one["host"],
+            "state": one["state"],
+            "since": f"{text.age(now - one['since'])} ago",
+            "cpus": f"{one['cpus']:g}",
+            "gpus": f"{one['gpus']:g}" if one["gpus"] else "",
+            "market": one["market"],
+            "ends": text.ending_in(one, now),
+            "runs": _named(one["trials"]),
+            "why it left": one["why"],
+        }
+        for one in found
+    ]
+    shown = [title for title in rows[0] if any(row[title] for row in rows)]
+    table = LineTable()
+    for title in shown:
+        table.add_column(title, justify="right" if title in ("cpus", "gpus") else "left")
+    for row in rows:
+        table.add_row(*(row[title] for title in shown))
+    return table
 
 
 def _named(trials: list[int]) -> str:

@@ -69,7 +69,6 @@ def member(name: str, **changes: Any) -> Member:
         "port": 1,
         "nonce": "n",
         "cpus": 1,
-        "gpus": 0,
     }
     return Member(id=name, **{**fields, **changes})
 

@@ -18,6 +18,7 @@ from tests.unit.simulated import created, opened
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {
+    "arrays",
     "__init__",
     "app",
     "cluster",

@@ -37,9 +37,11 @@ def test_nobody_leads_before_a_claim_after_the_end_of_a_term_and_after_the_lease
     def leader(silent: float) -> Seen:
         return Seen(keys={}, silent=silent)
 
-    assert election.vacant(None, None, refuses=False)
-    assert election.vacant(leader(0.0), Over(why="it left"), refuses=False)
-    assert not election.vacant(leader(LEASE_SECONDS), None, refuses=False)
-    assert election.vacant(leader(LEASE_SECONDS + 0.1), None, refuses=False)
-    assert not election.vacant(leader(election.REFUSED_SECONDS), None, refuses=True)
-    assert election.vacant(leader(election.REFUSED_SECONDS + 0.1), None, refuses=True)
+    refused = election.refused_after(1.0)
+    assert refused < LEASE_SECONDS
+    assert election.vacant(None, None)
+    assert election.vacant(leader(0.0), Over(why="it left"))
+    assert not election.vacant(leader(LEASE_SECONDS), None)
+    assert election.vacant(leader(LEASE_SECONDS + 0.1), None)
+    assert not election.vacant(leader(refused), None, patience=refused)
+    assert election.vacant(leader(refused + 0.1), None, patience=refused)

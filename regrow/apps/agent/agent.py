@@ -7,19 +7,21 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from regrow.apps.agent import election, reach
+from regrow.apps.agent import election, reach, tls
 from regrow.apps.agent.notices import Notices
 from regrow.apps.agent.reach import Calls
 from regrow.apps.agent.request import Request
 from regrow.infra.machine import capacity, gpus
 from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL
 from regrow.infra.ray.own_node import OwnNode
-from regrow.infra.state.agents import Agents, Member
+from regrow.infra.state.agents import Agents, Head, Member
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process.gpus import DEVICES
 
-LOOK_SECONDS = 1.0
-"""Seconds between two looks at the state."""
+LOOK_SECONDS, BUCKET_SECONDS = 1.0, 3.0
+"""Seconds between two looks at the state in a folder, and in a bucket, where each costs a request:
+0.15 USD a day for each agent.
+"""
 TICK = 0.1
 """Seconds between two looks at this machine's processes."""
 TRIES = 3
@@ -36,6 +38,7 @@ class Agent:
         calls: what leaders have said to it.
         store: the experiment's store.
         agents: all agents, as last seen.
+        pause: seconds between two looks at the state.
 
     """
 
@@ -51,13 +54,14 @@ class Agent:
         self.request, self.me, self.notices, self.calls = request, me, notices, calls
         self.store = request.places.store(request.name)
         self.agents = Agents(self.store)
+        self.pause = BUCKET_SECONDS if request.places.storage.shared else LOOK_SECONDS
         self._say = say
         self._looked = 0.0
         self._told = ""
 
     def look(self, *, now: bool = False) -> None:
-        """Read the state, at most every LOOK_SECONDS. It stays as it was where that fails."""
-        if now or time.monotonic() - self._looked > LOOK_SECONDS:
+        """Read the state, at most once in `pause` seconds. It stays as it was where that fails."""
+        if now or time.monotonic() - self._looked > self.pause:
             self._looked = time.monotonic()
             with suppress(RegrowError):
                 self.agents.look()
@@ -70,14 +74,16 @@ class Agent:
 
     def is_led(self) -> bool:
         """Return whether an agent leads, as far as this one can see."""
-        head, leader = self.agents.head, self.agents.leader
-        refuses = (
+        head, leader, over = self.agents.head, self.agents.leader, self.agents.over
+        refused = election.refused_after(self.pause)
+        if (
             head is not None
             and leader is not None
-            and leader.silent > election.REFUSED_SECONDS
+            and leader.silent > refused
             and reach.refuses(head.address)
-        )
-        return not election.vacant(leader, self.agents.over, refuses=refuses)
+        ):
+            return not election.vacant(leader, over, patience=refused)
+        return not election.vacant(leader, over)
 
     def is_over(self, term: int) -> bool:
         """Return whether this agent has to leave, or a term is over."""
@@ -94,8 +100,10 @@ class Agent:
         claim = self.agents.claim
         return "the leader" if claim is None else f"the leader {claim.agent}"
 
-    def node(self, options: list[str], token: str) -> OwnNode:
-        """Start a node of Ray with this machine's resources; `token` is the cluster's."""
+    def node(self, options: list[str], head: Head) -> OwnNode:
+        """Start a node of Ray with this machine's resources. Raises UserError if a certificate of
+        the cluster is not here.
+        """
         request, me = self.request, self.me
         labels = {**request.labels, AGENT_LABEL: me.id}
         if request.ends is not None:
@@ -119,5 +127,6 @@ class Agent:
             if what != "num_cpus":
                 options.append(f"--{what.replace('_', '-')}={amount}")
         options += request.ports.options() if request.ports is not None else ()
-        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": head.token}
+        environment |= tls.like_the_leader(head.tls)
         return OwnNode(options, environment, mark=f"REGROW_NODE={me.id}")

@@ -10,16 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from regrow.infra.state.agents import LEASE_SECONDS, Member, Over, Seen
+from regrow.infra.state.agents import BEAT_SECONDS, LEASE_SECONDS, Member, Over, Seen
 
 TURN_SECONDS = 2.0
 """Seconds that an agent leaves to each agent before it in the order."""
 MOST_TURNS = 4
 """Turns after which any agent claims: those before it may not be able to."""
-REFUSED_SECONDS = 5.0
-"""Seconds without a sign of life after which a leader counts as lost if its machine refuses
-connections to its cluster: then its processes have ended.
-"""
 
 
 def order(members: Iterable[Member]) -> list[Member]:
@@ -43,10 +39,15 @@ def wait(members: Iterable[Member], me: str) -> float | None:
     return min(names.index(me), MOST_TURNS) * TURN_SECONDS if me in names else None
 
 
-def vacant(leader: Seen | None, over: Over | None, *, refuses: bool) -> bool:
-    """Return whether nobody leads. `refuses`: the leader's machine refuses connections to its
-    cluster.
+def refused_after(pause: float) -> float:
+    """Return for how many seconds a leader may give no sign of life if its machine refuses
+    connections to its cluster: then its processes have ended. `pause`: seconds between two looks.
     """
-    if leader is None or over is not None:
-        return True
-    return leader.silent > (REFUSED_SECONDS if refuses else LEASE_SECONDS)
+    return BEAT_SECONDS + 2 * pause
+
+
+def vacant(leader: Seen | None, over: Over | None, *, patience: float = LEASE_SECONDS) -> bool:
+    """Return whether nobody leads. `patience`: seconds without a sign of life after which a leader
+    counts as lost.
+    """
+    return leader is None or over is not None or leader.silent > patience

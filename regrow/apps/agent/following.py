@@ -31,7 +31,7 @@ def follow(agent: Agent, failures: list[int]) -> Ended | None:
     _check_versions(agent, head)
     if not _is_called(agent, number, head):
         return None
-    node = agent.node([f"--address={head.address}"], head.token)
+    node = agent.node([f"--address={head.address}"], head)
     try:
         try:
             node.wait(unless=lambda: agent.is_over(number))
@@ -53,7 +53,6 @@ def follow(agent: Agent, failures: list[int]) -> Ended | None:
             agent.tell("Ray's node ended; it is started again")
             return None
         agent.tell(f"{why}: its trials save, and run elsewhere")
-        node.leave()
         node.end(drain=True)
         return Ended(why=why)
     finally:
@@ -99,7 +98,7 @@ def _is_called(agent: Agent, number: int, head: Head) -> bool:
         if reached > CALL_SECONDS:
             raise UserError(
                 f"{agent.leader} cannot reach this machine at {agent.me.address}:{agent.me.port},"
-                " as with NAT or a firewall between: agents have to reach each other; open the ports"
-                " of --ports, or name another address by --address"
+                " as with NAT or a firewall between: agents have to reach each other; open the"
+                " ports of --ports, or name another address by --address"
             )
     return True

@@ -14,8 +14,8 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from regrow.apps.agent import election, reach
-from regrow.apps.agent.agent import LOOK_SECONDS, TICK, TRIES, Agent
+from regrow.apps.agent import election, reach, tls
+from regrow.apps.agent.agent import TICK, TRIES, Agent
 from regrow.apps.agent.request import Ended, ended
 from regrow.flows.interrupts import PAUSED
 from regrow.infra.clusters.node import versions
@@ -65,17 +65,20 @@ def _lead(agent: Agent, number: int) -> Ended | None:
     ports = agent.request.ports
     port = _free_port(agent.me.address) if ports is None else ports.control
     head = Head(
-        address=f"{agent.me.address}:{port}", token=secrets.token_hex(32), versions=versions()
+        address=f"{agent.me.address}:{port}",
+        token=secrets.token_hex(32),
+        versions=versions(),
+        tls=tls.of_this_machine(),
     )
     with agent.agents.leading(number) as end:
         options = ["--head", f"--port={port}", "--include-dashboard=false"]
-        node = agent.node(options, head.token)
+        node = agent.node(options, head)
         driver = _driver(agent, head)  # it loads while the head starts
         try:
             node.wait()
             agent.agents.publish(number, head)
             watch = partial(_watch, agent, number, set())
-            with background.every(LOOK_SECONDS, watch, name="members", first=0.0, wait=0.0):
+            with background.every(agent.pause, watch, name="members", first=0.0, wait=0.0):
                 over, result = _drive(agent, number, node, head, driver)
         except Unavailable as error:
             over, result = Over(why=str(error)), None

@@ -161,8 +161,9 @@ def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
     try:
         listening = socket.create_server((address, port))
     except OSError as error:
+        why = str(error.strerror or error).partition(" (while")[0]
         raise UserError(
-            f"nothing can listen at {address}:{port} ({error.strerror}); name an address of this"
+            f"nothing can listen at {address}:{port} ({why}); name an address of this"
             " machine by --address, or other ports by --ports"
         ) from error
     calls = Calls(listening, nonce)

@@ -36,6 +36,26 @@ def view(history: History, *, alive: bool) -> list[dict[str, Any]]:
     ]
 
 
+def joining(
+    name: str, host: str, since: float, cpus: float, market: str, ends: float | None
+) -> dict[str, Any]:
+    """Return an agent that the log does not have yet, in the same form."""
+    return {
+        "agent": name,
+        "host": host,
+        "state": "joining",
+        "since": since,
+        "cpus": cpus,
+        "gpus": 0.0,
+        "market": market,
+        "ends": ends,
+        "trials": [],
+        "led": 0,
+        "left": None,
+        "why": "",
+    }
+
+
 def line(history: History, *, alive: bool) -> Iterator[str]:
     """Yield a line about the agents, for people; none without agents."""
     found = view(history, alive=alive)
