@@ -1,10 +1,10 @@
-"""An experiment on a real Slurm that takes its elements away: what is done again, and what it waits.
+"""An experiment on a real Slurm that takes its nodes away: what is done again, how long it waits.
 
     python -m benchmarks.slurm
 
 A login node and two nodes of four CPUs, as hosts (`tests/lab/hosts.py`), so it needs root, Debian's
 packages slurmctld, slurmd, slurm-client and munge, and the repository's folder. One job array of
-eight agents with a time limit of two minutes (Slurm counts whole minutes) is preempted twice by
+eight agents with a time limit of three minutes, two of which they work, is preempted twice by
 jobs of a higher partition, each of which takes a whole node; one node is set down, one element is
 cancelled. Nothing is typed meanwhile. It fails unless each value is that of a run that nobody
 disturbed, each (trial, step) is there once, and `regrow verify` recomputes all decisions.
@@ -23,7 +23,7 @@ from tests.lab import batch, hosts
 from tests.system.hosts import await_
 from tests.system.test_slurm import ROOT, Field
 
-AGENTS, CPUS, MINUTES = 8, 4, 2
+AGENTS, CPUS, MINUTES = 8, 4, 3
 WAIT_SECONDS = 0.5
 """Seconds of a step."""
 TICK = 0.5

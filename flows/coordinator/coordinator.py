@@ -23,6 +23,7 @@ from regrow.flows.coordinator.ledger import Unrecordable
 from regrow.flows.coordinator.news import is_impostor, node_of, observe, refuse, told_already
 from regrow.flows.coordinator.present import Present, changes, ending
 from regrow.infra.log.log import CorruptLog, Segments, Superseded
+from regrow.infra.ray.notices import stay
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
 from regrow.search.events import Capacity, Cause, Closing, Status, Waited
@@ -69,6 +70,7 @@ class Coordinator:
         """Exception of the first decisions. Raised by later calls, as an exception in the
         constructor would reach the driver only as the actor's death.
         """
+        stay()
         make_importable(Spec.recorded(opening.spec))
         try:
             self._ledger = claimed(store, opening, driver)

@@ -2,6 +2,8 @@
 
 AGENT = "REGROW_AGENT"
 """Variable with the id of the agent that runs the driver; unset without agents."""
+NODE = "REGROW_NODE"
+"""Variable with the id of the agent whose Ray node a process belongs to."""
 AGENT_LABEL = "regrow-agent"
 """Label with the id of the agent that a Ray node belongs to."""
 ENDS_LABEL = "regrow-ends"

@@ -7,6 +7,7 @@ knows what the clouds answer; this module decides who asks them, and when.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from regrow.infra.ray.labels import NODE
 from regrow.infra.ray.metadata import Cloud, Unanswered, cloud
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import background
@@ -34,6 +36,19 @@ GRACE_SECONDS = 30.0
 TERMINATED_EXIT = 128 + signal.SIGTERM
 
 _LOG = logging.getLogger("regrow.notices")
+
+
+def stay() -> None:
+    """Ignore SIGTERM in this worker from now on, if an agent has its node: Slurm and systemd send
+    it to all processes of a job, and the trials that save need the experiment's own actors. The
+    agent ends them.
+    """
+    if NODE in os.environ:
+        # Actors are made in a thread, where Python's own function refuses. Not SIG_IGN, which
+        # programs that it starts would inherit: a function that does nothing with the number.
+        libc = ctypes.CDLL(None)
+        libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        libc.signal(signal.SIGTERM, ctypes.cast(libc.abs, ctypes.c_void_p))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

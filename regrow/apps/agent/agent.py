@@ -12,7 +12,7 @@ from regrow.apps.agent.notices import Notices
 from regrow.apps.agent.reach import Calls
 from regrow.apps.agent.request import Request
 from regrow.infra.machine import capacity, gpus
-from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL
+from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL, NODE
 from regrow.infra.ray.own_node import OwnNode
 from regrow.infra.state.agents import Agents, Head, Member
 from regrow.tasks.errors import RegrowError
@@ -129,4 +129,4 @@ class Agent:
         options += request.ports.options() if request.ports is not None else ()
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": head.token}
         environment |= tls.like_the_leader(head.tls)
-        return OwnNode(options, environment, mark=f"REGROW_NODE={me.id}")
+        return OwnNode(options, environment, mark=f"{NODE}={me.id}")
