@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from regrow.flows import interrupts
 from regrow.infra.ray.start import signals_held
 
 ENDED = """
@@ -98,6 +99,19 @@ def test_who_does_not_end_after_a_second_sigterm_is_ended() -> None:
         assert process.stdout.readline() == "told\n"  # two that are pending are one
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 3
+
+
+def test_the_sigterm_of_its_agent_and_that_of_slurm_are_one() -> None:
+    asked = interrupts.Interrupts()
+    asked.handle_signals()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGROW_AGENT", "node1-1")
+        asked.ask(signal.SIGTERM, None)
+        asked.ask(signal.SIGTERM, None)
+        assert asked.begun == ("interrupted", "agent node1-1, which led, leaves")
+        assert not asked.urgent
+        asked.ask(signal.SIGINT, None)
+        assert asked.urgent
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

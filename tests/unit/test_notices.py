@@ -255,3 +255,30 @@ def test_a_listener_may_need_a_lock_that_the_signal_interrupted() -> None:
         with lock:
             os.kill(os.getpid(), signal.SIGTERM)
         assert told.wait(10)
+
+
+# ---- actors of an experiment on an agent's node
+
+STAYS = """
+import os, signal, subprocess, sys, threading
+from regrow.infra.ray.notices import stay
+
+signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # as Ray has it
+thread = threading.Thread(target=stay)
+thread.start()
+thread.join()
+os.kill(os.getpid(), signal.SIGTERM)
+told = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+print(subprocess.run([sys.executable, "-c", told]).returncode)
+"""
+
+
+def test_an_actor_stays_at_sigterm_on_an_agents_node_alone_and_its_programs_do_not() -> None:
+    def run(**more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", STAYS]
+        environment = {**os.environ, **more}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    there = run(REGROW_NODE="node1-1")
+    assert (there.returncode, there.stdout.strip()) == (0, str(-signal.SIGTERM))
+    assert run().returncode == 1
