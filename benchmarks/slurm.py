@@ -96,8 +96,8 @@ def _table(field: Field, job: str, *, took: float, first: float, steps: int) -> 
     restarts = [int(n) for text in told for n in re.findall(r"Restarts=(\d+)", text)]
     attempts = [attempt for trial in shown["trials"] for attempt in trial["attempts"]]
     rows = {
-        "starts of the 8 elements": AGENTS + sum(restarts),
-        "agents that led": sum(agent["led"] > 0 for agent in shown["agents"]),
+        "starts of the eight elements": AGENTS + sum(restarts),
+        "agents that led, one after the other": sum(agent["led"] > 0 for agent in shown["agents"]),
         "attempts that had to leave, or were lost": sum(
             attempt["outcome"] != "done" for attempt in attempts
         ),
