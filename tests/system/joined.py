@@ -43,6 +43,8 @@ SPEC: dict[str, Any] = {
 twice, changes all that follow.
 """
 
+PATIENCE = 300.0
+"""Seconds for anything that is waited for, on a busy machine."""
 _NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh")
 """Runs a command, after the host's name, where the machine has that name."""
 
@@ -80,7 +82,7 @@ class Agent:
 
     def ended(self) -> str:
         """What it said, once it has ended and nothing of it is left on its host."""
-        await_(lambda: not self.runs, f"its end; it said:\n{self.said.read_text()}", 120.0)
+        await_(lambda: not self.runs, f"its end; it said:\n{self.said.read_text()}", PATIENCE)
         await_(lambda: not self.host.processes(), "the end of its processes")
         return self.said.read_text()
 
@@ -144,7 +146,7 @@ class Fleet:
             ]
         return []
 
-    def wait(self, what: Callable[[], T | None], name: str, seconds: float = 120.0) -> T:
+    def wait(self, what: Callable[[], T | None], name: str, seconds: float = PATIENCE) -> T:
         """What the condition gives, once it is true."""
         try:
             return await_(what, name, seconds)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -101,28 +104,12 @@ def test_an_agent_that_is_told_to_leave_loses_no_step_and_the_next_one_to_come_c
     assert site.desk.events("leave") == done
 
 
-def test_whoever_is_there_ends_when_the_user_stops_it(site: Fleet) -> None:
-    file = site.desk.write("stopped", seconds=0.3, trials=4, max_steps=10, **SPEC)
-    for host in range(2):
-        site.join(host, file, "--cpus", 1)
-    saves(site, "stopped")
-    site.desk.run("stop", "stopped")
-    for agent in site.agents:
-        assert "stopped was stopped; this agent ends" in agent.ended()
-        assert agent.process.returncode == 0
-    late = site.join(2, file)
-    assert "was stopped by its user; `--resume` continues it" in late.ended()
-    assert late.process.returncode == 0
-    site.join(0, file, "--resume").ended()
-    check_exact(site, "stopped", 4)
-
-
-def test_agents_need_only_the_ports_that_are_named_and_one_behind_nat_is_refused(
+def test_agents_need_only_the_ports_that_are_named_and_end_when_the_user_stops_it(
     site: Fleet,
 ) -> None:
     if shutil.which("nft") is None:
         pytest.skip("the command `nft` (nftables) is missing")
-    file = site.desk.write("ports", seconds=0.5, trials=4, max_steps=20, **SPEC)
+    file = site.desk.write("ports", seconds=0.5, trials=4, max_steps=40, **SPEC)
     ports = range(20000, 20040)
     words = ("--cpus", 1, "--ports", f"{ports[0]}-{ports[-1]}")
     for host in site.hosts[:2]:
@@ -135,13 +122,45 @@ def test_agents_need_only_the_ports_that_are_named_and_one_behind_nat_is_refused
     site.wait(lambda: len(nodes(site, "ports")) == 2, "a trial on each of them")
     listening = {port for host in site.hosts[:2] for port in listened(host)}
     assert listening <= {*ports}, "nothing else listens"
-    for agent in site.agents[:2]:
-        agent.ended()
-        assert agent.process.returncode == 0
-    check_exact(site, "ports", 4)
-    assert [dropped(host) for host in site.hosts[:2]] == [0, 0]
     assert "cannot reach this machine at 10.99.0.3:20000, as with NAT" in hidden.ended()
     assert hidden.process.returncode == 2
+    site.desk.run("stop", "ports")
+    for agent in site.agents[:2]:
+        assert "ports was stopped; this agent ends" in agent.ended()
+        assert agent.process.returncode == 0
+    late = site.join(2, file)
+    assert "was stopped by its user; `--resume` continues it" in late.ended()
+    assert late.process.returncode == 0
+    site.join(0, file, *words, "--resume").ended()
+    check_exact(site, "ports", 4)
+    assert [dropped(host) for host in site.hosts[:2]] == [0, 0]
+
+
+@pytest.mark.nightly  # the lease and a session more; what the log refuses is in tests/faults
+@pytest.mark.parametrize("all_of_it", [False, True], ids=["the agent", "all of its host"])
+def test_a_leader_that_is_stopped_and_continues_does_no_harm_and_works_for_the_next_one(
+    site: Fleet, *, all_of_it: bool
+) -> None:
+    file = site.desk.write("frozen", seconds=0.3, trials=8, max_steps=40, **SPEC)
+    for host in range(3):
+        site.join(host, file, "--cpus", 1)
+    term, old = site.await_leader("frozen")
+    site.wait(lambda: len(nodes(site, "frozen")) == 3, "a trial on each of them")
+    frozen = old.host.processes() if all_of_it else [old.process.pid]
+    for process in frozen:
+        os.kill(process, signal.SIGSTOP)
+    site.await_leader("frozen", term)
+    site.wait(lambda: len(site.events("frozen", "opened", by="driver")) == 2, "the next session")
+    saves(site, "frozen")
+    for process in frozen:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGCONT)
+    site.wait(lambda: old.said.read_text().count(" works for the leader ") == 1, "its next part")
+    for agent in site.agents:
+        agent.ended()
+        assert agent.process.returncode == 0
+    assert len(site.events("frozen", "opened", by="driver")) == 2, "one session more, and no third"
+    check_exact(site, "frozen", 8)
 
 
 def test_an_agent_of_another_version_is_refused(site: Fleet) -> None:
