@@ -42,6 +42,10 @@ from tests.system.test_main_job import check_whole
 HERE = Path(__file__).parent
 NAME = "chaos"
 TICK = 0.2
+AT_ONCE = 6
+"""Agents of `many` that are on their way at a time."""
+RESERVE = 3e9
+"""Bytes of memory that `many` leaves to others: no further agent joins then."""
 BACK_SECONDS = (2.0, 15.0)
 """Seconds until an agent that was killed or has left is started again."""
 PAUSE_SECONDS = 20.0
@@ -310,13 +314,16 @@ def many(asked: argparse.Namespace) -> dict[str, Any]:
         least = free
         site.join(0, file, "--cpus", 1)
         site.await_leader(NAME)
-        for host in range(1, asked.agents):
-            site.join(host, file, "--cpus", 1)
         joined = 0
         while joined < asked.agents and time.time() - began < asked.patience:
             joined = len({e["agent"] for e in site.events(NAME, "joined")})
             least = min(least, _available())
-            time.sleep(1.0)
+            if least < RESERVE:
+                break
+            if len(site.agents) < min(asked.agents, joined + AT_ONCE):
+                site.join(len(site.agents), file, "--cpus", 1)
+            else:
+                time.sleep(0.5)
         took = time.time() - began
         while not site.events(NAME, "closed") and time.time() - began < 2 * asked.patience:
             least = min(least, _available())
@@ -326,7 +333,7 @@ def many(asked: argparse.Namespace) -> dict[str, Any]:
             agent.ended()
         nodes = {e["node_id"] for e in site.events(NAME, "began")}
         return {
-            "agents": asked.agents,
+            "agents": len(site.agents),
             "joined": joined,
             "all joined, s": took,
             "ran trials": len(nodes),
