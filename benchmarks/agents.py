@@ -42,6 +42,10 @@ from tests.system.test_main_job import check_whole
 HERE = Path(__file__).parent
 NAME = "chaos"
 TICK = 0.2
+AT_ONCE = 6
+"""Agents of `many` that are on their way at a time."""
+RESERVE = 3e9
+"""Bytes of memory that `many` leaves to others: no further agent joins then."""
 BACK_SECONDS = (2.0, 15.0)
 """Seconds until an agent that was killed or has left is started again."""
 PAUSE_SECONDS = 20.0
@@ -304,37 +308,46 @@ def _first_step(site: Fleet, after: float) -> float | None:
 def many(asked: argparse.Namespace) -> dict[str, Any]:
     """Return how many small agents join one leader, and what it takes."""
     with _desk() as desk, fleet(desk, asked.agents) as site:
-        changes = {**SPEC, "trials": asked.agents, "max_steps": 3}
+        changes = {**SPEC, "trials": asked.agents, "max_steps": 100_000}
         file = desk.write(NAME, seconds=asked.seconds, **changes)
         free, began = _available(), time.time()
         least = free
         site.join(0, file, "--cpus", 1)
         site.await_leader(NAME)
-        for host in range(1, asked.agents):
-            site.join(host, file, "--cpus", 1)
         joined = 0
         while joined < asked.agents and time.time() - began < asked.patience:
             joined = len({e["agent"] for e in site.events(NAME, "joined")})
             least = min(least, _available())
-            time.sleep(1.0)
+            if least < RESERVE:
+                break
+            if len(site.agents) < min(asked.agents, joined + AT_ONCE):
+                site.join(len(site.agents), file, "--cpus", 1)
+            else:
+                time.sleep(0.5)
         took = time.time() - began
-        while not site.events(NAME, "closed") and time.time() - began < 2 * asked.patience:
+        while _nodes(site) < joined and time.time() - began < asked.patience:
             least = min(least, _available())
             time.sleep(1.0)
-        finished = time.time() - began
+        working, ran = time.time() - began, _nodes(site)
+        desk.run("stop", NAME, "--wait", 200)
         for agent in site.agents:
             agent.ended()
-        nodes = {e["node_id"] for e in site.events(NAME, "began")}
         return {
-            "agents": asked.agents,
+            "agents": len(site.agents),
             "joined": joined,
             "all joined, s": took,
-            "ran trials": len(nodes),
-            "finished, s": finished,
+            "ran trials": ran,
+            "all ran trials, s": working,
+            "stopped, s": time.time() - began - working,
             "memory, MB": (free - least) / 1e6,
             "exit codes": sorted({agent.process.returncode for agent in site.agents}),
-            "wasted steps": check_whole(desk, NAME, asked.agents)["wasted_steps"],
+            "wasted steps": desk.show(NAME)["wasted_steps"],
         }
+
+
+def _nodes(site: Fleet) -> int:
+    """Return on how many nodes attempts have begun."""
+    return len({e["node_id"] for e in site.events(NAME, "began")})
 
 
 def _available() -> float:
