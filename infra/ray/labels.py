@@ -1,7 +1,8 @@
 """Names that tell a Ray node's agent, and an experiment's driver which agent runs it."""
 
-AGENT = "REGROW_AGENT"
-"""Variable with the id of the agent that runs the driver; unset without agents."""
+from regrow.infra.state.agents import AGENT
+
+__all__ = ["AGENT", "AGENT_LABEL", "ENDS_LABEL", "MARKET_LABEL", "NODE"]
 NODE = "REGROW_NODE"
 """Variable with the id of the agent whose Ray node a process belongs to."""
 AGENT_LABEL = "regrow-agent"

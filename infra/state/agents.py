@@ -28,6 +28,8 @@ from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Exists, Missing, Store, created
 from regrow.tasks.process import background
 
+AGENT = "REGROW_AGENT"
+"""Variable with the id of the agent that runs the driver; unset without agents."""
 PREFIX = CONFIDENTIAL
 BEAT_SECONDS = 3.0
 """Seconds between two signs of life, which in a bucket cost 0.15 USD a day for each agent."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from regrow.infra.state import presence
+from regrow.infra.state.driver_lock import driving, runs_here
+from regrow.infra.state.places import Places
 from regrow.infra.state.presence import present, signs
 from regrow.infra.stores.memory import MemoryStore
+from regrow.tasks.errors import UserError
 
 
 class Watched(MemoryStore):
@@ -67,3 +71,15 @@ def test_one_sign_is_left_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
             store.renewed.clear()
             assert store.renewed.wait(20)
         assert len(store.list("")) <= 2
+
+
+def test_an_agents_driver_begins_beside_one_that_is_suspended_and_no_other_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places.at(str(tmp_path))
+    with driving(places, "sweep"):
+        with pytest.raises(UserError, match="is running already"), driving(places, "sweep"):
+            pass
+        monkeypatch.setenv("REGROW_AGENT", "node1-1")
+        with driving(places, "sweep"):
+            assert runs_here(places, "sweep")
