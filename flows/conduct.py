@@ -132,7 +132,7 @@ def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> O
     if prepared.folder is not None:
         recorded = {**recorded, **_snapshot(session)}
     fixed = most(spec) is not None
-    if fixed and (line := shortage(spec, ray_cluster)) is not None:
+    if (fixed or AGENT in os.environ) and (line := shortage(spec, ray_cluster)) is not None:
         session.say(line)
     # a decision may depend on these
     libraries = ("regrow", "optuna", "numpy", "ray", "prefect", "mlflow")

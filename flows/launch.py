@@ -31,6 +31,7 @@ from regrow.infra.prefect.settings import own_home, settings
 from regrow.infra.ray import metadata
 from regrow.infra.ray.joining import check_room, environment, join, slots
 from regrow.infra.state import passwords, served
+from regrow.infra.state.agents import AGENT, living
 from regrow.infra.state.environment import begin_collecting
 from regrow.infra.state.places import CLUSTER, Places
 from regrow.search.errors import SpecError
@@ -57,6 +58,7 @@ def launch(session: Session) -> None:
         serve()
         _catch_up(session)
         return
+    _check_agents(session)
     _check_code(session)
     _check_machine(session)
     serve()
@@ -149,6 +151,19 @@ def _catch_up(session: Session) -> None:
             session.announce(f"MLflow lacked {segments} segments of its log and has everything now")
     except (SinkRefused, SinkUnavailable) as error:
         session.announce(f"MLflow does not have everything yet: {error}")
+
+
+def _check_agents(session: Session) -> None:
+    """Raise UserError if agents run the experiment: this session would take it away from them."""
+    if AGENT in os.environ:
+        return
+    if there := living(session.prepared.store):
+        name, places = session.name, session.places
+        raise UserError(
+            f"{len(there)} agent{'s' if len(there) > 1 else ''} run{'' if len(there) > 1 else 's'}"
+            f" {name}, {there[0].id} among them; `{places.command('join', name)}` takes part,"
+            f" `{places.command('stop', name)}` ends it"
+        )
 
 
 def _check_code(session: Session) -> None:

@@ -4,6 +4,7 @@ nodes to it. Beside it, requests to stop are looked for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from regrow.flows.interrupts import PAUSED, Interrupts
 from regrow.flows.members import Members
 from regrow.infra.ray import cluster
 from regrow.infra.ray.nodes import Nodes
+from regrow.infra.state.agents import AGENT
 from regrow.infra.state.experiments import carry_out_orders, take_stop_requests
 from regrow.search.events import Status
 from regrow.search.history.orders import TrialOrder
@@ -144,7 +146,8 @@ def stop_requests(store: Store, asked: Interrupts, *, near: bool = False) -> Ite
     """Within the block, begin the ending once a stop is requested. `near`: whether the store is a
     folder on this machine.
 
-    Requests that arrive after an ending has begun are removed: they do not stop the next session.
+    Requests that arrive after an ending has begun are removed: they do not stop the next session,
+    unless an agent runs this one.
     """
 
     def look() -> bool:
@@ -158,8 +161,10 @@ def stop_requests(store: Store, asked: Interrupts, *, near: bool = False) -> Ite
         with background.every(seconds, look, name="stop-requests", wait=LOOK_SECONDS):
             yield
     finally:
-        with suppress(RegrowError):
-            take_stop_requests(store)
+        # With agents the next session begins by itself, so a request that came too late counts.
+        if AGENT not in os.environ or (asked.begun or ("", ""))[0] == "stopped":
+            with suppress(RegrowError):
+                take_stop_requests(store)
 
 
 @contextmanager

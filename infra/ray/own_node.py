@@ -12,7 +12,7 @@ from regrow.infra.machine import tied
 from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import Guard
-from regrow.infra.machine.supervised import Supervised, await_ready, spawn
+from regrow.infra.machine.supervised import Supervised, await_ready, last_line, spawn
 from regrow.infra.ray.node_script import LEAVE
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import temporary
@@ -22,8 +22,6 @@ START_SECONDS = 60.0
 DRAIN_SECONDS = 60.0
 """Seconds that a node may take to end in order: Ray itself waits 30 s for its tasks."""
 _BEGUN = "Ray runtime started"
-_SHOWN = 10
-"""Lines of Ray's output that are shown if it does not start."""
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Otherwise raylet and GCS wait for each other's metrics exporters.
@@ -51,7 +49,7 @@ class OwnNode:
         self._node = Supervised.of(self._process)
 
     def wait(self, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait until it is part of its cluster. Raises RegrowError with Ray's last lines if it does
+        """Wait until it is part of its cluster. Raises RegrowError with Ray's last line if it does
         not start, or what `unless` looks for has come.
         """
         failed = await_ready(
@@ -62,9 +60,12 @@ class OwnNode:
             pid=self._node.pid,
         )
         if failed:
-            last = "\n".join(self._said().strip().splitlines()[-_SHOWN:])
+            last, load = last_line(self._log), os.getloadavg()[0]
             self.end(drain=False)
-            raise RegrowError(f"Ray's node {failed} on {os.uname().nodename}; it said:\n{last}")
+            raise RegrowError(
+                f"Ray's node {failed} on {os.uname().nodename}, which has a load of {load:.0f} on"
+                f" {os.cpu_count()} CPUs: {last}"
+            )
         # Ray's agents overwrite their environment, and with it the mark.
         self._guard.include(descendants(self._node.pid))
 

@@ -39,8 +39,11 @@ FORGET_SECONDS = 600.0
 """Seconds without a sign of life after which a leader deletes an agent's objects. The log keeps who
 took part.
 """
+_TICK = 0.5
+"""Seconds between two looks of a command."""
 _KEY = re.compile(
-    re.escape(PREFIX) + r"(member|term)/([a-z0-9-]+)(?:\.(head|over|left|alive-[0-9]+))?"
+    re.escape(PREFIX)
+    + r"(?:(member)/([a-z0-9-]+)|(term)/([0-9]{8}))(?:\.(head|over|left|alive-[0-9]+))?"
 )
 T = TypeVar("T")
 
@@ -190,7 +193,7 @@ class Agents:
         now = self._monotonic()
         for key in listed:
             if (match := _KEY.fullmatch(key)) is not None:
-                kind, name, part = match.groups()
+                kind, name, part = match[1] or match[3], match[2] or match[4], match[5]
                 _keep(found.setdefault((kind, name), {}), part or "record", key)
         blind = now - (self._looked if self._away else began)
         if not self._away and blind < BEAT_SECONDS:
@@ -329,6 +332,25 @@ class Agents:
         finally:
             with suppress(RegrowError):
                 self._store.delete(list(signs))
+
+
+def living(store: Store) -> list[Member]:
+    """Return the agents that are there, for a command that looks once: those that give a new sign
+    of life while it waits. It does not wait where all have left.
+    """
+    agents = Agents(store)
+    agents.look()
+    before = {name: seen.keys.get("alive") for name, seen in agents.members.items()}
+    deadline = time.monotonic() + 2 * BEAT_SECONDS
+    while agents.living() and time.monotonic() < deadline:
+        time.sleep(_TICK)
+        agents.look()
+        found = [
+            one for one in agents.living() if agents.members[one.id].keys["alive"] != before[one.id]
+        ]
+        if found:
+            return found
+    return []
 
 
 def _keep(keys: dict[str, str], part: str, key: str) -> None:

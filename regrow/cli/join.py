@@ -16,6 +16,7 @@ from regrow.cli.options import (
     OtherNameOption,
     OtherTrialsOption,
     QuietOption,
+    RetryFailedOption,
     SetOption,
     StateOption,
     option,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from regrow.search.spec import Spec
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
+LEAST_SECONDS = 120.0
+"""Least duration of a machine, in seconds."""
 _CODES = {
     "finished": ExitCode.DONE,
     "failed": ExitCode.FAILED,
@@ -73,6 +76,7 @@ def join(
         str | None,
         option("Use these ports alone: 20000-20100 [default: any]", metavar="FIRST-LAST"),
     ] = None,
+    retry_failed: RetryFailedOption = False,
     stopped: Annotated[bool, option("Continue it if its user has stopped it", "--resume")] = False,
 ) -> None:
     """Take part in an experiment with this machine. The first one to join leads; when the leader is
@@ -109,6 +113,7 @@ def join(
             spec=spec,
             trials=trials,
             command=tuple(command),
+            retry_failed=retry_failed,
             stopped=stopped,
             cpus=cpus,
             labels=given,
@@ -170,7 +175,14 @@ def _labels(text: str | None) -> dict[str, str]:
 
 def _walltime(text: str) -> float:
     """Return a duration in seconds, as a user wrote it. Raises UserError."""
+    from regrow.apps.agent.notices import ENDS_SECONDS
+
     found = seconds(text)
     if not isinstance(found, float):
         raise UserError(f"--walltime {text!r}: write a duration, as 90min or 4h")
+    if found < LEAST_SECONDS:
+        raise UserError(
+            f"--walltime {text!r}: an agent leaves {ENDS_SECONDS:g} s before its machine ends, and"
+            f" needs time to begin; give at least {LEAST_SECONDS:g}s"
+        )
     return found

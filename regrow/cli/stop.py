@@ -9,9 +9,11 @@ import typer
 
 from regrow.cli.options import NameArgument, StateOption
 from regrow.infra.log.reading import survey
+from regrow.infra.state.agents import living
 from regrow.infra.state.driver_lock import runs, runs_here
 from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
+from regrow.search.events import Closed
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store
@@ -25,13 +27,14 @@ def stop(
     """Stop a running experiment: attempts save a checkpoint and end; `resume` continues it."""
     places = Places.at(state)
     store = places.known(name)
-    if not runs(places, name):
+    led = False if runs(places, name) else bool(living(store))  # one leader may follow another now
+    if not (led or runs(places, name)):
         raise UserError(
             f"experiment {name!r} is not running; `regrow show {name}` says how it stands"
         )
     request = request_stop(store)
     deadline = time.monotonic() + wait
-    while runs(places, name):
+    while runs(places, name) or (led and not _is_stopped(store)):
         if time.monotonic() > deadline:
             raise UserError(
                 f"{name} was asked to stop but still runs after {wait:g} s; {_driver(store)}"
@@ -39,6 +42,11 @@ def stop(
         time.sleep(0.2 if runs_here(places, name) else 2.0)  # on another machine it costs a request
     withdraw_stop(store, request)  # its driver may have ended, or died, before it read the request
     tell(f"{name} is stopped; `{places.command('resume', name)}` continues")
+
+
+def _is_stopped(store: Store) -> bool:
+    last = survey(store).last
+    return isinstance(last, Closed) and last.status == "stopped"
 
 
 def _driver(store: Store) -> str:

@@ -24,7 +24,7 @@ LOOK_SECONDS, BUCKET_SECONDS = 1.0, 3.0
 """
 TICK = 0.1
 """Seconds between two looks at this machine's processes."""
-TRIES = 3
+TRIES = 6
 """Times that something on this machine is tried again that may succeed then."""
 
 
@@ -39,6 +39,7 @@ class Agent:
         store: the experiment's store.
         agents: all agents, as last seen.
         pause: seconds between two looks at the state.
+        retry_failed: whether failed trials are to be tried again when it leads.
 
     """
 
@@ -55,7 +56,10 @@ class Agent:
         self.store = request.places.store(request.name)
         self.agents = Agents(self.store)
         self.pause = BUCKET_SECONDS if request.places.storage.shared else LOOK_SECONDS
+        self.retry_failed = request.retry_failed
         self._say = say
+        self._failed = 0
+        """How often Ray's node did not start, one time after the other."""
         self._looked = 0.0
         self._told = ""
 
@@ -71,6 +75,22 @@ class Agent:
         if line != self._told:
             self._say(line)
             self._told = line
+
+    def started(self) -> None:
+        """Take note that Ray's node has started."""
+        self._failed = 0
+
+    def not_started(self, error: RegrowError) -> None:
+        """Wait before another try to start Ray's node, longer each time. Raises the error after
+        several.
+        """
+        self._failed += 1
+        if self._failed > TRIES:
+            raise error
+        self.tell(f"{error}; trying again")
+        deadline = time.monotonic() + 2.0 ** min(self._failed, 4)
+        while self.notices.why is None and time.monotonic() < deadline:
+            time.sleep(TICK)
 
     def is_led(self) -> bool:
         """Return whether an agent leads, as far as this one can see."""

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 from regrow.apps.agent import reach
-from regrow.apps.agent.agent import LOOK_SECONDS, TICK, TRIES, Agent
+from regrow.apps.agent.agent import LOOK_SECONDS, TICK, Agent
 from regrow.apps.agent.request import Ended
 from regrow.infra.clusters.node import versions
 from regrow.infra.log.reading import survey
@@ -18,12 +18,11 @@ CALL_SECONDS = 20.0
 """Seconds that an agent which reaches the leader waits for the leader's call."""
 
 
-def follow(agent: Agent, failures: list[int]) -> Ended | None:
+def follow(agent: Agent) -> Ended | None:
     """Work for the leader until it is lost, its term ends, or this agent has to leave. Returns how
     this agent's part ended, None if it may take part in the next term.
 
-    `failures`: terms whose cluster could not be joined, once for each try. Raises UserError if this
-    machine cannot take part, RegrowError after several failures.
+    Raises UserError if this machine cannot take part, RegrowError if Ray's node does not start.
     """
     number, head = agent.agents.term, agent.agents.head
     if head is None:  # its cluster is starting
@@ -37,12 +36,9 @@ def follow(agent: Agent, failures: list[int]) -> Ended | None:
             node.wait(unless=lambda: agent.is_over(number))
         except RegrowError as error:
             if not agent.is_over(number):
-                failures.append(number)
-                if failures.count(number) > TRIES:
-                    raise
-                agent.tell(f"{error}; trying again")
-                time.sleep(LOOK_SECONDS)
+                agent.not_started(error)
             return None
+        agent.started()
         agent.tell(f"{agent.me.id} works for {agent.leader}")
         _tell_differences(agent)
         while node.is_alive() and not agent.is_over(number):

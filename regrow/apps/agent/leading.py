@@ -75,7 +75,17 @@ def _lead(agent: Agent, number: int) -> Ended | None:
         node = agent.node(options, head)
         driver = _driver(agent, head)  # it loads while the head starts
         try:
-            node.wait()
+            try:
+                node.wait(unless=lambda: agent.notices.why is not None)
+            except RegrowError as error:
+                driver.signal(signal.SIGKILL)
+                if (why := agent.notices.why) is not None:
+                    end(Over(why=why))
+                    return Ended(why=why)
+                end(Over(why=str(error)))
+                agent.not_started(error)
+                return None
+            agent.started()
             agent.agents.publish(number, head)
             watch = partial(_watch, agent, number, set())
             with background.every(agent.pause, watch, name="members", first=0.0, wait=0.0):
@@ -138,7 +148,7 @@ def _drive(
         code = None if driver.child is None else driver.child.returncode
         why = f"the driver on {agent.me.host} ended with exit code {code}"
         if code == _WRONG_INPUT:
-            raise UserError(f"{why}; what is wrong stands above")
+            raise UserError(why)
         if tries > TRIES:
             raise RegrowError(why)
         agent.tell(f"{why}; it is started again")
@@ -180,9 +190,12 @@ def _driver(agent: Agent, head: Head) -> Supervised:
         "RAY_AUTH_TOKEN": head.token,
         AGENT: agent.me.id,
         CLUSTER: f"agents of {request.name}",
-        AGAIN: places.command("join", request.name),
+        AGAIN: places.command("join", request.name, "--resume"),
     }
     command = [*tied.command("regrow"), *request.command]
+    if agent.retry_failed:
+        command.append("--retry-failed")
+        agent.retry_failed = False  # else each leader after it would, too
     return Supervised.of(
         subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     )

@@ -21,6 +21,7 @@ class Request:
         spec: its specification; None: it exists already.
         trials: another total of trials; None: the specification's.
         command: words of the command `regrow` with which a leader runs it.
+        retry_failed: whether failed trials are tried again, if this agent leads.
         stopped: whether an experiment that was stopped by its user is continued.
         cpus: CPUs for trials; None: all that this process may use.
         labels: further labels of its node.
@@ -37,6 +38,7 @@ class Request:
     spec: Spec | None
     trials: int | None
     command: tuple[str, ...]
+    retry_failed: bool = False
     stopped: bool = False
     cpus: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)

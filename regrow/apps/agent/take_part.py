@@ -30,7 +30,8 @@ def take_part(request: Request, say: Callable[[str], None]) -> Ended:
 
     Raises UserError for what makes it impossible here, such as other versions than the leader's.
     """
-    if (over := _over_before(request)) is not None:
+    request.places.storage.prove()
+    if (over := _over_before(request, say)) is not None:
         return over
     here, nonce = request.address or reach.own_address(), secrets.token_hex(16)
     port = 0 if request.ports is None else request.ports.call
@@ -64,7 +65,6 @@ def _turns(agent: Agent) -> Ended:
     agent.look(now=True)
     # The end of a term before this agent joined is no end of what it was started for.
     before = agent.agents.term if agent.agents.over is not None else 0
-    failures: list[int] = []
     since: float | None = None
     while (why := agent.notices.why) is None:
         agent.look()
@@ -72,8 +72,10 @@ def _turns(agent: Agent) -> Ended:
         if over is not None and over.status is not None and agent.agents.term > before:
             return Ended(why=over.why, status=over.status)
         if agent.is_led():
-            since, result = None, follow(agent, failures)
+            since, result = None, follow(agent)
         else:
+            if since is None and agent.agents.term:
+                agent.tell(f"{agent.leader} is gone: {'it was lost' if over is None else over.why}")
             since = since or time.monotonic()
             result = claim(agent, time.monotonic() - since)
         if result is not None:
@@ -82,19 +84,29 @@ def _turns(agent: Agent) -> Ended:
     return Ended(why=why)
 
 
-def _over_before(request: Request) -> Ended | None:
-    """Return how the experiment has ended; None if there is something to do. Raises UserError or
-    SpecError for what cannot be run.
+def _over_before(request: Request, say: Callable[[str], None]) -> Ended | None:
+    """Return how the experiment has ended; None if there is something to do. Shows settings that
+    differ from those of the last session. Raises UserError or SpecError for what cannot be run.
     """
     last = survey(request.places.store(request.name)).last
-    if not isinstance(last, Closed):
-        return None
-    if last.status == "stopped" and not request.stopped:
+    if isinstance(last, Closed) and last.status == "stopped" and not request.stopped:
         why = f"{ended(request.name, last.status)} by its user; `--resume` continues it"
         return Ended(why=why, status=last.status)
-    found = prepare(request.places, request.name, request.spec, trials=request.trials, code=None)
-    if found.nothing_left:
+    if last is None or not (isinstance(last, Closed) or request.spec is not None):
+        return None
+    found = prepare(
+        request.places,
+        request.name,
+        request.spec,
+        trials=request.trials,
+        code=None,
+        retry_failed=request.retry_failed,
+    )
+    if found.nothing_left and isinstance(last, Closed):
         return Ended(why=ended(request.name, last.status), status=last.status)
+    for line in found.changes:
+        if not line.startswith("working_dir"):  # it may be another one on each machine
+            say(f"{line}, if this agent leads")
     return None
 
 
