@@ -9,7 +9,7 @@ from typing import Any
 from regrow.cli.console import damage_told_last, plain_console
 from regrow.cli.options import JsonOption, NameArgument, StateOption
 from regrow.infra.log.reading import replay
-from regrow.infra.state.agents import Agents
+from regrow.infra.state.agents import living
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.show.live import text
@@ -30,11 +30,9 @@ def agents(name: NameArgument, state: StateOption = None, as_json: JsonOption = 
         history = replay(store, name, on_damage=noted)
         alive = runs(places, name)
         found = views.view(history, alive=alive)
-        there = Agents(store)
-        there.look()
         joining = [
             views.joining(one.id, one.host, one.joined, one.cpus, one.market, one.ends)
-            for one in there.living()
+            for one in living(store)
             if one.id not in history.agents
         ]
         if as_json:
