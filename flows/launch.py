@@ -159,10 +159,10 @@ def _check_agents(session: Session) -> None:
         return
     if there := living(session.prepared.store):
         name, places = session.name, session.places
+        more = f" and {len(there) - 1} more" if len(there) > 1 else ""
         raise UserError(
-            f"{len(there)} agent{'s' if len(there) > 1 else ''} run{'' if len(there) > 1 else 's'}"
-            f" {name}, {there[0].id} among them; `{places.command('join', name)}` takes part,"
-            f" `{places.command('stop', name)}` ends it"
+            f"{name} is run by agents ({there[0].id}{more}), from which this would take it away;"
+            f" `{places.command('join', name)}` takes part, `{places.command('stop', name)}` ends it"
         )
 
 

@@ -27,7 +27,8 @@ def stop(
     """Stop a running experiment: attempts save a checkpoint and end; `resume` continues it."""
     places = Places.at(state)
     store = places.known(name)
-    led = False if runs(places, name) else bool(living(store))  # one leader may follow another now
+    # With agents the experiment continues also while one leader follows another.
+    led = bool(living(store))
     if not (led or runs(places, name)):
         raise UserError(
             f"experiment {name!r} is not running; `regrow show {name}` says how it stands"
@@ -41,7 +42,8 @@ def stop(
             )
         time.sleep(0.2 if runs_here(places, name) else 2.0)  # on another machine it costs a request
     withdraw_stop(store, request)  # its driver may have ended, or died, before it read the request
-    tell(f"{name} is stopped; `{places.command('resume', name)}` continues")
+    again = places.command("join", name, "--resume") if led else places.command("resume", name)
+    tell(f"{name} is stopped; `{again}` continues")
 
 
 def _is_stopped(store: Store) -> bool:
