@@ -160,9 +160,10 @@ def _check_agents(session: Session) -> None:
     if there := living(session.prepared.store):
         name, places = session.name, session.places
         more = f" and {len(there) - 1} more" if len(there) > 1 else ""
+        join, stop = places.command("join", name), places.command("stop", name)
         raise UserError(
             f"{name} is run by agents ({there[0].id}{more}), from which this would take it away;"
-            f" `{places.command('join', name)}` takes part, `{places.command('stop', name)}` ends it"
+            f" `{join}` takes part, `{stop}` ends it"
         )
 
 

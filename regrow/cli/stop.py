@@ -35,7 +35,7 @@ def stop(
         )
     request = request_stop(store)
     deadline = time.monotonic() + wait
-    while runs(places, name) or (led and not _is_stopped(store)):
+    while runs(places, name) or (led and not _is_over(store)):
         if time.monotonic() > deadline:
             raise UserError(
                 f"{name} was asked to stop but still runs after {wait:g} s; {_driver(store)}"
@@ -46,9 +46,10 @@ def stop(
     tell(f"{name} is stopped; `{again}` continues")
 
 
-def _is_stopped(store: Store) -> bool:
+def _is_over(store: Store) -> bool:
+    """Return whether it has ended so that its agents do not continue it."""
     last = survey(store).last
-    return isinstance(last, Closed) and last.status == "stopped"
+    return isinstance(last, Closed) and last.status != "interrupted"
 
 
 def _driver(store: Store) -> str:
