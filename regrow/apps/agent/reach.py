@@ -10,6 +10,7 @@ import fcntl
 import hmac
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,8 @@ CONNECT_SECONDS = 3.0
 _MOST_BYTES = 128
 _READ_SECONDS = 1.0
 """Seconds for all of a call: others wait meanwhile."""
+_PAUSE_SECONDS = 0.1
+"""Seconds to wait after a call that could not be taken."""
 _FAR = "192.0.2.1"
 """An address reserved for documentation; nothing is sent there."""
 _SIOCGIFADDR = 0x8915
@@ -166,19 +169,22 @@ def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
             f"nothing can listen at {address}:{port} ({why}); name an address of this"
             " machine by --address, or other ports by --ports"
         ) from error
-    calls = Calls(listening, nonce)
+    calls, over = Calls(listening, nonce), threading.Event()
 
     def listen() -> None:
-        with suppress(OSError):  # it is closed at the end of the block
-            while True:
+        while not over.is_set():
+            try:
                 connection, _ = listening.accept()
-                with connection, suppress(OSError):
+                with connection:
                     calls.take(_read(connection))
+            except OSError:  # of this caller's, too few descriptors, or the end of the block
+                over.wait(_PAUSE_SECONDS)
 
     background.start(listen, name="calls")
     try:
         yield calls
     finally:
+        over.set()
         with suppress(OSError):
             listening.shutdown(socket.SHUT_RDWR)
         listening.close()
