@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regrow.flows.remote import RunRequest
+from regrow.flows.remote import RunRequest, joining
 from regrow.infra.clusters import slurm
 from regrow.infra.clusters.description import Slurm
 from regrow.infra.clusters.folder import Folder, variables
@@ -61,15 +61,7 @@ class ArrayRun:
     def script(self, order: RunRequest, *, comment: str | None = None) -> str:
         """Return the file for sbatch. Raises UserError and SpecError."""
         self.check()
-        if order.retry_failed:
-            raise UserError(
-                "--retry-failed: agents take no failed trials up again; use `regrow resume"
-                f" {order.spec.name} --retry-failed` on one machine"
-            )
-        words = ["join", str(order.file.resolve()), "--state", order.places.root]
-        words += ["--name", order.spec.name]
-        words += ["--trials", str(order.trials)] if order.trials else []
-        words += [word for change in order.changes for word in ("--set", change)]
+        words = joining(order, str(order.file.resolve()))
         words += ["--resume"] * (_ended(order) == "stopped")
         return slurm.script(
             self.cluster,

@@ -103,6 +103,14 @@ class RunRequest:
         return shlex.join([*words, "--prefect-port", str(PREFECT_PORT)])
 
 
+def joining(order: RunRequest, file: str) -> list[str]:
+    """Return the arguments of `regrow` with which an agent joins the experiment of `file`."""
+    words = ["join", file, "--state", order.places.root, "--name", order.spec.name]
+    words += ["--trials", str(order.trials)] if order.trials else []
+    words += [word for change in order.changes for word in ("--set", change)]
+    return [*words, *["--retry-failed"] * order.retry_failed]
+
+
 def check_state(places: Places, cluster: Cluster, key: str) -> None:
     """Raise SpecError for a state root that the cluster's machines cannot see."""
     if places.storage.shared or any(
@@ -245,6 +253,28 @@ class ClusterRun:
         words = shlex.split(order.entrypoint)
         room = {**growth(self.cluster), AGAIN: f"{self._again(order)} --job"}
         self.provider.start(words, order.project, self.say, environment=room, about=tell)
+
+    def submit_agents(self, order: RunRequest) -> None:
+        """Start agents of the experiment, which need no operator and no head. Raises UserError for
+        clusters that are not on Kubernetes.
+        """
+        self._of_kubernetes("--agents").start_agents(*self._agents(order), self.say)
+
+    def agents_files(self, order: RunRequest) -> dict[str, bytes]:
+        """Return the manifests of `submit_agents`. Raises as that."""
+        return self._of_kubernetes("with an experiment").agents_files(
+            *self._agents(order), self.say
+        )
+
+    def _agents(self, order: RunRequest) -> tuple[list[str], Path]:
+        file = str(order.file.resolve().relative_to(order.project))
+        return joining(order, file), order.project
+
+    def _of_kubernetes(self, option: str) -> KubernetesEngine:
+        if not isinstance(self.provider, KubernetesEngine):
+            where = f"{self.cluster.name} is on {self.cluster.on}"
+            raise UserError(f"{option}: is for Kubernetes, and {where}; leave it out")
+        return self.provider
 
     def follow(self, order: RunRequest, job: Job) -> int:
         """Show its output until it has ended, and restart a lost head; return its exit code."""

@@ -257,6 +257,10 @@ def submit(
     apart: Annotated[
         bool, option("On Kubernetes: with a cluster of its own, as a RayJob", "--job")
     ] = False,
+    agents: Annotated[
+        bool,
+        option("On Kubernetes: as a Job of agents, without a head and an operator", "--agents"),
+    ] = False,
 ) -> None:
     """Start an experiment on a cluster that is up, without following it."""
     take_along(include)
@@ -273,8 +277,10 @@ def submit(
         return
     run = opened(file)
     what = order(run.cluster, experiment, **asked)
-    if apart:
-        run.submit_apart(what)
+    if apart and agents:
+        raise UserError("--job and --agents are two ways; choose one")
+    if apart or agents:
+        (run.submit_agents if agents else run.submit_apart)(what)
         say_served(what)
         say(
             f"`regrow cluster status {file}` shows its pods, `regrow cluster down {file}` ends it"
@@ -379,7 +385,10 @@ def export(
     file: ClusterFile,
     experiment: Annotated[
         Path | None,
-        typer.Argument(help="On Slurm: the experiment's YAML file", readable=False),
+        typer.Argument(
+            help="The experiment's YAML file, for files of agents: on Slurm and Kubernetes",
+            readable=False,
+        ),
     ] = None,
     name: OtherNameOption = None,
     state: StateOption = None,
@@ -389,7 +398,7 @@ def export(
     sky: Annotated[bool, option("A task of SkyPilot instead", "--sky")] = False,
 ) -> None:
     """Write the engine's files, such as Ray's launcher file or KubeRay's manifests, for use without
-    regrow. On Slurm: print the file for sbatch.
+    regrow. On Slurm: print the file for sbatch. On Kubernetes, with an experiment: its agents.
     """
     from regrow.infra.clusters.clouds import sky as skypilot
 
@@ -400,7 +409,12 @@ def export(
         tell(batch.script(what), end="")
         return
     run = opened(file)
-    for called, content in (skypilot.files(run.cluster) if sky else run.provider.files()).items():
+    if experiment is not None:
+        what = order(run.cluster, experiment, name=name, trials=None, state=state)
+        files = run.agents_files(what)
+    else:
+        files = skypilot.files(run.cluster) if sky else run.provider.files()
+    for called, content in files.items():
         into = folder / called
         try:
             folder.mkdir(parents=True, exist_ok=True)

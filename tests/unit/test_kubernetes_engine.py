@@ -321,6 +321,47 @@ def test_the_command_makes_a_job_that_needs_nobody(
     }
 
 
+def test_agents_come_as_jobs_and_go_where_no_operator_is(
+    office: Office, engine: KubernetesEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(office.program.parent), prepend=":")
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump({**FULL, "secrets": []}))
+    spec = {
+        "name": "tried",
+        "trainable": "work.py:train",
+        "metric": "x",
+        "mode": "max",
+        "space": {"x": {"uniform": [0, 1]}},
+        "trials": 2,
+    }
+    (tmp_path / "work.py").write_text("def train(trial):\n    pass\n")
+    (tmp_path / "tried.yaml").write_text(yaml.safe_dump(spec))
+    files = [str(tmp_path / name) for name in ("cluster.yaml", "tried.yaml")]
+    where = ("--state", "s3://bucket/x")
+    office.answer(("get jobs.batch", items()))
+    done = CliRunner().invoke(app, ["cluster", "submit", *files, *where, "--agents"])
+    assert done.exit_code == 0, done.output
+    jobs = [made for made in office.taken if made["kind"] == "Job"]
+    assert [job["metadata"]["name"] for job in jobs] == ["sweep-spot", "sweep-steady"]
+    command = jobs[1]["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[3:] == ["join", "tried.yaml", *where, "--name", "tried"]
+    written = tmp_path / "written"
+    done = CliRunner().invoke(app, ["cluster", "export", *files, *where, "-o", str(written)])
+    assert done.exit_code == 0, done.output
+    kinds = [one["kind"] for one in yaml.safe_load_all((written / "agents.yaml").read_text())]
+    assert kinds == ["Secret", "NetworkPolicy", "Job", "Job"]
+
+    office.answer(("get jobs.batch", items({"kind": "Job", "metadata": {"name": "sweep-spot"}})))
+    with pytest.raises(RegrowError, match=r"^Job sweep-spot is under way"):
+        engine.start_agents(("join", "tried.yaml"), tmp_path, lambda _: None)
+
+    unknown = 'error: the server doesn\'t have a resource type "rayclusters"'
+    office.answer(("get rayclusters", {"err": unknown, "code": 1}), ("get", items()))
+    said: list[str] = []
+    engine.down(said.append)
+    assert said == ["nothing of sweep is left in namespace ml"]
+
+
 def test_a_job_that_is_under_way_is_not_replaced(
     engine: KubernetesEngine, office: Office, tmp_path: Path
 ) -> None:
@@ -472,7 +513,7 @@ def test_down_waits_until_nothing_of_it_or_of_what_was_made_of_it_is_left(
     assert [call[2] for call in looks] == ["--selector=ray.io/cluster in (sweep-x1)"] * 2
     (deleted,) = [call for call in office.calls if call[0] == "delete"]
     assert deleted[1:3] == [
-        "rayjobs.ray.io,rayclusters.ray.io,networkpolicies,secrets",
+        "rayjobs.ray.io,rayclusters.ray.io,jobs.batch,networkpolicies,secrets",
         "--selector=regrow.io/cluster=sweep",
     ]
 

@@ -316,6 +316,27 @@ def test_only_own_pods_and_the_operator_reach_a_pod() -> None:
 
 
 @pytest.mark.parametrize("data", [FULL, LEAST])
+def test_agents_are_jobs_that_need_no_operator(data: dict[str, Any]) -> None:
+    validate = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed"
+    ).validate
+    cluster = described(data)
+    jobs = manifests.agents(cluster, ("join", "sweep.yaml", "--state", "s3://b/x"), user="me")
+    for job, group in zip(jobs, cluster.workers, strict=True):
+        validate(job, "1.30", strict=True)
+        assert job["metadata"]["name"] == f"{cluster.name}-{group.name}"
+        assert job["spec"]["parallelism"] == job["spec"]["completions"] == group.most
+        pod = job["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["command"][1:5] == ["-m", "regrow", "join", "sweep.yaml"]
+        assert (container["command"][-1] == "--spot") == (group.market == "spot")
+        assert "lifecycle" not in container, "an agent leaves by itself"
+        assert container["workingDir"] == pod["initContainers"][0]["volumeMounts"][0]["mountPath"]
+        own = job["spec"]["template"]["metadata"]["labels"]["regrow.io/cluster"]
+        assert own == cluster.name, "its network policy is for them"
+
+
+@pytest.mark.parametrize("data", [FULL, LEAST])
 def test_the_api_server_takes_the_core_objects(data: dict[str, Any]) -> None:
     validate = pytest.importorskip(
         "kubernetes_validate", reason="kubernetes-validate is not installed"

@@ -18,7 +18,7 @@ from typing import IO, Any
 from regrow.infra.clusters.description import Kubernetes
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.clusters.kubernetes import checks, manifests, project
-from regrow.infra.clusters.kubernetes.kubectl import Kubectl
+from regrow.infra.clusters.kubernetes.kubectl import Kubectl, NoOperator
 from regrow.infra.clusters.provider import Machine, Offer, offers
 from regrow.infra.machine import confidential, private_files
 from regrow.infra.machine.supervised import attached
@@ -26,7 +26,8 @@ from regrow.tasks.errors import RegrowError
 
 Json = dict[str, Any]
 
-_OURS = "rayjobs.ray.io,rayclusters.ray.io,networkpolicies,secrets"
+_WITHOUT_OPERATOR = "jobs.batch,networkpolicies,secrets"
+_OURS = f"rayjobs.ray.io,rayclusters.ray.io,{_WITHOUT_OPERATOR}"
 """The kinds of objects that regrow creates."""
 _THEIRS = "pods,services,secrets,serviceaccounts,roles,rolebindings,jobs"
 """The kinds of objects that KubeRay creates from them."""
@@ -114,6 +115,61 @@ class KubernetesEngine:
         self._kubectl.apply(manifests.written([files, manifests.network_policy(self.cluster), job]))
         say(f"made RayJob {self.cluster.name} in namespace {self.cluster.namespace}")
 
+    def start_agents(self, words: Sequence[str], folder: Path, say: Callable[[str], None]) -> None:
+        """Create Jobs of agents for one experiment, and return. See `manifests.agents`. `folder`:
+        the project.
+
+        Raises RegrowError if some are under way, UserError for a large project.
+        """
+        self.check()
+        under_way = [
+            job["metadata"]["name"]
+            for job in self._kubectl.listed("jobs.batch", self._selector)
+            if not any(
+                one["type"] in ("Complete", "Failed") and one["status"] == "True"
+                for one in job.get("status", {}).get("conditions", ())
+            )
+        ]
+        if under_way:
+            raise RegrowError(
+                f"Job {', '.join(under_way)} is under way; wait for it, or end it by regrow cluster"
+                " down"
+            )
+        self._end_agents()
+        self._apply_secrets()
+        self._kubectl.apply(manifests.written(self._agents(words, folder, say)))
+        names = ", ".join(f"{self.cluster.name}-{group.name}" for group in self.cluster.workers)
+        say(f"made Job {names} of agents in namespace {self.cluster.namespace}")
+
+    def agents_files(
+        self, words: Sequence[str], folder: Path, say: Callable[[str], None]
+    ) -> dict[str, bytes]:
+        """Return the manifests of `start_agents`, without the Secret of `env`."""
+        made = self._agents(words, folder, say)
+        return {"agents.yaml": manifests.written(made, self._heading())}
+
+    def _agents(self, words: Sequence[str], folder: Path, say: Callable[[str], None]) -> list[Json]:
+        left_out = confidential.confidential(folder)
+        data = project.packed(folder, left_out)
+        if left_out:
+            say(confidential.told(left_out))
+        return [
+            manifests.secret(self.cluster, "project", {"project.tar.gz": data}),
+            manifests.network_policy(self.cluster),
+            *manifests.agents(self.cluster, words, user=self._made_by["user"]),
+        ]
+
+    def _end_agents(self) -> None:
+        self._kubectl.run(
+            "delete",
+            "jobs.batch",
+            f"--selector={self._selector}",
+            "--ignore-not-found",
+            "--wait",
+            "--cascade=foreground",
+            timeout=_DOWN_SECONDS,
+        )
+
     def status(self) -> list[Machine]:
         """Return the pods, the head first."""
         found = [_machine(pod) for pod in self._kubectl.listed("pods", self._selector)]
@@ -137,25 +193,32 @@ class KubernetesEngine:
 
     def down(self, say: Callable[[str], None]) -> None:
         """Delete the whole cluster. Raises RegrowError, naming what is left, if something is."""
-        clusters = [
-            one["metadata"]["name"]
-            for one in self._kubectl.listed("rayclusters.ray.io", self._selector)
-        ]
+        clusters, kinds = self._ray_clusters()
         deadline = time.monotonic() + _DOWN_SECONDS
         self._kubectl.run(
             "delete",
-            _OURS,
+            kinds,
             f"--selector={self._selector}",
             "--ignore-not-found",
             "--wait",
             "--cascade=foreground",
             timeout=_DOWN_SECONDS,
         )
-        while (left := self._left(clusters)) and time.monotonic() < deadline:
+        while (left := self._left(clusters, kinds)) and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
         if left:
             raise RegrowError(f"still in namespace {self.cluster.namespace}: {', '.join(left)}")
         say(f"nothing of {self.cluster.name} is left in namespace {self.cluster.namespace}")
+
+    def _ray_clusters(self) -> tuple[list[str], str]:
+        """Return the names of the RayClusters, and the kinds of objects that regrow creates here:
+        without the operator its own kinds are unknown, and agents alone can be there.
+        """
+        try:
+            found = self._kubectl.listed("rayclusters.ray.io", self._selector)
+        except NoOperator:
+            return [], _WITHOUT_OPERATOR
+        return [one["metadata"]["name"] for one in found], _OURS
 
     def _objects(self) -> list[Json]:
         return [
@@ -252,9 +315,9 @@ class KubernetesEngine:
             words = ("/bin/sh", "-c", f'PATH={folder}:$PATH exec "$@"', "sh", *words)
         return ["exec", "--stdin", self._head(), f"--container={manifests.HEAD}", "--", *words]
 
-    def _left(self, clusters: Sequence[str]) -> list[str]:
+    def _left(self, clusters: Sequence[str], kinds: str) -> list[str]:
         """Return what exists of the cluster, by kind and name."""
-        found = self._kubectl.listed(f"{_OURS},pods", self._selector)
+        found = self._kubectl.listed(f"{kinds},pods", self._selector)
         if clusters:
             found += self._kubectl.listed(_THEIRS, f"{_OF_RAY} in ({','.join(clusters)})")
         return sorted({f"{one['kind']} {one['metadata']['name']}" for one in found})

@@ -14,6 +14,11 @@ from regrow.tasks.errors import RegrowError, UserError
 
 Json = dict[str, Any]
 
+
+class NoOperator(RegrowError):
+    """The cluster has no KubeRay operator, or an old one: RayClusters are unknown there."""
+
+
 _FORWARDED = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+) ")
 _SECONDS = 60.0
 """Seconds for a call that only reads or writes an object."""
@@ -127,7 +132,7 @@ class Kubectl:
             r"""doesn't have a resource type ["']?ray|no matches for kind "Ray|unknown field""",
             said,
         ):
-            return RegrowError(f"{self._there()} {_NO_OPERATOR}")
+            return NoOperator(f"{self._there()} {_NO_OPERATOR}")
         if any(sign in last for sign in _NOT_REACHED):
             return RegrowError(f"{self._there()} cannot be reached: {last}")
         return RegrowError(f"{self._there()} refuses: {last}")

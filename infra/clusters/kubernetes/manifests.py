@@ -103,6 +103,42 @@ def ray_job(
     )
 
 
+def agents(cluster: Kubernetes, words: Sequence[str], *, user: str) -> list[Json]:
+    """Return a Job of agents for each group, which need no operator: each pod runs the command in
+    the project's folder, and they elect a leader. `words`: arguments of `regrow`, such as join.
+    """
+    return [
+        _made(
+            "Agents",
+            cluster,
+            name=f"{cluster.name}-{group.name}",
+            user=user,
+            most=group.most,
+            template=_agent(cluster, group, words),
+        )
+        for group in cluster.workers
+    ]
+
+
+def _agent(cluster: Kubernetes, group: Pods, words: Sequence[str]) -> Json:
+    """Return the template of a group's agents. They leave in order on SIGTERM by themselves."""
+    template = _pod(cluster, group, project=_made("project", cluster))
+    pod = template["spec"]
+    container = pod["containers"][0]
+    del container["lifecycle"], container["env"]
+    spot = ["--spot"] if group.market == "spot" else []
+    container |= {
+        "name": "agent",
+        "workingDir": PROJECT_FOLDER,
+        "command": [python(cluster), "-m", "regrow", *words, *spot],
+    }
+    # Ray's object store; what is in it counts as the container's memory.
+    container.setdefault("volumeMounts", []).append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - where Ray has it
+    pod.setdefault("volumes", []).append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    pod["restartPolicy"] = "Never"
+    return template
+
+
 def network_policy(cluster: Kubernetes) -> Json:
     """Return the policy: only its own pods reach the cluster's, and the operator the dashboard."""
     return _beside("NetworkPolicy", cluster, "network")
