@@ -57,7 +57,8 @@ def shown() -> list[Any]:
             if (
                 block.language == "yaml"
                 and block.mark("skip") is None
-                and block.title not in ("wrong.yaml", "automation.yaml", "cluster.yaml")
+                and block.title
+                not in ("wrong.yaml", "automation.yaml", "cluster.yaml", "slurm.yaml")
             ):
                 written = yaml.safe_load(block.body)
                 base = {
