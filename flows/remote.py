@@ -104,11 +104,19 @@ class RunRequest:
 
 
 def joining(order: RunRequest, file: str) -> list[str]:
-    """Return the arguments of `regrow` with which an agent joins the experiment of `file`."""
+    """Return the arguments of `regrow` with which an agent joins the experiment of `file`. Raises
+    UserError for what an agent that comes back would do again.
+    """
+    if order.retry_failed:
+        again = order.places.command("join", order.spec.name, "--retry-failed")
+        raise UserError(
+            "--retry-failed: each agent that comes back would try failed trials again; type"
+            f" `{again}` on one machine"
+        )
     words = ["join", file, "--state", order.places.root, "--name", order.spec.name]
     words += ["--trials", str(order.trials)] if order.trials else []
     words += [word for change in order.changes for word in ("--set", change)]
-    return [*words, *["--retry-failed"] * order.retry_failed]
+    return words
 
 
 def check_state(places: Places, cluster: Cluster, key: str) -> None:

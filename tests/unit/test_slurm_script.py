@@ -150,7 +150,7 @@ def test_a_machine_without_slurm_and_an_option_that_agents_do_not_have_are_told(
         run.submit(order)
     assert run.queue.known() == []
     again = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places, retry_failed=True)
-    with pytest.raises(UserError, match=r"--retry-failed: .*`regrow resume a --retry-failed`"):
+    with pytest.raises(UserError, match=r"--retry-failed: .*`regrow join a --retry-failed"):
         run.submit(again)
 
 
