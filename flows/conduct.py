@@ -35,11 +35,11 @@ from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
 from regrow.infra.ray.joining import code, environment, shortage, slots
-from regrow.infra.ray.labels import AGENT
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state import snapshot
+from regrow.infra.state.agents import AGENT
 from regrow.infra.state.environment import collected
 from regrow.infra.state.presence import present
 from regrow.infra.state.sources import code_changed

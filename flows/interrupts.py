@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from regrow.infra.machine.supervised import until
-from regrow.infra.ray.labels import AGENT
+from regrow.infra.state.agents import AGENT
 from regrow.search.events import Status
 from regrow.tasks.process import background
 from regrow.tasks.process.forking import Handler, handling

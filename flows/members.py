@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from regrow.flows.coordinator.present import AgentNode, Present
-from regrow.infra.ray.labels import AGENT, AGENT_LABEL, ENDS_LABEL, MARKET_LABEL
+from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL, MARKET_LABEL
 from regrow.infra.ray.nodes import Nodes
-from regrow.infra.state.agents import Agents
+from regrow.infra.state.agents import AGENT, Agents
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Store
 from regrow.tasks.process import background

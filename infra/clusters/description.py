@@ -413,9 +413,9 @@ class Slurm(Cluster):
     """Account that is charged. None: the user's default."""
     qos: Text | None = None
     """Quality of service. None: the default."""
-    time: Annotated[Time, Field(ge=60)] | None = None
-    """Time limit of an agent, which is queued again when it has ended: seconds, or "4h". None: the
-    partition's.
+    time: Annotated[Time, Field(ge=90)] | None = None
+    """Time limit of an agent, which leaves a minute before it and is queued again: seconds, or
+    "4h"; whole minutes, rounded up. None: the partition's.
     """
     cpus: Annotated[Count, Field(ge=1)] | None = None
     """CPUs of an agent, all for trials. None: Slurm's default."""

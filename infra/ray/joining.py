@@ -11,7 +11,7 @@ from typing import Any
 from regrow.infra.machine import capacity
 from regrow.infra.machine.confidential import confidential, excludes, told
 from regrow.infra.ray import cluster, scaling
-from regrow.infra.ray.labels import AGENT
+from regrow.infra.state.agents import AGENT
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.process import own_code

@@ -1,8 +1,5 @@
-"""Names that tell a Ray node's agent, and an experiment's driver which agent runs it."""
+"""Labels of Ray's nodes, and the variable by which a process knows its agent's node."""
 
-from regrow.infra.state.agents import AGENT
-
-__all__ = ["AGENT", "AGENT_LABEL", "ENDS_LABEL", "MARKET_LABEL", "NODE"]
 NODE = "REGROW_NODE"
 """Variable with the id of the agent whose Ray node a process belongs to."""
 AGENT_LABEL = "regrow-agent"

@@ -73,14 +73,10 @@ class OwnNode:
         """Return whether it runs."""
         return self._node.is_alive()
 
-    def leave(self) -> None:
-        """Ask Ray to place nothing more on it, and to end it once its tasks have ended."""
-        self._node.signal(LEAVE)
-
     def end(self, *, drain: bool) -> None:
         """End it, and all that runs on it; with `drain`, once its tasks have ended."""
         if drain:
-            self.leave()
+            self._node.signal(LEAVE)
             self._node.is_gone_in(DRAIN_SECONDS)
         self._node.signal(signal.SIGKILL)
         self._process.wait()

@@ -204,8 +204,9 @@ class Agents:
     # ---- records
 
     def member(self, name: str) -> Member | None:
-        """Return an agent's record; None if it is gone."""
-        return self._of(self.members.get(name), "record", Member)
+        """Return an agent's record; None if it is gone, or another agent's."""
+        found = self._of(self.members.get(name), "record", Member)
+        return found if found is not None and found.id == name else None
 
     def left(self, name: str) -> Left | None:
         """Return why an agent left; None if it did not say."""
@@ -346,7 +347,9 @@ def living(store: Store) -> list[Member]:
         time.sleep(_TICK)
         agents.look()
         found = [
-            one for one in agents.living() if agents.members[one.id].keys["alive"] != before[one.id]
+            one
+            for one in agents.living()
+            if agents.members[one.id].keys.get("alive") not in (None, before.get(one.id))
         ]
         if found:
             return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import msgspec
 import pytest
 
 from regrow.infra.state.agents import (
@@ -18,6 +19,7 @@ from regrow.infra.state.agents import (
     Member,
     Over,
     Term,
+    living,
 )
 from regrow.infra.stores.local import LocalStore
 from regrow.infra.stores.memory import MemoryStore
@@ -180,3 +182,13 @@ def test_a_new_leader_forgets_the_terms_before_it_and_their_tokens(store: Store)
         agents.look()
         assert (agents.term, agents.claim, agents.head) == (2, term("b"), None)
         assert not [key for key in store.list("agents/term/") if key < "agents/term/00000002"]
+
+
+def test_a_command_sees_those_that_give_signs_of_life_alone(store: Store) -> None:
+    assert living(store) == []
+    agents = Agents(store)
+    store.create(
+        "agents/member/killed-before-its-first-sign", msgspec.json.encode(member("killed"))
+    )
+    with agents.present(member("there")):
+        assert [one.id for one in living(store)] == ["there"]

@@ -285,11 +285,9 @@ def test_an_experiment_comes_as_a_job_with_the_projects_files(
         assert tar.getnames() == ["sweep.yaml"]
 
 
-def test_the_command_makes_a_job_that_needs_nobody(
-    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(office.program.parent), prepend=":")
-    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump({**FULL, "secrets": []}))
+def write_project(folder: Path) -> None:
+    """Writes a cluster file, and an experiment with its code."""
+    (folder / "cluster.yaml").write_text(yaml.safe_dump({**FULL, "secrets": []}))
     spec = {
         "name": "tried",
         "trainable": "work.py:train",
@@ -298,8 +296,15 @@ def test_the_command_makes_a_job_that_needs_nobody(
         "space": {"x": {"uniform": [0, 1]}},
         "trials": 2,
     }
-    (tmp_path / "work.py").write_text("def train(trial):\n    pass\n")
-    (tmp_path / "tried.yaml").write_text(yaml.safe_dump(spec))
+    (folder / "work.py").write_text("def train(trial):\n    pass\n")
+    (folder / "tried.yaml").write_text(yaml.safe_dump(spec))
+
+
+def test_the_command_makes_a_job_that_needs_nobody(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(office.program.parent), prepend=":")
+    write_project(tmp_path)
     words = [
         "cluster",
         "submit",
@@ -325,17 +330,7 @@ def test_agents_come_as_jobs_and_go_where_no_operator_is(
     office: Office, engine: KubernetesEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(office.program.parent), prepend=":")
-    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump({**FULL, "secrets": []}))
-    spec = {
-        "name": "tried",
-        "trainable": "work.py:train",
-        "metric": "x",
-        "mode": "max",
-        "space": {"x": {"uniform": [0, 1]}},
-        "trials": 2,
-    }
-    (tmp_path / "work.py").write_text("def train(trial):\n    pass\n")
-    (tmp_path / "tried.yaml").write_text(yaml.safe_dump(spec))
+    write_project(tmp_path)
     files = [str(tmp_path / name) for name in ("cluster.yaml", "tried.yaml")]
     where = ("--state", "s3://bucket/x")
     office.answer(("get jobs.batch", items()))

@@ -22,9 +22,8 @@ from regrow.infra.clusters.node import versions
 from regrow.infra.log.reading import replay
 from regrow.infra.machine import tied
 from regrow.infra.machine.supervised import Backoff, Supervised
-from regrow.infra.ray.labels import AGENT
 from regrow.infra.ray.own_node import OwnNode
-from regrow.infra.state.agents import Head, Over, Term
+from regrow.infra.state.agents import AGENT, Head, Over, Term
 from regrow.infra.state.places import AGAIN, CLUSTER
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports.store import Unavailable

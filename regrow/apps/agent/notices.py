@@ -45,14 +45,9 @@ class Notices:
             return f"it was told to leave ({signal.Signals(self._signal).name})"
         if self._cloud is not None:
             return self._cloud
-        if self.time_ends:
+        if self._ends is not None and time.time() > self._ends - ENDS_SECONDS:
             return "its machine's time ends"
         return None
-
-    @property
-    def time_ends(self) -> bool:
-        """Whether the end of its machine is near."""
-        return self._ends is not None and time.time() > self._ends - ENDS_SECONDS
 
 
 @contextmanager
