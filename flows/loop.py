@@ -80,7 +80,7 @@ class Loop:
     def _poll(self) -> Any:
         present = None if self.members is None else self.members.present()
         return self.coordinator.instructions.remote(
-            POLL_SECONDS, self.nodes.room(self.spec.resources.shape), present
+            POLL_SECONDS, self.nodes.room(self.spec.resources.shape), present, self.nodes.price()
         )
 
     def _carry_out(self, instructions: Instructions) -> Status | None:
@@ -102,6 +102,8 @@ class Loop:
                 away if instructions.trouble is not None else "Everything can be saved again."
             )
             self.trouble = instructions.trouble
+        if instructions.overdue and not self.abandoned:
+            self._give_up("money or time was over before it had saved")
         if instructions.superseded:
             raise Overtaken("another process took this experiment over; this one stops")
         return instructions.finished
@@ -118,11 +120,13 @@ class Loop:
         if self.closing and cluster.is_ending():
             raise cluster.given_up("it was told to end, too")
         if self.asked.urgent and not self.abandoned:
-            self.abandoned = True
-            self.attempts.kill()
-            cluster.get(
-                self.coordinator.abandon.remote("did not end in time after the interruption")
-            )
+            self._give_up("did not end in time after the interruption")
+
+    def _give_up(self, why: str) -> None:
+        """Kill all attempts, which lose what they have not saved."""
+        self.abandoned = True
+        self.attempts.kill()
+        cluster.get(self.coordinator.abandon.remote(why))
 
     def _look_at_nodes(self) -> None:
         for node_id in self.nodes.take_lost():

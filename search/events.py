@@ -193,6 +193,20 @@ class Capacity(Event, frozen=True, kw_only=True, tag="capacity"):
     widest: int
 
 
+class Priced(Event, frozen=True, kw_only=True, tag="priced"):
+    """What the cluster's nodes cost has changed; it holds until the next such event, or the end of
+    the session.
+
+    Attributes:
+        per_hour: sum of the prices on the nodes' labels, an hour, idle nodes and the head included.
+        nodes: number of nodes with a price.
+
+    """
+
+    per_hour: Price
+    nodes: Count
+
+
 class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):
     """Decision: a new trial and its configuration (flat, dotted names). `state` is data of the
     sampler, which gets it back with the trial's result.
@@ -409,6 +423,8 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
         manifest: its key in the store.
         size: bytes.
         source: the manifest of another trial whose files these are, None if it has its own files.
+        seconds: from the call of the user's code until it was durable; None: not measured, as in
+            logs of older versions.
 
     """
 
@@ -418,6 +434,7 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     manifest: str
     size: Count
     source: str | None = None
+    seconds: Time | None = None
 
 
 class Dropped(Event, frozen=True, kw_only=True, tag="dropped"):
@@ -506,11 +523,26 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
 
 
 class Closing(Event, frozen=True, kw_only=True, tag="closing"):
-    """No attempt starts any more, running ones end. `by`: "planner" for a stop condition."""
+    """No attempt starts any more, running ones end.
+
+    Attributes:
+        status: how the session ends.
+        why: for people.
+        by: "planner" for a stop condition.
+        pause: with "planner", running trials save and may continue in a later session, as they do
+            with "user".
+
+    """
 
     status: Status
     why: str
     by: Literal["planner", "user"]
+    pause: bool = False
+
+    @property
+    def pauses(self) -> bool:
+        """Whether running trials save and may continue, instead of ending for good."""
+        return self.pause or self.by == "user"
 
 
 class Closed(Event, frozen=True, kw_only=True, tag="closed"):
@@ -525,6 +557,7 @@ AnyEvent = (
     | Joined
     | Left
     | Capacity
+    | Priced
     | Proposed
     | Started
     | Waited

@@ -79,6 +79,19 @@ class ClusterCapacity(msgspec.Struct, frozen=True, kw_only=True):
     spot: int = 0
 
 
+class ClusterPrice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster costs.
+
+    Attributes:
+        per_hour: sum of the prices on its nodes' labels.
+        nodes: number of nodes with a price.
+
+    """
+
+    per_hour: float
+    nodes: int
+
+
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """What the attempts of an experiment may need.
 

@@ -26,11 +26,12 @@ from regrow.infra.log.log import CorruptLog, Segments, Superseded
 from regrow.infra.ray.notices import stay
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
-from regrow.search.events import Capacity, Cause, Closing, Status, Waited
+from regrow.search.events import Capacity, Cause, Closing, Priced, Status, Waited
 from regrow.search.history import Attempt
 from regrow.search.history.orders import TrialOrder, as_event
 from regrow.search.lifecycle import IllegalMove
-from regrow.search.needs import ClusterCapacity
+from regrow.search.needs import ClusterCapacity, ClusterPrice
+from regrow.search.planning import limits
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.output.traces import printable
@@ -232,7 +233,7 @@ class Coordinator:
         if draining is not None:
             return Reply(reason="preempted", why=draining)
         if (closing := history.closing) is not None:
-            return Reply(reason="paused" if closing.by == "user" else "stopped", why=closing.why)
+            return Reply(reason="paused" if closing.pauses else "stopped", why=closing.why)
         return Reply(until=attempt.until)
 
     async def meet(self, trial: int, attempt: int, address: str, timeout: float) -> str:
@@ -258,11 +259,16 @@ class Coordinator:
         timeout: float,
         room: ClusterCapacity | None = None,
         present: Present | None = None,
+        price: ClusterPrice | None = None,
     ) -> Instructions:
         """Return what to do next; waits up to `timeout` seconds for something.
 
-        `room`: current capacity of the cluster; None if it is unknown. `present`: the agents; None
-        without agents.
+        Args:
+            timeout: seconds.
+            room: current capacity of the cluster; None if it is unknown.
+            present: the agents; None without agents.
+            price: what its nodes cost now; None if it is unknown.
+
         """
         self._start()
         ledger = self._ledger
@@ -270,6 +276,7 @@ class Coordinator:
             self._take_present(present)
         if not ledger.superseded and (changed := self._seen.take(room, ledger.history)) is not None:
             ledger.record(Capacity(t=ledger.now(), slots=changed.slots, widest=changed.widest))
+        self._take_price(price)
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             self._expire()
@@ -300,6 +307,7 @@ class Coordinator:
                 or ledger.superseded
                 or self._forget
                 or self._leases.undrained
+                or limits.overdue(ledger.history, ledger.now())
             ):
                 break
             if not await self._news(deadline - asyncio.get_running_loop().time()):
@@ -315,8 +323,17 @@ class Coordinator:
             nodes=nodes_of(ledger.history),
             trouble=await self.trouble(),
             finished=closed.status if closed is not None else None,
+            overdue=limits.overdue(ledger.history, ledger.now()),
             superseded=ledger.superseded,
         )
+
+    def _take_price(self, price: ClusterPrice | None) -> None:
+        """Record what the cluster costs, if that has changed."""
+        ledger, known = self._ledger, self._ledger.history.spending
+        if price is None or ledger.superseded or ledger.history.closed is not None:
+            return
+        if (price.per_hour, price.nodes) != (known.per_hour, known.nodes):
+            ledger.record(Priced(t=ledger.now(), per_hour=price.per_hour, nodes=price.nodes))
 
     def _take_present(self, present: Present) -> None:
         """Record who came and left, and have trials leave machines whose time ends."""

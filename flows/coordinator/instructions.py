@@ -24,6 +24,7 @@ class Instructions(msgspec.Struct, frozen=True, kw_only=True):
         nodes: IDs of nodes on which attempts run.
         trouble: why the log or checkpoints cannot be written at present; None if all is well.
         finished: how the session ended; None while it runs. These are then the last instructions.
+        overdue: whether attempts that still run are to be ended now, as money or time is over.
         superseded: whether another driver took the experiment over.
 
     """
@@ -36,6 +37,7 @@ class Instructions(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     trouble: str | None = None
     finished: Status | None = None
+    overdue: bool = False
     superseded: bool = False
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from regrow.infra.machine import descendants
 from regrow.infra.ray import private
-from regrow.infra.ray.labels import MARKET_LABEL
+from regrow.infra.ray.labels import MARKET_LABEL, price_of
 from regrow.infra.ray.notices import NodeNotices, Tell
 from regrow.search.events import Place
 from regrow.search.needs import Bundle
@@ -26,8 +26,6 @@ NODE_TYPES = ("regrow.io/instance-type", "node.kubernetes.io/instance-type", "ra
 """Labels for the type of a node, the most specific one first. With the last one, launchers (Ray's
 own, KubeRay) name their node group.
 """
-PRICE = "regrow.io/price"
-"""Label for the price of the whole node per hour."""
 WAIT_SECONDS = 10.0
 """Seconds between two checks for waiting actors; one found by two of them has no room."""
 LOOK_SECONDS = 5.0
@@ -57,7 +55,7 @@ class RayHost(NodeNotices):
 
         there = ray.get_runtime_context()
         labels = {name: str(value) for name, value in there.get_node_labels().items()}
-        price = _price(labels.get(PRICE, ""))
+        price = price_of(labels)
         return Place(
             platform.node(),
             there.get_node_id(),
@@ -101,15 +99,6 @@ def _look_for_orphans() -> None:
     if time.monotonic() - _looked[0] >= LOOK_SECONDS:
         descendants.end_orphans()
         _looked[0] = time.monotonic()
-
-
-def _price(text: str) -> float | None:
-    """Return the price in a label; None if it is missing or not a price."""
-    try:
-        price = float(text)
-    except ValueError:
-        return None
-    return price if 0 <= price < math.inf else None
 
 
 def _share(here: Any, bundles: Sequence[Bundle]) -> float:

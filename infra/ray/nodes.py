@@ -6,6 +6,7 @@ A thread queries Ray, so that a cluster that does not answer never blocks the dr
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,8 +16,8 @@ from typing import Any
 import ray
 
 from regrow.infra.ray import cluster, private, scaling
-from regrow.infra.ray.labels import MARKET_LABEL
-from regrow.search.needs import ClusterCapacity, Needs, Shape
+from regrow.infra.ray.labels import MARKET_LABEL, price_of
+from regrow.search.needs import ClusterCapacity, ClusterPrice, Needs, Shape
 from regrow.tasks.process import background
 
 POLL_SECONDS = 1.0
@@ -135,6 +136,13 @@ class Nodes:
         return ClusterCapacity(
             slots=shape.slots(nodes), widest=shape.widest(nodes), spot=shape.slots(spot)
         )
+
+    def price(self) -> ClusterPrice:
+        """Return what the living nodes with a price cost."""
+        with self._lock:
+            found = [price_of(node.get("Labels", {})) for node in self._alive.values()]
+        known = [price for price in found if price is not None]
+        return ClusterPrice(per_hour=math.fsum(known), nodes=len(known))
 
     def use(self, node_ids: Collection[str]) -> None:
         """Record that attempts run on these nodes now."""

@@ -9,17 +9,23 @@ from regrow.search.history import History, TrialRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Cost of an experiment.
+    """Cost of an experiment. Money is in the currency of the nodes' prices and of `price_per_hour`.
 
     Attributes:
         hours: for which attempts had their slots, times their number.
-        money: in the currency of the nodes' prices and of `price_per_hour`; None if there is no
-            price.
+        money: of the attempts; None if there is no price.
+        rest: of the nodes while no attempt used them: the head, idle machines, idle parts.
 
     """
 
     hours: float
     money: float | None
+    rest: float = 0.0
+
+    @property
+    def total(self) -> float | None:
+        """Of attempts and the rest of the cluster; None if there is no price."""
+        return None if self.money is None and not self.rest else (self.money or 0.0) + self.rest
 
 
 def of(history: History, now: float) -> Cost:
@@ -28,14 +34,35 @@ def of(history: History, now: float) -> Cost:
     The price of an attempt is its share of its nodes' prices, else the specification's price when
     it began, else the specification's price now.
     """
-    seconds = history.slot_seconds.copy()
+    seconds, apart = history.slot_seconds.copy(), history.spending.apart.copy()
     for number in history.running:
         attempt = history.trials[number].attempts[-1]
-        seconds[attempt.price] += attempt.slot_seconds(now)
+        taken = attempt.slot_seconds(now)
+        seconds[attempt.price] += taken
+        if attempt.node_price is None:
+            apart[attempt.price] += taken
     present = history.spec.price_per_hour
     prices = {price: present if price is None else price for price in (*seconds, present)}
     paid = [seconds[price] * each / 3600.0 for price, each in prices.items() if each is not None]
-    return Cost(hours=sum(seconds.values()) / 3600.0, money=sum(paid) if paid else None)
+    money = sum(paid) if paid else None
+    unlabelled = sum(apart[price] * (prices[price] or 0.0) for price in [*apart]) / 3600.0
+    rest = max(0.0, history.spending.of_nodes(now) + unlabelled - (money or 0.0))
+    return Cost(hours=sum(seconds.values()) / 3600.0, money=money, rest=rest)
+
+
+def per_hour(history: History) -> float:
+    """Return what the experiment costs an hour at present: its nodes with a price, and attempts on
+    other ones. An attempt on its way counts as one on a node without a price, if no node has one.
+    """
+    usual, nodes = history.spec.price_per_hour or 0.0, history.spending.per_hour
+    labelled = apart = 0.0
+    for number in history.running:
+        attempt = history.trials[number].attempts[-1]
+        if attempt.node_price is not None:
+            labelled += (attempt.price or 0.0) * attempt.width
+        elif attempt.t_began is not None or not nodes:
+            apart += (usual if attempt.price is None else attempt.price) * attempt.width
+    return apart + max(labelled, nodes)
 
 
 def of_trial(trial: TrialRecord, now: float) -> float | None:

@@ -29,6 +29,7 @@ from regrow.search.events import (
     Left,
     Noted,
     Opened,
+    Priced,
     Proposed,
     Reported,
     Retired,
@@ -106,6 +107,7 @@ class History(View):
             # another machine's clock may be behind: a session never begins before the last one ends
             self._before += 0.0 if self.opened is None else self.t_last - self._t_opened
             self.cut = self.t_last
+            self.spending.rest(self.t_last)
             self._t_opened = self.t_last = max(event.t, self.t_last)
             self.sessions += 1
             self.openings.append(event)
@@ -130,6 +132,9 @@ class History(View):
 
     def _capacity(self, event: Capacity) -> None:
         self.slots, self.widest = event.slots, event.widest
+
+    def _priced(self, event: Priced) -> None:
+        self.spending.priced(event)
 
     def _named(self, spec: Spec) -> Spec:
         if self.called in (None, spec.name):
@@ -231,6 +236,8 @@ class History(View):
             self._refuse(trial, attempt, f"report a step without {name}")
         if (beyond := trial.curve.beyond(event.rows)) is not None:
             self._refuse(trial, attempt, f"report {beyond} as a step")
+        before = trial.curve.times[-1] if attempt.to_step > attempt.from_step else None
+        self.pace.reported(attempt, before, event.rows)
         if trial.curve.extend(attempt.number, event.rows, values):
             self._rank(trial)
         attempt.to_step = last + len(values)
@@ -330,6 +337,7 @@ class History(View):
             trial.replaced.append(trial.checkpoints[event.step].manifest)
         trial.checkpoints[event.step] = event
         attempt.saved = event.step
+        self.pace.saved(attempt, event.seconds)
         self._clones.saved(trial, event)
 
     def _dropped(self, event: Dropped) -> None:
@@ -367,6 +375,8 @@ class History(View):
         if event.by == "planner":
             attempt.t_ended = max(self.cut, attempt.t_began or attempt.t_started)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)
+        if attempt.node_price is None:
+            self.spending.apart[attempt.price] += attempt.slot_seconds(event.t)
         attempt.cost = attempt.cost_at(attempt.t_ended) if event.cost is None else event.cost
         attempt.narrower, attempt.usage = event.narrower, event.usage
         if attempt.withdrawn and not attempt.narrower:
@@ -393,6 +403,7 @@ class History(View):
             what = "be left behind by a closed experiment"
             raise IllegalMove(min(self.running), TrialState.RUNNING, what)
         self.closed = event
+        self.spending.rest(event.t)
 
     # ---- what the handlers share
 

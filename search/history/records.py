@@ -80,6 +80,10 @@ class Attempt:
     """Its GPUs on its first node, as in CUDA_VISIBLE_DEVICES; empty for none."""
     narrower: bool = False
     """Whether it waited in vain for this many workers, and the trial continues with fewer."""
+    step_seconds: float = 0.0
+    """Duration of its last steps, the longer ones rather; 0 before the first report."""
+    save_seconds: float = 0.0
+    """The same of its checkpoints; 0: not measured."""
     usage: Usage | None = None
     """What it used of its machine, for people: no decision reads it. None: not measured."""
 

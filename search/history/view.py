@@ -10,11 +10,14 @@ from regrow.search.curve import Scale
 from regrow.search.events import Closed, Closing, Created, Opened
 from regrow.search.history.agents import AgentRecords
 from regrow.search.history.clones import Clones
+from regrow.search.history.pace import Pace
 from regrow.search.history.plateau import Plateau
 from regrow.search.history.records import Attempt, TrialRecord, specification
+from regrow.search.history.spending import Spending
 from regrow.search.lifecycle import TrialState
 from regrow.search.spec import Spec
 from regrow.search.spec.auto import Choice
+from regrow.search.spec.keys import UNLIMITED
 from regrow.search.spec.parts import Metric
 
 
@@ -70,6 +73,8 @@ class View:
         self.lost_steps = 0
         self.slot_seconds: defaultdict[float | None, float] = defaultdict(float)
         """Slot-seconds of ended attempts, by the price of a slot and hour (None: no price)."""
+        self.spending = Spending()
+        self.pace = Pace()
         self.t_created = 0.0
         """When the experiment was created; here and below in seconds since the epoch."""
         self.t_last = 0.0
@@ -170,6 +175,15 @@ class View:
     def since_best(self) -> int:
         """Trials that ended since the best value last improved, as `stop.plateau` counts."""
         return self._plateau.trials
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether there are as many trials as money and time allow."""
+        return self.total >= UNLIMITED
+
+    def of_total(self, count: int) -> str:
+        """Return a count of trials for people: "5 of 40", or "5" if the total is not limited."""
+        return f"{count:,}" if self.unlimited else f"{count:,} of {self.total:,}"
 
     @property
     def ended(self) -> int:

@@ -42,6 +42,7 @@ from regrow.search.events import (
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
+from regrow.search.planning import limits
 from regrow.search.planning.learning import by_experiment, first_configurations
 from regrow.search.planning.market import following, why_withdrawn
 from regrow.search.planning.results import Results
@@ -304,6 +305,8 @@ class Planner:
             return Closed(t=now, status=history.closing.status) if not history.running else None
         if (why := why_enough(history.spec.stop, history, now)) is not None:
             return Closing(t=now, status="finished", why=why, by="planner")
+        if (why := limits.why_over(history, now)) is not None:
+            return Closing(t=now, status="finished", why=why, by="planner", pause=True)
         if self._failed_now >= min(HOPELESS, history.total) and not self._reported_now:
             why = f"{self._failed_now} trials failed and none reported anything"
             return Closing(t=now, status="failed", why=why, by="planner")
@@ -322,20 +325,46 @@ class Planner:
         if not has_room(history):
             return None
         number = self._next_waiting()
-        if number is None and history.held:
-            number = self._scheduler.promote(complete=complete)
-            if number is not None and number not in history.held:
-                problem = f"promotes trial {number}, which is not paused"
-                hint = "promote what it was told to have paused"
-                raise SpecError("schedule", chosen(history.spec.schedule), problem, hint)
+        why = None if number is None else self._why_not(now, number)
+        if (number is None or why is not None) and history.held:
+            number = self._promoted(complete=complete or limits.is_late(history, now))
             if number in history.running:
                 return None  # its own slot is about to be free; no other trial may take its turn
-        if number is not None:
+            if number is not None:
+                why = self._why_not(now, number)
+        if number is not None and why is None:
             return self._started(now, history.trials[number])
-        if complete:
+        if complete and why is None:
             return None
+        if why is None:
+            why = limits.why_no_new(history, now)
+        if why is not None:
+            return self._idle(now, why)
         # If the sampler has nothing left to try, no further trial will be proposed.
         return self._propose(now, len(history.trials)) or self._advance(now, complete=True)
+
+    def _promoted(self, *, complete: bool) -> int | None:
+        """Return the paused trial that the scheduler continues, None for none."""
+        number = self._scheduler.promote(complete=complete)
+        if number is not None and number not in self.history.held:
+            problem = f"promotes trial {number}, which is not paused"
+            hint = "promote what it was told to have paused"
+            raise SpecError("schedule", chosen(self.history.spec.schedule), problem, hint)
+        return number
+
+    def _why_not(self, now: float, number: int) -> str | None:
+        """Return why a trial may not begin an attempt, by the limits of money and time."""
+        if not self.history.spec.stop.limited:
+            return None
+        trial = self.history.trials[number]
+        until = self._scheduler.first(number, trial.decided)
+        return limits.why_not(self.history, trial, until, now)
+
+    def _idle(self, now: float, why: str) -> Closing | None:
+        """End the session if nothing runs and nothing may begin, for the reason `why`."""
+        if self.history.running:
+            return None
+        return Closing(t=now, status="finished", why=why, by="planner", pause=True)
 
     def _next_waiting(self) -> int | None:
         """Return the lowest-numbered trial that is ready to run unpromoted, None for none."""

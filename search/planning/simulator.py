@@ -210,8 +210,7 @@ class Simulation:
         self._place()
         if self.history.closing is not None:
             for running in list(self._running.values()):
-                user = self.history.closing.by == "user"
-                self._end(running, "paused" if user else "stopped")
+                self._end(running, "paused" if self.history.closing.pauses else "stopped")
 
     @property
     def running(self) -> list[Running]:

@@ -88,12 +88,14 @@ def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> 
     if len(setting.modes) > 1 or setting.constraints:
         what = "several metrics" if len(setting.modes) > 1 else "constraints"
         return "tpe", f"it takes {what} into account"
-    trials = setting.trials or 0
-    if trials > MOST_TRIALS:
+    trials = setting.trials
+    if trials is not None and trials > MOST_TRIALS:
         return "tpe", f"{trials:,} trials are more than {MOST_TRIALS:,}"
     if dimensions > MOST_DIMENSIONS:
         return "tpe", f"{dimensions} parameters are more than {MOST_DIMENSIONS}"
-    many = f"{trials:,} trial{'' if trials == 1 else 's'}"
+    many = "as many trials as fit"
+    if trials is not None:
+        many = f"{trials:,} trial{'' if trials == 1 else 's'}"
     return "mobster", f"{many}, {dimensions} parameter{'' if dimensions == 1 else 's'}"
 
 
@@ -130,5 +132,5 @@ def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
     for holds, why in unfit:
         if holds:
             return schedulers.DEFAULT, why
-    eager = min(MOST_EAGER, (setting.trials or 0) // 3)
+    eager = MOST_EAGER if setting.trials is None else min(MOST_EAGER, setting.trials // 3)
     return {"async_hyperband": {"eager": eager}}, f"trials of at most {setting.max_steps:,} steps"

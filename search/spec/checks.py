@@ -40,7 +40,7 @@ def check(spec: Keys, *, recorded: bool) -> None:
     _resources(spec, recorded=recorded)
     _on_oom(spec)
     if spec.when is not None and spec.when.each == "continue" and spec.trials is None:
-        problem = "has nothing to raise: the grid's cells are all trials there are"
+        problem = "has nothing to raise without trials"
         raise SpecError("when.each", "continue", problem, "write each: new, or give trials")
     if not recorded:
         _something_differs(spec)
@@ -104,8 +104,9 @@ def _halves(spec: Keys) -> None:
 
 def _trials(spec: Keys, cells: int | None) -> None:
     """Raise SpecError for trials that do not fit `cells`, which the sampler can propose."""
-    if spec.trials is None and cells is None:
-        raise SpecError("trials", None, "is missing", "write the total number of trials")
+    if spec.trials is None and cells is None and not spec.stop.limited:
+        hint = "write the total number of trials, or stop.dollars or stop.deadline"
+        raise SpecError("trials", None, "is missing", hint)
     if spec.trials is not None and cells is not None and spec.trials > cells:
         raise SpecError("trials", spec.trials, f"the grid has only {cells} cells", f"write {cells}")
     if spec.trials is not None and spec.trials % spec.repeats:

@@ -136,6 +136,10 @@ without end (60 bytes a step and more).
 """
 
 
+UNLIMITED = 1_000_000
+"""The total of trials where money or a deadline alone limit them."""
+
+
 class Keys(Part):
     """An experiment, each key by itself; `Spec` is one whose keys fit together."""
 
@@ -184,8 +188,8 @@ class Keys(Part):
     `fifo`, every trial runs to its end.
     """
     trials: Annotated[Count, Field(ge=1)] | None = None
-    """The TOTAL number of trials, also after a resume. None: every cell of a grid, only with
-    `search: grid`.
+    """The TOTAL number of trials, also after a resume. None: every cell of a grid; with
+    `stop.dollars` or `stop.deadline`, as many as these allow.
     """
     max_steps: Annotated[Count, Field(ge=1)] | None = None
     """Most steps of a trial; None: until the trainable returns, at most 1,000,000."""
@@ -348,7 +352,10 @@ class Keys(Part):
         """The total number of trials, each repeat counted."""
         if self.trials is not None:
             return self.trials
-        return (samplers.size(self.resolved.search, self.setting) or 0) * self.repeats
+        cells = samplers.size(self.resolved.search, self.setting)
+        if cells is not None:
+            return cells * self.repeats
+        return UNLIMITED * self.repeats if self.stop.limited else 0
 
     @property
     def most_steps(self) -> int:

@@ -29,6 +29,7 @@ from regrow.search.errors import SpecError
 from regrow.search.mode import Mode, sign_of
 from regrow.search.needs import Bundle, Needs, Shape
 from regrow.search.space import Space
+from regrow.search.spec.moments import moment
 
 IMPORT_PATH = re.compile(r"(?:[^:\n]+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """Form of the path of a function or class: in a file, or in a module."""
@@ -49,6 +50,11 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Seconds = Annotated[Number, BeforeValidator(seconds, json_schema_input_type=Span)]
 """A number, or text such as "10min"."""
+Deadline = Annotated[
+    Annotated[float, Field(gt=0)] | str,
+    BeforeValidator(moment, json_schema_input_type=Span | str),
+]
+"""Seconds from the creation, or a time in ISO 8601 with an offset."""
 Count = Annotated[int, Field(strict=True)]
 Text = Annotated[str, Field(min_length=1)]
 
@@ -437,6 +443,16 @@ class Stop(Part):
     """The experiment ran for this long, over all its sessions; the time between them does not
     count.
     """
+    dollars: Annotated[Number, Field(gt=0)] | None = None
+    """The experiment may cost this much, in the currency of its prices. Before that all trials save
+    and pause; a later session with more continues them. Nodes need a price: by their labels, or
+    `price_per_hour`.
+    """
+    deadline: Deadline | None = None
+    """At this moment all is saved and reported: a time such as 2026-12-04T08:00 (of this machine's
+    time zone), "2026-12-04T08:00 Europe/Berlin" or 2026-12-04T08:00+01:00, or a span from the
+    creation, such as 8h.
+    """
     plateau: Plateau | None = None
     """{trials: N, tolerance: X}."""
     trials: Annotated[Count, Field(ge=1)] | None = None
@@ -458,7 +474,15 @@ class Stop(Part):
             )
         if any(inner.trial != StopTrial() for inner in self.all):
             raise SpecError("stop.all", "trial", "is for experiments", "write stop: {trial: ...}")
+        if any(inner.limited for inner in self.all):
+            problem = "holds dollars or a deadline, which are limits by themselves"
+            raise SpecError("stop.all", None, problem, "write stop: {dollars: ...}")
         return self
+
+    @property
+    def limited(self) -> bool:
+        """Whether money or a deadline limit the experiment."""
+        return self.dollars is not None or self.deadline is not None
 
     def plateaus(self) -> list[Plateau]:
         """Return the plateaus of the experiment, those in `all` included."""

@@ -343,6 +343,7 @@ def _saved(
         manifest=made.manifest,
         size=made.size,
         source=source,
+        seconds=made.seconds,
     )
 
 

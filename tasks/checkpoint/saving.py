@@ -53,6 +53,7 @@ class SavedCheckpoint:
         size: bytes of all files.
         files: number of files.
         uploaded: bytes that were not in the store before.
+        seconds: from the call of the user's code until it was durable; None: not measured.
 
     """
 
@@ -61,6 +62,7 @@ class SavedCheckpoint:
     size: int
     files: int
     uploaded: int
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

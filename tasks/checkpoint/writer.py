@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class Failed:
 class _Save:
     folder: Path
     step: int
+    began: float
+    """When the user's code was called to write it, monotonic seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,15 +92,17 @@ class CheckpointWriter:
         self.on_news: Callable[[], None] = lambda: None
         """Called from the background when a checkpoint becomes durable, or cannot be saved."""
 
-    def submit(self, folder: Path, step: int) -> None:
-        """Save `folder` as the checkpoint at `step`, then delete the folder.
+    def submit(self, folder: Path, step: int, seconds: float = 0.0) -> None:
+        """Save `folder` as the checkpoint at `step`, then delete the folder. `seconds`: that the
+        user's code took to write it.
 
         Returns immediately, unless another checkpoint is queued behind the one in progress: at most
         one is queued.
         """
+        began = time.monotonic() - seconds
         with self._changed:
             self._changed.wait_for(lambda: not any(isinstance(job, _Save) for job in self._jobs))
-            self._put(_Save(folder=folder, step=step))
+            self._put(_Save(folder=folder, step=step, began=began))
 
     def absent(self, step: int, why: str) -> None:
         """See Snapshots. Other ranks drop their parts with the next checkpoint."""
@@ -241,6 +246,7 @@ class CheckpointWriter:
                 self._failed.append(self.unsaved)
         else:
             self.unsaved = None
+            saved = replace(saved, seconds=time.monotonic() - job.began)
             self._mine.add(saved.manifest)
             with self._changed:
                 self._saved.append(saved)

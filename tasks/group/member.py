@@ -177,7 +177,7 @@ class Parts:
     def refused(self) -> None:
         """See Snapshots. Always None: rank 0 reports refusals to all ranks."""
 
-    def submit(self, folder: Path, step: int) -> None:
+    def submit(self, folder: Path, step: int, seconds: float = 0.0) -> None:
         """See Snapshots. Queues without blocking, as rank 0 applies the back-pressure."""
         with self._changed:
             self._folders[step] = folder

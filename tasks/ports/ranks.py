@@ -146,8 +146,10 @@ class Snapshots(Protocol):
         """Why checkpoints like an earlier one can never be saved; None if they can."""
         ...
 
-    def submit(self, folder: Path, step: int) -> None:
-        """Take ownership of the folder, which is deleted once saved, at this step."""
+    def submit(self, folder: Path, step: int, seconds: float = 0.0) -> None:
+        """Take ownership of the folder, which is deleted once saved, at this step. `seconds`: that
+        the user's code took to write it.
+        """
         ...
 
     def absent(self, step: int, why: str) -> None:

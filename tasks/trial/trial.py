@@ -396,6 +396,7 @@ class Trial(MediaLog):
         return self._step % (job.every_steps or 1) == 0
 
     def _snapshot(self, save: Save) -> None:
+        began = time.monotonic()
         try:
             folder = self._with_room(save)
         except NotSaved as error:
@@ -419,7 +420,7 @@ class Trial(MediaLog):
                 self._step,
             )
         with self._reporter.awaited():
-            self._writer.submit(folder, self._step)
+            self._writer.submit(folder, self._step, time.monotonic() - began)
         self._saved_step, self._last_checkpoint = self._step, time.monotonic()
 
     def _with_room(self, save: Save) -> Path | None:

@@ -47,6 +47,7 @@ from regrow.search.events import (
     Joined,
     Left,
     Opened,
+    Priced,
     Proposed,
     Reported,
     Retired,
@@ -194,7 +195,8 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
     saved: dict[str, str] = {}
     for event in events:
         if isinstance(
-            event, Created | Opened | Joined | Left | Capacity | Excluded | Closing | Closed
+            event,
+            Created | Opened | Joined | Left | Capacity | Priced | Excluded | Closing | Closed,
         ):
             continue
         if isinstance(event, Proposed):

@@ -47,7 +47,7 @@ class Late(Prompt):
 
     _held: tuple[Path, int] | None = None
 
-    def submit(self, folder: Path, step: int) -> None:
+    def submit(self, folder: Path, step: int, seconds: float = 0.0) -> None:
         """Saves the one before."""
         self._release()
         self._held = folder, step

@@ -8,7 +8,7 @@ import pytest
 
 from regrow.flows.recording.artifacts import markdown
 from regrow.infra.mlflow.trial_runs import Runs
-from regrow.infra.ray.host import _price
+from regrow.infra.ray.labels import PRICE_LABEL, price_of
 from regrow.infra.state.places import Places
 from regrow.search.events import (
     AnyEvent,
@@ -152,4 +152,4 @@ def test_mlflow_has_it_as_a_metric_and_as_tags() -> None:
     ],
 )
 def test_a_label_that_is_no_price_is_none(label: str, price: float | None) -> None:
-    assert _price(label) == price
+    assert price_of({PRICE_LABEL: label}) == price

@@ -30,6 +30,7 @@ from regrow.search.events import (
     Noted,
     Opened,
     Outcome,
+    Priced,
     Proposed,
     Reported,
     Retired,
@@ -84,6 +85,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         ends=st.none() | times,
     ),
     Left: st.builds(Left, t=times, agent=text, why=text),
+    Priced: st.builds(Priced, t=times, per_hour=st.floats(0, 1e15), nodes=whole),
     Capacity: st.builds(Capacity, t=times, slots=whole, widest=whole),
     Proposed: st.builds(Proposed, t=times, trial=whole, config=maps, state=maps),
     Started: st.builds(

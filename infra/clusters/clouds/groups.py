@@ -11,15 +11,12 @@ from regrow.infra.clusters.description import Head, Market, OnVms, Workers
 from regrow.infra.clusters.launcher import Site
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.clusters.template import filled, parts
+from regrow.infra.ray.labels import MARKET_LABEL, PRICE_LABEL
 
 Json = dict[str, Any]
 HEAD = "head"
-MARKET_LABEL = "ray.io/market-type"
-"""Ray's label, as in infra/ray/nodes.py, which is not imported here because it imports Ray."""
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 """The machine's type, as on Kubernetes."""
-PRICE_LABEL = "regrow.io/price"
-"""USD per hour, if known."""
 FOR_TASKS = 0.7
 """Share of a machine's memory for tasks, the rest being Ray's object store, as Ray itself does."""
 

@@ -1,0 +1,72 @@
+"""How long steps and checkpoints take, as far as trials have shown it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from regrow.search.events import Row
+from regrow.search.history.records import Attempt
+
+SEEN = 64
+"""The last so many durations count."""
+FADES = 0.7
+"""A long step counts in full at first, and by this factor less with each step after it."""
+
+
+def _recent() -> deque[float]:
+    return deque(maxlen=SEEN)
+
+
+@dataclass(slots=True)
+class Pace:
+    """Folds the durations of steps and checkpoints, in seconds."""
+
+    first: deque[float] = field(default_factory=_recent)
+    """From the begin of an attempt to its first report."""
+    steps: deque[float] = field(default_factory=_recent)
+    """Between two reports of an attempt; the mean of those that came together."""
+    saves: deque[float] = field(default_factory=_recent)
+    """From the call of the user's code until a checkpoint is durable."""
+    slowest: float = 0.0
+    """The longest of all so far, a step and a checkpoint together."""
+    _longest_step: float = 0.0
+    _longest_save: float = 0.0
+
+    def reported(self, attempt: Attempt, before: float | None, rows: Sequence[Row]) -> None:
+        """Take the reports of an attempt. `before`: when it reported last, None for never."""
+        begin = attempt.t_began if before is None else before
+        if begin is None or not rows:
+            return
+        seconds = max(0.0, rows[-1].t - begin) / len(rows)
+        (self.first if before is None else self.steps).append(seconds)
+        attempt.step_seconds = max(seconds, FADES * attempt.step_seconds)
+        self._longest_step = max(self._longest_step, seconds)
+        self.slowest = self._longest_step + self._longest_save
+
+    def saved(self, attempt: Attempt, seconds: float | None) -> None:
+        """Take the duration of a checkpoint; None: not measured."""
+        if seconds is None:
+            return
+        self.saves.append(seconds)
+        attempt.save_seconds = max(seconds, FADES * attempt.save_seconds)
+        self._longest_save = max(self._longest_save, seconds)
+        self.slowest = self._longest_step + self._longest_save
+
+    @property
+    def step(self) -> float | None:
+        """The usual duration of a step; None before the first report."""
+        found = self.steps or self.first
+        return median(found) if found else None
+
+    @property
+    def arrival(self) -> float | None:
+        """The usual time from the begin of an attempt to its first report; None: not seen."""
+        return median(self.first) if self.first else None
+
+    @property
+    def save(self) -> float | None:
+        """The usual duration of a checkpoint; None: not measured."""
+        return median(self.saves) if self.saves else None

@@ -1,0 +1,210 @@
+"""The limits of money and time, `stop.dollars` and `stop.deadline`: when everything has to be saved
+so that they hold, and what may still begin before.
+
+Both limits are a moment: that of the deadline, and that at which the money ends if the cluster
+costs what it costs now. Before the nearer one all running trials are asked to save and leave, early
+enough for the longest step and checkpoint that are under way. A trial begins only if it reaches
+its next checkpoint before, a new one only if it reaches its first rung. Towards the end, the paused
+trials that are best come before new ones: Liaw et al., "HyperSched: Dynamic Resource Reallocation
+for Model Development on a Deadline", SoCC 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regrow.search.durations import in_words
+from regrow.search.history import Attempt, History, TrialRecord, cost
+from regrow.search.spec.moments import epoch
+
+FINISH_SECONDS, FINISH_SHARE = 10.0, 0.1
+"""Seconds before a deadline that are kept for the results of the session: this many, and at most
+this share of the whole time.
+"""
+LEAVE_SECONDS = 2.0
+"""Seconds until an attempt knows that it has to leave, and has left."""
+SAVE_SECONDS = 5.0
+"""Supposed duration of a checkpoint, until one was measured."""
+SLACK = 1.25
+"""Steps and checkpoints may take this many times as long as those before."""
+LATE_SHARE = 0.5
+"""The end begins at the latest, if it is shorter than a whole trial, after this share."""
+
+RECENT = 8
+"""The first rungs of the last so many trials show that of the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The nearest limit.
+
+    Attributes:
+        at: when all attempts must have ended, seconds since the epoch.
+        key: `stop.dollars` or `stop.deadline`.
+        share: share of the limit that is used, 0 to 1.
+
+    """
+
+    at: float
+    key: str
+    share: float
+
+
+def deadline(history: History) -> float | None:
+    """Return the deadline in seconds since the epoch, None for none."""
+    moment = history.spec.stop.deadline
+    return None if moment is None else epoch(moment, history.t_created)
+
+
+def spent(history: History, now: float) -> float:
+    """Return what has been spent by `now`, the rest of the cluster included."""
+    return cost.of(history, now).total or 0.0
+
+
+def nearest(history: History, now: float, *, more: float = 0.0) -> Limit | None:
+    """Return the nearest limit, None if none is set.
+
+    `more`: what the cluster costs an hour beyond the present.
+    """
+    stop, found = history.spec.stop, []
+    if (end := deadline(history)) is not None:
+        whole = max(0.0, end - history.t_created)
+        at = end - min(FINISH_SECONDS, FINISH_SHARE * whole)
+        share = 1.0 if whole == 0 else (now - history.t_created) / whole
+        found.append(Limit(at, "stop.deadline", share))
+    if stop.dollars is not None:
+        paid, rate = spent(history, now), cost.per_hour(history) + more
+        left = max(0.0, stop.dollars - paid)
+        at = now if left == 0 else now + left / rate * 3600.0 if rate > 0 else float("inf")
+        found.append(Limit(at, "stop.dollars", paid / stop.dollars))
+    return min(found, key=lambda one: one.at, default=None)
+
+
+def leave_seconds(history: History) -> float:
+    """Return how long the running attempts need to save at their next step and leave."""
+    usual = history.pace.arrival or 0.0
+    longest = 0.0
+    for number in history.running:
+        attempt = history.trials[number].attempts[-1]
+        if attempt.t_began is not None:
+            step = attempt.step_seconds or usual
+            longest = max(longest, SLACK * (step + _save_seconds(history, attempt)))
+    return longest + LEAVE_SECONDS if history.running else 0.0
+
+
+def why_over(history: History, now: float) -> str | None:
+    """Return why all trials have to save now, None if they need not."""
+    if not history.spec.stop.limited:
+        return None
+    if (unknown := _unpriced(history)) is not None:
+        return unknown
+    if (limit := nearest(history, now)) is None:
+        return None
+    longest = SLACK * (history.pace.slowest + SAVE_SECONDS) + LEAVE_SECONDS
+    if now + longest < limit.at or now + leave_seconds(history) < limit.at:
+        return None
+    return _words(history, limit, now)
+
+
+def overdue(history: History, now: float) -> bool:
+    """Return whether a limit is reached although all trials were asked to save before: what still
+    runs is to be ended.
+    """
+    if history.closing is None or not history.closing.pause or not history.running:
+        return False
+    limit = nearest(history, now)
+    return limit is not None and now >= limit.at
+
+
+def is_late(history: History, now: float) -> bool:
+    """Return whether a new trial could not be trained as a whole any more."""
+    if not history.spec.stop.limited or (limit := nearest(history, now)) is None:
+        return False
+    whole = _seconds(history, None, history.spec.max_steps or 1)
+    return limit.share >= LATE_SHARE and now + whole > limit.at
+
+
+def why_not(history: History, trial: TrialRecord, until: int | None, now: float) -> str | None:
+    """Return why an attempt of a trial may not begin; None if it may.
+
+    `until`: the step of its first decision; None for none before its end.
+    """
+    steps = history.spec.checkpoint.every_steps or 1
+    if not trial.step:
+        steps = until or history.spec.max_steps or 1
+    return _too_late(history, trial, steps, now)
+
+
+def why_no_new(history: History, now: float) -> str | None:
+    """Return why no new trial may be proposed; None if one may."""
+    if not history.spec.stop.limited or not history.trials:
+        return None
+    whole = history.spec.max_steps or 1
+    begun = (
+        trial.attempts[0].until or whole for trial in history.trials[-RECENT:] if trial.attempts
+    )
+    steps = min(begun, default=1)
+    if history.spec.stop.dollars is not None and is_late(history, now):
+        steps = whole  # the money is for the best
+    return _too_late(history, None, steps, now)
+
+
+def _too_late(history: History, trial: TrialRecord | None, steps: int, now: float) -> str | None:
+    limit = nearest(history, now, more=_one_more(history))
+    if limit is None or now + _seconds(history, trial, steps) <= limit.at:
+        return None
+    what = "a new trial" if trial is None else f"trial {trial.number}"
+    left = "time" if limit.key == "stop.deadline" else "money"
+    return f"{what} could not reach a result with the {left} that is left"
+
+
+def _seconds(history: History, trial: TrialRecord | None, steps: int) -> float:
+    """Return how long an attempt needs for so many steps, as far as known, and to save and leave.
+    0 if no step was seen yet.
+    """
+    pace = history.pace
+    if pace.step is None:
+        return 0.0
+    own = (
+        next((a.step_seconds for a in reversed(trial.attempts) if a.step_seconds), 0.0)
+        if trial
+        else 0.0
+    )
+    step = own or pace.step
+    first = max(pace.arrival or 0.0, step)
+    save = SAVE_SECONDS if pace.save is None else pace.save
+    return SLACK * (first + (steps - 1) * step + save) + LEAVE_SECONDS
+
+
+def _save_seconds(history: History, attempt: Attempt) -> float:
+    known = attempt.save_seconds or history.pace.save
+    return SAVE_SECONDS if known is None else known
+
+
+def _one_more(history: History) -> float:
+    """Return what one more attempt costs an hour beyond the nodes that are there."""
+    if history.spending.per_hour:
+        return 0.0
+    return (history.spec.price_per_hour or 0.0) * history.spec.resources.widths[0]
+
+
+def _unpriced(history: History) -> str | None:
+    """Return the problem if money is limited and an attempt runs on a node without a price."""
+    if history.spec.stop.dollars is None or history.spec.price_per_hour is not None:
+        return None
+    for number in sorted(history.running):
+        attempt = history.trials[number].attempts[-1]
+        if attempt.t_began is not None and attempt.price is None:
+            return (
+                f"stop.dollars cannot be kept: the node {attempt.node} has no price; give"
+                " price_per_hour, or the label regrow.io/price"
+            )
+    return None
+
+
+def _words(history: History, limit: Limit, now: float) -> str:
+    if limit.key == "stop.dollars":
+        paid = f"{spent(history, now):,.2f} of {history.spec.stop.dollars:,.2f} dollars are spent"
+        return f"{paid}, and what runs needs the rest to save" if history.running else paid
+    left = (deadline(history) or now) - now
+    return f"the deadline is in {in_words(left)}" if left > 0 else "the deadline is over"
