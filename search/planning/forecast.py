@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from regrow.search.chance import seed_for
-from regrow.search.history import History, cost, waste
+from regrow.search.history import cost, waste
 from regrow.search.planning import limits
 from regrow.search.planning.curves import Drawn, RecordedCurve
 from regrow.search.planning.machines import Availability, Machine, Trace, shifted
@@ -192,9 +192,9 @@ class Premises:
     timing: Timing
     spot: Sequence[Trace] | Rates
 
-    def specified(self, scenario: Scenario) -> Spec:
-        """Return the specification under which a scenario runs."""
-        found = self.spec.to_json()
+    def specified(self, scenario: Scenario, seed: int) -> Spec:
+        """Return the specification under which a scenario runs, by another chance."""
+        found = {**self.spec.to_json(), "seed": seed}
         stop = {**found.get("stop", {})}
         if scenario.dollars is not None:
             stop["dollars"] = scenario.dollars
@@ -259,10 +259,12 @@ def _exponential(rates: Rates, chance: random.Random) -> Availability:
 def simulated(premises: Premises, scenario: Scenario, number: int) -> Outcome:
     """Return the outcome of simulation `number` of a scenario. The same arguments give the same.
 
-    Simulations of the same number draw the same curves and the same market in every scenario.
+    Simulations of the same number have the same seed, curves and market in every scenario. The seed
+    is not the file's: what its proposals would meet is known from no more than their neighbours.
     """
-    spec = premises.specified(scenario)
-    chance = random.Random(seed_for(spec.seed, number, "market"))  # noqa: S311 - no secret
+    seed = seed_for(premises.spec.seed, number, "forecast")
+    spec = premises.specified(scenario, seed)
+    chance = random.Random(seed_for(seed, 0, "market"))  # noqa: S311 - no secret
     save = premises.timing.save or 0.0
     run = Simulation(
         spec=spec,
@@ -296,18 +298,10 @@ def _outcome(run: Simulation) -> Outcome:
         best=None if leader is None or leader.best is None else leader.best[0],
         trials=history.ended,
         wasted=sum(one.seconds for one in waste.of_all(history).values()),
-        cut=_cut(history),
+        cut="" if history.unlimited else limits.cut_by(history.closing),
         ended=history.closed is not None,
         events=len(run.events),
     )
-
-
-def _cut(history: History) -> str:
-    """Return the limit that ended an experiment before all of its trials had."""
-    if history.closing is None or not history.closing.pause or history.unlimited:
-        return ""
-    nearest = limits.nearest(history, history.closing.t)
-    return "" if nearest is None else nearest.key
 
 
 def span(values: Sequence[float]) -> Span:
@@ -344,12 +338,14 @@ _LIMITS = ("stop.dollars", "stop.deadline")
 
 def recommended(forecasts: Sequence[Forecast]) -> Forecast:
     """Return the scenario to choose: of those that are likely to be done on time and within the
-    money (else: most likely), and of these the cheap ones, the fastest.
+    money (else: most likely), and of these the cheap ones, the fastest; the fall-back if it is
+    equal.
     """
     most = max(one.likely for one in forecasts)
     fit = [one for one in forecasts if one.likely >= min(LIKELY, most)]
     least = min(map(_price, fit))
-    return min((f for f in fit if _price(f) <= CHEAP * least), key=lambda f: f.seconds.median)
+    cheap = [one for one in fit if _price(one) <= CHEAP * least]
+    return min(cheap, key=lambda f: (f.seconds.median, f.scenario.kind != "fall-back"))
 
 
 def _price(forecast: Forecast) -> float:

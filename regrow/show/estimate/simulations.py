@@ -21,9 +21,9 @@ from regrow.search.planning.forecast import (
     summary,
 )
 
-FEWEST, MOST = 10, 200
+FEWEST, MOST = 16, 200
 """Simulations of a scenario, unless the user says how many."""
-SECONDS = 50.0
+SECONDS = 70.0
 """Time of the processor that all simulations together may take, by the costs below."""
 EVENT_SECONDS, MODEL_SECONDS = 1e-4, 6e-3
 """Cost of an event, and of a proposal by a sampler with a model (measured on one core)."""
