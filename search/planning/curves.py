@@ -7,10 +7,11 @@ its durations, by chance: that of its own configuration if it is there, else one
 many as the square root of their number. All its values are shifted by one normal error, so that
 what comes may be better than all that was seen: a smoothed bootstrap with an adaptive kernel. The
 error of a curve is as large as the distance of its last value to the k-th nearest of the other
-curves' (k: the cube root of their number), times a factor between 0 and 3 that is drawn for each
-simulation, as the curves do not tell it (with it, 80 % intervals held 80 % of the best values of
-true searches; `tests/unit/test_estimate_model.py`). Values that are never below 0, or always within
-0 and 1, stay so.
+curves' (k: the cube root of their number), times a factor between 0 and 2 that is drawn for each
+simulation, as the curves do not tell it: with it, 80 % intervals held about 80 % of the best values
+of made-up searches (`tests/unit/test_estimate_model.py` has some). Values that are never below 0,
+or always within 0 and 1, stay so. All durations of a simulation have a common normal factor, as no
+two machines are equally fast.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from regrow.search.chance import seed_for
 from regrow.search.space import Parameter, Space
 from regrow.search.space.domains import Choice, Constant, Float, Int, Json, Normal
 
-WIDEST = 3.0
+WIDEST = 2.0
 """The most that the errors of a simulation are multiplied by."""
+PACE = 0.05
+"""Standard deviation of the factor of durations, around 1."""
 Distances: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -186,6 +189,7 @@ class Drawn:
     _neighbours: Neighbours = field(init=False)
     _errors: list[float] = field(init=False)
     _bounds: tuple[float, float] = field(init=False)
+    _pace: float = field(init=False)
     _known: dict[int, tuple[Mapping[str, Json], RecordedCurve, float]] = field(init=False)
     """By a trial's seed: its configuration, its curve, its error."""
 
@@ -194,6 +198,7 @@ class Drawn:
         wide = chance.uniform(0.0, WIDEST)
         found = errors([curve.rows[-1][self.metric] for curve in self.curves])
         drawn = chance.choices(range(len(self.curves)), k=len(self.curves))
+        self._pace = max(0.5, chance.gauss(1.0, PACE))
         self._errors = [wide * found[place] for place in drawn]
         self._bounds = bounds(self.curves, self.metric)
         self.curves = [self.curves[place] for place in drawn]
@@ -211,7 +216,7 @@ class Drawn:
         place = min(step, len(curve.rows)) - 1
         row, (low, high) = curve.rows[place], self._bounds
         value = min(max(row[self.metric] + error, low), high)
-        return {**row, self.metric: value}, curve.seconds[place]
+        return {**row, self.metric: value}, curve.seconds[place] * self._pace
 
     def _draw(self, config: Mapping[str, Json], seed: int) -> tuple[RecordedCurve, float]:
         chance = random.Random(seed_for(self.seed, seed, "curve"))  # noqa: S311 - no secret

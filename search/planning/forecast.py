@@ -284,10 +284,11 @@ def simulated(premises: Premises, scenario: Scenario, number: int) -> Outcome:
         run.run(most_seconds=HORIZON)
     except RuntimeError:  # every machine is gone for good
         run.now = HORIZON
-    return _outcome(run)
+    return outcome(run)
 
 
-def _outcome(run: Simulation) -> Outcome:
+def outcome(run: Simulation) -> Outcome:
+    """Return how a simulation ended."""
     history, now = run.history, run.now
     paid = cost.of(history, now)
     leader = history.leader

@@ -21,7 +21,7 @@ from regrow.search.planning.forecast import (
     summary,
 )
 
-FEWEST, MOST = 16, 200
+FEWEST, MOST = 12, 200
 """Simulations of a scenario, unless the user says how many."""
 SECONDS = 70.0
 """Time of the processor that all simulations together may take, by the costs below."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 import msgspec
 
@@ -89,7 +89,7 @@ def from_experiments(
     return Sources(
         curves=completed(curves, spec.objective.name, steps),
         timing=Timing(
-            startup=quantiles(startups, n=4)[0] if len(startups) > 1 else sum(startups),
+            startup=sorted(startups)[len(startups) // 4] if startups else 0.0,
             save=median(saves) if saves else None,
         ),
         names=told,
