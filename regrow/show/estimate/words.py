@@ -101,6 +101,9 @@ def assumptions(found: Estimate) -> Iterator[str]:
         )
     if not all(one.permanent for one in kinds.values()):
         yield f"a machine takes trials {in_words(BOOT_SECONDS)} after it was asked for"
+    limit, most = premises.spec.concurrency, max(one.scenario.machines for one in found.plans)
+    if limit is not None and limit < most:
+        yield f"the file's concurrency, {limit}: more machines than that have no trials"
     if premises.timing.save is None:
         yield "a checkpoint takes no time: none was measured"
     if found.sources.stopped:
