@@ -91,6 +91,7 @@ def estimate(
     """Estimate what the experiment that FILE describes would cost, how long it would take and what
     it would reach, by simulations of its planner on recorded curves.
     """
+    from regrow.cli.report import check_page
     from regrow.cli.spec_file import located_in, read
     from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.search.planning.forecast import Premises
@@ -107,6 +108,8 @@ def estimate(
     cluster = None if on is None else read_cluster(on)
     counts = _machines(machines, cluster)
     amounts = _numbers("--budget", budget, MOST_BUDGETS)
+    if page is not None:
+        check_page(page, "--page")
     with located_in(file):
         _checked(spec)
         places = Places.at(state or spec.state)
@@ -118,6 +121,12 @@ def estimate(
             raise UserError(
                 "--budget: no prices are known; give `prices` in the cluster file, or"
                 " price_per_hour in the experiment"
+            )
+        least, each = spec.resources.widths[0], next(iter(offered.kinds.values())).slots
+        if least > counts[0] * each:
+            raise UserError(
+                f"--machines {counts[0]}: a trial needs {least} workers; --per-machine says how"
+                " many of them a machine runs"
             )
         premises = Premises(
             spec=spec,
@@ -142,8 +151,9 @@ def _machines(given: str | None, cluster: Cluster | None) -> list[int]:
     there = most(cluster)
     if given is None:
         return [there] if there is not None else list(MACHINES)
-    found = [int(one) for one in _numbers("--machines", given, MOST_BUDGETS) if one == int(one)]
-    if len(found) < len(given.split(",")) or max(found) > MOST_MACHINES:
+    numbers = _numbers("--machines", given, MOST_BUDGETS)
+    found = [int(one) for one in numbers]
+    if found != numbers or max(found) > MOST_MACHINES:
         raise UserError(f"--machines {given}: write whole numbers up to {MOST_MACHINES:,}")
     if there is not None and max(found) > there:
         raise UserError(f"--machines {given}: the cluster has {there}")
@@ -205,9 +215,11 @@ def _run_pilot(spec: Spec, file: Path, name: str, trials: int, places: Places) -
     tell(f"the pilot: {trials} trials of {spec.name} as {name}", error=True, flush=True)
     words = ["run", str(file), "--name", name, "--trials", str(trials), "--state", places.root]
     words += ["--set", "schedule=fifo"]
-    for key in ("serve", "register", "notify", "when"):
-        if getattr(spec, key, None):
-            words += ["--set", f"{key}=null"]
+    # limits of the whole search, machines that are not here, and what is for its result alone
+    own = [key for key in ("serve", "register", "notify", "when", "market") if getattr(spec, key)]
+    own += [f"stop.{key}" for key in ("dollars", "deadline") if getattr(spec.stop, key) is not None]
+    for key in own:
+        words += ["--set", f"{key}=null"]
     done = subprocess.run([sys.executable, "-m", "regrow", *words], stdout=2, check=False)
     if done.returncode:
         raise UserError(f"the pilot {name} did not finish (exit code {done.returncode})")
@@ -246,11 +258,12 @@ def _print(found: Estimate) -> None:
     wide = console.width >= WIDE
     tell(words.head(found))
     rows = list(words.table(found))
-    columns = [name for name in rows[0].cells if any(row.cells[name][0] for row in rows)]
+    which = 0 if wide else 1
+    columns = [name for name in rows[0].cells if any(row.cells[name][which] for row in rows)]
     made = tables.plain_table(*columns)
     for row in rows:
         style = "bold green" if row.chosen else ""
-        made.add_row(*(Text(row.cells[name][0 if wide else 1], style=style) for name in columns))
+        made.add_row(*(Text(row.cells[name][which], style=style) for name in columns))
     made.caption = "80 % of the simulations lie within each interval"
     console.print(made)
     for title, sentence in words.recommendations(found):

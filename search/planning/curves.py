@@ -214,9 +214,16 @@ class Drawn:
             known = self._known[seed] = (config, *self._draw(config, seed))
         _, curve, error = known
         place = min(step, len(curve.rows)) - 1
-        row, (low, high) = curve.rows[place], self._bounds
-        value = min(max(row[self.metric] + error, low), high)
+        row = curve.rows[place]
+        value = self._inside(row[self.metric] + error)
         return {**row, self.metric: value}, curve.seconds[place] * self._pace
+
+    def _inside(self, value: float) -> float:
+        """Return a value, reflected at the bounds: at them, values would pile up."""
+        low, high = self._bounds
+        value = low + abs(value - low) if value < low else value
+        value = high - abs(value - high) if value > high else value
+        return min(max(value, low), high)
 
     def _draw(self, config: Mapping[str, Json], seed: int) -> tuple[RecordedCurve, float]:
         chance = random.Random(seed_for(self.seed, seed, "curve"))  # noqa: S311 - no secret

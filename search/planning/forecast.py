@@ -34,7 +34,7 @@ LIKELY = 0.9
 CHEAP = 1.1
 """What costs up to this many times the least is as cheap, for a recommendation."""
 LOW, HIGH = 0.1, 0.9
-"""The interval that is told: 80 % of the outcomes."""
+"""Quantiles of the interval: 80 % of the outcomes lie in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,8 @@ def test_what_is_drawn_may_be_better_than_all_that_was_seen_but_keeps_its_bounds
 
     assert min(found(0.5)) < 0.48
     assert max(found(0.5)) <= 1.0
-    assert min(found(0.01)) == 0.0
+    assert 0.0 <= min(found(0.01)) < 0.008
+    assert len({*found(0.01)}) > 90
     assert min(found(-1.0)) < -1.02
 
 

@@ -21,7 +21,7 @@ that is less than half of this.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """All that is told of an experiment before it runs.
+    """What is known of an experiment before it runs.
 
     Attributes:
         premises: what was simulated.

@@ -60,6 +60,7 @@ def from_experiments(
                 found.append((name, replay(places.known(name), name)))
     curves: list[RecordedCurve] = []
     startups: list[float] = []
+    warm_ups: list[float] = []
     saves: list[float] = []
     told: list[tuple[str, int]] = []
     for name, history in found:
@@ -75,6 +76,7 @@ def from_experiments(
             curves += own
             told.append((name, len(own)))
             startups += _startups(history)
+            warm_ups += [over for trial in history.trials for over in _steps(trial)[1]]
             saves += history.pace.saves
     if not curves:
         if names:
@@ -89,7 +91,8 @@ def from_experiments(
     return Sources(
         curves=completed(curves, spec.objective.name, steps),
         timing=Timing(
-            startup=sorted(startups)[len(startups) // 4] if startups else 0.0,
+            startup=(sorted(startups)[len(startups) // 4] if startups else 0.0)
+            + (median(warm_ups) if warm_ups else 0.0),
             save=median(saves) if saves else None,
         ),
         names=told,
@@ -107,23 +110,34 @@ def _curves(
             for found in map(trial.curve.metrics, range(1, trial.step + 1))
         ]
         if rows and all(needed <= row.keys() for row in rows):
-            seconds = [one * scale for one in _seconds(trial)]
+            seconds = [one * scale for one in _steps(trial)[0]]
             whole = trial.state is TrialState.DONE
             yield RecordedCurve(config=config, rows=rows, seconds=seconds, whole=whole)
 
 
-def _seconds(trial: TrialRecord) -> Iterator[float]:
-    """Yield the duration of each step on one slot: since the step before it in the same attempt, or
-    since the attempt began.
+def _steps(trial: TrialRecord) -> tuple[list[float], list[float]]:
+    """Return the duration of each step on one slot, and by how much the first one of each attempt
+    was longer than usual: imports and data, which an attempt loads once.
     """
+    found: list[float] = []
+    firsts: list[int] = []
     last = 0
     for number, until in trial.curve.runs:
         attempt = trial.attempts[number - 1]
         before = attempt.t_began if attempt.t_began is not None else attempt.t_started
+        firsts.append(last)
         for t in trial.curve.times[last:until]:
-            yield max(0.0, t - before) * attempt.width
+            found.append(max(0.0, t - before) * attempt.width)
             before = t
         last = until
+    others = [one for place, one in enumerate(found) if place not in firsts]
+    if not others:
+        return found, []
+    usual = median(others)
+    over = [max(0.0, found[place] - usual) for place in firsts]
+    for place in firsts:
+        found[place] = min(found[place], usual)
+    return found, over
 
 
 def _startups(history: History) -> Iterator[float]:

@@ -38,13 +38,14 @@ def table(found: Estimate) -> Iterator[Row]:
     money = all(one.cost is not None for one in every)
     for one in every:
         scenario = one.scenario
-        budget = "" if scenario.dollars is None else f"{scenario.dollars:,.2f}"
-        cost = _span(one.cost, _money) if money else _span(one.hours, _number)
+        budget = "" if scenario.dollars is None else f"{scenario.dollars:,.10g}"
+        name = f"{scenario.machines} {KINDS[scenario.kind]}"
+        cost = _span(one.cost, _money) if money else _span(one.hours, _amount)
         cells = {
-            "machines": (f"{scenario.machines} {KINDS[scenario.kind]}",) * 2,
-            "budget": (budget, budget),
+            "machines": (name, f"{name} {budget}".rstrip()),
+            "budget": (budget, ""),
             "cost" if money else "machine-hours": cost,
-            "hours": _span(_hours(one.seconds), _number),
+            "hours": _span(_hours(one.seconds), _amount),
             f"best {metric}": _span(one.best, _number),
             "on time": (_share(one.on_time),) * 2,
             "in budget": (_share(one.within),) * 2,
@@ -64,7 +65,11 @@ def _span(span: Span | None, form: object) -> tuple[str, str]:
 
 
 def _money(value: float) -> str:
-    return f"{value:,.2f}"
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def _amount(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _number(value: float) -> str:
@@ -131,7 +136,7 @@ def recommendations(found: Estimate) -> Iterator[tuple[str, str]]:
             trials = round(more.trials.median - without.trials.median)
             many = f"{trials:,} trial{ends(trials)}"
             yield (
-                f"{found.extra:,.2f} more",
+                f"{found.extra:,.10g} more",
                 f"{name} {after} ({low} to {high}) instead of {before}: about {many} more",
             )
     if choice.likely < 0.5:
