@@ -22,7 +22,7 @@ from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
     from regrow.infra.clusters.description import Cluster
-    from regrow.search.planning.forecast import Rates
+    from regrow.search.planning.estimating import Rates
     from regrow.search.planning.machines import Trace
     from regrow.search.spec import Spec
     from regrow.show.estimate.estimate import Estimate
@@ -94,7 +94,7 @@ def estimate(
     from regrow.cli.report import check_page
     from regrow.cli.spec_file import located_in, read
     from regrow.infra.clusters.cluster_file import read_cluster
-    from regrow.search.planning.forecast import Premises
+    from regrow.search.planning.estimating import Premises
     from regrow.show.estimate import offers
     from regrow.show.estimate import simulations as simulated
     from regrow.show.estimate.estimate import as_data
@@ -245,7 +245,7 @@ def _as_planned(spec: Spec, sources: Sources) -> Spec:
 
 
 def _spot(traces: Sequence[Path] | None) -> Sequence[Trace] | Rates:
-    from regrow.search.planning.forecast import Rates
+    from regrow.search.planning.estimating import Rates
     from regrow.show.exports.recorded import read_trace
 
     return [read_trace(path) for path in traces] if traces else Rates()

@@ -8,7 +8,7 @@ from typing import Any
 
 from regrow.infra.clusters.description import Cluster, Kubernetes, OnVms, Pods, Slurm, Ssh, WithHead
 from regrow.infra.clusters.prices import Prices
-from regrow.search.planning.forecast import Offered
+from regrow.search.planning.estimating import Offered
 from regrow.search.planning.machines import Machine
 from regrow.search.spec import Spec
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from regrow.search.durations import in_words
 from regrow.search.numbers import readable
-from regrow.search.planning.forecast import Forecast, Rates, Span
+from regrow.search.planning.estimating import Rates, Span
 from regrow.show.estimate.estimate import Estimate, rows
 from regrow.show.estimate.offers import BOOT_SECONDS
 from regrow.show.live.text import ends
@@ -177,8 +177,3 @@ def _checkpoint(found: Estimate) -> str:
         f"every {in_words(every)} (every_steps: {steps}): one takes {in_words(save)}, a machine is"
         f" lost every {in_words(between)}"
     )
-
-
-def best_words(forecast: Forecast) -> str:
-    """Return the expected best of a forecast."""
-    return _span(forecast.best, _number)[0]
