@@ -522,6 +522,29 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
     media: Count = 0
 
 
+class Milestone(Event, frozen=True, kw_only=True, tag="milestone"):
+    """Decision: a quarter, half or four fifths of a limit are used. Times are in seconds since the
+    epoch.
+
+    Attributes:
+        limit: "stop.dollars" or "stop.deadline".
+        percent: 25, 50 or 80.
+        spent: what the experiment has cost so far; None without prices.
+        ends: when all trials are expected to have ended; None: not known, or as many trials run as
+            money and time allow.
+        between: the times between which that is expected with a probability of 80 %.
+        cost: what it will have cost then; None: not known.
+
+    """
+
+    limit: str
+    percent: Count
+    spent: float | None = None
+    ends: float | None = None
+    between: tuple[float, float] | None = None
+    cost: float | None = None
+
+
 class Closing(Event, frozen=True, kw_only=True, tag="closing"):
     """No attempt starts any more, running ones end.
 
@@ -574,6 +597,7 @@ AnyEvent = (
     | Saved
     | Dropped
     | Ended
+    | Milestone
     | Closing
     | Closed
 )
@@ -597,5 +621,6 @@ def is_decision(event: AnyEvent) -> bool:
     if isinstance(event, Ended | Closing):
         return event.by == "planner"
     return isinstance(
-        event, Proposed | Started | Suggested | Decided | Retired | Revived | Dropped | Closed
+        event,
+        Proposed | Started | Suggested | Decided | Retired | Revived | Dropped | Milestone | Closed,
     )

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from regrow.cli.options import (
+    DeadlineOption,
+    DollarsOption,
     EventsOption,
     FileArgument,
     GpusOption,
@@ -20,6 +22,7 @@ from regrow.cli.options import (
     option,
     take_along,
     take_gpus,
+    with_limits,
 )
 from regrow.cli.session import run_session
 from regrow.infra.state.places import Places
@@ -31,6 +34,8 @@ def run(
     name: OtherNameOption = None,
     trials: OtherTrialsOption = None,
     changes: SetOption = None,
+    dollars: DollarsOption = None,
+    deadline: DeadlineOption = None,
     retry_failed: RetryFailedOption = False,
     state: StateOption = None,
     quiet: QuietOption = False,
@@ -53,6 +58,7 @@ def run(
 ) -> None:
     """Run the experiment that FILE describes, or resume it if it exists already."""
     take_along(include)
+    changes = with_limits(changes, dollars, deadline)
     if on is not None and gpus is not None:
         raise UserError("--gpus is for this machine; a cluster's file says which machines it has")
     take_gpus(gpus)

@@ -12,6 +12,7 @@ import typer
 
 from regrow.cli import tables
 from regrow.cli.options import FileArgument, JsonOption, OtherTrialsOption, option
+from regrow.search.durations import on_clock
 from regrow.show.live import text
 from regrow.show.live.terminal import PlainConsole, tell
 from regrow.show.views import summaries
@@ -84,7 +85,7 @@ def simulate(
         print(json.dumps({**summary, "workers": workers, "simulated_s": round(run.now, 3)}))
         return
     console = PlainConsole()
-    hours = text.duration(run.now) if run.now >= 60 else f"{run.now:.1f} s"
+    hours = on_clock(run.now) if run.now >= 60 else f"{run.now:.1f} s"
     many = f"{workers} machine{'s' if workers > 1 else ''}"
     if history.choice.why:
         tell(history.choice.told())

@@ -27,6 +27,7 @@ from regrow.search.events import (
     Halted,
     Joined,
     Left,
+    Milestone,
     Noted,
     Opened,
     Priced,
@@ -394,6 +395,9 @@ class History(View):
             self.revivable.pop(trial.number, None)
         if (event.trial, event.attempt) in self.orphans:
             self.orphans.remove((event.trial, event.attempt))
+
+    def _milestone(self, event: Milestone) -> None:
+        self.milestones.append(event)
 
     def _closing(self, event: Closing) -> None:
         self.closing = event

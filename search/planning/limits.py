@@ -12,9 +12,12 @@ for Model Development on a Deadline", SoCC 2019.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
-from regrow.search.durations import in_words
+from regrow.search.durations import in_words as span
+from regrow.search.events import Milestone
 from regrow.search.history import Attempt, History, TrialRecord, cost
+from regrow.search.numbers import money
 from regrow.search.spec.moments import epoch
 
 FINISH_SECONDS, FINISH_SHARE = 10.0, 0.1
@@ -30,6 +33,10 @@ SLACK = 1.25
 LATE_SHARE = 0.5
 """The end begins at the latest, if it is shorter than a whole trial, after this share."""
 
+NEARLY = 0.5
+"""A limit of which at least this share is used may have ended a session."""
+MILESTONES = (25, 50, 80)
+"""Percent of a limit whose use is recorded, with a forecast."""
 RECENT = 8
 """The first rungs of the last so many trials show that of the next."""
 
@@ -66,6 +73,11 @@ def nearest(history: History, now: float, *, more: float = 0.0) -> Limit | None:
 
     `more`: what the cluster costs an hour beyond the present.
     """
+    return min(every(history, now, more=more), key=lambda one: one.at, default=None)
+
+
+def every(history: History, now: float, *, more: float = 0.0) -> list[Limit]:
+    """Return all limits; `more` as for `nearest`."""
     stop, found = history.spec.stop, []
     if (end := deadline(history)) is not None:
         whole = max(0.0, end - history.t_created)
@@ -77,7 +89,54 @@ def nearest(history: History, now: float, *, more: float = 0.0) -> Limit | None:
         left = max(0.0, stop.dollars - paid)
         at = now if left == 0 else now + left / rate * 3600.0 if rate > 0 else float("inf")
         found.append(Limit(at, "stop.dollars", paid / stop.dollars))
-    return min(found, key=lambda one: one.at, default=None)
+    return found
+
+
+def share(history: History, now: float) -> float:
+    """Return how much of the limit that is used the most is used, from 0 to 1; 0 without limits."""
+    if history.created is None or not history.spec.stop.limited:
+        return 0.0
+    used = [limit.share for limit in every(history, now)]
+    return min(1.0, max(used, default=0.0))
+
+
+def further(history: History) -> list[tuple[str, str]]:
+    """Return for each limit that may have ended the last session a larger value, as users write
+    it.
+    """
+    found = []
+    for limit in every(history, history.t_last):
+        if limit.key == "stop.dollars" and limit.share >= NEARLY:
+            found.append((limit.key, f"{1.5 * (history.spec.stop.dollars or 0.0):g}"))
+        elif limit.key == "stop.deadline" and limit.share >= NEARLY:
+            whole = 1.5 * ((deadline(history) or 0.0) - history.t_created)
+            later = datetime.fromtimestamp(history.t_created + whole).astimezone()
+            found.append((limit.key, later.isoformat(timespec="minutes")))
+    return found
+
+
+def milestone(history: History, now: float) -> tuple[str, int] | None:
+    """Return the limit and the percent of it that are used, if that is not in the log; None if
+    nothing is due.
+    """
+    for limit in every(history, now):
+        before = [one.percent for one in history.milestones if one.limit == limit.key]
+        passed = [percent for percent in MILESTONES if 100 * limit.share >= percent]
+        if passed and passed[-1] > max(before, default=0):
+            return limit.key, passed[-1]
+    return None
+
+
+def in_words(history: History, event: Milestone) -> str:
+    """Return a milestone for people: "50 % of the money is spent: 10.02 of 20.00 dollars"."""
+    stop = history.spec.stop
+    if event.limit == "stop.dollars":
+        return (
+            f"{event.percent} % of the money is spent: {money(event.spent or 0.0)} of"
+            f" {money(stop.dollars or 0.0)} dollars"
+        )
+    left = (deadline(history) or event.t) - event.t
+    return f"{event.percent} % of the time is over: the deadline is in {span(left)}"
 
 
 def leave_seconds(history: History) -> float:
@@ -118,7 +177,10 @@ def overdue(history: History, now: float) -> bool:
 
 def is_late(history: History, now: float) -> bool:
     """Return whether a new trial could not be trained as a whole any more."""
-    if not history.spec.stop.limited or (limit := nearest(history, now)) is None:
+    if not history.spec.stop.limited:
+        return False
+    limit = nearest(history, now, more=_one_more(history))
+    if limit is None:
         return False
     whole = _seconds(history, None, history.spec.max_steps or 1)
     return limit.share >= LATE_SHARE and now + whole > limit.at
@@ -204,7 +266,8 @@ def _unpriced(history: History) -> str | None:
 
 def _words(history: History, limit: Limit, now: float) -> str:
     if limit.key == "stop.dollars":
-        paid = f"{spent(history, now):,.2f} of {history.spec.stop.dollars:,.2f} dollars are spent"
-        return f"{paid}, and what runs needs the rest to save" if history.running else paid
+        paid, cap = money(spent(history, now)), money(history.spec.stop.dollars or 0.0)
+        rest = ", and what runs needs the rest to save" if history.running else ""
+        return f"{paid} of {cap} dollars are spent{rest}"
     left = (deadline(history) or now) - now
-    return f"the deadline is in {in_words(left)}" if left > 0 else "the deadline is over"
+    return f"the deadline is in {span(left)}" if left > 0 else "the deadline is over"

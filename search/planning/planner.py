@@ -30,6 +30,7 @@ from regrow.search.events import (
     Ended,
     Excluded,
     Halted,
+    Milestone,
     Opened,
     Proposed,
     Reported,
@@ -39,10 +40,10 @@ from regrow.search.events import (
     Started,
     Status,
 )
-from regrow.search.history import History, TrialRecord
+from regrow.search.history import History, TrialRecord, cost
 from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
-from regrow.search.planning import limits
+from regrow.search.planning import forecast, limits
 from regrow.search.planning.learning import by_experiment, first_configurations
 from regrow.search.planning.market import following, why_withdrawn
 from regrow.search.planning.results import Results
@@ -144,6 +145,7 @@ class Planner:
                 or self._revive(now)
                 or self._decide(now)
                 or self._retain(now)
+                or self._milestone(now)
                 or self._advance(now, complete=len(history.trials) >= history.total)
             )
 
@@ -280,6 +282,26 @@ class Planner:
             if manifests := self._surplus(number):
                 return Dropped(t=now, trial=number, manifests=manifests)
         return None
+
+    def _milestone(self, now: float) -> Milestone | None:
+        """Record that a part of a limit is used, with what is expected by then."""
+        history = self.history
+        if not history.spec.stop.limited or history.closing is not None:
+            return None
+        due = limits.milestone(history, now)
+        if due is None:
+            return None
+        limit, percent = due
+        seen = forecast.of(history, now)
+        return Milestone(
+            t=now,
+            limit=limit,
+            percent=percent,
+            spent=cost.of(history, now).total,
+            ends=None if seen is None else seen.ends,
+            between=None if seen is None else seen.interval,
+            cost=None if seen is None else seen.money,
+        )
 
     def _retire(self, now: float, *, complete: bool) -> AnyEvent | None:
         """Stop a paused trial that will never be promoted."""

@@ -34,6 +34,7 @@ from regrow.search.events import (
     Waited,
 )
 from regrow.search.history import Attempt, History, TrialRecord
+from regrow.search.history.records import specification
 from regrow.search.planning.planner import Planner, seed_for
 from regrow.search.planning.widths import SHRINK_SECONDS
 from regrow.search.space.domains import Json
@@ -173,10 +174,20 @@ class Simulation:
                 driver=driver,
                 slots=self.workers,
                 trials=trials,
+                settings=self._settings(),
                 retry_failed=retry_failed,
             )
         )
         return self
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the keys that may change between sessions, where they differ from those at the
+        creation.
+        """
+        created = self.history.created
+        assert created is not None
+        now, then = self.spec.settings(), specification(created).settings()
+        return {key: value for key, value in now.items() if value != then[key]}
 
     def run(
         self, *, most_events: int | None = None, most_seconds: float | None = None
@@ -208,9 +219,9 @@ class Simulation:
         while (decision := self.planner.next(self.now)) is not None:
             self._write(decision)
         self._place()
-        if self.history.closing is not None:
+        if self.history.closing is not None and not self.history.closing.pauses:
             for running in list(self._running.values()):
-                self._end(running, "paused" if self.history.closing.pauses else "stopped")
+                self._end(running, "stopped")
 
     @property
     def running(self) -> list[Running]:
@@ -310,7 +321,7 @@ class Simulation:
             return
         if attempt.stop is not None:
             self._end(running, "stopped")
-        elif attempt.leave is not None:
+        elif attempt.leave is not None or self.history.closing is not None:
             if trial.clone is None:
                 self._save(running, attempt)
             self._end(running, "paused")

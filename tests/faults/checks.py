@@ -46,6 +46,7 @@ from regrow.search.events import (
     Halted,
     Joined,
     Left,
+    Milestone,
     Opened,
     Priced,
     Proposed,
@@ -196,7 +197,16 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
     for event in events:
         if isinstance(
             event,
-            Created | Opened | Joined | Left | Capacity | Priced | Excluded | Closing | Closed,
+            Created
+            | Opened
+            | Joined
+            | Left
+            | Capacity
+            | Priced
+            | Excluded
+            | Milestone
+            | Closing
+            | Closed,
         ):
             continue
         if isinstance(event, Proposed):
