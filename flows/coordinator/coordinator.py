@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from regrow.flows.coordinator.callers import Callers
-from regrow.flows.coordinator.capacity import LastCapacity, fits, nodes_of, waiting_long
+from regrow.flows.coordinator.capacity import LastCapacity, fits, nodes_of
 from regrow.flows.coordinator.claim import Opening, claimed
 from regrow.flows.coordinator.instructions import Instructions, assignment
 from regrow.flows.coordinator.leases import Awake, Leases, TaskRunLeases, holders
@@ -32,6 +32,7 @@ from regrow.search.history.orders import TrialOrder, as_event
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.needs import ClusterCapacity, ClusterPrice
 from regrow.search.planning import limits
+from regrow.search.planning.waiting import waiting_long
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.output.traces import printable

@@ -165,6 +165,17 @@ def why_over(history: History, now: float) -> str | None:
     return _words(history, limit, now)
 
 
+def due(history: History, now: float) -> float | None:
+    """Return from when on `why_over` or `overdue` hold if nothing happens before; None: never."""
+    limit = nearest(history, now) if history.spec.stop.limited else None
+    if limit is None or limit.at == float("inf"):
+        return None
+    if history.closing is not None:
+        return limit.at if history.closing.pause and history.running else None
+    longest = SLACK * (history.pace.slowest + SAVE_SECONDS) + LEAVE_SECONDS
+    return limit.at - min(longest, leave_seconds(history))
+
+
 def overdue(history: History, now: float) -> bool:
     """Return whether a limit is reached although all trials were asked to save before: what still
     runs is to be ended.

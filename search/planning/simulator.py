@@ -2,9 +2,10 @@
 beforehand.
 
 Hours of an experiment take seconds, and the same arguments give the same log, event by event. A
-worker is a machine with one slot; an attempt occupies as many workers as it is wide. A trace says
-when each machine is up. An attempt on a machine that goes down is lost, and continues elsewhere
-from its last checkpoint, as in a real experiment.
+worker is a machine with one slot; an attempt occupies as many slots as it is wide. A trace says
+when each machine is up. An attempt on a machine that goes down is lost, without a notice, and
+continues elsewhere from its last checkpoint, as in a real experiment. What machines cost and when
+they are started and stopped: see `machines.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,10 +24,12 @@ from regrow.search.events import (
     AnyEvent,
     Began,
     Cause,
+    Closing,
     Created,
     Ended,
     Opened,
     Outcome,
+    Priced,
     Reported,
     Row,
     Saved,
@@ -35,10 +38,28 @@ from regrow.search.events import (
 )
 from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.history.records import specification
+from regrow.search.planning import limits
+from regrow.search.planning.machines import ALWAYS, Availability, Fleet, Machine, availability
 from regrow.search.planning.planner import Planner, seed_for
+from regrow.search.planning.waiting import WITHDRAW_SECONDS, waiting_long
 from regrow.search.planning.widths import SHRINK_SECONDS
 from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
+
+__all__ = [
+    "ALWAYS",
+    "Availability",
+    "FunctionObjective",
+    "Machine",
+    "Objective",
+    "Running",
+    "Simulation",
+    "availability",
+    "simulate",
+]
+
+MOST_SAVES = 2
+"""Checkpoints of an attempt that are under way at a time; training waits with one more."""
 
 
 class Objective(Protocol):
@@ -70,32 +91,6 @@ class FunctionObjective:
         ), self.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Availability:
-    """When one machine is up.
-
-    Attributes:
-        changes: times at which it changes between up and down (seconds, ascending, the first 0).
-        begins_up: whether it is up from time 0 on.
-
-    """
-
-    changes: tuple[float, ...] = (0.0,)
-    begins_up: bool = True
-
-    def up(self, t: float) -> bool:
-        """Return whether the machine is up at time `t`."""
-        return (bisect_right(self.changes, t) % 2 == 1) == self.begins_up
-
-    def next_change(self, t: float) -> float | None:
-        """Return the first time after `t` at which the state changes, None for never."""
-        place = bisect_right(self.changes, t)
-        return self.changes[place] if place < len(self.changes) else None
-
-
-ALWAYS = Availability()
-
-
 @dataclass(slots=True, kw_only=True)
 class Running:
     """An attempt on its machines.
@@ -103,9 +98,12 @@ class Running:
     Attributes:
         trial: number of the trial.
         attempt: number of the attempt.
-        machines: numbers of its workers.
+        machines: by its slots, the numbers of their machines.
         step: the last step that it did.
         endings: the trial's stop conditions, None if it has none or the attempt has not begun.
+        saves: the checkpoints under way, one after the other: step, time of the call.
+        called: when the last checkpoint was called for, at first when the attempt began.
+        then: what happens once one of `saves` is durable; None: nothing waits for it.
 
     """
 
@@ -114,6 +112,9 @@ class Running:
     machines: tuple[int, ...]
     step: int = 0
     endings: Endings | None = None
+    saves: deque[tuple[int, float]] = field(default_factory=deque)
+    called: float = 0.0
+    then: Callable[[], None] | None = None
 
     def at(self, t: float) -> dict[str, Any]:
         """Return the fields that each event of the attempt at time `t` has."""
@@ -126,21 +127,36 @@ class Simulation:
 
     spec: Spec
     objective: Objective
-    workers: int
+    workers: int = 1
     availability: Sequence[Availability] = ()
     """By worker, reused in turn; empty: all machines are always up."""
+    machines: Sequence[Machine] = ()
+    """The machines; empty: `workers` permanent ones of one slot, with `availability`."""
+    slots: int | None = None
+    """Slots of attempts at a time, whatever is up; None: those of all machines."""
     checkpoints: bool = True
     """Whether trials save checkpoints: without losses and pauses it only lengthens the log."""
     startup: float = 0.0
     """Seconds from the placement of an attempt to the beginning of its first step."""
+    save: float = 0.0
+    """Seconds of a checkpoint, during which training continues; 0: durable at once, unmeasured."""
+    restore: float = 0.0
+    """Seconds from the placement to the first step, beyond `startup`, to load a checkpoint."""
     events: list[AnyEvent] = field(default_factory=list)
     planner: Planner = field(default_factory=Planner)
     now: float = 0.0
     _queue: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _ticket: itertools.count[int] = field(default_factory=itertools.count)
-    _free: list[int] = field(default_factory=list)
+    _fleet: Fleet = field(init=False)
+    _looks_at: float | None = None
+    """When the planner is asked next because money or time may be over."""
     _waiting: list[Started] = field(default_factory=list)
     _running: dict[int, Running] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        found = self.availability or (ALWAYS,)
+        own = [Machine(availability=found[n % len(found)]) for n in range(self.workers)]
+        self._fleet = Fleet(machines=self.machines or own)
 
     @property
     def history(self) -> History:
@@ -162,8 +178,9 @@ class Simulation:
             nobody = "00000000-0000-0000-0000-000000000000"
             distinct = not self.spec.duplicates
             self._write(Created(t=self.now, id=nobody, spec=spec, auto=auto, distinct=distinct))
-        self._free = [n for n in range(self.workers) if self._machine(n).up(self.now)]
-        for number in range(self.workers):
+        for number, machine in enumerate(self._fleet.machines):
+            if machine.permanent and machine.availability.up(self.now):
+                self._fleet.booted(number)
             self._watch(number)
         trials = max(self.spec.total, self.history.total)
         driver = f"session {self.history.sessions}"
@@ -172,7 +189,7 @@ class Simulation:
                 t=self.now,
                 by="driver",
                 driver=driver,
-                slots=self.workers,
+                slots=self._fleet.slots if self.slots is None else self.slots,
                 trials=trials,
                 settings=self._settings(),
                 retry_failed=retry_failed,
@@ -201,7 +218,7 @@ class Simulation:
             most_events is None or len(self.events) < most_events
         ):
             if not self._queue:
-                there = sum(self._machine(number).up(self.now) for number in range(self.workers))
+                there = self._fleet.there(self.now)
                 what = f"nothing happens any more on {there} workers"
                 if not there:
                     what = "every worker is gone for good"
@@ -216,12 +233,7 @@ class Simulation:
     def tell(self, event: AnyEvent) -> None:
         """Write an event, and every decision that follows from it."""
         self._write(event)
-        while (decision := self.planner.next(self.now)) is not None:
-            self._write(decision)
-        self._place()
-        if self.history.closing is not None and not self.history.closing.pauses:
-            for running in list(self._running.values()):
-                self._end(running, "stopped")
+        self._decide()
 
     @property
     def running(self) -> list[Running]:
@@ -233,24 +245,67 @@ class Simulation:
         running = self._running[trial]
         self._over(running, "failed", running.step, message, cause=cause)
 
+    def _decide(self) -> None:
+        """Write every decision that is due, and give attempts their machines."""
+        while (decision := self.planner.next(self.now)) is not None:
+            self._write(decision)
+        self._place()
+        self._look_later()
+
     def _write(self, event: AnyEvent) -> None:
         self.planner.apply(event)
         self.events.append(event)
         if isinstance(event, Started):
             self._waiting.append(event)
-            if event.width > self.spec.resources.widths[0] and self.spec.resources.grouped:
-                self._at(self.now + SHRINK_SECONDS, partial(self._waited, event))
-        elif isinstance(event, Ended) and event.narrower:
-            self._waiting = [started for started in self._waiting if started.trial != event.trial]
+            market, resources = self.history.spec.market, self.history.spec.resources
+            if event.width > resources.widths[0] and resources.grouped:
+                self._at(self.now + SHRINK_SECONDS, self._look_at_waits)
+            if market is not None and market.after is not None:
+                self._at(self.now + market.after, self._look_at_waits)
+        elif isinstance(event, Ended) and event.by == "planner":
+            over = event.trial, event.attempt
+            self._waiting = [one for one in self._waiting if (one.trial, one.attempt) != over]
+        elif isinstance(event, Closing):
+            for since in {started.t for started in self._waiting}:
+                self._at(max(self.now, since + WITHDRAW_SECONDS), self._look_at_waits)
 
-    def _waited(self, started: Started) -> None:
-        """Report that a group still waits for machines."""
-        if started in self._waiting and self.history.closing is None:
-            trial, attempt = started.trial, started.attempt
-            self.tell(Waited(t=self.now, trial=trial, attempt=attempt, seconds=SHRINK_SECONDS))
+    def _look_at_waits(self) -> None:
+        """Report the attempts that have waited long for their machines."""
+        since = {(one.trial, one.attempt): one.t for one in self._waiting}
 
-    def _machine(self, number: int) -> Availability:
-        return self.availability[number % len(self.availability)] if self.availability else ALWAYS
+        def waits(trial: int, attempt: int) -> float:
+            return round(self.now - since.get((trial, attempt), math.inf), 3)
+
+        for trial, attempt, seconds in waiting_long(self.history, waits):
+            if self.history.lease(trial, attempt) is not None:
+                self.tell(Waited(t=self.now, trial=trial, attempt=attempt, seconds=seconds))
+
+    def _look_later(self) -> None:
+        """See to it that the planner is asked when money or time is over, to a second."""
+        if self.history.closed is not None:
+            return
+        if (due := limits.due(self.history, self.now)) is None:
+            self._looks_at = None
+            return
+        t = max(math.ceil(due), math.floor(self.now) + 1)
+        if t != self._looks_at:
+            self._looks_at = t
+            self._at(t, partial(self._look, t))
+
+    def _look(self, t: float) -> None:
+        if t != self._looks_at:
+            return  # it is due at another time by now
+        self._looks_at = None
+        if limits.overdue(self.history, self.now):
+            message = "money or time was over before it had saved"
+            for started in list(self._waiting):
+                running = Running(trial=started.trial, attempt=started.attempt, machines=())
+                self._running[started.trial] = running
+            self._waiting = []
+            for running in list(self._running.values()):
+                step = self.history.trials[running.trial].step
+                self._over(running, "lost", step, message, cause="preempted", by="driver")
+        self._decide()
 
     def _at(self, t: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (t, next(self._ticket), act))
@@ -258,42 +313,87 @@ class Simulation:
     # ---- machines
 
     def _watch(self, number: int) -> None:
-        if (t := self._machine(number).next_change(self.now)) is not None:
+        if (t := self._fleet.machines[number].availability.next_change(self.now)) is not None:
             self._at(t, lambda: self._turns(number))
 
     def _turns(self, number: int) -> None:
-        """Switch a machine between up and down."""
+        """Switch a machine between available and not."""
         self._watch(number)
-        if self._machine(number).up(self.now):
-            self._free.append(number)
-            self._free.sort()
+        machine = self._fleet.machines[number]
+        if machine.availability.up(self.now):
+            if machine.permanent:
+                self._fleet.booted(number)
             self._place()
             return
-        if number in self._free:
-            self._free.remove(number)
+        self._fleet.stop(number)
         for running in list(self._running.values()):
-            if number in running.machines:
+            if number in running.machines and self._alive(running):
                 step = self.history.trials[running.trial].step
-                self._over(
-                    running, "lost", step, "the node was lost", cause="preempted", but=number
-                )
+                why = "the node was lost"
+                self._over(running, "lost", step, why, cause="preempted", by="driver")
+        self._pay()
 
     def _place(self) -> None:
-        """Begin attempts that were started while there is room, in the order of their starts."""
-        while self._waiting and self._waiting[0].width <= len(self._free):
-            started = self._waiting.pop(0)
-            machines, self._free = tuple(self._free[: started.width]), self._free[started.width :]
+        """Begin attempts that were started while there is room, in the order of their starts among
+        those that want the same kind of machine; start machines for those that wait.
+        """
+        full: set[tuple[str, bool]] = set()
+        waiting: list[Started] = []
+        for started in self._waiting:
+            kind = started.market, started.avoid_spot
+            machines = None if kind in full else self._fleet.take(started)
+            if machines is None:
+                full.add(kind)
+                waiting.append(started)
+                continue
             trial = self.history.trials[started.trial]
             running = Running(trial=trial.number, attempt=started.attempt, machines=machines)
             self._running[started.trial] = running
-            self._at(self.now + self.startup, partial(self._begin, running, started, trial))
+            self._at(self.now + self.startup, partial(self._arrive, running, started, trial))
+        self._waiting = waiting
+        for number in self._fleet.wanted(waiting, self.now):
+            self._fleet.start(number)
+            use, boot = self._fleet.uses(number), self._fleet.machines[number].boot
+            self._at(self.now + boot, partial(self._booted, number, use))
+        self._pay()
+
+    def _booted(self, number: int, use: int) -> None:
+        """Let a machine take attempts, unless it was lost since it was started."""
+        if self._fleet.uses(number) == use:
+            self._fleet.booted(number)
+            self._idle_from_now(number)
+            self._place()
+
+    def _idle_from_now(self, number: int) -> None:
+        """Stop a machine after its idle time, unless it is used before."""
+        if self._fleet.is_idle(number):
+            use, idle = self._fleet.uses(number), self._fleet.machines[number].idle
+            self._at(self.now + idle, partial(self._idle, number, use))
+
+    def _idle(self, number: int, use: int) -> None:
+        if self._fleet.uses(number) == use:
+            self._fleet.stop(number)
+            self._pay()
+
+    def _pay(self) -> None:
+        """Report what the machines cost, if that has changed."""
+        known, price = self.history.spending, self._fleet.price()
+        changed = (known.per_hour, known.nodes) != (price.per_hour, price.nodes)
+        if self._fleet.priced and changed and self.history.closed is None:
+            self.tell(Priced(t=self.now, per_hour=price.per_hour, nodes=price.nodes))
 
     # ---- attempts
 
     def _alive(self, running: Running) -> bool:
         return self._running.get(running.trial) is running
 
-    def _begin(self, running: Running, started: Started, trial: TrialRecord) -> None:
+    def _arrive(self, running: Running, started: Started, trial: TrialRecord) -> None:
+        """Begin an attempt, after it has loaded its checkpoint."""
+        if self._alive(running):
+            loads = self.restore if started.checkpoints else 0.0
+            self._at(self.now + loads, partial(self._begin, running, started, trial, loads))
+
+    def _begin(self, running: Running, started: Started, trial: TrialRecord, loaded: float) -> None:
         if not self._alive(running):
             return
         lease = running.at(self.now)
@@ -302,13 +402,32 @@ class Simulation:
         restored = max((own.get(m, 0) for m in started.checkpoints), default=0)
         if source is not None:
             restored = trial.step
-        running.step = restored
+        running.step, running.called = restored, self.now
         if self.spec.stop.trial.watches:
             running.endings = Endings(self.spec.ending, trial.values[:restored])
-        self.tell(Began(**lease, node=f"worker-{running.machines[0]}", restored=restored))
+        place, *others = self._fleet.places(running.machines)
+        self.tell(
+            Began(
+                **lease,
+                node=place.node,
+                node_id=place.node_id,
+                market=place.market,
+                price=place.price,
+                share=place.share,
+                others=others if place.node_id else [],
+                restored=restored,
+                ago=loaded,
+            )
+        )
         if self._alive(running) and source is not None:
             self.tell(
-                Saved(**lease, step=restored, manifest=_manifest(running), size=1, source=source)
+                Saved(
+                    **lease,
+                    step=restored,
+                    manifest=_manifest(running, restored),
+                    size=1,
+                    source=source,
+                )
             )
         if self._alive(running):
             self._go_on(running)
@@ -321,12 +440,14 @@ class Simulation:
             return
         if attempt.stop is not None:
             self._end(running, "stopped")
-        elif attempt.leave is not None or self.history.closing is not None:
-            if trial.clone is None:
-                self._save(running, attempt)
-            self._end(running, "paused")
+        elif attempt.leave is not None:
+            self._leave(running, attempt, "paused", save=trial.clone is None)
         elif self._complete(running) or (running.endings is not None and running.endings.why):
-            self._end(running, "done")
+            self._leave(running, attempt, "done", save=False)
+        elif (closing := self.history.closing) is not None and closing.pauses:
+            self._leave(running, attempt, "paused", save=self.checkpoints)
+        elif closing is not None:
+            self._end(running, "stopped")
         else:
             step, seed = running.step + 1, seed_for(self.spec.seed, trial.number, "trial")
             metrics, seconds = self.objective.at(trial.config, step, seed)
@@ -350,17 +471,75 @@ class Simulation:
         if not self._alive(running):
             return
         attempt = self.history.lease(running.trial, running.attempt)
-        if attempt is not None and self.checkpoints and attempt.leave is None:
-            every = self.spec.checkpoint.every_steps or 1
-            if step % every == 0 or self._complete(running):
-                self._save(running, attempt)
+        if (
+            attempt is not None
+            and self.checkpoints
+            and attempt.leave is None
+            and self._due(running)
+        ):
+            if len(running.saves) == MOST_SAVES:
+                running.then = partial(self._save_and_go_on, running, attempt)
+                return
+            self._save_and_go_on(running, attempt)
+        else:
+            self._go_on(running)
+
+    def _save_and_go_on(self, running: Running, attempt: Attempt) -> None:
+        self._save(running, attempt)
         if self._alive(running):
             self._go_on(running)
 
+    def _due(self, running: Running) -> bool:
+        """Return whether a checkpoint is due at the step that was just reported."""
+        checkpoint = self.spec.checkpoint
+        if self._complete(running):
+            return True
+        if checkpoint.every_seconds is not None:
+            return self.now - running.called >= checkpoint.every_seconds
+        return running.step % (checkpoint.every_steps or 1) == 0
+
     def _save(self, running: Running, attempt: Attempt) -> None:
-        if attempt.saved < running.step:
-            lease, manifest = running.at(self.now), _manifest(running)
-            self.tell(Saved(**lease, step=running.step, manifest=manifest, size=1))
+        """Save a checkpoint of the attempt's step, if there is none."""
+        steps = [attempt.saved, *(step for step, _ in running.saves)]
+        if steps[-1] >= running.step:
+            return
+        running.called = self.now
+        running.saves.append((running.step, self.now))
+        if not self.save:
+            self._saved(running)
+        elif len(running.saves) == 1:
+            self._at(self.now + self.save, partial(self._saved, running))
+
+    def _saved(self, running: Running) -> None:
+        """Report that the oldest checkpoint under way is durable."""
+        if not self._alive(running):
+            return
+        step, called = running.saves.popleft()
+        if running.saves:
+            self._at(self.now + self.save, partial(self._saved, running))
+        self.tell(
+            Saved(
+                **running.at(self.now),
+                step=step,
+                manifest=_manifest(running, step),
+                size=1,
+                seconds=self.now - called if self.save else None,
+            )
+        )
+        then, running.then = running.then, None
+        if self._alive(running) and then is not None:
+            then()
+
+    def _leave(self, running: Running, attempt: Attempt, outcome: Outcome, *, save: bool) -> None:
+        """End an attempt once its checkpoints are durable."""
+        if save:
+            self._save(running, attempt)
+        if not self._alive(running):
+            return
+        if not running.saves:
+            self._end(running, outcome)
+        else:
+            running.then = partial(self._leave, running, attempt, outcome, save=False)
 
     def _end(self, running: Running, outcome: Outcome) -> None:
         if not self._alive(running):
@@ -376,57 +555,41 @@ class Simulation:
         message: str,
         *,
         cause: Cause = "",
-        but: int | None = None,
+        by: Literal["attempt", "driver"] = "attempt",
     ) -> None:
-        """End an attempt and free its machines, except for `but`, which went down."""
+        """End an attempt and free its machines, except for those that went down."""
         del self._running[running.trial]
-        self._free = sorted([*self._free, *(n for n in running.machines if n != but)])
-        by: Literal["attempt", "driver"] = "attempt" if but is None else "driver"
-        end = Ended(
-            **running.at(self.now), outcome=outcome, cause=cause, step=step, message=message, by=by
+        for number in self._fleet.give(running.machines):
+            self._idle_from_now(number)
+        self.tell(
+            Ended(
+                **running.at(self.now),
+                outcome=outcome,
+                cause=cause,
+                step=step,
+                message=message,
+                by=by,
+                cost=self.history.trials[running.trial].attempts[-1].told_cost(self.now),
+            )
         )
-        self.tell(end)
 
 
-def _manifest(running: Running) -> str:
-    return f"manifests/{running.trial}/{running.attempt}/{running.step:010}.json"
-
-
-def availability(counts: Sequence[int], gap_seconds: float, workers: int) -> list[Availability]:
-    """Return the machines of a recorded trace: `counts[k]` are available from second k *
-    gap_seconds on; the last count holds until the end.
-
-    A trace with at most one machine describes that machine: worker n then begins n/workers of the
-    way into it, and the trace is cyclic, so that not all workers are lost at once. Otherwise the
-    first counts[k] workers are up.
-
-    Raises ValueError for an empty trace, a count below 0 and a gap that is not a positive number.
-    """
-    if not counts:
-        raise ValueError("the trace is empty")
-    if min(counts) < 0:
-        raise ValueError(f"there are {min(counts)} machines")
-    if not 0 < gap_seconds < math.inf:
-        raise ValueError(f"the gap is {gap_seconds:g} seconds")
-    single = max(counts) <= 1
-    machines = []
-    for number in range(workers):
-        shift = number * len(counts) // workers if single else 0
-        states = [(c > 0 if single else c > number) for c in [*counts[shift:], *counts[:shift]]]
-        changes = [n for n in range(1, len(states)) if states[n] != states[n - 1]]
-        turns = [place * gap_seconds for place in changes]
-        machines.append(Availability(changes=(0.0, *turns), begins_up=states[0]))
-    return machines
+def _manifest(running: Running, step: int) -> str:
+    return f"manifests/{running.trial}/{running.attempt}/{step:010}.json"
 
 
 def simulate(
     spec: Spec,
     objective: Objective,
     *,
-    workers: int,
+    workers: int = 1,
     availability: Sequence[Availability] = (),
+    machines: Sequence[Machine] = (),
+    slots: int | None = None,
     checkpoints: bool = True,
     startup: float = 0.0,
+    save: float = 0.0,
+    restore: float = 0.0,
     most_seconds: float | None = None,
 ) -> Simulation:
     """Run a whole experiment under a virtual clock; see Simulation for the arguments."""
@@ -435,7 +598,11 @@ def simulate(
         objective=objective,
         workers=workers,
         availability=availability,
+        machines=machines,
+        slots=slots,
         checkpoints=checkpoints,
         startup=startup,
+        save=save,
+        restore=restore,
     )
     return run.open().run(most_seconds=most_seconds)
