@@ -186,11 +186,12 @@ class Left(Event, frozen=True, kw_only=True, tag="left"):
 class Capacity(Event, frozen=True, kw_only=True, tag="capacity"):
     """The cluster has become larger or smaller: new values of `slots` and `widest` as in `Opened`.
 
-    0 slots: it has no room for a single attempt now.
+    0 slots: it has no room for a single attempt now. `spot`: slots on spot machines among them.
     """
 
     slots: int
     widest: int
+    spot: int = 0
 
 
 class Priced(Event, frozen=True, kw_only=True, tag="priced"):

@@ -102,7 +102,7 @@ class History(View):
     def _opened(self, event: Opened) -> None:
         if event.settings != (self.opened.settings if self.opened is not None else {}):
             self._settle(event)
-        self.slots, self.total = event.slots, event.trials
+        self.slots, self.total, self.spot_slots = event.slots, event.trials, 0
         self.widest = event.widest or event.slots
         if event.by == "driver":
             # another machine's clock may be behind: a session never begins before the last one ends
@@ -132,7 +132,7 @@ class History(View):
         self.agents.left(event)
 
     def _capacity(self, event: Capacity) -> None:
-        self.slots, self.widest = event.slots, event.widest
+        self.slots, self.widest, self.spot_slots = event.slots, event.widest, event.spot
 
     def _priced(self, event: Priced) -> None:
         self.spending.priced(event)
@@ -203,6 +203,7 @@ class History(View):
             attempt.state = move_attempt(trial.number, attempt.number, after, AttemptMove.LEAVE)
         # the node's clock may have been set: an attempt never begins before it is started
         attempt.t_began = max(attempt.t_started, event.t - event.ago)
+        self.pace.began(attempt)
         attempt.node, attempt.task_run = sys.intern(event.node), event.task_run
         attempt.node_id, attempt.node_type = sys.intern(event.node_id), sys.intern(event.node_type)
         attempt.market = sys.intern(event.market)

@@ -28,12 +28,19 @@ class Pace:
     """From the begin of an attempt to its first report."""
     steps: deque[float] = field(default_factory=_recent)
     """Between two reports of an attempt; the mean of those that came together."""
+    starts: deque[float] = field(default_factory=_recent)
+    """From the decision to start an attempt to its begin on a machine."""
     saves: deque[float] = field(default_factory=_recent)
     """From the call of the user's code until a checkpoint is durable."""
     slowest: float = 0.0
     """The longest of all so far, a step and a checkpoint together."""
     _longest_step: float = 0.0
     _longest_save: float = 0.0
+
+    def began(self, attempt: Attempt) -> None:
+        """Take the begin of an attempt."""
+        if attempt.t_began is not None:
+            self.starts.append(attempt.t_began - attempt.t_started)
 
     def reported(self, attempt: Attempt, before: float | None, rows: Sequence[Row]) -> None:
         """Take the reports of an attempt. `before`: when it reported last, None for never."""
@@ -65,6 +72,11 @@ class Pace:
     def arrival(self) -> float | None:
         """The usual time from the begin of an attempt to its first report; None: not seen."""
         return median(self.first) if self.first else None
+
+    @property
+    def start(self) -> float | None:
+        """The usual time until an attempt begins on a machine; None before the first."""
+        return median(self.starts) if self.starts else None
 
     @property
     def save(self) -> float | None:

@@ -39,6 +39,8 @@ class View:
         self.by_state: dict[TrialState, set[int]] = {state: set() for state in TrialState}
         self.total = 0
         self.slots = 0
+        self.spot_slots = 0
+        """How many of `slots` are on spot machines, as far as known."""
         self.widest = 0
         """Most slots that one attempt may have."""
         self.created: Created | None = None

@@ -8,7 +8,9 @@ use their money or time up.
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
@@ -19,6 +21,12 @@ from regrow.search.planning import limits
 
 LEAST = 3
 """Trials that must have ended."""
+MOST_PLACED = 1_000
+"""Pieces of work that are placed one by one."""
+CHANGES = 2
+"""Changes of machine that an experiment allows for: a loss, and the move to another kind."""
+ENOUGH = 8
+"""Trials that must have ended for their mean to tell how long others take."""
 WITHIN = 0.8
 """The interval holds the outcome with this probability."""
 MODEL = 0.05
@@ -96,6 +104,32 @@ def of(history: History, now: float) -> Forecast | None:
     )
 
 
+def most_seconds(history: History, now: float) -> float:
+    """Return how long the trials that are left take at most on the slots that stay, and changes of
+    machine beside; 0 if no step was seen yet.
+
+    Of trials that a schedule may stop, the mean so far and twice its error count, once there are
+    ENOUGH.
+    """
+    pace, slots = history.pace, max(1, history.slots - history.spot_slots)
+    if pace.step is None:
+        return 0.0
+    arrival, save = pace.arrival or pace.step, pace.save or 0.0
+    whole = limits.SLACK * (arrival + (history.spec.max_steps or 1) * pace.step)
+    took = [_taken(t, now) for t in history.trials if t.state.final and t.attempts]
+    if len(took) >= ENOUGH:
+        whole = min(whole, fmean(took) + 2 * stdev(took) / math.sqrt(len(took)))
+    limit = history.spec.concurrency
+    wide = slots if limit is None else min(slots, limit * history.spec.resources.widths[1])
+    begun = [t for t in history.trials if not t.state.final and t.attempts]
+    work = [whole * (1 - _done(history, trial, whole)) for trial in begun]
+    left = history.total - history.ended - len(begun)
+    # A change loses the steps since the last checkpoint, and the time to start elsewhere.
+    again = (history.spec.checkpoint.every_steps or 1) * pace.step + save
+    change = limits.SLACK * ((pace.start or 0.0) + arrival + again) + limits.LEAVE_SECONDS
+    return _on_slots(work, left, whole, wide) + CHANGES * change
+
+
 def on_time(history: History, now: float) -> float | None:
     """Return the chance that all trials end before the limits of money and time; None if that
     cannot be said, or no limit is set.
@@ -129,6 +163,25 @@ def standing(history: History, now: float, *, alive: bool = True) -> str:
     if lost := waste.money(history):
         found.append(f"{money(lost)} wasted on losses")
     return ", ".join(found)
+
+
+def _done(history: History, trial: TrialRecord, whole: float) -> float:
+    """Return the part of a trial that is done, from 0 to 1. `whole`: seconds of a trial."""
+    if history.spec.max_steps is not None:
+        return min(1.0, trial.curve.time / history.spec.max_steps)
+    times = trial.curve.times
+    return min(1.0, (times[-1] - trial.attempts[0].t_started) / whole) if times else 0.0
+
+
+def _on_slots(work: Sequence[float], more: int, each: float, slots: int) -> float:
+    """Return when the last of some work has ended, one after the other on slots that are free:
+    `work` in seconds, then `more` pieces of `each`.
+    """
+    rows = [0.0] * slots
+    rounds = max(0, more - MOST_PLACED) // slots  # equal pieces fill all slots alike
+    for seconds in [*work, *[each] * (more - rounds * slots)]:
+        heapq.heapreplace(rows, rows[0] + seconds)
+    return max(rows) + rounds * each
 
 
 def _taken(trial: TrialRecord, now: float) -> float:

@@ -192,7 +192,7 @@ class Planner:
             trial = self.history.trials[number]
             attempt = trial.attempts[-1]
             narrower = may_narrow(self.history, attempt) and self.history.closing is None
-            why = why_withdrawn(self.history, attempt.market, waited)
+            why = why_withdrawn(self.history, attempt.market, waited, now)
             if narrower:
                 why = why_narrower(self.history, attempt, waited)
             if why is not None:

@@ -321,6 +321,18 @@ class Market(Part):
     """After this many attempts whose node went away, a trial asks for on-demand machines. None:
     never.
     """
+    deadline: Deadline | None = None
+    """With `first: spot`: all trials are to have ended by then, so on-demand machines are asked for
+    as soon as spot machines alone would be too slow; in the forms of `stop.deadline`. None: that
+    one, if it is set and the number of trials is limited.
+    """
+
+    @model_validator(mode="after")
+    def _of_spot(self) -> Self:
+        if self.deadline is not None and self.first != "spot":
+            problem = "says when to change from spot to on-demand machines"
+            raise SpecError("market.deadline", self.deadline, problem, "write first: spot")
+        return self
 
 
 class Checkpointing(Part):
