@@ -11,6 +11,7 @@ for Model Development on a Deadline", SoCC 2019.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -110,7 +111,8 @@ def further(history: History) -> list[tuple[str, str]]:
             found.append((limit.key, f"{1.5 * (history.spec.stop.dollars or 0.0):g}"))
         elif limit.key == "stop.deadline" and limit.share >= NEARLY:
             whole = 1.5 * ((deadline(history) or 0.0) - history.t_created)
-            later = datetime.fromtimestamp(history.t_created + whole).astimezone()
+            minute = math.ceil((history.t_created + whole) / 60) * 60
+            later = datetime.fromtimestamp(minute).astimezone()
             found.append((limit.key, later.isoformat(timespec="minutes")))
     return found
 

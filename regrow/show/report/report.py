@@ -30,7 +30,7 @@ from regrow.show.figures.look import template
 from regrow.show.figures.series import short
 from regrow.show.live import text
 from regrow.show.report import logged, table
-from regrow.show.views import machine_use, summaries
+from regrow.show.views import budget, machine_use, summaries
 
 SCRIPTS = ("times.js", "figures.js", "report.js")
 FRONT = 20
@@ -85,6 +85,7 @@ def html(
         left=0 if history.unlimited else max(0, history.total - len(history.trials)),
         best=_best(history, places),
         front=_front(history, places),
+        forecasts=budget.outcomes(history),
         nothing_best=_nothing(history),
         logged=best_logged,
         at_bounds=list(text.widened(history, places)),
