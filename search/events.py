@@ -235,6 +235,8 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
             specification; empty: any.
         config: the flat configuration with which the trial continues, smaller by `on_oom`; None if
             it does not change.
+        every_seconds: seconds between two checkpoints, by `checkpoint: auto`; None: as the
+            specification has it.
 
     """
 
@@ -247,6 +249,7 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     width: int = 1
     market: str = ""
     config: dict[str, Any] | None = None
+    every_seconds: Time | None = None
 
 
 class Waited(Event, frozen=True, kw_only=True, tag="waited"):

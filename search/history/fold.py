@@ -181,6 +181,7 @@ class History(View):
             checkpoints=event.checkpoints,
             clones=event.clones,
             market=event.market,
+            every_seconds=event.every_seconds,
         )
         trial.attempts.append(attempt)
         if event.config is not None:
@@ -376,6 +377,7 @@ class History(View):
         # it ended with its driver, not when the next driver declared it lost
         if event.by == "planner":
             attempt.t_ended = max(self.cut, attempt.t_began or attempt.t_started)
+        self.pace.ended(attempt)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)
         if attempt.node_price is None:
             self.spending.apart[attempt.price] += attempt.slot_seconds(event.t)

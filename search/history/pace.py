@@ -32,6 +32,10 @@ class Pace:
     """From the decision to start an attempt to its begin on a machine."""
     saves: deque[float] = field(default_factory=_recent)
     """From the call of the user's code until a checkpoint is durable."""
+    ran: float = 0.0
+    """Seconds that ended attempts ran, each on its machine."""
+    losses: int = 0
+    """Attempts that ended without being able to save."""
     slowest: float = 0.0
     """The longest of all so far, a step and a checkpoint together."""
     _longest_step: float = 0.0
@@ -41,6 +45,13 @@ class Pace:
         """Take the begin of an attempt."""
         if attempt.t_began is not None:
             self.starts.append(attempt.t_began - attempt.t_started)
+
+    def ended(self, attempt: Attempt) -> None:
+        """Take the end of an attempt."""
+        if attempt.t_began is None or attempt.t_ended is None:
+            return
+        self.ran += max(0.0, attempt.t_ended - attempt.t_began)
+        self.losses += attempt.outcome == "lost"
 
     def reported(self, attempt: Attempt, before: float | None, rows: Sequence[Row]) -> None:
         """Take the reports of an attempt. `before`: when it reported last, None for never."""

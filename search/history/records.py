@@ -80,6 +80,8 @@ class Attempt:
     """Its GPUs on its first node, as in CUDA_VISIBLE_DEVICES; empty for none."""
     narrower: bool = False
     """Whether it waited in vain for this many workers, and the trial continues with fewer."""
+    every_seconds: float | None = None
+    """Seconds between its checkpoints by `checkpoint: auto`; None: as the specification has it."""
     step_seconds: float = 0.0
     """Duration of its last steps, the longer ones rather; 0 before the first report."""
     save_seconds: float = 0.0

@@ -204,7 +204,7 @@ def why_not(history: History, trial: TrialRecord, until: int | None, now: float)
 
     `until`: the step of its first decision; None for none before its end.
     """
-    steps = history.spec.checkpoint.every_steps or 1
+    steps = 1  # it saves at any step at which it is asked to leave
     if not trial.step:
         steps = until or history.spec.max_steps or 1
     return _too_late(history, trial, steps, now)

@@ -48,6 +48,7 @@ from regrow.search.planning.learning import by_experiment, first_configurations
 from regrow.search.planning.market import following, why_withdrawn
 from regrow.search.planning.results import Results
 from regrow.search.planning.retention import surplus
+from regrow.search.planning.saving import interval
 from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough
 from regrow.search.planning.suggesting import FIXED, QUEUED, next_queued, suggestion
@@ -418,6 +419,7 @@ class Planner:
             clones=len(others),
             width=width_of(history, trial, wanted),
             config=config,
+            every_seconds=interval(history) if history.spec.checkpoint.every == "auto" else None,
         )
 
     def _propose(self, now: float, number: int) -> Proposed | None:

@@ -503,8 +503,10 @@ class Simulation:
         checkpoint = self.spec.checkpoint
         if self._complete(running):
             return True
-        if checkpoint.every_seconds is not None:
-            return self.now - running.called >= checkpoint.every_seconds
+        attempt = self.history.trials[running.trial].attempts[-1]
+        every = checkpoint.every_seconds or attempt.every_seconds
+        if every is not None:
+            return self.now - running.called >= every
         return running.step % (checkpoint.every_steps or 1) == 0
 
     def _save(self, running: Running, attempt: Attempt) -> None:

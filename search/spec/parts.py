@@ -338,8 +338,12 @@ class Market(Part):
 class Checkpointing(Part):
     """When checkpoints are taken, and which are kept. Steps count from 1."""
 
+    every: Literal["auto"] | None = None
+    """`auto`: after a time that follows from how long checkpoints take and how often attempts are
+    lost (Young and Daly); at every step until both are known.
+    """
     every_steps: Annotated[Count, Field(ge=1)] | None = None
-    """Every this many steps. With neither this nor `every_seconds` given: at every step."""
+    """Every this many steps. With none of the three given: at every step."""
     every_seconds: Annotated[Number, Field(gt=0)] | None = None
     """At the first report after this many seconds since the last checkpoint."""
     keep_last: Annotated[Count, Field(ge=1)] = 2
@@ -353,6 +357,9 @@ class Checkpointing(Part):
             problem = "excludes every_steps"
             key = "checkpoint.every_seconds"
             raise SpecError(key, self.every_seconds, problem, "give one of them")
+        if self.every is not None and (self.every_steps or self.every_seconds):
+            problem = "excludes every_steps and every_seconds"
+            raise SpecError("checkpoint.every", self.every, problem, "give one of them")
         return self
 
 

@@ -213,3 +213,16 @@ def test_on_demand_machines_are_asked_for_only_when_the_deadline_asks_for_them()
         for done in (ample, tight)
     ]
     assert share[0] < 0.5 < share[1]
+
+
+def test_with_auto_checkpoints_follow_from_their_duration_and_the_losses() -> None:
+    fleet = [spot(availability=one) for one in LONG]
+    seconds = {"save": 20.0, "seconds": 60.0, "trials": 12, "max_steps": 30, "slots": 3}
+    auto, always = (run(fleet, checkpoint=how, **seconds) for how in ("auto", {"every_steps": 1}))
+    intervals = [event.every_seconds for event in auto.events if isinstance(event, Started)]
+    assert intervals[0] is None  # nothing was measured
+    later = [one for one in intervals if one is not None]
+    assert all(200.0 <= one <= 800.0 for one in later)  # sqrt(2 * 20 s * 4 h) = 759 s at most
+    assert later[-1] < later[0]  # losses were seen
+    saves = [sum(isinstance(e, Saved) for e in done.events) for done in (auto, always)]
+    assert saves[0] < saves[1] / 2
