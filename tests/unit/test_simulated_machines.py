@@ -216,7 +216,7 @@ def test_on_demand_machines_are_asked_for_only_when_the_deadline_asks_for_them()
 
 
 def test_with_auto_checkpoints_follow_from_their_duration_and_the_losses() -> None:
-    fleet = [spot(availability=one) for one in LONG]
+    fleet = [spot(availability=one) for one in availability([1, 1, 0] * 200, 1500.0, 3)]
     seconds = {"save": 20.0, "seconds": 60.0, "trials": 12, "max_steps": 30, "slots": 3}
     auto, always = (run(fleet, checkpoint=how, **seconds) for how in ("auto", {"every_steps": 1}))
     intervals = [event.every_seconds for event in auto.events if isinstance(event, Started)]
