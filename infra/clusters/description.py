@@ -14,11 +14,13 @@ from pydantic import (
     model_validator,
 )
 
+from regrow.infra.machine.ports import Ports
 from regrow.search.durations import Span, seconds
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
 from regrow.search.spec.errors import explain
 from regrow.search.spec.parts import Count, Memory, Number, Part, in_bytes
+from regrow.tasks.errors import UserError
 
 Market = Literal["spot", "on-demand"]
 Line = Annotated[str, Field(min_length=1)]
@@ -93,6 +95,17 @@ def _of_form(pattern: str, problem: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _ports(value: str) -> str:
+    try:
+        Ports.parse(value)
+    except UserError:
+        raise ValueError(
+            f"is no range of {Ports.LEAST} ports or more from 1024 to 65535; write the first and"
+            ' the last one, as "20000-20100"'
+        ) from None
+    return value
+
+
 Text = Annotated[str, Field(min_length=1), AfterValidator(_word)]
 """Text for command lines of other programs: not an option of theirs, and without line ends."""
 User = Annotated[
@@ -112,14 +125,7 @@ Address = Annotated[
         "is no address of a machine; write a host name or an IP address, without user and port",
     ),
 ]
-PortRange = Annotated[
-    str,
-    _of_form(
-        r"[0-9]{4,5}-[0-9]{4,5}",
-        "is no range of ports; write the first and the last one, 40 of them at least, as"
-        ' "20000-20100"',
-    ),
-]
+PortRange = Annotated[str, AfterValidator(_ports)]
 Texts = dict[Text, Annotated[str, AfterValidator(_word)]]
 Label = Annotated[
     str,

@@ -404,6 +404,8 @@ def export(
     from regrow.infra.clusters.clouds import sky as skypilot
 
     if (run_by := on_agents.opened(file)) is not None:
+        if sky:
+            skypilot.files(run_by.cluster)  # raises
         if experiment is None:
             raise UserError(f"name the experiment's file: regrow cluster export {file} EXPERIMENT")
         what = order(run_by.cluster, experiment, name=name, trials=None, state=state)

@@ -101,19 +101,19 @@ class Field:
         }
         (self.project / f"{name}.yaml").write_text(yaml.safe_dump(spec))
 
-    def typed(self, *words: str) -> list[str]:
+    def line(self, *words: str) -> list[str]:
         """The command line of what a user types in the project's folder."""
         line = 'cd "my project" && exec "$@"'
         return ["bash", "-c", line, "-", *REGROW, *words]
 
     def regrow(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.hosts.run(
-            self.laptop, *self.typed(*words), environment={"WISH": WISH}, check=check, seconds=500
+            self.laptop, *self.line(*words), environment={"WISH": WISH}, check=check, seconds=500
         )
 
     def begin(self, said: Path, *words: str) -> subprocess.Popen[bytes]:
         return self.hosts.begin(
-            self.laptop, *self.typed(*words), said=said, environment={"WISH": WISH}
+            self.laptop, *self.line(*words), said=said, environment={"WISH": WISH}
         )
 
     def here(self, *words: str) -> str:
