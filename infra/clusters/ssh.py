@@ -182,14 +182,17 @@ class SshEngine:
             if done.returncode == 0:
                 found.append(remote)
                 continue
-            why = _last(done)
-            if done.returncode == UNREACHABLE:
-                why += f"; it was asked as {self.cluster.user}, with {self.cluster.key}"
-            away.append(f"{remote.address} cannot be used: {why}")
+            away.append(f"{remote.address}: {_last(done)}")
+        asked = f"asked as {self.cluster.user}, with {self.cluster.key}"
         if not found:
-            raise RegrowError("\n".join(away))
-        for line in away:
-            say(f"{line}; the same command starts its agent when it can be")
+            raise RegrowError(
+                f"no machine of {self.cluster.name} can be reached, {asked}: {'; '.join(away)}"
+            )
+        if away:
+            say(
+                f"cannot be reached, {asked}: {'; '.join(away)}; the same command starts agents"
+                " there once they can be"
+            )
         return found
 
     def _check_versions(self, remotes: Sequence[Remote]) -> None:
@@ -265,20 +268,22 @@ class SshEngine:
         parcel = unit_files.packed(self.cluster, work, say)
         command = unit_files.install(self.cluster, parcel, f"start {unit_name(work)}")
         say(f"{work.experiment}: starting {_count(len(remotes), 'agent')} on {_named(remotes)}")
-        failed = []
+        failed, alone = [], []
         for remote, done in self._all(remotes, command, _SHIP_SECONDS, parcel.archive):
             if done.returncode != 0:
                 said = done.stderr.decode(errors="replace").strip().splitlines()[-_SHOWN:]
-                failed.append("\n  ".join((f"{remote.address}: no agent was started:", *said)))
+                failed.append(f"no agent was started on {remote.address}: {' '.join(said)}")
             elif _told(done).get("by") == "supervisor":
-                say(
-                    f"  {remote.address}: no user manager of systemd there, so its agent does not"
-                    " come back by itself after a reboot; the same command starts it"
-                )
+                alone.append(remote)
         if len(failed) == len(remotes):
-            raise RegrowError("\n".join(failed))
+            raise RegrowError("; ".join(failed))
         for line in failed:
             say(line)
+        if alone:
+            say(
+                f"without a user manager of systemd: {_named(alone)}; agents there do not come back"
+                " by themselves after a reboot, and the same command starts them"
+            )
 
     # ---- asking machines
 

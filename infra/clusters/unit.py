@@ -84,17 +84,17 @@ class Unit:
         return self.folder / f"{os.uname().nodename}.log"
 
     def state(self) -> str:
-        """Return `running`, `starts again`, or `ended`."""
+        """Return `running`, `restarting`, or `ended`."""
         if _services().joinpath(self._service).exists():
             said = _systemctl("show", "--property=ActiveState", "--value", self._service).stdout
             match said.strip():
                 case "active" | "deactivating":
                     return "running"
                 case "activating":
-                    return "starts again"
+                    return "restarting"
         if marks.left(*self._marks):
             return "running"
-        return "starts again" if locks.is_held(self._lock) else "ended"
+        return "restarting" if locks.is_held(self._lock) else "ended"
 
     def start(self) -> str:
         """Start it, unless it runs. Returns what keeps it running: `systemd` or `supervisor`."""

@@ -127,8 +127,8 @@ def status(run: AgentRun, *, as_json: bool) -> None:
         there = [msgspec.to_builtins(one) for one in agents]
         print(json.dumps({"name": run.cluster.name, "agents": there}))
         return
-    if not any(one.experiment for one in agents):
-        tell(f"no agent of {run.cluster.name} is on {run.engine.place}")
+    if not any(one.there for one in agents):
+        tell(f"no agent of {run.cluster.name} runs or waits")
     for name in dict.fromkeys(one.experiment for one in agents):
         ours = [one for one in agents if one.experiment == name]
         if name:
