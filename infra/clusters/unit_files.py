@@ -201,7 +201,7 @@ def script(
 def unit(cluster: Ssh, work: Work, heading: str = "") -> str:
     """Return the unit for systemd."""
     called, cases = service(cluster.name, unit_name(work)), "|".join(map(str, FINAL))
-    disable = f"systemctl --user --no-reload disable {called}"
+    disable = f"systemctl --user --quiet --no-reload disable {called}"
     return _UNIT.format(
         heading=heading,
         experiment=work.experiment,

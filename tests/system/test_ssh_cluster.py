@@ -147,13 +147,23 @@ class Field:
         await_(lambda: self.steps(name) >= count, what, seconds=200)
 
     def nodes(self, name: str) -> set[str]:
-        """The nodes on which attempts have begun."""
+        """The nodes of Ray on which attempts have begun."""
+        there = name in Places.at(self.state).experiments()
+        trials = self.history(name).trials if there else []
         return {
             attempt.node
-            for trial in self.history(name).trials
+            for trial in trials
             for attempt in trial.attempts
             if attempt.node is not None
         }
+
+    def losses(self, name: str) -> int:
+        """How many attempts were lost."""
+        return sum(
+            attempt.outcome == "lost"
+            for trial in self.history(name).trials
+            for attempt in trial.attempts
+        )
 
     def leader(self, name: str) -> Host:
         """The host whose agent leads, once there is one."""
@@ -246,3 +256,100 @@ def test_one_command_sends_what_is_needed_runs_a_search_by_agents_and_leaves_not
     ended = field.regrow("cluster", "down", "cluster.yaml")
     assert "nothing of lab is left on 3 machines" in ended.stderr
     assert not [host for host in field.cluster if (host.home / THERE / "lab").exists()]
+
+
+@pytest.mark.nightly
+def test_a_laptop_that_vanishes_a_machine_that_is_cut_off_and_the_leaders_loss_cost_no_step_twice(
+    field: Field,
+) -> None:
+    field.write("alone", wait=0.5, trials=6, steps=60)
+    field.regrow("cluster", "submit", "cluster.yaml", "alone.yaml")
+    field.hosts.kill(field.laptop)
+    await_(lambda: len(field.nodes("alone")) == 3, "a trial on each machine", seconds=120)
+    first = field.leader("alone")
+    apart = next(host for host in field.cluster if host is not first)
+
+    field.hosts.cut(apart)
+    await_(lambda: field.losses("alone"), "loss of the attempt", seconds=120)
+    field.hosts.heal(apart)
+    begun = len(field.nodes("alone"))
+    await_(lambda: len(field.nodes("alone")) > begun, "a trial there again", seconds=120)
+
+    field.hosts.kill(first)
+    await_(lambda: field.leader("alone") is not first, "the next leader", seconds=60)
+    seen = field.steps("alone")
+    field.await_steps("alone", seen + 10, "steps under the next leader")
+    field.hosts.boot(first)
+    field.hosts.boot(field.laptop)
+    again = field.regrow("cluster", "submit", "cluster.yaml", "alone.yaml").stderr
+    assert "alone has agents already on " in again
+    assert f"alone: starting 1 agent on {first.address}\n" in again
+    begun = len(field.nodes("alone"))
+    await_(lambda: len(field.nodes("alone")) > begun, "a trial on the machine that came back")
+
+    followed = field.regrow("cluster", "attach", "cluster.yaml", "alone")
+    assert "alone finished: 6 of 6 trials (6 done)" in followed.stdout
+    field.whole("alone", 6, 60)
+    await_(lambda: not field.left(), "the end of the agents")
+
+
+@pytest.mark.nightly
+def test_agents_that_are_told_to_leave_lose_no_step_and_a_machine_that_is_off_is_named(
+    field: Field,
+) -> None:
+    field.write("leave", wait=0.5, trials=3, steps=40)
+    said = field.folder / "said"
+    run = field.begin(said, "run", "leave.yaml", "--on", "cluster.yaml")
+    await_(lambda: len(field.nodes("leave")) == 3, "a trial on each machine", seconds=120)
+    seen = field.steps("leave")
+    field.await_steps("leave", seen + 6)
+    off = next(host for host in field.cluster if host is not field.leader("leave"))
+    field.hosts.cut(off)
+    asked = field.regrow("cluster", "down", "cluster.yaml", check=False)
+    assert asked.returncode == 2
+    assert "end 2 running, of leave?" in asked.stderr
+    refused = field.regrow("cluster", "down", "cluster.yaml", "--yes", check=False)
+    assert refused.returncode == 1
+    assert f"this is left, or may be: {off.address}: cannot be reached (" in refused.stderr
+    field.hosts.heal(off)
+    ended = field.regrow("cluster", "down", "cluster.yaml", "--yes")
+    assert "nothing of lab is left on 3 machines" in ended.stderr
+    assert field.left() == []
+    assert not [host for host in field.cluster if (host.home / THERE / "lab").exists()]
+    assert run.wait(60) == 3, said.read_text()
+    assert "leave is not finished; `regrow run leave.yaml --on cluster.yaml` continues it" in (
+        said.read_text()
+    )
+    wasted = field.show("leave")["wasted_steps"]
+
+    again = field.regrow("run", "leave.yaml", "--on", "cluster.yaml")
+    assert "leave finished: 3 of 3 trials (3 done)" in again.stdout
+    field.whole("leave", 3, 40)
+    assert field.show("leave")["wasted_steps"] == wasted
+
+
+@pytest.mark.skipif(bool(lab.why_no_systemd()), reason=lab.why_no_systemd() or "systemd can run")
+def test_with_systemd_a_machine_that_reboots_takes_part_again_and_nothing_stays_enabled(
+    tmp_path: Path,
+) -> None:
+    with lab.lab(tmp_path, 3, systemd=True) as hosts:
+        field = Field(hosts, tmp_path)
+        field.write("units", wait=0.5, trials=2, steps=80)
+        said = field.regrow("cluster", "submit", "cluster.yaml", "units.yaml").stderr
+        assert "without a user manager of systemd" not in said
+        await_(lambda: len(field.nodes("units")) == 2, "a trial on each machine", seconds=120)
+        (file,) = (field.cluster[0].home / ".config/systemd/user").glob(
+            "regrow-lab.units.*.service"
+        )
+        off = field.cluster[1]
+        hosts.kill(off)
+        hosts.boot(off)
+        await_(lambda: len(field.nodes("units")) == 3, "a trial after the reboot", seconds=120)
+        followed = field.regrow("cluster", "attach", "cluster.yaml", "units")
+        assert "units finished: 2 of 2 trials (2 done)" in followed.stdout
+        await_(lambda: not [line for line in field.left() if "regrow" in line], "end of the agents")
+        wanted = [host.home / ".config/systemd/user/default.target.wants" for host in field.cluster]
+        await_(lambda: not [f for folder in wanted for f in folder.glob("*")], "no enabled unit")
+        field.whole("units", 2, 80)
+        field.regrow("cluster", "down", "cluster.yaml")
+        assert not file.exists()
