@@ -36,9 +36,15 @@ ENVIRONMENT = "env"
 """The newest environment of a machine, below the cluster's folder: a link."""
 _MOST_BYTES = 100 << 20
 """Ray takes no larger project, packed, and the leader's driver gives it to the others."""
+_BOOT_SECONDS = 120
+"""Seconds after a boot for which an agent waits for a default route."""
 _SCRIPT = """#!/bin/sh
 # An agent of the experiment {experiment}.
 need() {{ test "$1" "$2" || {{ echo "regrow: $2 is not there yet"; exit {not_ready}; }}; }}
+# Soon after a boot there may be no network yet: no state, and no address of this machine's.
+booting() {{ read -r up rest < /proc/uptime && [ "${{up%%.*}}" -lt {boot} ]; }}
+routed() {{ awk '$2 == "00000000" {{ found = 1 }} END {{ exit !found }}' /proc/net/route; }}
+while booting && ! routed; do sleep 1; done
 need -f "$HOME"/{base}/environment
 {state}set -a; . "$HOME"/{base}/environment; set +a
 cd "$HOME"/{folder}/{project} || exit {not_ready}
@@ -187,6 +193,7 @@ def script(
         folder=f"{base(cluster)}/units/{unit_name(work)}",
         base=base(cluster),
         state=state,
+        boot=_BOOT_SECONDS,
         not_ready=NOT_READY,
         project=project,
         python=python(cluster, made or ENVIRONMENT),
