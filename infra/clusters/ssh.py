@@ -9,10 +9,10 @@ import json
 import os
 import shlex
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from regrow.infra.clusters.machines import UNREACHABLE, Remote
 from regrow.infra.clusters.node import versions
 from regrow.infra.clusters.unit import LEAVE_SECONDS
 from regrow.infra.clusters.unit_files import unit_name
+from regrow.infra.stores import open_root
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.process import background
 
 Done = subprocess.CompletedProcess[bytes]
 _LOOK_SECONDS = 30.0
@@ -83,7 +85,7 @@ class SshEngine:
         self._check_versions(remotes)
         self._check_shared(remotes, work)
         if os.path.isabs(work.state):
-            Path(work.state).mkdir(mode=0o700, parents=True, exist_ok=True)
+            open_root(work.state).prove()
         name = unit_name(work)
         states = {
             one.address: {unit["name"]: unit["state"] for unit in _units(done)}
@@ -133,14 +135,17 @@ class SshEngine:
 
     def outputs(self, of: Launch) -> list[Output]:
         folder = f'"$HOME"/{unit_files.base(self.cluster)}/units/{unit_name(of)}'
-        look = f'cat {folder}/"$(uname -n)".log 2>/dev/null | tail -n {_LINES}'
+        look = (
+            f'log={folder}/"$(uname -n)".log; test -f "$log" || {{ echo 0; exit; }};'
+            f' tail -n {_LINES} "$log"; echo; stat -c %Y "$log"'
+        )
         found = []
         for remote, done in self._all(self._remotes(), look, _LOOK_SECONDS):
-            if done.returncode == UNREACHABLE:
-                lines = [f"cannot be reached: {_last(done)}"]
-            else:
-                lines = done.stdout.decode(errors="replace").splitlines()
-            found.append(Output(title=remote.address, lines=lines, t=0.0))
+            *lines, t = done.stdout.decode(errors="replace").split("\n")[:-1] or ["0"]
+            if done.returncode != 0:
+                lines, t = [f"cannot be reached: {_last(done)}"], "0"
+            said = [line for line in lines if line]
+            found.append(Output(title=remote.address, lines=said, t=float(t)))
         return found
 
     def end(self, say: Callable[[str], None]) -> None:
@@ -312,14 +317,23 @@ class SshEngine:
         remotes: Sequence[Remote], command: str, seconds: float, given: bytes = b""
     ) -> list[tuple[Remote, Done]]:
         """Run a command on all machines. Returns what became of it, in the same order."""
-        if not remotes:
-            return []
-        with ThreadPoolExecutor(min(len(remotes), _AT_ONCE)) as threads:
+        found: dict[str, Done] = {}
+        failed: list[RegrowError] = []
+        turns = threading.Semaphore(_AT_ONCE)
 
-            def run(remote: Remote) -> Done:
-                return remote.run(command, timeout=seconds, given=given)
+        def run(remote: Remote) -> None:
+            try:
+                with turns:
+                    found[remote.address] = remote.run(command, timeout=seconds, given=given)
+            except RegrowError as error:  # there is no ssh here
+                failed.append(error)
 
-            return list(zip(remotes, threads.map(run, remotes), strict=True))
+        # No pool: the end of this process would wait for a machine that does not answer.
+        for thread in [background.start(run, one, name="ssh") for one in remotes]:
+            thread.join()
+        if failed:
+            raise failed[0]
+        return [(one, found[one.address]) for one in remotes]
 
 
 def _agent(address: str, unit: Mapping[str, Any]) -> Agent:

@@ -36,6 +36,10 @@ ENVIRONMENT = "env"
 """The newest environment of a machine, below the cluster's folder: a link."""
 _MOST_BYTES = 100 << 20
 """Ray takes no larger project, packed, and the leader's driver gives it to the others."""
+_TIME = 1_577_836_800
+"""Time of all files in the archive, in seconds since the epoch: old enough for clocks that differ,
+and not so old that tar warns of it.
+"""
 _BOOT_SECONDS = 120
 """Seconds after a boot for which an agent waits for a default route."""
 _SCRIPT = """#!/bin/sh
@@ -141,7 +145,7 @@ def packed(cluster: Ssh, work: Work, say: Callable[[str], None]) -> Parcel:
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for file, data in files.items():
             info = tarfile.TarInfo(file)
-            info.size, info.mode = len(data), 0o600
+            info.size, info.mode, info.mtime = len(data), 0o600, _TIME
             tar.addfile(info, io.BytesIO(data))
     return Parcel(archive=buffer.getvalue(), made=made, stamp=stamp)
 
