@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from regrow.infra.clusters import unit_files
 from regrow.infra.clusters.agents import Agent, Output, Submission, Submissions, Work
 from regrow.infra.clusters.description import Ssh
@@ -95,27 +97,10 @@ class SshEngine:
         lacks = [one for one in remotes if one not in has]
         if has:
             say(f"{work.experiment} has agents already on {_named(has)}")
+        launch = self._remembered(work, remotes)
         if lacks:
-            self._launches.add(
-                Launch(
-                    experiment=work.experiment,
-                    state=work.state,
-                    t=time.time(),
-                    machines=tuple(one.address for one in remotes),
-                )
-            )
             self._start(lacks, work, say)
-        known = [one for one in self._launches.all() if unit_name(one) == name]
-        return (
-            known[-1]
-            if known
-            else Launch(
-                experiment=work.experiment,
-                state=work.state,
-                t=time.time(),
-                machines=tuple(one.address for one in remotes),
-            )
-        )
+        return launch
 
     def agents(self, *of: Launch) -> list[Agent]:
         """Return the agents of all machines, and which machines have none."""
@@ -168,13 +153,32 @@ class SshEngine:
                 left[remote.address] = (
                     f"{unit_files.base(self.cluster)} cannot be removed: {_last(done)}"
                 )
-        ended = [one for one in self._launches.all() if not {*one.machines} & left.keys()]
-        kept = [one for one in self._launches.all() if one not in ended]
-        self._launches.keep(kept)
+        self._launches.keep(
+            [
+                msgspec.structs.replace(
+                    one, machines=tuple(there for there in one.machines if there in left)
+                )
+                for one in self._launches.all()
+            ]
+        )
         if left:
             told = "; ".join(f"{address}: {why}" for address, why in left.items())
             raise RegrowError(f"of {self.cluster.name} this is left, or may be: {told}")
         say(f"nothing of {self.cluster.name} is left on {_count(len(remotes), 'machine')}")
+
+    def _remembered(self, work: Work, remotes: Sequence[Remote]) -> Launch:
+        """Remember on which machines the experiment may have agents."""
+        before = [one for one in self._launches.all() if unit_name(one) == unit_name(work)]
+        earlier = (address for one in before for address in one.machines)
+        launch = Launch(
+            experiment=work.experiment,
+            state=work.state,
+            t=time.time(),
+            machines=tuple(dict.fromkeys((*(one.address for one in remotes), *earlier))),
+        )
+        others = [one for one in self._launches.all() if one not in before]
+        self._launches.keep([*others, launch])
+        return launch
 
     # ---- what machines are asked first
 
