@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from regrow.cli import arrays
+from regrow.cli import on_agents
 from regrow.cli.console import agreed
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.help import Grouped
@@ -71,7 +71,7 @@ def opened(file: Path) -> ClusterRun:
     if not isinstance(cluster, WithHead):
         raise UserError(
             f"{file} says on: {cluster.on}, where nothing is brought up before an experiment:"
-            f" `regrow run EXPERIMENT --on {file}` submits its agents, `regrow ui` opens its pages"
+            f" `regrow run EXPERIMENT --on {file}` starts its agents, `regrow ui` opens its pages"
         )
     return ClusterRun(cluster=cluster, say=say, show=show, file=file)
 
@@ -132,12 +132,12 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
     """
     from regrow.flows.remote import offer
 
-    if (batch := arrays.opened(cluster_file)) is not None:
+    if (run_by := on_agents.opened(cluster_file)) is not None:
         if keep:
-            raise UserError("--keep: on Slurm nothing is left up: agents end with the experiment")
-        what = order(batch.cluster, file, **options)
+            raise UserError("--keep: nothing is left up: agents end with the experiment")
+        what = order(run_by.cluster, file, **options)
         say_served(what)
-        arrays.run_on(batch, what)
+        on_agents.run_on(run_by, what)
     run = opened(cluster_file)
     what = order(run.cluster, file, **options)
     run.provider.check()
@@ -211,11 +211,11 @@ def status(
     file: ClusterFile,
     as_json: Annotated[bool, option("For machines: JSON", "--json")] = False,
 ) -> None:
-    """Show the machines and experiments of a cluster; on Slurm, the agents in the queue."""
+    """Show the machines and experiments of a cluster; over SSH and on Slurm, the agents."""
     from regrow.infra.clusters.jobs import Away
 
-    if (batch := arrays.opened(file)) is not None:
-        arrays.status(batch, as_json=as_json)
+    if (run_by := on_agents.opened(file)) is not None:
+        on_agents.status(run_by, as_json=as_json)
         return
     run = opened(file)
     machines = run.provider.status()
@@ -270,9 +270,9 @@ def submit(
         "retry_failed": retry_failed,
         "state": state,
     }
-    if (batch := arrays.opened(file)) is not None:
-        what = order(batch.cluster, experiment, **asked)
-        arrays.submit(batch, what)
+    if (run_by := on_agents.opened(file)) is not None:
+        what = order(run_by.cluster, experiment, **asked)
+        on_agents.submit(run_by, what)
         say_served(what)
         return
     run = opened(file)
@@ -300,8 +300,8 @@ def attach(
     file: ClusterFile, experiment: Annotated[str, typer.Argument(help="The experiment's name")]
 ) -> None:
     """Follow an experiment that runs on a cluster, from its beginning. Ctrl-C leaves it running."""
-    if (batch := arrays.opened(file)) is not None:
-        arrays.attach(batch, experiment)
+    if (run_by := on_agents.opened(file)) is not None:
+        on_agents.attach(run_by, experiment)
     run = opened(file)
     jobs = [job for job in run.jobs.all() if job.experiment == experiment]
     if not jobs:
@@ -317,14 +317,14 @@ def attach(
 
 @cluster.command()
 def logs(file: ClusterFile) -> None:
-    """Print the launcher's log of a cluster, on this machine; on Slurm, the ends of the agents'
-    output.
+    """Print the launcher's log of a cluster, on this machine; over SSH and on Slurm, the last lines
+    of the agents' output.
     """
     from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.infra.clusters.folder import Folder
 
-    if (batch := arrays.opened(file)) is not None:
-        arrays.logs(batch)
+    if (run_by := on_agents.opened(file)) is not None:
+        on_agents.logs(run_by)
         return
     log = Folder(read_cluster(file).name).log
     if not log.exists():
@@ -352,8 +352,8 @@ def ui(file: ClusterFile) -> None:
 @cluster.command()
 def down(file: ClusterFile, yes: YesOption = False) -> None:
     """End a cluster, and check that nothing of it is left."""
-    if (batch := arrays.opened(file)) is not None:
-        arrays.down(batch, yes=yes)
+    if (run_by := on_agents.opened(file)) is not None:
+        on_agents.down(run_by, yes=yes)
         return
     run = opened(file)
     with told_what_may_be_left(run):
@@ -373,8 +373,8 @@ def down(file: ClusterFile, yes: YesOption = False) -> None:
 @cluster.command()
 def check(file: ClusterFile) -> None:
     """Check a cluster file for mistakes, without starting anything."""
-    if (batch := arrays.opened(file)) is not None:
-        batch.check()
+    if (run_by := on_agents.opened(file)) is not None:
+        run_by.engine.check()
     else:
         opened(file).provider.check()
     tell(f"{file}: no mistake was found")
@@ -386,7 +386,7 @@ def export(
     experiment: Annotated[
         Path | None,
         typer.Argument(
-            help="The experiment's YAML file, for files of agents: on Slurm and Kubernetes",
+            help="The experiment's YAML file, for files of agents: SSH, Slurm and Kubernetes",
             readable=False,
         ),
     ] = None,
@@ -398,21 +398,25 @@ def export(
     sky: Annotated[bool, option("A task of SkyPilot instead", "--sky")] = False,
 ) -> None:
     """Write the engine's files, such as Ray's launcher file or KubeRay's manifests, for use without
-    regrow. On Slurm: print the file for sbatch. On Kubernetes, with an experiment: its agents.
+    regrow. On Slurm: print the file for sbatch. Over SSH: a unit of systemd and its script. On
+    Kubernetes, with an experiment: its agents.
     """
     from regrow.infra.clusters.clouds import sky as skypilot
 
-    if (batch := arrays.opened(file)) is not None:
+    if (run_by := on_agents.opened(file)) is not None:
+        if sky:
+            skypilot.files(run_by.cluster)  # raises
         if experiment is None:
             raise UserError(f"name the experiment's file: regrow cluster export {file} EXPERIMENT")
-        what = order(batch.cluster, experiment, name=name, trials=None, state=state)
-        tell(batch.script(what), end="")
-        return
-    run = opened(file)
-    if experiment is not None:
+        what = order(run_by.cluster, experiment, name=name, trials=None, state=state)
+        if (files := on_agents.export(run_by, what)) is None:
+            return
+    elif experiment is not None:
+        run = opened(file)
         what = order(run.cluster, experiment, name=name, trials=None, state=state)
         files = run.agents_files(what)
     else:
+        run = opened(file)
         files = skypilot.files(run.cluster) if sky else run.provider.files()
     for called, content in files.items():
         into = folder / called

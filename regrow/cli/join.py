@@ -82,9 +82,9 @@ def join(
     """Take part in an experiment with this machine. The first one to join leads; when the leader is
     gone, another one leads, and the experiment continues.
     """
-    from regrow.apps.agent.reach import Ports
     from regrow.apps.agent.request import Request
     from regrow.apps.agent.take_part import take_part
+    from regrow.infra.machine.ports import Ports
     from regrow.infra.machine.walltime import ends
     from regrow.infra.ray.labels import MARKET_LABEL
 
