@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from regrow.cli import arrays
+from regrow.cli import arrays, fleets
 from regrow.cli.console import agreed
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.help import Grouped
@@ -241,6 +241,7 @@ def status(
                 if word
             )
         )
+    fleets.status(run.cluster, file)
     for job in jobs:
         tell(f"{job.experiment}: {job.status.lower()} (job {job.id})")
 
@@ -259,10 +260,15 @@ def submit(
     ] = False,
     agents: Annotated[
         bool,
-        option("On Kubernetes: as a Job of agents, without a head and an operator", "--agents"),
+        option("As agents, without a head: Jobs on Kubernetes, fleets on AWS", "--agents"),
+    ] = False,
+    yes: Annotated[
+        bool, option("With --agents on AWS: do not ask before it costs money", "--yes", "-y")
     ] = False,
 ) -> None:
-    """Start an experiment on a cluster that is up, without following it."""
+    """Start an experiment on a cluster that is up, or by --agents on machines of its own, without
+    following it.
+    """
     take_along(include)
     asked: dict[str, Any] = {
         "name": name,
@@ -275,10 +281,14 @@ def submit(
         arrays.submit(batch, what)
         say_served(what)
         return
-    run = opened(file)
-    what = order(run.cluster, experiment, **asked)
     if apart and agents:
         raise UserError("--job and --agents are two ways; choose one")
+    run = opened(file)
+    what = order(run.cluster, experiment, **asked)
+    if agents and (fleet := fleets.opened(run.cluster, file)) is not None:
+        fleets.submit(fleet, what, lambda lines: confirm(lines, yes=yes))
+        say_served(what)
+        return
     if apart or agents:
         (run.submit_agents if agents else run.submit_apart)(what)
         say_served(what)
