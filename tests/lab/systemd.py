@@ -35,7 +35,9 @@ def _unit(file: Path) -> None:
     """Run a unit until it has ended for good."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the manager ends last
     said = dict(
-        line.split("=", 1) for line in file.read_text().splitlines() if "=" in line and line[0] != "#"
+        line.split("=", 1)
+        for line in file.read_text().splitlines()
+        if "=" in line and line[0] != "#"
     )
     prevented = said["RestartPreventExitStatus"].split()
     while True:

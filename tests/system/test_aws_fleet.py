@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # machines that come and go, one after the other
 ]
 STATE = "s3://lab/sweeps"
-SECRET = "a-token-of-the-user's \"own\" $HOME"
+SECRET = 'a-token-of-the-user\'s "own" $HOME'
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def write(cloud: Cloud, *, trials: int, steps: int) -> None:
     project = cloud.laptop.home / "project"
     project.mkdir()
     (project / "prices.csv").write_text(PRICES)
-    (project / "work.py").write_text(f"import os\nassert os.environ['TOKEN'] == {SECRET!r}\n{TRAIN}")
+    (project / "work.py").write_text(
+        f"import os\nassert os.environ['TOKEN'] == {SECRET!r}\n{TRAIN}"
+    )
     (project / "cluster.yaml").write_text(
         yaml.safe_dump(
             {
@@ -101,12 +103,89 @@ def show(cloud: Cloud) -> dict[str, Any]:
     return dict(json.loads(said)) if said.startswith("{") else {}
 
 
-def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) -> None:
-    write(cloud, trials=4, steps=60)
-    said = typed(
-        cloud, "cluster", "submit", "cluster.yaml", "sweep.yaml", "--agents", "--state", STATE, "--yes"
+def attempts(cloud: Cloud) -> list[dict[str, Any]]:
+    """All attempts that run or ran on a machine."""
+    trials = show(cloud).get("trials", [])
+    return [one for trial in trials for one in trial["attempts"] if one["node"] is not None]
+
+
+def fleets(cloud: Cloud) -> list[str]:
+    """The states of all fleets that there ever were."""
+    return [one["FleetState"] for one in cloud.call("ec2", "describe_fleets")["Fleets"]]
+
+
+def objects(cloud: Cloud) -> list[str]:
+    """What the machines get from the bucket."""
+    listed = cloud.call("s3", "list_objects_v2", Bucket="lab", Prefix="sweeps/sweep/agents/fleet/")
+    return [one["Key"] for one in listed.get("Contents", [])]
+
+
+def submit(cloud: Cloud, *more: str) -> str:
+    words = (
+        "cluster",
+        "submit",
+        "cluster.yaml",
+        "sweep.yaml",
+        "--agents",
+        "--state",
+        STATE,
+        "--yes",
     )
-    assert "at most 0.06 USD an hour" in said
-    await_(lambda: show(cloud), "the experiment", seconds=200)
-    print(show(cloud))
-    print(typed(cloud, "agents", "sweep", "--state", STATE))
+    return typed(cloud, *words, *more)
+
+
+def check_safe(cloud: Cloud) -> None:
+    """No secret is where others may read it, and nobody but the machines reaches a machine."""
+    (template,) = cloud.call("ec2", "describe_launch_templates")["LaunchTemplates"]
+    versions = cloud.call(
+        "ec2", "describe_launch_template_versions", LaunchTemplateId=template["LaunchTemplateId"]
+    )["LaunchTemplateVersions"]
+    described = json.dumps([versions, cloud.call("ec2", "describe_fleets")])
+    for file in cloud.folder.glob("user-data-*"):
+        described += file.read_text()
+    assert "TOKEN" not in described
+    assert "a-token" not in described
+    (group,) = [
+        one
+        for one in cloud.call("ec2", "describe_security_groups")["SecurityGroups"]
+        if one["GroupName"] == "regrow-lab.agents"
+    ]
+    (rule,) = group["IpPermissions"]
+    assert rule["IpRanges"] == []
+    assert [one["GroupId"] for one in rule["UserIdGroupPairs"]] == [group["GroupId"]]
+
+
+def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) -> None:
+    write(cloud, trials=4, steps=40)
+    assert "at most 0.06 USD an hour" in submit(cloud)
+    await_(lambda: len({one["node"] for one in attempts(cloud)}) == 2, "two machines", seconds=120)
+    assert {
+        (one["market"], one["node_price_per_hour"], one["node_type"]) for one in attempts(cloud)
+    } == {("spot", 0.03, "m5.large")}
+    check_safe(cloud)
+    assert "keeps 2 machines, has 2" in typed(cloud, "cluster", "status", "cluster.yaml")
+    assert "has fleets already" in submit(cloud)
+
+    (leader,) = [one["host"] for one in show(cloud)["agents"] if one["state"] == "leads"]
+    (first,) = [name for name, host in cloud.machines.items() if host.name == leader]
+    cloud.take(first)
+    await_(lambda: len(cloud.machines) == 3, "the lab's replacement", seconds=60)
+    new = {host.name for name, host in cloud.machines.items() if name != first}
+    await_(
+        lambda: {one["host"] for one in show(cloud)["agents"] if one["left"] is None} == new,
+        "an agent on the new machine",
+        seconds=120,
+    )
+    await_(lambda: show(cloud)["status"] == "finished", "end of the experiment", seconds=200)
+    assert [trial["steps"] for trial in show(cloud)["trials"]] == [40] * 4
+
+    # Nobody types anything: the machines delete the fleet, and with it themselves.
+    await_(lambda: not cloud.running(), "end of all machines", seconds=120)
+    assert fleets(cloud) == ["deleted_terminating"]
+    assert len(cloud.machines) == 3
+    assert objects(cloud) == []
+    assert "nothing of the cluster lab is left" in typed(
+        cloud, "cluster", "down", "cluster.yaml", "--yes"
+    )
+    check_nothing_left(cloud)
+    assert cloud.call("ec2", "describe_launch_templates")["LaunchTemplates"] == []
