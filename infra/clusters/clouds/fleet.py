@@ -218,18 +218,16 @@ def launch_template(
     }
 
 
-def create_fleet(cluster: Aws, order: Order, place: int, subnets: Sequence[str]) -> Json:
-    """Return the parameters of EC2's CreateFleet for a group. `subnets`: one of each zone, in the
-    order in which they are preferred.
+def create_fleet(cluster: Aws, order: Order, place: int, overrides: Sequence[Json]) -> Json:
+    """Return the parameters of EC2's CreateFleet for a group. `overrides`: where its machines may
+    be; see `preferred`.
     """
     group = cluster.workers[place]
     spot = group.market == "spot"
     return groups.template(
         "aws_fleet",
         template=template_name(cluster, order, place),
-        overrides=[
-            {"SubnetId": subnet, "Priority": float(rank)} for rank, subnet in enumerate(subnets)
-        ],
+        overrides=list(overrides) or None,
         most=group.most,
         market=group.market,
         spot={
@@ -242,6 +240,11 @@ def create_fleet(cluster: Aws, order: Order, place: int, subnets: Sequence[str])
         expires=order.expires,
         tags=[aws.tagged("fleet", tags(cluster, order, place))],
     )
+
+
+def preferred(key: str, places: Sequence[str]) -> list[Json]:
+    """Return overrides for subnets or zones, the preferred one first. `key`: of EC2's."""
+    return [{key: place, "Priority": float(rank)} for rank, place in enumerate(places)]
 
 
 def rights(cluster: Aws, state: str) -> Json:

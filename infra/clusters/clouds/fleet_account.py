@@ -126,7 +126,8 @@ class FleetAccount(AwsAccount):
             try:
                 for place in range(len(self._cluster.workers)):
                     subnets = self._subnets(account, place)
-                    asked = fleet.create_fleet(self._cluster, order, place, subnets)
+                    overrides = fleet.preferred("SubnetId", subnets)
+                    asked = fleet.create_fleet(self._cluster, order, place, overrides)
                     answer = self._ec2.create_fleet(**asked)
                     ids.append(answer["FleetId"])
                     if errors := answer.get("Errors"):
