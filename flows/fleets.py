@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from regrow.flows.remote import RunRequest, joining, offer
-from regrow.infra.clusters.clouds import fleet
+from regrow.infra.clusters.clouds import fleet, fleet_export
 from regrow.infra.clusters.clouds.fleet import Order
 from regrow.infra.clusters.clouds.fleet_account import Fleet, FleetAccount
 from regrow.infra.clusters.clouds.fleet_machine import ENVIRONMENT, PARCEL
@@ -89,6 +89,13 @@ class FleetRun:
         most = sum(one.most for one in self.cluster.workers)
         self.say(f"{name}: made {', '.join(ids)} of at most {most} machines")
 
+    def files(self, order: RunRequest) -> dict[str, bytes]:
+        """Return the files for the aws CLI, without values of variables. Raises as `check`."""
+        self.check(order)
+        described = self._order(order)
+        parcel = self._packed(order, described)[PARCEL]
+        return fleet_export.files(self.cluster, described, self.prices, parcel)
+
     def fleets(self) -> list[Fleet]:
         """Return the fleets that start machines."""
         return FleetAccount(self.cluster).fleets()
@@ -120,7 +127,7 @@ class FleetRun:
         values = variables(self.cluster, os.environ)
         return {
             PARCEL: fleet.parcel(self.cluster, described, files),
-            ENVIRONMENT: fleet.environment(values, self.cluster, described),
+            ENVIRONMENT: fleet.environment(values),
         }
 
     def _put(self, places: Places, experiment: str, packed: dict[str, bytes]) -> None:

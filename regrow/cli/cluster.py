@@ -396,7 +396,7 @@ def export(
     experiment: Annotated[
         Path | None,
         typer.Argument(
-            help="The experiment's YAML file, for files of agents: on Slurm and Kubernetes",
+            help="The experiment's YAML file, for files of agents: on Slurm, Kubernetes and AWS",
             readable=False,
         ),
     ] = None,
@@ -408,7 +408,8 @@ def export(
     sky: Annotated[bool, option("A task of SkyPilot instead", "--sky")] = False,
 ) -> None:
     """Write the engine's files, such as Ray's launcher file or KubeRay's manifests, for use without
-    regrow. On Slurm: print the file for sbatch. On Kubernetes, with an experiment: its agents.
+    regrow. On Slurm: print the file for sbatch. On Kubernetes and AWS, with an experiment: its
+    agents.
     """
     from regrow.infra.clusters.clouds import sky as skypilot
 
@@ -421,7 +422,8 @@ def export(
     run = opened(file)
     if experiment is not None:
         what = order(run.cluster, experiment, name=name, trials=None, state=state)
-        files = run.agents_files(what)
+        fleet = fleets.opened(run.cluster, file)
+        files = run.agents_files(what) if fleet is None else fleet.files(what)
     else:
         files = skypilot.files(run.cluster) if sky else run.provider.files()
     for called, content in files.items():

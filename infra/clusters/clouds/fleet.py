@@ -38,6 +38,8 @@ MOST_PROJECT = 100_000_000
 """Bytes of a packed project."""
 MOST_TAG = 256
 """Characters of a tag's value that EC2 allows."""
+PARAMETER = "resolve:ssm:"
+"""Beginning of an image that is the name of a parameter of AWS's with its id."""
 _END = "REGROW_END_OF_FILE"
 _USER_DATA = """\
 #!/bin/bash
@@ -99,7 +101,8 @@ _REGROW = """\
 # `regrow`, as this machine's agent runs it.
 there={there}
 cd "$there/project"
-if [ -e "$there/environment" ]; then . "$there/environment"; fi
+export AWS_DEFAULT_REGION={region}{endpoint}
+. "$there/environment"
 export PATH="$(dirname {python}):$PATH"
 exec {python} -m regrow "$@"
 """
@@ -257,7 +260,9 @@ def rights(cluster: Aws, state: str) -> Json:
         region=cluster.region,
         bucket=bucket.name,
         objects=f"{bucket.name}/{below}",
-        listed={"StringLike": {"s3:prefix": [below]}} if bucket.prefix else None,
+        # IfExists: a request for one object has no prefix, and S3 tells only who may list that it
+        # is not there.
+        listed={"StringLikeIfExists": {"s3:prefix": [below]}} if bucket.prefix else None,
     )
 
 
@@ -279,11 +284,10 @@ def user_data(cluster: Aws, order: Order, prices: Prices, place: int) -> str:
         "group_tag": GROUP_TAG,
         "tags": {key: ours[key] for key in (AGENTS_TAG, EXPERIMENT_TAG, GROUP_TAG)},
     }
-    endpoint = f" AWS_ENDPOINT_URL={shlex.quote(order.endpoint)}" if order.endpoint else ""
     text = _USER_DATA.format(
         experiment=order.experiment,
         region=shlex.quote(cluster.region),
-        endpoint=endpoint,
+        endpoint=_endpoint(order),
         user=shlex.quote(groups.user(cluster)),
         there=_launcher(cluster).there,
         arguments=_arguments(cluster, group, prices),
@@ -313,7 +317,7 @@ def parcel(cluster: Aws, order: Order, project: bytes) -> bytes:
         **launcher.shipped(),
         "project.tar.gz": project,
         "prepare.sh": "".join(f"{line}\n" for line in prepare).encode(),
-        "regrow.sh": _REGROW.format(there=there, python=launcher.python()).encode(),
+        "regrow.sh": _regrow(cluster, order).encode(),
         "agent.sh": f'exec bash {there}/regrow.sh {shlex.join(order.words)} "$@"\n'.encode(),
     }
     buffer = io.BytesIO()
@@ -328,13 +332,10 @@ def parcel(cluster: Aws, order: Order, project: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def environment(values: Mapping[str, str], cluster: Aws, order: Order) -> bytes:
+def environment(values: Mapping[str, str]) -> bytes:
     """Return the shell's file of the agent's variables."""
-    ours = {"AWS_DEFAULT_REGION": cluster.region}
-    if order.endpoint:
-        ours["AWS_ENDPOINT_URL"] = order.endpoint
     return "".join(
-        f"export {name}={shlex.quote(value)}\n" for name, value in {**ours, **values}.items()
+        f"export {name}={shlex.quote(value)}\n" for name, value in values.items()
     ).encode()
 
 
@@ -342,6 +343,21 @@ def forget(places: Places, experiment: str, cluster: str) -> None:
     """Delete the objects of a cluster's fleets for an experiment."""
     store = places.store(experiment)
     store.delete(store.list(f"{objects(cluster)}/"), ordered=False)
+
+
+def _regrow(cluster: Aws, order: Order) -> str:
+    launcher = _launcher(cluster)
+    return _REGROW.format(
+        there=f'"$HOME"/{launcher.there}',
+        python=launcher.python(),
+        region=shlex.quote(cluster.region),
+        endpoint=_endpoint(order),
+    )
+
+
+def _endpoint(order: Order) -> str:
+    """Return the rest of a line that exports variables."""
+    return f" AWS_ENDPOINT_URL={shlex.quote(order.endpoint)}" if order.endpoint else ""
 
 
 def _arguments(cluster: Aws, group: Workers, prices: Prices) -> str:

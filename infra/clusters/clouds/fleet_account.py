@@ -29,8 +29,6 @@ from regrow.infra.clusters.prices import Prices
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import RegrowError
 
-_PARAMETER = "resolve:ssm:"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
@@ -144,10 +142,10 @@ class FleetAccount(AwsAccount):
         """Return the id of a group's image. Fleets of type maintain take no parameter's name."""
         path = f"workers.{place}.type"
         found = self._cluster.image or aws.image(self._cluster.workers[place].type, path)
-        if not found.startswith(_PARAMETER):
+        if not found.startswith(fleet.PARAMETER):
             return found
         parameters = client("ssm", self._cluster.region)
-        answer = parameters.get_parameter(Name=found.removeprefix(_PARAMETER))
+        answer = parameters.get_parameter(Name=found.removeprefix(fleet.PARAMETER))
         return str(answer["Parameter"]["Value"])
 
     def _subnets(self, account: Account, place: int) -> list[str]:

@@ -35,16 +35,9 @@ THERE = ("submitted", "active", "modifying")
 
 
 def fetch(fleet: dict[str, Any]) -> None:
-    """Get the parcel, and the variables if there are some. Raises OSError and botocore's errors."""
-    from botocore.exceptions import ClientError
-
+    """Get the parcel and the variables. Raises OSError and botocore's errors."""
     for name in (PARCEL, ENVIRONMENT):
-        try:
-            body = _client(fleet, "s3").get_object(**_object(fleet, name))["Body"]
-        except ClientError as error:
-            if name == ENVIRONMENT and error.response["Error"]["Code"] == "NoSuchKey":
-                continue
-            raise
+        body = _client(fleet, "s3").get_object(**_object(fleet, name))["Body"]
         with open(os.open(HERE / name, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.writelines(body.iter_chunks(1 << 20))
 
