@@ -124,9 +124,11 @@ def confirm(lines: list[str], *, yes: bool) -> None:
         sys.exit(ExitCode.DONE)
 
 
-def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: Any) -> NoReturn:
+def run_on(
+    file: Path, cluster_file: Path, *, yes: bool, keep: bool, agents: bool, **options: Any
+) -> NoReturn:
     """Start a cluster, run an experiment there, fetch its results, end the cluster, and exit with
-    the experiment's code.
+    the experiment's code. `agents`: on machines of its own, without a head.
 
     `options`: those of `order`.
     """
@@ -140,6 +142,12 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
         arrays.run_on(batch, what)
     run = opened(cluster_file)
     what = order(run.cluster, file, **options)
+    if agents:
+        if (fleet := fleets.opened(run.cluster, cluster_file)) is None or keep:
+            hint = f"`regrow cluster submit {cluster_file} {file} --agents` on Kubernetes"
+            raise UserError(f"--agents: is for clusters on AWS, without --keep; {hint}")
+        say_served(what)
+        fleets.run_on(fleet, what, lambda lines: confirm(lines, yes=yes))
     run.provider.check()
     confirm(
         [f"{what.spec.name} on {run.cluster.name}, {run.cluster.on}:", *offer(run.provider.plan())],
@@ -327,8 +335,8 @@ def attach(
 
 @cluster.command()
 def logs(file: ClusterFile) -> None:
-    """Print the launcher's log of a cluster, on this machine; on Slurm, the ends of the agents'
-    output.
+    """Print the launcher's log of a cluster, on this machine; on Slurm, and of machines of a fleet
+    that could not take part, the ends of the agents' output.
     """
     from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.infra.clusters.folder import Folder
@@ -336,10 +344,12 @@ def logs(file: ClusterFile) -> None:
     if (batch := arrays.opened(file)) is not None:
         arrays.logs(batch)
         return
-    log = Folder(read_cluster(file).name).log
-    if not log.exists():
+    found = read_cluster(file)
+    log = Folder(found.name).log
+    if log.exists():
+        tell(log.read_text(), end="")
+    if not fleets.logs(found, file) and not log.exists():
         raise UserError(f"the cluster of {file} was never brought up from this machine")
-    tell(log.read_text(), end="")
 
 
 @cluster.command()

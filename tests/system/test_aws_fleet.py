@@ -9,6 +9,7 @@ fleet of type maintain, and moto does not.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,7 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
         assert made.failed == []
 
 
-def write(cloud: Cloud, *, trials: int, steps: int) -> None:
+def write(cloud: Cloud, *, trials: int, steps: int, **changed: Any) -> None:
     """Writes the cluster file and the experiment."""
     project = cloud.laptop.home / "project"
     project.mkdir()
@@ -66,6 +67,7 @@ def write(cloud: Cloud, *, trials: int, steps: int) -> None:
                 "workers": [{"type": "m5.large", "market": "spot", "most": 2}],
                 "python": sys.executable,
                 "env": {"REGROW_CLOUD": "aws", "TOKEN": "$TOKEN"},
+                **changed,
             }
         )
     )
@@ -87,14 +89,18 @@ def write(cloud: Cloud, *, trials: int, steps: int) -> None:
 
 def typed(cloud: Cloud, *words: str, check: bool = True) -> str:
     """What regrow says, as a client of the cloud."""
-    done = cloud.hosts.run(
+    done = ran(cloud, *words, check=check)
+    return done.stdout + done.stderr
+
+
+def ran(cloud: Cloud, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return cloud.hosts.run(
         cloud.laptop,
         *("bash", "-c", 'cd project && exec "$@"', "-", *REGROW, *words),
         environment={**cloud.environment, "TOKEN": SECRET},
         check=check,
         seconds=500,
     )
-    return done.stdout + done.stderr
 
 
 def show(cloud: Cloud) -> dict[str, Any]:
@@ -189,3 +195,33 @@ def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) ->
     )
     check_nothing_left(cloud)
     assert cloud.call("ec2", "describe_launch_templates")["LaunchTemplates"] == []
+
+
+def test_one_command_follows_it_and_leaves_nothing(cloud: Cloud) -> None:
+    write(cloud, trials=2, steps=5)
+    words = ("run", "sweep.yaml", "--on", "cluster.yaml", "--agents", "--state", STATE, "--yes")
+    done = ran(cloud, *words)
+    assert "sweep finished: 2 of 2 trials" in done.stdout
+    assert "nothing of sweep is left" in done.stderr
+    assert objects(cloud) == []
+    check_nothing_left(cloud)
+    assert cloud.call("ec2", "describe_launch_templates")["LaunchTemplates"] == []
+    again = ran(cloud, *words)
+    assert "sweep finished: 2 of 2 trials" in again.stdout
+    assert len(fleets(cloud)) == 1
+
+
+def test_a_fleet_whose_machines_cannot_take_part_ends_and_says_why(cloud: Cloud) -> None:
+    write(cloud, trials=2, steps=5, setup=["echo no such driver; exit 7"])
+    words = ("run", "sweep.yaml", "--on", "cluster.yaml", "--agents", "--state", STATE, "--yes")
+    done = ran(cloud, *words, check=False)
+    assert done.returncode == 3
+    assert "ended before it" in done.stderr
+    assert "no such driver" in done.stderr
+    await_(lambda: not cloud.running(), "end of all machines", seconds=60)
+    # Those that were under way when the fleet was deleted count, too.
+    assert 5 <= len(cloud.machines) <= 7
+    assert "no such driver" in typed(cloud, "cluster", "logs", "cluster.yaml")
+    typed(cloud, "cluster", "down", "cluster.yaml", "--yes")
+    assert objects(cloud) == []
+    check_nothing_left(cloud)

@@ -66,6 +66,12 @@ class FleetAccount(AwsAccount):
         with told():
             return [_fleet(one) for one in self._described()]
 
+    def submitted(self) -> list[tuple[str, str]]:
+        """Return experiment and state root of all that was submitted, ended or not."""
+        with told():
+            of = [tags_of(one) for one in self._templates()]
+        return list({(one[EXPERIMENT_TAG], one[STATE_TAG]): None for one in of})
+
     def prepare_agents(self, order: Order, say: Callable[[str], None]) -> Account:
         """Look up and create what machines need, whatever an earlier try has left. Raises
         SpecError.
