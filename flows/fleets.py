@@ -32,6 +32,7 @@ from regrow.infra.machine import confidential
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.search.durations import in_words
+from regrow.search.errors import SpecError
 from regrow.search.events import Closed
 from regrow.search.history import History
 from regrow.tasks.errors import RegrowError, UserError
@@ -107,6 +108,9 @@ class FleetRun:
     def check(self, order: RunRequest) -> None:
         """Check for mistakes without an account. Raises SpecError and UserError."""
         variables(self.cluster, os.environ)
+        if self.cluster.mounts:
+            hint = "have the files in the project's folder, in a bucket or in the image"
+            raise SpecError("mounts", list(self.cluster.mounts), "are not sent to agents", hint)
         described = self._order(order)
         for place in range(len(self.cluster.workers)):
             fleet.launch_template(
@@ -119,7 +123,10 @@ class FleetRun:
         """
         self.check(order)
         described, name = self._order(order), order.spec.name
-        packed = self._packed(order, described)
+        packed = {
+            PARCEL: self._parcel(order, described),
+            ENVIRONMENT: fleet.environment(variables(self.cluster, os.environ)),
+        }
         account = FleetAccount(self.cluster)
         with Folder(self.cluster.name).alone(self.say):
             if there := [one.id for one in account.fleets() if one.experiment == name]:
@@ -127,7 +134,10 @@ class FleetRun:
                 return
             made = account.prepare_agents(described, self.say)
             account.make_templates(described, made, self.prices)
-            self._put(order.places, name, packed)
+            fleet.forget(order.places, name, self.cluster.name)
+            folder = fleet.objects(self.cluster.name, described)
+            for called, content in packed.items():
+                order.places.store(name).create(f"{folder}/{called}", content)
             ids = account.start(described, made)
         most = sum(one.most for one in self.cluster.workers)
         self.say(f"{name}: made {', '.join(ids)} of at most {most} machines")
@@ -136,7 +146,7 @@ class FleetRun:
         """Return the files for the aws CLI, without values of variables. Raises as `check`."""
         self.check(order)
         described = self._order(order)
-        parcel = self._packed(order, described)[PARCEL]
+        parcel = self._parcel(order, described)
         return fleet_export.files(self.cluster, described, self.prices, parcel)
 
     def fleets(self) -> list[Fleet]:
@@ -154,7 +164,8 @@ class FleetRun:
         """Return the newest machines that could not take part, the newest last."""
         store = places.store(experiment)
         found = []
-        for key in store.list(f"{fleet.objects(self.cluster.name)}/{ENDED}")[:_MOST_UNABLE]:
+        keys = [key for key in store.list(f"{fleet.objects(self.cluster.name)}/") if ENDED in key]
+        for key in keys[-_MOST_UNABLE:]:
             with suppress(Missing, msgspec.MsgspecError):
                 found.append(msgspec.json.decode(store.read(key), type=Unable))
         return sorted(found, key=lambda one: one.t)
@@ -196,25 +207,15 @@ class FleetRun:
             endpoint=os.environ.get("AWS_ENDPOINT_URL"),
         )
 
-    def _packed(self, order: RunRequest, described: Order) -> dict[str, bytes]:
-        """Return the objects that the machines get, by name."""
+    def _parcel(self, order: RunRequest, described: Order) -> bytes:
+        """Return the agents' files, without values of variables."""
         left_out = confidential.confidential(order.project)
         files = project.packed(
             order.project, left_out, most=fleet.MOST_PROJECT, of="what a fleet's machines get has"
         )
         if left_out:
             self.say(confidential.told(left_out))
-        values = variables(self.cluster, os.environ)
-        return {
-            PARCEL: fleet.parcel(self.cluster, described, files),
-            ENVIRONMENT: fleet.environment(values),
-        }
-
-    def _put(self, places: Places, experiment: str, packed: dict[str, bytes]) -> None:
-        """Put the objects in place of those of an earlier fleet."""
-        fleet.forget(places, experiment, self.cluster.name)
-        for name, content in packed.items():
-            places.store(experiment).create(f"{fleet.objects(self.cluster.name)}/{name}", content)
+        return fleet.parcel(self.cluster, described, files)
 
 
 def _ended(order: RunRequest) -> str | None:

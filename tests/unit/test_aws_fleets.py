@@ -22,7 +22,7 @@ import pytest
 from botocore.validate import validate_parameters
 from moto import mock_aws
 
-from regrow.infra.clusters.clouds import fleet, fleet_machine
+from regrow.infra.clusters.clouds import aws, fleet, fleet_machine
 from regrow.infra.clusters.clouds.fleet import Bucket, Order
 from regrow.infra.clusters.description import Aws, Cluster
 from regrow.infra.clusters.prices import Prices
@@ -311,6 +311,18 @@ def test_at_the_end_of_the_experiment_all_fleets_go_before_the_machine(machine: 
     assert machine.active() == GROUPS
     assert machine.ended("0")
     assert (machine.active(), machine.objects()) == ([], [])
+
+
+@pytest.mark.parametrize("status", ["0", "2"])
+def test_a_late_machine_leaves_fleets_alone_that_were_submitted_after_its_own(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    tags = dict(machine.described["tags"])
+    machine.described["tags"][aws.EXPIRY_TAG] = "2026-12-03T00:00:00+00:00"
+    assert tags != machine.described["tags"]
+    monkeypatch.setattr(fleet_machine, "MOST_UNABLE", 1)
+    assert machine.ended(status)
+    assert machine.active() == GROUPS
 
 
 @pytest.mark.parametrize("failed", [True, False])

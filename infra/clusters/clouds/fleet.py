@@ -11,6 +11,7 @@ import base64
 import gzip
 import io
 import json
+import re
 import shlex
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from regrow.infra.clusters.description import Aws, Workers
 from regrow.infra.clusters.launcher import Launcher, Site
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.state.places import Places
+from regrow.infra.stores.keys import CONFIDENTIAL
 from regrow.tasks.errors import UserError
 
 Json = dict[str, Any]
@@ -65,12 +67,16 @@ StartLimitIntervalSec=0
 [Service]
 User=$user
 ExecStart=/bin/bash "$there/agent.sh" {arguments}
-ExecStopPost=+systemd-run --collect --no-block $python "$there/machine.py" ended \\$EXIT_STATUS
+ExecStopPost=+systemd-run --collect --no-block "$python" \\
+  "$there/machine.py" ended \\$EXIT_STATUS
 Restart=on-failure
 RestartPreventExitStatus=2 3 4
 RestartSec=10
 KillMode=mixed
 TimeoutStopSec=90
+OOMPolicy=continue
+LimitNOFILE=65536
+TasksMax=infinity
 
 [Install]
 WantedBy=multi-user.target
@@ -128,10 +134,10 @@ class Bucket:
             )
         return cls(name=parts.netloc, prefix=parts.path.strip("/"))
 
-    def folder(self, experiment: str, cluster: str) -> str:
-        """Return the key of the folder for a fleet's objects."""
+    def folder(self, cluster: str, order: Order) -> str:
+        """Return the key of the folder for the objects of fleets."""
         above = f"{self.prefix}/" if self.prefix else ""
-        return f"{above}{experiment}/{objects(cluster)}"
+        return f"{above}{order.experiment}/{objects(cluster, order)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +149,8 @@ class Order:
         state: root of its state.
         words: arguments of `regrow` with which an agent joins it in the project's folder.
         user: who submits it.
-        expires: when the fleets and their machines end at the latest, in ISO 8601.
+        expires: when the fleets and their machines end at the latest, in ISO 8601. Also tells them
+            from those that were submitted before.
         endpoint: address of AWS's interfaces; None: Amazon's own.
 
     """
@@ -156,9 +163,12 @@ class Order:
     endpoint: str | None = None
 
 
-def objects(cluster: str) -> str:
-    """Return the key, below the experiment, of the folder for a cluster's fleets."""
-    return f"agents/fleet/{cluster}"
+def objects(cluster: str, order: Order | None = None) -> str:
+    """Return the key, below the experiment, of the folder for a cluster's fleets: of one order, or
+    of all.
+    """
+    above = f"{CONFIDENTIAL}fleet/{cluster}"
+    return above if order is None else f"{above}/{re.sub('[^0-9T]', '', order.expires)}"
 
 
 def agents_called(cluster: str) -> str:
@@ -277,12 +287,12 @@ def user_data(cluster: Aws, order: Order, prices: Prices, place: int) -> str:
         "region": cluster.region,
         "endpoint": order.endpoint,
         "bucket": bucket.name,
-        "folder": bucket.folder(order.experiment, cluster.name),
+        "folder": bucket.folder(cluster.name, order),
         "experiment": order.experiment,
         "state": order.state,
         "group": ours[GROUP_TAG],
         "group_tag": GROUP_TAG,
-        "tags": {key: ours[key] for key in (AGENTS_TAG, EXPERIMENT_TAG, GROUP_TAG)},
+        "tags": {key: ours[key] for key in (AGENTS_TAG, EXPERIMENT_TAG, GROUP_TAG, EXPIRY_TAG)},
     }
     text = _USER_DATA.format(
         experiment=order.experiment,
