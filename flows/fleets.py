@@ -122,7 +122,8 @@ class FleetRun:
         UserError.
         """
         self.check(order)
-        described, name = self._order(order), order.spec.name
+        stopped = _ended(order) == "stopped"
+        described, name = self._order(order, resume=stopped), order.spec.name
         packed = {
             PARCEL: self._parcel(order, described),
             ENVIRONMENT: fleet.environment(variables(self.cluster, os.environ)),
@@ -190,7 +191,7 @@ class FleetRun:
             account.end(self.say)
         self.say(f"nothing of {experiment} is left in {self.cluster.region}")
 
-    def _order(self, order: RunRequest) -> Order:
+    def _order(self, order: RunRequest, *, resume: bool = False) -> Order:
         if os.environ.get(_OTHER_SERVER):
             raise UserError(
                 f"{_OTHER_SERVER} names another server, and the machines of a fleet get their files"
@@ -201,7 +202,7 @@ class FleetRun:
         return Order(
             experiment=order.spec.name,
             state=order.places.root,
-            words=words + ["--resume"] * (_ended(order) == "stopped"),
+            words=words + ["--resume"] * resume,
             user=getpass.getuser(),
             expires=ends.isoformat(timespec="seconds"),
             endpoint=os.environ.get("AWS_ENDPOINT_URL"),

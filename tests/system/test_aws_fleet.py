@@ -21,7 +21,7 @@ import yaml
 from tests.lab import cloud as lab
 from tests.lab.cloud import Cloud
 from tests.system.hosts import await_
-from tests.system.test_aws_cluster import PRICES, TRAIN, check_nothing_left
+from tests.system.test_aws_cluster import PRICES, check_nothing_left
 from tests.system.test_ssh_cluster import REGROW
 
 pytestmark = [
@@ -29,6 +29,17 @@ pytestmark = [
     pytest.mark.timeout(900),  # machines that come and go, one after the other
 ]
 STATE = "s3://lab/sweeps"
+TRAIN = """
+import os, pathlib, time
+assert os.environ["TOKEN"] == {secret!r}
+def train(trial):
+    for step in trial.steps():
+        time.sleep(0.1)
+        while step == 3 and not pathlib.Path({go!r}).exists():
+            time.sleep(0.2)
+        trial.report({{"loss": trial.config["x"] + 1 / step}}, checkpoint=lambda folder: (folder / "x").write_text("x"))
+"""
+"""A trial's third step waits for the file `go`."""
 SECRET = 'a-token-of-the-user\'s "own" $HOME'
 
 
@@ -50,9 +61,7 @@ def write(cloud: Cloud, *, trials: int, steps: int, **changed: Any) -> None:
     project = cloud.laptop.home / "project"
     project.mkdir()
     (project / "prices.csv").write_text(PRICES)
-    (project / "work.py").write_text(
-        f"import os\nassert os.environ['TOKEN'] == {SECRET!r}\n{TRAIN}"
-    )
+    (project / "work.py").write_text(TRAIN.format(secret=SECRET, go=str(go(cloud))))
     (project / "cluster.yaml").write_text(
         yaml.safe_dump(
             {
@@ -85,6 +94,11 @@ def write(cloud: Cloud, *, trials: int, steps: int, **changed: Any) -> None:
         "checkpoint": {"every_steps": 1},
     }
     (project / "sweep.yaml").write_text(yaml.safe_dump(spec))
+
+
+def go(cloud: Cloud) -> Path:
+    """The file for which trials wait."""
+    return cloud.hosts.shared / "go"
 
 
 def typed(cloud: Cloud, *words: str, check: bool = True) -> str:
@@ -162,7 +176,7 @@ def check_safe(cloud: Cloud) -> None:
 
 
 def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) -> None:
-    write(cloud, trials=4, steps=40)
+    write(cloud, trials=4, steps=20)
     assert "at most 0.06 USD an hour" in submit(cloud)
     await_(lambda: len({one["node"] for one in attempts(cloud)}) == 2, "two machines", seconds=120)
     assert {
@@ -182,8 +196,9 @@ def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) ->
         "an agent on the new machine",
         seconds=120,
     )
+    go(cloud).touch()
     await_(lambda: show(cloud)["status"] == "finished", "end of the experiment", seconds=200)
-    assert [trial["steps"] for trial in show(cloud)["trials"]] == [40] * 4
+    assert [trial["steps"] for trial in show(cloud)["trials"]] == [20] * 4
 
     # Nobody types anything: the machines delete the fleet, and with it themselves.
     await_(lambda: not cloud.running(), "end of all machines", seconds=120)
@@ -199,6 +214,7 @@ def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) ->
 
 def test_one_command_follows_it_and_leaves_nothing(cloud: Cloud) -> None:
     write(cloud, trials=2, steps=5)
+    go(cloud).touch()
     words = ("run", "sweep.yaml", "--on", "cluster.yaml", "--agents", "--state", STATE, "--yes")
     done = ran(cloud, *words)
     assert "sweep finished: 2 of 2 trials" in done.stdout

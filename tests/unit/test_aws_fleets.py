@@ -8,20 +8,24 @@ import base64
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+import yaml
 from botocore.validate import validate_parameters
 from moto import mock_aws
+from typer.testing import CliRunner, Result
 
+from regrow.cli.app import app
 from regrow.infra.clusters.clouds import aws, fleet, fleet_machine
 from regrow.infra.clusters.clouds.fleet import Bucket, Order
 from regrow.infra.clusters.description import Aws, Cluster
@@ -30,6 +34,7 @@ from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
 
 Json = dict[str, Any]
+Typed = Callable[..., Result]
 SECRET = 'it\'s "hush" $HOME `id` \\'
 ORDER = Order(
     experiment="digits",
@@ -217,6 +222,85 @@ def test_a_type_that_is_none_is_told_with_its_place(tmp_path: Path) -> None:
     cluster = described(image="ami-1", workers=[{"type": "$(reboot)", "most": 1}])
     with pytest.raises(SpecError, match=r"workers\.0\.type"):
         fleet.user_data(cluster, ORDER, prices(tmp_path), 0)
+
+
+# ---- as a user types it
+
+
+@pytest.fixture
+def typed(home: Path, monkeypatch: pytest.MonkeyPatch) -> Typed:
+    """`regrow cluster WORDS` with a cluster file, whose keys may be changed, and an experiment."""
+    monkeypatch.setenv("MY_TOKEN", SECRET)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    (home / "project").mkdir()
+    monkeypatch.chdir(home / "project")
+    Path("work.py").write_text("def train(trial):\n    trial.report({'loss': 1})\n")
+    spec: Json = {
+        "name": "digits",
+        "trainable": "work.py:train",
+        "space": {"x": {"uniform": [0, 1]}},
+    }
+    spec |= {"metric": "loss", "mode": "min", "trials": 1, "max_steps": 1}
+    Path("sweep.yaml").write_text(yaml.safe_dump(spec))
+
+    def run(*words: str, **changed: Any) -> Result:
+        Path("cluster.yaml").write_text(yaml.safe_dump(described(**changed).to_json()))
+        return CliRunner().invoke(app, ["cluster", *words])
+
+    return run
+
+
+EXPORT = ("export", "cluster.yaml", "sweep.yaml", "-o", "out")
+
+
+def test_the_files_for_the_aws_command_are_all_that_its_script_names(typed: Typed) -> None:
+    done = typed(*EXPORT, "--state", ORDER.state, zones=["us-west-2b", "us-west-2a"])
+    assert done.exit_code == 0, done.output
+    script = Path("out/fleets.sh").read_text()
+    subprocess.run(["bash", "-n", "out/fleets.sh"], check=True)
+    named = {*re.findall(r"file://(\S+)", script), *re.findall(r"aws s3 cp (\S+)", script)}
+    there = {one.name for one in Path("out").iterdir()}
+    assert named == {one for one in there if one.endswith((".json", ".gz"))} | {"environment"}
+    assert "# PLAIN, TOKEN\n" in script
+    assert not [one for one in Path("out").iterdir() if b"hush" in one.read_bytes()]
+
+    model = boto3.client("ec2", region_name="us-west-2").meta.service_model
+    for file, operation in (
+        ("launch-template-1.json", "CreateLaunchTemplate"),
+        ("fleet-1.json", "CreateFleet"),
+    ):
+        parameters = json.loads(Path("out", file).read_text())
+        validate_parameters(parameters, model.operation_model(operation).input_shape)
+    (config,) = parameters["LaunchTemplateConfigs"]
+    assert [one["AvailabilityZone"] for one in config["Overrides"]] == ["us-west-2b", "us-west-2a"]
+
+
+@pytest.mark.parametrize(
+    ("state", "changed", "said"),
+    [
+        ("/shared/runs", {"shared": ["/shared"]}, "is in no bucket of Amazon's"),
+        (ORDER.state, {"mounts": {"/data": "work.py"}}, "are not sent to agents"),
+        (ORDER.state, {"env": {"TOKEN": "$NOT_SET"}}, "is not set here"),
+        (f"s3://bucket/{'p' * 250}", {}, "has more than 256 characters"),
+    ],
+)
+def test_a_mistake_is_told_before_an_account_is_asked(
+    typed: Typed, state: str, changed: Json, said: str
+) -> None:
+    done = typed(*EXPORT, "--state", state, **changed)
+    assert isinstance(done.exception, UserError | SpecError)
+    assert said in str(done.exception)
+    assert not Path("out").exists()
+
+
+def test_agents_are_refused_where_there_are_none(typed: Typed) -> None:
+    words = ("submit", "other.yaml", "sweep.yaml", "--agents", "--state", ORDER.state)
+    other: Json = {"name": "lab", "on": "gcp", "region": "us-central1", "zones": ["us-central1-a"]}
+    other |= {"project": "lab-1", "head": {"type": "n2-standard-2"}}
+    other |= {"workers": [{"type": "n2-standard-2", "most": 1}]}
+    Path("other.yaml").write_text(yaml.safe_dump(other))
+    done = typed(*words)
+    assert str(done.exception).startswith("--agents: is for Kubernetes and AWS, and lab is on gcp")
 
 
 # ---- what a machine does at the end of its agent

@@ -202,7 +202,7 @@ def launch_template(
     security_group: str,
 ) -> Json:
     """Return the parameters of EC2's CreateLaunchTemplate for a group. Raises UserError for user
-    data that are too large.
+    data that are too large, and for too long an address of the state.
 
     Args:
         cluster: the cluster.
@@ -213,6 +213,11 @@ def launch_template(
         security_group: its id.
 
     """
+    if len(order.state) > MOST_TAG:
+        raise UserError(
+            f"--state {order.state[:60]}...: has more than {MOST_TAG} characters, and a tag of EC2"
+            " has no more; give a shorter prefix"
+        )
     group, ours = cluster.workers[place], tags(cluster, order, place)
     data = groups.template(
         "aws_template",
