@@ -278,7 +278,7 @@ class ClusterRun:
     def _of_kubernetes(self, option: str) -> KubernetesEngine:
         if not isinstance(self.provider, KubernetesEngine):
             where = f"{self.cluster.name} is on {self.cluster.on}"
-            raise UserError(f"{option}: is for Kubernetes, and {where}; leave it out")
+            raise UserError(f"{option}: is for Kubernetes and AWS, and {where}; leave it out")
         return self.provider
 
     def follow(self, order: RunRequest, job: Job) -> int:

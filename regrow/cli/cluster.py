@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from regrow.cli import on_agents
+from regrow.cli import fleets, on_agents
 from regrow.cli.console import agreed
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.help import Grouped
@@ -124,9 +124,11 @@ def confirm(lines: list[str], *, yes: bool) -> None:
         sys.exit(ExitCode.DONE)
 
 
-def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: Any) -> NoReturn:
+def run_on(
+    file: Path, cluster_file: Path, *, yes: bool, keep: bool, agents: bool, **options: Any
+) -> NoReturn:
     """Start a cluster, run an experiment there, fetch its results, end the cluster, and exit with
-    the experiment's code.
+    the experiment's code. `agents`: on machines of its own, without a head.
 
     `options`: those of `order`.
     """
@@ -140,6 +142,12 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: 
         on_agents.run_on(run_by, what)
     run = opened(cluster_file)
     what = order(run.cluster, file, **options)
+    if agents:
+        if (fleet := fleets.opened(run.cluster, cluster_file)) is None or keep:
+            hint = f"`regrow cluster submit {cluster_file} {file} --agents` on Kubernetes"
+            raise UserError(f"--agents: is for clusters on AWS, without --keep; {hint}")
+        say_served(what)
+        fleets.run_on(fleet, what, lambda lines: confirm(lines, yes=yes))
     run.provider.check()
     confirm(
         [f"{what.spec.name} on {run.cluster.name}, {run.cluster.on}:", *offer(run.provider.plan())],
@@ -241,6 +249,7 @@ def status(
                 if word
             )
         )
+    fleets.status(run.cluster, file)
     for job in jobs:
         tell(f"{job.experiment}: {job.status.lower()} (job {job.id})")
 
@@ -259,10 +268,15 @@ def submit(
     ] = False,
     agents: Annotated[
         bool,
-        option("On Kubernetes: as a Job of agents, without a head and an operator", "--agents"),
+        option("As agents, without a head: Jobs on Kubernetes, fleets on AWS", "--agents"),
+    ] = False,
+    yes: Annotated[
+        bool, option("With --agents on AWS: do not ask before it costs money", "--yes", "-y")
     ] = False,
 ) -> None:
-    """Start an experiment on a cluster that is up, without following it."""
+    """Start an experiment on a cluster that is up, or by --agents on machines of its own, without
+    following it.
+    """
     take_along(include)
     asked: dict[str, Any] = {
         "name": name,
@@ -275,10 +289,14 @@ def submit(
         on_agents.submit(run_by, what)
         say_served(what)
         return
-    run = opened(file)
-    what = order(run.cluster, experiment, **asked)
     if apart and agents:
         raise UserError("--job and --agents are two ways; choose one")
+    run = opened(file)
+    what = order(run.cluster, experiment, **asked)
+    if agents and (fleet := fleets.opened(run.cluster, file)) is not None:
+        fleets.submit(fleet, what, lambda lines: confirm(lines, yes=yes))
+        say_served(what)
+        return
     if apart or agents:
         (run.submit_agents if agents else run.submit_apart)(what)
         say_served(what)
@@ -317,8 +335,8 @@ def attach(
 
 @cluster.command()
 def logs(file: ClusterFile) -> None:
-    """Print the launcher's log of a cluster, on this machine; over SSH and on Slurm, the last lines
-    of the agents' output.
+    """Print the launcher's log of a cluster, on this machine; over SSH, on Slurm, and of machines of
+    a fleet that could not take part, the last lines of the agents' output.
     """
     from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.infra.clusters.folder import Folder
@@ -326,10 +344,12 @@ def logs(file: ClusterFile) -> None:
     if (run_by := on_agents.opened(file)) is not None:
         on_agents.logs(run_by)
         return
-    log = Folder(read_cluster(file).name).log
-    if not log.exists():
+    found = read_cluster(file)
+    log = Folder(found.name).log
+    if log.exists():
+        tell(log.read_text(), end="")
+    if not fleets.logs(found, file) and not log.exists():
         raise UserError(f"the cluster of {file} was never brought up from this machine")
-    tell(log.read_text(), end="")
 
 
 @cluster.command()
@@ -386,7 +406,7 @@ def export(
     experiment: Annotated[
         Path | None,
         typer.Argument(
-            help="The experiment's YAML file, for files of agents: SSH, Slurm and Kubernetes",
+            help="The experiment's YAML file, for files of agents: SSH, Slurm, Kubernetes, AWS",
             readable=False,
         ),
     ] = None,
@@ -399,7 +419,7 @@ def export(
 ) -> None:
     """Write the engine's files, such as Ray's launcher file or KubeRay's manifests, for use without
     regrow. On Slurm: print the file for sbatch. Over SSH: a unit of systemd and its script. On
-    Kubernetes, with an experiment: its agents.
+    Kubernetes and AWS, with an experiment: its agents.
     """
     from regrow.infra.clusters.clouds import sky as skypilot
 
@@ -414,7 +434,8 @@ def export(
     elif experiment is not None:
         run = opened(file)
         what = order(run.cluster, experiment, name=name, trials=None, state=state)
-        files = run.agents_files(what)
+        fleet = fleets.opened(run.cluster, file)
+        files = run.agents_files(what) if fleet is None else fleet.files(what)
     else:
         run = opened(file)
         files = skypilot.files(run.cluster) if sky else run.provider.files()

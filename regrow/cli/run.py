@@ -55,6 +55,9 @@ def run(
         bool, option("With --on: do not ask before it costs money", "--yes", "-y")
     ] = False,
     keep: Annotated[bool, option("With --on: leave the cluster up", "--keep")] = False,
+    agents: Annotated[
+        bool, option("With --on a cluster on AWS: as fleets of agents, without a head", "--agents")
+    ] = False,
 ) -> None:
     """Run the experiment that FILE describes, or resume it if it exists already."""
     take_along(include)
@@ -75,6 +78,7 @@ def run(
             on,
             yes=yes,
             keep=keep,
+            agents=agents,
             name=name,
             trials=trials,
             changes=changes,
@@ -83,8 +87,8 @@ def run(
             quiet=quiet,
             as_json=as_json,
         )
-    if yes or keep:
-        raise UserError("--yes and --keep go with --on CLUSTER")
+    if yes or keep or agents:
+        raise UserError("--yes, --keep and --agents go with --on CLUSTER")
     from regrow.cli.spec_file import located_in, named, read
     from regrow.infra.ray.scaling import with_market
 
