@@ -335,8 +335,8 @@ def attach(
 
 @cluster.command()
 def logs(file: ClusterFile) -> None:
-    """Print the launcher's log of a cluster, on this machine; over SSH, on Slurm, and of machines of
-    a fleet that could not take part, the last lines of the agents' output.
+    """Print the launcher's log of a cluster, on this machine; over SSH, on Slurm, and of a fleet's
+    machines that could not take part, the last lines of the agents' output.
     """
     from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.infra.clusters.folder import Folder
