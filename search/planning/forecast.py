@@ -12,7 +12,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean, pstdev, stdev
 
 from regrow.search.durations import on_clock
 from regrow.search.history import History, TrialRecord, cost, waste
@@ -25,7 +25,7 @@ MOST_PLACED = 1_000
 """Pieces of work that are placed one by one."""
 CHANGES = 2
 """Changes of machine that an experiment allows for: a loss, and the move to another kind."""
-ENOUGH = 8
+ENOUGH = 6
 """Trials that must have ended for their mean to tell how long others take."""
 WITHIN = 0.8
 """The interval holds the outcome with this probability."""
@@ -114,20 +114,50 @@ def most_seconds(history: History, now: float) -> float:
     pace, slots = history.pace, max(1, history.slots - history.spot_slots)
     if pace.step is None:
         return 0.0
-    arrival, save = pace.arrival or pace.step, pace.save or 0.0
-    whole = limits.SLACK * (arrival + (history.spec.max_steps or 1) * pace.step)
-    took = [_taken(t, now) for t in history.trials if t.state.final and t.attempts]
-    if len(took) >= ENOUGH:
-        whole = min(whole, fmean(took) + 2 * stdev(took) / math.sqrt(len(took)))
+    mean, doubt = _whole(history, now)
     limit = history.spec.concurrency
     wide = slots if limit is None else min(slots, limit * history.spec.resources.widths[1])
-    begun = [t for t in history.trials if not t.state.final and t.attempts]
-    work = [whole * (1 - _done(history, trial, whole)) for trial in begun]
-    left = history.total - history.ended - len(begun)
+    left = _on_slots(*_left(history, mean + doubt), mean + doubt, wide)
     # A change loses the steps since the last checkpoint, and the time to start elsewhere.
+    arrival, save = pace.arrival or pace.step, pace.save or 0.0
     again = (history.spec.checkpoint.every_steps or 1) * pace.step + save
     change = limits.SLACK * ((pace.start or 0.0) + arrival + again) + limits.LEAVE_SECONDS
-    return _on_slots(work, left, whole, wide) + CHANGES * change
+    return left + CHANGES * change
+
+
+def progress(history: History, now: float) -> float:
+    """Return the part of the work that is done, from 0 to 1, as far as it can be foreseen."""
+    if history.pace.step is None:
+        return 0.0
+    each, _ = _whole(history, now)
+    work, more = _left(history, each)
+    begun = [trial for trial in history.trials if not trial.state.final and trial.attempts]
+    done = sum(_taken(trial, now) for trial in history.trials if trial.state.final)
+    done += sum(each - left for left in work[: len(begun)])
+    return done / max(done + sum(work) + more * each, 1e-9)
+
+
+def _whole(history: History, now: float) -> tuple[float, float]:
+    """Return how long a trial takes, in seconds, and by how much that may be too short."""
+    pace = history.pace
+    every = pace.steps or pace.first
+    # The steps of other trials may be slower: the fewer were seen, the more.
+    seen = sum(1 for trial in history.trials if trial.step)
+    steps = history.spec.max_steps or 1
+    whole = (pace.arrival or pace.step or 0.0) + steps * fmean(every)
+    doubt = steps * (2 * pstdev(every) / math.sqrt(max(1, seen)) + MODEL * fmean(every))
+    took = [_taken(t, now) for t in history.trials if t.state.final and t.attempts]
+    if len(took) < ENOUGH:
+        return whole, doubt
+    mean, error = fmean(took), 2 * stdev(took) / math.sqrt(len(took))
+    return (mean, error) if mean + error < whole + doubt else (whole, doubt)
+
+
+def _left(history: History, whole: float) -> tuple[list[float], int]:
+    """Return how long begun trials still take, each, and how many others are left."""
+    begun = [trial for trial in history.trials if not trial.state.final and trial.attempts]
+    work = [whole * (1 - _done(history, trial, whole)) for trial in begun]
+    return work, history.total - history.ended - len(begun)
 
 
 def on_time(history: History, now: float) -> float | None:

@@ -235,7 +235,8 @@ def _too_late(history: History, trial: TrialRecord | None, steps: int, now: floa
 
 def _seconds(history: History, trial: TrialRecord | None, steps: int) -> float:
     """Return how long an attempt needs for so many steps, as far as known, and to save and leave.
-    0 if no step was seen yet.
+    0 if no step was seen yet. The first step and the checkpoint may be slow; more steps take their
+    mean, as a trial that does not get so far has saved.
     """
     pace = history.pace
     if pace.step is None:
@@ -248,7 +249,7 @@ def _seconds(history: History, trial: TrialRecord | None, steps: int) -> float:
     step = own or pace.step
     first = max(pace.arrival or 0.0, step)
     save = SAVE_SECONDS if pace.save is None else pace.save
-    return SLACK * (first + (steps - 1) * step + save) + LEAVE_SECONDS
+    return SLACK * (first + save) + (steps - 1) * step + LEAVE_SECONDS
 
 
 def _save_seconds(history: History, attempt: Attempt) -> float:

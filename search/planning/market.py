@@ -60,16 +60,8 @@ def due(history: History, now: float) -> float | None:
     """
     if (end := deadline(history)) is None or not history.total:
         return None
-    behind = history.t_created + progress(history) * (end - history.t_created)
+    behind = history.t_created + forecast.progress(history, now) * (end - history.t_created)
     return min(behind, end - forecast.most_seconds(history, now))
-
-
-def progress(history: History) -> float:
-    """Return the part of the trials that is done, from 0 to 1; of running trials their steps."""
-    most = history.spec.max_steps
-    running = (history.trials[number] for number in history.running) if most else ()
-    steps = sum(min(1.0, trial.curve.time / most) for trial in running) if most else 0.0
-    return min(1.0, (history.ended + steps) / max(1, history.total))
 
 
 def must(history: History, now: float) -> bool:
