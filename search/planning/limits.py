@@ -93,6 +93,19 @@ def every(history: History, now: float, *, more: float = 0.0) -> list[Limit]:
     return found
 
 
+def told(history: History) -> str:
+    """Return the limits for people: "200.00 dollars, until Fri 2026-12-04 08:00 CET"; "" for
+    none. The time is that of this machine's zone.
+    """
+    found = []
+    if (dollars := history.spec.stop.dollars) is not None:
+        found.append(f"{money(dollars)} dollars")
+    if (end := deadline(history)) is not None:
+        local = datetime.fromtimestamp(end).astimezone()
+        found.append(f"until {local:%a %Y-%m-%d %H:%M:%S %Z}".replace(":00 ", " "))
+    return ", ".join(found)
+
+
 def share(history: History, now: float) -> float:
     """Return how much of the limit that is used the most is used, from 0 to 1; 0 without limits."""
     if history.created is None or not history.spec.stop.limited:

@@ -204,7 +204,7 @@ class Board:
         self.steps_done.add(event.t, 0)
         self.began = False
         if self.history.sessions == 1:
-            return []
+            return [f"limits: {told}"] if (told := limits.told(self.history)) else []
         if not self.history.orphans:
             return ["continues"]
         absence: Absence = self.incidents.reopened(event, max(0.0, silent))
