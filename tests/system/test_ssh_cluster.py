@@ -255,7 +255,9 @@ def test_one_command_sends_what_is_needed_runs_a_search_by_agents_and_leaves_not
     assert run.wait(200) == 0, said.read_text()
     assert "sweep finished: 4 of 4 trials (4 done)" in said.read_text()
     await_(lambda: not field.left(), "the end of the agents")
-    field.whole("sweep", 4, 20)
+    more = field.regrow("run", "sweep.yaml", "--on", "cluster.yaml", "--trials", "5")
+    assert "sweep finished: 5 of 5 trials (5 done)" in more.stdout
+    field.whole("sweep", 5, 20)
 
     ended = field.regrow("cluster", "down", "cluster.yaml")
     assert "nothing of lab is left on 3 machines" in ended.stderr
