@@ -259,6 +259,7 @@ def test_one_command_sends_what_is_needed_runs_a_search_by_agents_and_leaves_not
     assert "sweep finished: 5 of 5 trials (5 done)" in more.stdout
     field.whole("sweep", 5, 20)
 
+    await_(lambda: not field.left(), "the end of the agents")
     ended = field.regrow("cluster", "down", "cluster.yaml")
     assert "nothing of lab is left on 3 machines" in ended.stderr
     assert not [host for host in field.cluster if (host.home / THERE / "lab").exists()]
