@@ -63,7 +63,8 @@ class AgentRun:
         file = order.file.resolve()
         sent = file.relative_to(order.project) if self.engine.sends else file
         words = joining(order, str(sent))
-        words += ["--resume"] * (_ended(order) == "stopped")
+        end = self.end_of(order)
+        words += ["--resume"] * (end is not None and end.status == "stopped")
         return Work(
             experiment=order.spec.name,
             state=order.places.root,
@@ -73,10 +74,15 @@ class AgentRun:
 
     def over(self, order: RunRequest) -> bool:
         """Return whether the experiment has ended, and nothing more is asked for."""
-        if _ended(order) is None:
+        if self.end_of(order) is None:
             return False
         found = prepare(order.places, order.spec.name, order.spec, trials=order.trials, code=None)
         return found.nothing_left
+
+    def end_of(self, order: RunRequest) -> Closed | None:
+        """Return how the experiment has ended; None for one that has not, or that is not there."""
+        last = survey(order.places.store(order.spec.name)).last
+        return last if isinstance(last, Closed) else None
 
     def submit(self, order: RunRequest) -> Submission:
         """Start the agents that are missing; return what was submitted."""
@@ -89,12 +95,6 @@ class AgentRun:
         """Tell all agents to leave, and check that nothing is left. Raises as AgentEngine.end."""
         with Folder(self.cluster.name).alone(self.say):
             self.engine.end(self.say)
-
-
-def _ended(order: RunRequest) -> str | None:
-    """Return how the experiment has ended; None for one that has not, or that is not there."""
-    last = survey(order.places.store(order.spec.name)).last
-    return last.status if isinstance(last, Closed) else None
 
 
 def in_words(agents: Sequence[Agent]) -> str:

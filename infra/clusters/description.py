@@ -223,8 +223,8 @@ class Cluster(Part):
     load a module.
     """
     env: dict[Line, str] = Field(default_factory=dict)
-    """Environment variables of head, workers and trials. `$NAME` as the whole value: the value of
-    this variable here.
+    """Environment variables of heads, workers, agents and trials. `$NAME` as the whole value: the
+    value of this variable here.
     """
     shared: tuple[Text, ...] = ()
     """Folders that all machines share, which may hold an experiment's state. Without them the state

@@ -347,7 +347,7 @@ def _agent(address: str, unit: Mapping[str, Any]) -> Agent:
         experiment=str(unit["name"]).rpartition(".")[0],
         state=state,
         node=address if state == "running" else "",
-        reason="" if state == "running" else str(unit["said"]),
+        reason="" if state == "running" else str(unit["said"]).removeprefix("regrow: "),
         there=state != "ended",
     )
 

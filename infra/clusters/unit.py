@@ -63,7 +63,7 @@ def service(cluster: str, name: str) -> str:
 
 
 class Unit:
-    """One agent of a cluster on this machine. `name`: see `ssh.unit_name`."""
+    """One agent of a cluster on this machine. `name`: see `unit_files.unit_name`."""
 
     def __init__(self, cluster: str, name: str) -> None:
         self.cluster, self.name = cluster, name
@@ -121,7 +121,8 @@ class Unit:
                 with zipfile.ZipFile(packed) as project:
                     for one in project.infolist():
                         file = project.extract(one, partial)
-                        os.chmod(file, 0o700 | (one.external_attr >> 16) & 0o777)
+                        least = 0o700 if one.is_dir() else 0o600
+                        os.chmod(file, least | (one.external_attr >> 16) & 0o777)
                 with suppress(OSError):  # another machine was first
                     partial.rename(into)
                 shutil.rmtree(partial, ignore_errors=True)
@@ -177,7 +178,8 @@ class Unit:
         if _services().joinpath(self._service).exists():
             _systemctl("disable", "--now", "--no-block", self._service)
         if (supervisor := self._supervisor()) is not None:
-            os.kill(supervisor, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.kill(supervisor, signal.SIGTERM)
 
     def remove(self) -> None:
         """Wait until it has left, and remove its unit."""

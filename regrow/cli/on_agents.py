@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from regrow.flows.agents import AgentRun
     from regrow.flows.remote import RunRequest
     from regrow.infra.clusters.agents import Submission
+    from regrow.search.events import Closed
 
 _TICK = 0.5
 
@@ -55,13 +56,22 @@ def run_on(run: AgentRun, order: RunRequest) -> NoReturn:
     again = os.environ[AGAIN] = shlex.join(
         ["regrow", "run", str(order.file), "--on", str(run.file)]
     )
+    before = run.end_of(order)
     submission = None if run.over(order) else run.submit(order)
     if submission is not None:
         say(
             f"{order.spec.name} runs on {run.engine.place} without this terminal, too; after"
             f" Ctrl-C, `{again}` follows it again"
         )
-    follow(run, submission, order.places, order.spec.name, quiet=order.quiet, as_json=order.as_json)
+    follow(
+        run,
+        submission,
+        order.places,
+        order.spec.name,
+        before=None if submission is None else before,
+        quiet=order.quiet,
+        as_json=order.as_json,
+    )
 
 
 def follow(
@@ -70,19 +80,32 @@ def follow(
     places: Places,
     name: str,
     *,
+    before: Closed | None = None,
     quiet: bool = False,
     as_json: bool = False,
 ) -> NoReturn:
-    """Show an experiment until it ends, and exit with its code. `submission`: None for one that is
-    over.
+    """Show an experiment until it ends, and exit with its code.
+
+    Args:
+        run: who runs it.
+        submission: its agents; None for one that is over.
+        places: where its state is.
+        name: its name.
+        before: an earlier end, after which it is to continue; None: there is none.
+        quiet: without progress.
+        as_json: events as JSON.
+
     """
     from regrow.cli.watch import view
     from regrow.flows.agents import Gone, Watch
+    from regrow.infra.log.reading import survey
 
     runs_it = Watch(run, submission)
     try:
         told = ""
-        while name not in places.experiments():
+        while name not in places.experiments() or (
+            before is not None and survey(places.store(name)).last == before
+        ):
             if (banner := runs_it.banner()) not in (told, "") and not quiet:
                 say(banner)
             told = banner

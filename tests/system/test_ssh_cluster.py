@@ -255,18 +255,22 @@ def test_one_command_sends_what_is_needed_runs_a_search_by_agents_and_leaves_not
     assert run.wait(200) == 0, said.read_text()
     assert "sweep finished: 4 of 4 trials (4 done)" in said.read_text()
     await_(lambda: not field.left(), "the end of the agents")
-    field.whole("sweep", 4, 20)
+    more = field.regrow("run", "sweep.yaml", "--on", "cluster.yaml", "--trials", "5")
+    assert "sweep finished: 5 of 5 trials (5 done)" in more.stdout
+    field.whole("sweep", 5, 20)
 
+    await_(lambda: not field.left(), "the end of the agents")
     ended = field.regrow("cluster", "down", "cluster.yaml")
     assert "nothing of lab is left on 3 machines" in ended.stderr
     assert not [host for host in field.cluster if (host.home / THERE / "lab").exists()]
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)  # two minutes for each trial, and what is lost
 def test_a_laptop_that_vanishes_a_machine_that_is_cut_off_and_the_leaders_loss_cost_no_step_twice(
     field: Field,
 ) -> None:
-    field.write("alone", wait=0.5, trials=6, steps=150)
+    field.write("alone", wait=0.5, trials=6, steps=240)
     field.regrow("cluster", "submit", "cluster.yaml", "alone.yaml")
     field.hosts.kill(field.laptop)
     await_(lambda: len(field.begun("alone")) == 3, "a trial on each machine", seconds=120)
@@ -277,12 +281,9 @@ def test_a_laptop_that_vanishes_a_machine_that_is_cut_off_and_the_leaders_loss_c
     await_(lambda: field.losses("alone"), "loss of the attempt", seconds=120)
     field.hosts.heal(apart)
     begun = field.begun("alone")[apart.name]
-    await_(lambda: field.begun("alone")[apart.name] > begun, "a trial there again", seconds=120)
-
     field.hosts.kill(first)
-    await_(lambda: field.leader("alone") is not first, "the next leader", seconds=60)
-    seen = field.steps("alone")
-    field.await_steps("alone", seen + 10, "steps under the next leader")
+    await_(lambda: field.leader("alone") is not first, "the next leader", seconds=120)
+    await_(lambda: field.begun("alone")[apart.name] > begun, "a trial there again", seconds=300)
     field.hosts.boot(first)
     field.hosts.boot(field.laptop)
     again = field.regrow("cluster", "submit", "cluster.yaml", "alone.yaml").stderr
@@ -292,7 +293,7 @@ def test_a_laptop_that_vanishes_a_machine_that_is_cut_off_and_the_leaders_loss_c
 
     followed = field.regrow("cluster", "attach", "cluster.yaml", "alone")
     assert "alone finished: 6 of 6 trials (6 done)" in followed.stdout
-    field.whole("alone", 6, 150)
+    field.whole("alone", 6, 240)
     await_(lambda: not field.left(), "the end of the agents")
 
 

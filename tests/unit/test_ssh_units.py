@@ -130,6 +130,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         script = zipfile.ZipInfo("run.sh")
         script.external_attr = 0o755 << 16
         project.writestr(script, "#!/bin/sh\n")
+        project.writestr("lib/plain.py", "")
     (folder / "agent.sh").write_text(
         f"""export {unit.MARK}=lab {unit.NAMED}={NAME}
         echo $$ >> {tmp_path}/ran
@@ -167,8 +168,9 @@ def test_an_agent_starts_again_until_its_end_is_final(home: Path, last: int) -> 
     assert len((home / "ran").read_text().splitlines()) == 2
     (one,) = unit.status("lab")["units"]
     assert one["said"] == f"ends with {last}"
-    made = unit.root("lab") / "units" / NAME / "project-1" / "run.sh"
-    assert os.access(made, os.X_OK)
+    made = unit.root("lab") / "units" / NAME / "project-1"
+    assert (made / "run.sh").stat().st_mode & 0o777 == 0o755
+    assert (made / "lib" / "plain.py").stat().st_mode & 0o777 == 0o600
 
 
 def test_an_agent_is_started_once_told_to_leave_and_nothing_is_left(home: Path) -> None:
