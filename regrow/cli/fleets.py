@@ -18,6 +18,7 @@ from regrow.show.live.terminal import tell
 if TYPE_CHECKING:
     from regrow.flows.fleets import FleetRun
     from regrow.flows.remote import RunRequest
+    from regrow.infra.clusters.clouds.fleet_account import Fleet
     from regrow.infra.clusters.description import Cluster
     from regrow.search.history import History
 
@@ -102,13 +103,16 @@ def submit(run: FleetRun, order: RunRequest, confirm: Callable[[list[str]], None
     )
 
 
-def status(cluster: Cluster, file: Path) -> None:
-    """Show the fleets of a cluster, if it is on AWS."""
-    if (run := opened(cluster, file)) is None:
-        return
-    for one in run.fleets():
-        kept = f"keeps {one.most} machines, has {one.running}"
-        tell(f"fleet  {one.id}  {one.group}  of {one.experiment}: {kept}")
+def of(cluster: Cluster, file: Path) -> list[Fleet]:
+    """Return the fleets of a cluster that start machines; none if it is not on AWS."""
+    run = opened(cluster, file)
+    return [] if run is None else run.fleets()
+
+
+def line(one: Fleet) -> str:
+    """Describe a fleet, for people."""
+    kept = f"keeps {one.most} machines, has {one.running}"
+    return f"fleet  {one.id}  {one.group}  of {one.experiment}: {kept}"
 
 
 def logs(cluster: Cluster, file: Path) -> bool:
