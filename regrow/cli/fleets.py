@@ -47,9 +47,7 @@ def run_on(run: FleetRun, order: RunRequest, confirm: Callable[[list[str]], None
     )
     over, name = run.over(order), order.spec.name
     if not over:
-        run.check(order)
-        confirm(run.offer(order))
-        run.submit(order)
+        _submit(run, order, confirm)
         say(f"{name} runs there without this terminal, too; after Ctrl-C, `{again}` follows it")
     try:
         history = _followed(run, order, over=over)
@@ -94,13 +92,18 @@ def submit(run: FleetRun, order: RunRequest, confirm: Callable[[list[str]], None
     if run.over(order):
         say(f"{name} has ended; --trials asks for more of them")
         return
-    run.check(order)
-    confirm(run.offer(order))
-    run.submit(order)
+    _submit(run, order, confirm)
     say(
         f"`regrow watch {name} --state {state}` follows it, `regrow cluster status {run.file}`"
         f" shows its machines, `regrow cluster down {run.file}` ends them"
     )
+
+
+def _submit(run: FleetRun, order: RunRequest, confirm: Callable[[list[str]], None]) -> None:
+    run.check(order)
+    if not run.there(order.spec.name):
+        confirm(run.offer(order))
+    run.submit(order)
 
 
 def of(cluster: Cluster, file: Path) -> list[Fleet]:
