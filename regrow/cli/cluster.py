@@ -351,7 +351,8 @@ def logs(file: ClusterFile) -> None:
     if log.exists():
         tell(log.read_text(), end="")
     if not fleets.logs(found, file) and not log.exists():
-        raise UserError(f"the cluster of {file} was never brought up from this machine")
+        more = "; no machine of a fleet of it failed to take part" * (found.on == "aws")
+        raise UserError(f"the cluster of {file} was never brought up from this machine{more}")
 
 
 @cluster.command()
