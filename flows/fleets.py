@@ -130,8 +130,8 @@ class FleetRun:
         }
         account = FleetAccount(self.cluster)
         with Folder(self.cluster.name).alone(self.say):
-            if there := [one.id for one in account.fleets() if one.experiment == name]:
-                self.say(f"{name} has fleets already: {', '.join(there)}")
+            if self.there(name):
+                self.say(f"{name} has fleets already")
                 return
             made = account.prepare_agents(described, self.say)
             account.make_templates(described, made, self.prices)
@@ -139,7 +139,11 @@ class FleetRun:
             folder = fleet.objects(self.cluster.name, described)
             for called, content in packed.items():
                 order.places.store(name).create(f"{folder}/{called}", content)
-            ids = account.start(described, made)
+            try:
+                ids = account.start(described, made)
+            except BaseException:
+                fleet.forget(order.places, name, self.cluster.name)
+                raise
         most = sum(one.most for one in self.cluster.workers)
         self.say(f"{name}: made {', '.join(ids)} of at most {most} machines")
 
@@ -153,6 +157,10 @@ class FleetRun:
     def fleets(self) -> list[Fleet]:
         """Return the fleets that start machines."""
         return FleetAccount(self.cluster).fleets()
+
+    def there(self, experiment: str) -> list[Fleet]:
+        """Return the fleets of an experiment that start machines."""
+        return [one for one in self.fleets() if one.experiment == experiment]
 
     def over(self, order: RunRequest) -> bool:
         """Return whether the experiment has ended, and nothing more is asked for."""
@@ -245,7 +253,7 @@ class Agents:
             return self._told
         self._asked = now
         try:
-            there = [one for one in self._run.fleets() if one.experiment == self._name]
+            there = self._run.there(self._name)
             unable = self._run.unable(self._places, self._name)
         except RegrowError as error:
             self._told = str(error)

@@ -226,7 +226,7 @@ def status(
         on_agents.status(run_by, as_json=as_json)
         return
     run = opened(file)
-    machines = run.provider.status()
+    machines, kept = run.provider.status(), fleets.of(run.cluster, file)
     try:
         jobs = run.jobs.all() if any(machine.role == "head" for machine in machines) else []
     except Away as away:
@@ -237,7 +237,8 @@ def status(
             {"name": job.experiment, "job": job.id, "status": job.status} for job in jobs
         ]
         there = [asdict(one) for one in machines]
-        print(json.dumps({"name": run.cluster.name, "machines": there, "experiments": experiments}))
+        found = {"name": run.cluster.name, "machines": there, "experiments": experiments}
+        print(json.dumps({**found, "fleets": [asdict(one) for one in kept]}))
         return
     if not machines:
         tell(f"nothing of the cluster {run.cluster.name} is there")
@@ -249,7 +250,8 @@ def status(
                 if word
             )
         )
-    fleets.status(run.cluster, file)
+    for fleet in kept:
+        tell(fleets.line(fleet))
     for job in jobs:
         tell(f"{job.experiment}: {job.status.lower()} (job {job.id})")
 
@@ -349,7 +351,8 @@ def logs(file: ClusterFile) -> None:
     if log.exists():
         tell(log.read_text(), end="")
     if not fleets.logs(found, file) and not log.exists():
-        raise UserError(f"the cluster of {file} was never brought up from this machine")
+        more = "; no machine of a fleet of it failed to take part" * (found.on == "aws")
+        raise UserError(f"the cluster of {file} was never brought up from this machine{more}")
 
 
 @cluster.command()
@@ -377,7 +380,10 @@ def down(file: ClusterFile, yes: YesOption = False) -> None:
         return
     run = opened(file)
     with told_what_may_be_left(run):
-        if there := run.busy():
+        there = dict.fromkeys(
+            [*run.busy(), *(one.experiment for one in fleets.of(run.cluster, file))]
+        )
+        if there:
             confirm(
                 [
                     (

@@ -18,6 +18,7 @@ from regrow.show.live.terminal import tell
 if TYPE_CHECKING:
     from regrow.flows.fleets import FleetRun
     from regrow.flows.remote import RunRequest
+    from regrow.infra.clusters.clouds.fleet_account import Fleet
     from regrow.infra.clusters.description import Cluster
     from regrow.search.history import History
 
@@ -46,9 +47,7 @@ def run_on(run: FleetRun, order: RunRequest, confirm: Callable[[list[str]], None
     )
     over, name = run.over(order), order.spec.name
     if not over:
-        run.check(order)
-        confirm(run.offer(order))
-        run.submit(order)
+        _submit(run, order, confirm)
         say(f"{name} runs there without this terminal, too; after Ctrl-C, `{again}` follows it")
     try:
         history = _followed(run, order, over=over)
@@ -93,22 +92,30 @@ def submit(run: FleetRun, order: RunRequest, confirm: Callable[[list[str]], None
     if run.over(order):
         say(f"{name} has ended; --trials asks for more of them")
         return
-    run.check(order)
-    confirm(run.offer(order))
-    run.submit(order)
+    _submit(run, order, confirm)
     say(
         f"`regrow watch {name} --state {state}` follows it, `regrow cluster status {run.file}`"
         f" shows its machines, `regrow cluster down {run.file}` ends them"
     )
 
 
-def status(cluster: Cluster, file: Path) -> None:
-    """Show the fleets of a cluster, if it is on AWS."""
-    if (run := opened(cluster, file)) is None:
-        return
-    for one in run.fleets():
-        kept = f"keeps {one.most} machines, has {one.running}"
-        tell(f"fleet  {one.id}  {one.group}  of {one.experiment}: {kept}")
+def _submit(run: FleetRun, order: RunRequest, confirm: Callable[[list[str]], None]) -> None:
+    run.check(order)
+    if not run.there(order.spec.name):
+        confirm(run.offer(order))
+    run.submit(order)
+
+
+def of(cluster: Cluster, file: Path) -> list[Fleet]:
+    """Return the fleets of a cluster that start machines; none if it is not on AWS."""
+    run = opened(cluster, file)
+    return [] if run is None else run.fleets()
+
+
+def line(one: Fleet) -> str:
+    """Describe a fleet, for people."""
+    kept = f"keeps {one.most} machines, has {one.running}"
+    return f"fleet  {one.id}  {one.group}  of {one.experiment}: {kept}"
 
 
 def logs(cluster: Cluster, file: Path) -> bool:

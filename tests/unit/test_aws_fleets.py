@@ -378,7 +378,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
             )
         text = fleet.user_data(cluster, ORDER, known, 0)
         begin = text.index("{")
-        said = json.loads(text[begin : text.index("\nREGROW_END_OF_FILE", begin)])
+        said = json.loads(text[begin : text.index("\nEND_OF_FILE", begin)])
         for name in (fleet_machine.PARCEL, fleet_machine.ENVIRONMENT):
             s3.put_object(Bucket="bucket", Key=f"{said['folder']}/{name}", Body=name.encode())
         yield Machine(tmp_path, said, ec2, s3)

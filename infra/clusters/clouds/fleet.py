@@ -42,7 +42,7 @@ MOST_TAG = 256
 """Characters of a tag's value that EC2 allows."""
 PARAMETER = "resolve:ssm:"
 """Beginning of an image that is the name of a parameter of AWS's with its id."""
-_END = "REGROW_END_OF_FILE"
+_END = "END_OF_FILE"
 _USER_DATA = """\
 #!/bin/bash
 # Makes this machine an agent of the experiment {experiment}. Written by regrow; holds no secret.

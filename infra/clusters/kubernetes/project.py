@@ -27,14 +27,13 @@ def packed(
     folder: Path,
     left_out: Collection[str] = (),
     *,
-    most: int | None = None,
+    most: int = MOST_BYTES,
     of: str = "a Secret of Kubernetes",
 ) -> bytes:
     """Return the folder's files as a tar.gz, except `left_out`, paths relative to it
     (`confidential`). Raises UserError, naming the largest files, if the result has more than `most`
-    bytes (None: those of a Secret), which `of` cannot have.
+    bytes, which `of` cannot have.
     """
-    most = MOST_BYTES if most is None else most
     files = sorted(_files(folder, {*left_out}))
     buffer = io.BytesIO()
     with (
