@@ -176,6 +176,7 @@ class History(View):
             number=event.attempt,
             t_started=event.t,
             until=event.until,
+            first=event.until,
             avoid_spot=event.avoid_spot,
             width=event.width,
             checkpoints=event.checkpoints,

@@ -391,7 +391,9 @@ def _losses(history: History) -> int:
 
 def must_have_same_trials(found: Iterable[AnyEvent], expected: Iterable[AnyEvent]) -> None:
     """Every trial has the configuration, the values and the end that it has in the other log."""
-    one, other = ([(c.config, c.values, c.over) for c in read(events)] for events in (found, expected))
+    one, other = (
+        [(c.config, c.values, c.over) for c in read(events)] for events in (found, expected)
+    )
     must("the same trials", one == other, one)
 
 

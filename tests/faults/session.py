@@ -481,9 +481,7 @@ class Session:
             return  # killed again; the next step restarts it
         if self._poll is not None:
             self._poll = self._ask()
-        self._calls = [
-            (call, self._loop.create_task(call())) for call, _ in self._calls
-        ]
+        self._calls = [(call, self._loop.create_task(call())) for call, _ in self._calls]
         self._news = True
 
     def _close(self) -> None:

@@ -15,7 +15,8 @@ from regrow.flows.coordinator import ledger
 from regrow.infra.log import compaction
 from regrow.infra.log.log import Log
 from regrow.tasks.attempt import attempt
-from regrow.tasks.checkpoint import saving, writer as writing
+from regrow.tasks.checkpoint import saving
+from regrow.tasks.checkpoint import writer as writing
 from regrow.tasks.checkpoint.writer import CheckpointWriter
 from regrow.tasks.group import leader as leading
 from regrow.tasks.group import peers

@@ -65,7 +65,10 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ({"metric": ...}, "metric: is missing; add `metric:`"),
         ({"mode": ...}, "mode: is missing; write mode: max or mode: min"),
         ({"space": ...}, "space: is missing; add `space:`"),
-        ({"trials": ...}, "trials: is missing; write the total number of trials, or stop.dollars or stop.deadline"),
+        (
+            {"trials": ...},
+            "trials: is missing; write the total number of trials, or stop.dollars or stop.deadline",
+        ),
         ({"metric": [{"name": "a"}], "mode": ...}, "metric.0.mode: is missing; add `mode:`"),
         # name
         ({"name": 1}, "name: 1: is not text; put quotes around it"),

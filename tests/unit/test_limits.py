@@ -114,6 +114,41 @@ def test_money_is_for_the_best_in_the_end() -> None:
     assert sum(trial.step == 27 for trial in history.trials) >= 4
 
 
+def test_a_new_trial_may_begin_although_all_before_it_were_paused_at_their_first_rung() -> None:
+    pbt = {"pbt": {"perturbation_interval": 5}}
+    done = run({"deadline": "3h"}, pbt, workers=2, trials=6, max_steps=500)
+    assert all(trial.step >= 5 for trial in done.history.trials)
+    assert len(done.history.trials) == 6
+
+
+@pytest.mark.parametrize(
+    ("stop", "word"), [({"deadline": 1}, "time"), ({"dollars": 1e-9}, "money")], ids=str
+)
+def test_nothing_begins_where_there_is_no_time_to_leave(stop: dict[str, Any], word: str) -> None:
+    done = run(stop)
+    assert not done.history.trials
+    assert done.history.closing is not None
+    assert done.history.closing.why == (
+        f"a new trial could not reach a result with the {word} that is left"
+    )
+
+
+def test_trials_without_checkpoints_need_no_time_for_them() -> None:
+    spec = Spec.parse({**SPEC, "max_steps": 5, "stop": {"deadline": 15}})
+    objective = FunctionObjective(function=lambda config, _: config["x"], spec=spec, seconds=0.2)
+    done = Simulation(spec=spec, objective=objective, workers=2, checkpoints=False).open().run()
+    assert done.now > 8.0, "10.5 s would be left if a checkpoint took 5 s"
+
+
+def test_a_further_limit_is_to_come() -> None:
+    done = run({"dollars": 12.0, "deadline": 10_000_000.0})
+    assert limits.further(done.history) == [("stop.dollars", "18")]
+    done = run({"deadline": 60})
+    ((key, later),) = limits.further(done.history)
+    assert key == "stop.deadline"
+    assert epoch(moment(later), 0.0) >= done.now + 30 * 60
+
+
 def folded(*events: AnyEvent, like: Simulation) -> History:
     history = History()
     for event in [*like.events[:2], *events]:

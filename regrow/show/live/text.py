@@ -269,9 +269,11 @@ def raised(history: History, places: Places) -> Iterator[str]:
         change = f"--set {key}={further}"
         yield f"to continue beyond {key}: {places.command('resume', name, change)}"
     if history.closing is not None and history.closing.pause:
-        for key, more in limits.further(history):
-            change = f"--{key.removeprefix('stop.')} {more}"
-            yield f"to continue beyond {key}: {places.command('resume', name, change)}"
+        further = limits.further(history)
+        if further:
+            keys = " and ".join(key for key, _ in further)
+            change = " ".join(f"--{key.removeprefix('stop.')} {more}" for key, more in further)
+            yield f"to continue beyond {keys}: {places.command('resume', name, change)}"
 
 
 def narrow(history: History, places: Places) -> Iterator[str]:
