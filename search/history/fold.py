@@ -204,6 +204,7 @@ class History(View):
             attempt.state = move_attempt(trial.number, attempt.number, after, AttemptMove.LEAVE)
         # the node's clock may have been set: an attempt never begins before it is started
         attempt.t_began = max(attempt.t_started, event.t - event.ago)
+        self.pace.began(attempt)
         attempt.node, attempt.task_run = sys.intern(event.node), event.task_run
         attempt.node_id, attempt.node_type = sys.intern(event.node_id), sys.intern(event.node_type)
         attempt.market = sys.intern(event.market)
@@ -381,7 +382,8 @@ class History(View):
             self.spending.apart[attempt.price] += attempt.slot_seconds(event.t)
         attempt.cost = attempt.cost_at(attempt.t_ended) if event.cost is None else event.cost
         attempt.narrower, attempt.usage = event.narrower, event.usage
-        if attempt.withdrawn and not attempt.narrower:
+        limited = self.closing is not None and self.closing.pause
+        if attempt.withdrawn and not attempt.narrower and not limited:
             trial.unmet_market = attempt.market, event.t
         self.waiting.pop(trial.number, None)
         # One bug may fail a thousand trials with the same message: it is kept in memory once.

@@ -241,7 +241,7 @@ def _seconds(history: History, trial: TrialRecord | None, steps: int) -> float:
         else 0.0
     )
     step = own or pace.step
-    first = max(pace.arrival or 0.0, step)
+    first = pace.begin + max(pace.arrival or 0.0, step)
     save = _usual_save(history)
     return SLACK * (first + (steps - 1) * step + save) + LEAVE_SECONDS
 

@@ -240,8 +240,10 @@ class Simulation:
             self._waiting.append(event)
             if event.width > self.spec.resources.widths[0] and self.spec.resources.grouped:
                 self._at(self.now + SHRINK_SECONDS, partial(self._waited, event))
-        elif isinstance(event, Ended) and event.narrower:
+        elif isinstance(event, Ended) and (event.by, event.outcome) == ("planner", "paused"):
             self._waiting = [started for started in self._waiting if started.trial != event.trial]
+            if (running := self._running.pop(event.trial, None)) is not None:
+                self._free = sorted([*self._free, *running.machines])
 
     def _waited(self, started: Started) -> None:
         """Report that a group still waits for machines."""

@@ -116,7 +116,7 @@ def test_money_is_for_the_best_in_the_end() -> None:
 
 def test_a_new_trial_may_begin_although_all_before_it_were_paused_at_their_first_rung() -> None:
     pbt = {"pbt": {"perturbation_interval": 5}}
-    done = run({"deadline": "3h"}, pbt, workers=2, trials=6, max_steps=500)
+    done = run({"deadline": "3h"}, pbt, workers=1, trials=6, max_steps=500)
     assert all(trial.step >= 5 for trial in done.history.trials)
     assert len(done.history.trials) == 6
 
@@ -131,6 +131,25 @@ def test_nothing_begins_where_there_is_no_time_to_leave(stop: dict[str, Any], wo
     assert done.history.closing.why == (
         f"a new trial could not reach a result with the {word} that is left"
     )
+
+
+def test_what_has_not_begun_does_not_keep_a_session_that_a_limit_ends() -> None:
+    spec = Spec.parse({**SPEC, "stop": {"deadline": "2h"}})
+    objective = FunctionObjective(function=lambda config, _: config["x"], spec=spec, seconds=STEP)
+    planner = Simulation(spec=spec, objective=objective, workers=2, startup=3 * HOUR).open().planner
+    made = []
+    while (decision := planner.next(2 * HOUR - 11.0)) is not None:
+        planner.apply(decision)
+        made.append(decision)
+    assert [type(event).__name__ for event in made[1:]] == ["Closing", "Ended", "Ended", "Closed"]
+    assert {trial.state.value for trial in planner.history.trials} == {"paused"}
+
+
+def test_a_trial_begins_only_if_its_machine_is_ready_in_time() -> None:
+    spec = Spec.parse({**SPEC, "max_steps": 5, "stop": {"deadline": "3h"}})
+    objective = FunctionObjective(function=lambda config, _: config["x"], spec=spec, seconds=STEP)
+    done = Simulation(spec=spec, objective=objective, workers=4, startup=1500.0).open().run()
+    assert all(trial.step == 5 for trial in done.history.trials)
 
 
 def test_trials_without_checkpoints_need_no_time_for_them() -> None:
