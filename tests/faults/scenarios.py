@@ -255,7 +255,7 @@ def must_have_ended(store: Store, name: str) -> list[AnyEvent]:
     """What holds at the end of a scenario that was not cut. Returns its events."""
     events = must_be_sound(store, trials=trials_of(name))
     if PLANS[name].more is not None:
-        ended = must_keep_limits(events)
+        ended = _must_keep_limits(events, name)
         must("a limit ends it in the middle", ended == 1, ended)
         lost = [e for e in events if isinstance(e, Ended) and e.outcome == "lost"]
         must("nothing is lost at a limit", not lost, lost)
@@ -269,10 +269,16 @@ def must_have_grown_back(store: Store, name: str) -> list[AnyEvent]:
     if plan.repeats:
         must_equal(normal(events), whole(name).entries)
     if plan.more is not None:
-        must_keep_limits(events)
-        if plan.spec["schedule"] == "fifo":
-            must_have_same_trials(events, _unlimited(name))
+        _must_keep_limits(events, name)
     return events
+
+
+def _must_keep_limits(events: list[AnyEvent], name: str) -> int:
+    """See `must_keep_limits`. Also that the trials became what they are without limits."""
+    ended = must_keep_limits(events)
+    if PLANS[name].spec["schedule"] == "fifo":
+        must_have_same_trials(events, _unlimited(name))
+    return ended
 
 
 @cache
