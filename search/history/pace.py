@@ -25,7 +25,7 @@ class Pace:
     """Folds the durations of steps and checkpoints, in seconds."""
 
     begins: deque[float] = field(default_factory=_recent)
-    """From the decision to start an attempt to its begin, but for those that waited for a machine."""
+    """From the decision to start an attempt to its begin; not of those that had to wait."""
     first: deque[float] = field(default_factory=_recent)
     """From the begin of an attempt to its first report."""
     steps: deque[float] = field(default_factory=_recent)

@@ -187,8 +187,8 @@ class Planner:
         return None
 
     def _withdraw(self, now: float) -> AnyEvent | None:
-        """Withdraw an attempt that has waited too long for a machine, or has not begun as the limits
-        of money and time end the session; no work is lost.
+        """Withdraw an attempt that has waited too long for a machine, or has not begun as a limit
+        of money or time ends the session; no work is lost.
         """
         closing = self.history.closing
         for number in sorted(self.history.running) if closing is not None and closing.pause else ():
