@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -228,6 +228,7 @@ def test_the_forecast_holds_the_end(seed: int) -> None:
 def written() -> Iterator[tuple[Any, float]]:
     yield "8h", 1000.0 + 8 * HOUR
     yield 90, 1090.0
+    yield timedelta(seconds=90), 1090.0
     yield "2026-12-04T08:00Z", datetime.fromisoformat("2026-12-04T08:00Z").timestamp()
     yield "2026-12-04 08:00:30+01:00", datetime.fromisoformat("2026-12-04T07:00:30Z").timestamp()
     for written in ("2026-07-04T08:00 Europe/Berlin", "2026-07-04T08:00[Europe/Berlin]"):
@@ -257,6 +258,23 @@ def test_a_moment_is_read(value: Any, at: float) -> None:
 def test_a_moment_that_is_none_is_refused(value: Any, word: str) -> None:
     with pytest.raises(SpecError, match=word):
         Spec.parse({**SPEC, "trials": 3, "stop": {"deadline": value}})
+
+
+@pytest.mark.parametrize(
+    ("each", "deadline", "refused"),
+    [("new", "8h", False), ("new", "2099-01-01T00:00Z", True), ("continue", "8h", True)],
+)
+def test_a_deadline_that_later_runs_of_a_schedule_would_miss_is_refused(
+    each: str, deadline: str, refused: bool
+) -> None:
+    when = {"cron": "0 3 * * *", "each": each}
+    spec = {**SPEC, "trials": 3, "stop": {"deadline": deadline}, "when": when}
+    if not refused:
+        Spec.parse(spec)
+        return
+    with pytest.raises(SpecError, match="later runs") as error:
+        Spec.parse(spec)
+    assert error.value.key == "stop.deadline"
 
 
 def test_trials_may_be_left_out_with_a_limit_alone() -> None:
