@@ -109,6 +109,11 @@ def further(history: History) -> list[tuple[str, str]]:
     it.
     """
     found = []
+    attempts = (attempt for trial in history.trials for attempt in trial.attempts[-1:])
+    if history.spec.stop.dollars is not None and any(
+        attempt.t_began is not None and attempt.price is None for attempt in attempts
+    ):
+        return []  # it ended as a node had no price
     used = every(history, history.t_last)
     least = min(NEARLY, max((limit.share for limit in used), default=0.0))
     for limit in used:

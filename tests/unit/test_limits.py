@@ -187,9 +187,10 @@ def test_idle_machines_and_the_head_count() -> None:
 
 
 def test_an_attempt_without_a_price_ends_the_session_with_what_to_do() -> None:
-    done = run({"dollars": 12.0}, price_per_hour=None)
+    done = run({"dollars": 12.0, "deadline": "1h"}, price_per_hour=None)
     assert done.history.closing is not None
     assert "price_per_hour" in done.history.closing.why
+    assert not limits.further(done.history)
 
 
 def test_all_parts_of_a_limit_are_recorded_once() -> None:
