@@ -176,6 +176,7 @@ class History(View):
             number=event.attempt,
             t_started=event.t,
             until=event.until,
+            first=event.until,
             avoid_spot=event.avoid_spot,
             width=event.width,
             checkpoints=event.checkpoints,
@@ -383,7 +384,8 @@ class History(View):
             self.spending.apart[attempt.price] += attempt.slot_seconds(event.t)
         attempt.cost = attempt.cost_at(attempt.t_ended) if event.cost is None else event.cost
         attempt.narrower, attempt.usage = event.narrower, event.usage
-        if attempt.withdrawn and not attempt.narrower:
+        limited = self.closing is not None and self.closing.pause
+        if attempt.withdrawn and not attempt.narrower and not limited:
             trial.unmet_market = attempt.market, event.t
         self.waiting.pop(trial.number, None)
         # One bug may fail a thousand trials with the same message: it is kept in memory once.

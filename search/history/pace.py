@@ -24,12 +24,12 @@ def _recent() -> deque[float]:
 class Pace:
     """Folds the durations of steps and checkpoints, in seconds."""
 
+    begins: deque[float] = field(default_factory=_recent)
+    """From the decision to start an attempt to its begin; not of those that had to wait."""
     first: deque[float] = field(default_factory=_recent)
     """From the begin of an attempt to its first report."""
     steps: deque[float] = field(default_factory=_recent)
     """Between two reports of an attempt; the mean of those that came together."""
-    starts: deque[float] = field(default_factory=_recent)
-    """From the decision to start an attempt to its begin on a machine."""
     saves: deque[float] = field(default_factory=_recent)
     """From the call of the user's code until a checkpoint is durable."""
     ran: float = 0.0
@@ -43,8 +43,8 @@ class Pace:
 
     def began(self, attempt: Attempt) -> None:
         """Take the begin of an attempt."""
-        if attempt.t_began is not None:
-            self.starts.append(attempt.t_began - attempt.t_started)
+        if attempt.t_began is not None and not attempt.waited:
+            self.begins.append(attempt.t_began - attempt.t_started)
 
     def ended(self, attempt: Attempt) -> None:
         """Take the end of an attempt."""
@@ -80,14 +80,14 @@ class Pace:
         return median(found) if found else None
 
     @property
+    def begin(self) -> float:
+        """The usual time until an attempt begins; 0: not seen."""
+        return median(self.begins) if self.begins else 0.0
+
+    @property
     def arrival(self) -> float | None:
         """The usual time from the begin of an attempt to its first report; None: not seen."""
         return median(self.first) if self.first else None
-
-    @property
-    def start(self) -> float | None:
-        """The usual time until an attempt begins on a machine; None before the first."""
-        return median(self.starts) if self.starts else None
 
     @property
     def save(self) -> float | None:

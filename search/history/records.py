@@ -36,6 +36,8 @@ class Attempt:
     """The last step that was reported."""
     until: int | None = None
     """The step at which the next decision is due, None for none before the trial's end."""
+    first: int | None = None
+    """The step at which its first decision was due, None for none."""
     avoid_spot: bool = False
     market: str = ""
     """The requested kind of machine, empty for any. Once the attempt has begun: that of its node,

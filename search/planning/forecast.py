@@ -121,7 +121,7 @@ def most_seconds(history: History, now: float) -> float:
     # A change loses the steps since the last checkpoint, and the time to start elsewhere.
     arrival, save = pace.arrival or pace.step, pace.save or 0.0
     again = (history.spec.checkpoint.every_steps or 1) * pace.step + save
-    change = limits.SLACK * ((pace.start or 0.0) + arrival + again) + limits.LEAVE_SECONDS
+    change = limits.SLACK * (pace.begin + arrival + again) + limits.LEAVE_SECONDS
     return left + CHANGES * change
 
 

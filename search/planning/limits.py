@@ -18,6 +18,7 @@ from datetime import datetime
 from regrow.search.durations import in_words as span
 from regrow.search.events import Milestone
 from regrow.search.history import Attempt, History, TrialRecord, cost
+from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import money
 from regrow.search.spec.moments import epoch
 
@@ -34,6 +35,8 @@ SLACK = 1.25
 LATE_SHARE = 0.5
 """The end begins at the latest, if it is shorter than a whole trial, after this share."""
 
+LATER_SECONDS = 1800.0
+"""Seconds until a further deadline that is proposed, at least."""
 NEARLY = 0.5
 """A limit of which at least this share is used may have ended a session."""
 MILESTONES = (25, 50, 80)
@@ -119,14 +122,23 @@ def further(history: History) -> list[tuple[str, str]]:
     it.
     """
     found = []
-    for limit in every(history, history.t_last):
-        if limit.key == "stop.dollars" and limit.share >= NEARLY:
+    attempts = (attempt for trial in history.trials for attempt in trial.attempts[-1:])
+    if history.spec.stop.dollars is not None and any(
+        attempt.t_began is not None and attempt.price is None for attempt in attempts
+    ):
+        return []  # it ended as a node had no price
+    used = every(history, history.t_last)
+    least = min(NEARLY, max((limit.share for limit in used), default=0.0))
+    for limit in used:
+        if limit.share == 0 or limit.share < least:
+            continue
+        if limit.key == "stop.dollars":
             found.append((limit.key, f"{1.5 * (history.spec.stop.dollars or 0.0):g}"))
-        elif limit.key == "stop.deadline" and limit.share >= NEARLY:
-            whole = 1.5 * ((deadline(history) or 0.0) - history.t_created)
-            minute = math.ceil((history.t_created + whole) / 60) * 60
-            later = datetime.fromtimestamp(minute).astimezone()
-            found.append((limit.key, later.isoformat(timespec="minutes")))
+        else:
+            whole = (deadline(history) or 0.0) - history.t_created
+            later = history.t_last + max(0.5 * whole, LATER_SECONDS)
+            minute = datetime.fromtimestamp(60 * math.ceil(later / 60)).astimezone()
+            found.append((limit.key, minute.isoformat(timespec="minutes")))
     return found
 
 
@@ -150,8 +162,7 @@ def in_words(history: History, event: Milestone) -> str:
             f"{event.percent} % of the money is spent: {money(event.spent or 0.0)} of"
             f" {money(stop.dollars or 0.0)} dollars"
         )
-    left = (deadline(history) or event.t) - event.t
-    return f"{event.percent} % of the time is over: the deadline is in {span(left)}"
+    return f"{event.percent} % of the time is over: {_until(history, event.t)}"
 
 
 def leave_seconds(history: History) -> float:
@@ -225,11 +236,11 @@ def why_not(history: History, trial: TrialRecord, until: int | None, now: float)
 
 def why_no_new(history: History, now: float) -> str | None:
     """Return why no new trial may be proposed; None if one may."""
-    if not history.spec.stop.limited or not history.trials:
+    if not history.spec.stop.limited:
         return None
     whole = history.spec.max_steps or 1
     begun = (
-        trial.attempts[0].until or whole for trial in history.trials[-RECENT:] if trial.attempts
+        trial.attempts[0].first or whole for trial in history.trials[-RECENT:] if trial.attempts
     )
     steps = min(begun, default=1)
     if history.spec.stop.dollars is not None and is_late(history, now):
@@ -248,26 +259,32 @@ def _too_late(history: History, trial: TrialRecord | None, steps: int, now: floa
 
 def _seconds(history: History, trial: TrialRecord | None, steps: int) -> float:
     """Return how long an attempt needs for so many steps, as far as known, and to save and leave.
-    0 if no step was seen yet. The first step and the checkpoint may be slow; more steps take their
-    mean, as a trial that does not get so far has saved.
+    Only the latter if no step was seen yet. The first step and the checkpoint may be slow; more
+    steps take their mean, as a trial that does not get so far has saved.
     """
     pace = history.pace
     if pace.step is None:
-        return 0.0
+        return LEAVE_SECONDS
     own = (
         next((a.step_seconds for a in reversed(trial.attempts) if a.step_seconds), 0.0)
         if trial
         else 0.0
     )
     step = own or pace.step
-    first = max(pace.arrival or 0.0, step)
-    save = SAVE_SECONDS if pace.save is None else pace.save
+    first = pace.begin + max(pace.arrival or 0.0, step)
+    save = _usual_save(history)
     return SLACK * (first + save) + (steps - 1) * step + LEAVE_SECONDS
 
 
 def _save_seconds(history: History, attempt: Attempt) -> float:
-    known = attempt.save_seconds or history.pace.save
-    return SAVE_SECONDS if known is None else known
+    return attempt.save_seconds or _usual_save(history)
+
+
+def _usual_save(history: History) -> float:
+    """Return the usual duration of a checkpoint; 0 if trials have ended and none saved one."""
+    if history.pace.save is not None:
+        return history.pace.save
+    return 0.0 if history.by_state[TrialState.DONE] else SAVE_SECONDS
 
 
 def _one_more(history: History) -> float:
@@ -296,5 +313,9 @@ def _words(history: History, limit: Limit, now: float) -> str:
         paid, cap = money(spent(history, now)), money(history.spec.stop.dollars or 0.0)
         rest = ", and what runs needs the rest to save" if history.running else ""
         return f"{paid} of {cap} dollars are spent{rest}"
+    return _until(history, now)
+
+
+def _until(history: History, now: float) -> str:
     left = (deadline(history) or now) - now
     return f"the deadline is in {span(left)}" if left > 0 else "the deadline is over"

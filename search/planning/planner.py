@@ -188,7 +188,15 @@ class Planner:
         return None
 
     def _withdraw(self, now: float) -> AnyEvent | None:
-        """Withdraw an attempt that has waited too long for a machine; no work is lost."""
+        """Withdraw an attempt that has waited too long for a machine, or has not begun as a limit
+        of money or time ends the session; no work is lost.
+        """
+        closing = self.history.closing
+        if closing is not None and closing.pause:
+            for number in sorted(self.history.running):
+                trial = self.history.trials[number]
+                if trial.attempts[-1].t_began is None:
+                    return self._withdrawn(now, trial, f"it had not begun: {closing.why}")
         for number, waited in self.history.waiting.items():
             trial = self.history.trials[number]
             attempt = trial.attempts[-1]
@@ -197,17 +205,22 @@ class Planner:
             if narrower:
                 why = why_narrower(self.history, attempt, waited)
             if why is not None:
-                return Ended(
-                    t=now,
-                    trial=number,
-                    attempt=attempt.number,
-                    outcome="paused",
-                    step=trial.step,
-                    message=why,
-                    by="planner",
-                    narrower=narrower,
-                )
+                return self._withdrawn(now, trial, why, narrower=narrower)
         return None
+
+    def _withdrawn(
+        self, now: float, trial: TrialRecord, why: str, *, narrower: bool = False
+    ) -> Ended:
+        return Ended(
+            t=now,
+            trial=trial.number,
+            attempt=trial.attempts[-1].number,
+            outcome="paused",
+            step=trial.step,
+            message=why,
+            by="planner",
+            narrower=narrower,
+        )
 
     def _revive(self, now: float) -> AnyEvent | None:
         """Retry a failed trial at the user's request."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -114,6 +114,60 @@ def test_money_is_for_the_best_in_the_end() -> None:
     assert sum(trial.step == 27 for trial in history.trials) >= 4
 
 
+def test_a_new_trial_may_begin_although_all_before_it_were_paused_at_their_first_rung() -> None:
+    pbt = {"pbt": {"perturbation_interval": 5}}
+    done = run({"deadline": "3h"}, pbt, workers=1, trials=6, max_steps=500)
+    assert all(trial.step >= 5 for trial in done.history.trials)
+    assert len(done.history.trials) == 6
+
+
+@pytest.mark.parametrize(
+    ("stop", "word"), [({"deadline": 1}, "time"), ({"dollars": 1e-9}, "money")], ids=str
+)
+def test_nothing_begins_where_there_is_no_time_to_leave(stop: dict[str, Any], word: str) -> None:
+    done = run(stop)
+    assert not done.history.trials
+    assert done.history.closing is not None
+    assert done.history.closing.why == (
+        f"a new trial could not reach a result with the {word} that is left"
+    )
+
+
+def test_what_has_not_begun_does_not_keep_a_session_that_a_limit_ends() -> None:
+    spec = Spec.parse({**SPEC, "stop": {"deadline": "2h"}})
+    objective = FunctionObjective(function=lambda config, _: config["x"], spec=spec, seconds=STEP)
+    planner = Simulation(spec=spec, objective=objective, workers=2, startup=3 * HOUR).open().planner
+    made = []
+    while (decision := planner.next(2 * HOUR - 11.0)) is not None:
+        planner.apply(decision)
+        made.append(decision)
+    assert [type(event).__name__ for event in made[1:]] == ["Closing", "Ended", "Ended", "Closed"]
+    assert {trial.state.value for trial in planner.history.trials} == {"paused"}
+
+
+def test_a_trial_begins_only_if_its_machine_is_ready_in_time() -> None:
+    spec = Spec.parse({**SPEC, "max_steps": 5, "stop": {"deadline": "3h"}})
+    objective = FunctionObjective(function=lambda config, _: config["x"], spec=spec, seconds=STEP)
+    done = Simulation(spec=spec, objective=objective, workers=4, startup=1500.0).open().run()
+    assert all(trial.step == 5 for trial in done.history.trials)
+
+
+def test_trials_without_checkpoints_need_no_time_for_them() -> None:
+    spec = Spec.parse({**SPEC, "max_steps": 5, "stop": {"deadline": 15}})
+    objective = FunctionObjective(function=lambda config, _: config["x"], spec=spec, seconds=0.2)
+    done = Simulation(spec=spec, objective=objective, workers=2, checkpoints=False).open().run()
+    assert done.now > 8.0, "10.5 s would be left if a checkpoint took 5 s"
+
+
+def test_a_further_limit_is_to_come() -> None:
+    done = run({"dollars": 12.0, "deadline": 10_000_000.0})
+    assert limits.further(done.history) == [("stop.dollars", "18")]
+    done = run({"deadline": 60})
+    ((key, later),) = limits.further(done.history)
+    assert key == "stop.deadline"
+    assert epoch(moment(later), 0.0) >= done.now + 30 * 60
+
+
 def folded(*events: AnyEvent, like: Simulation) -> History:
     history = History()
     for event in [*like.events[:2], *events]:
@@ -133,9 +187,10 @@ def test_idle_machines_and_the_head_count() -> None:
 
 
 def test_an_attempt_without_a_price_ends_the_session_with_what_to_do() -> None:
-    done = run({"dollars": 12.0}, price_per_hour=None)
+    done = run({"dollars": 12.0, "deadline": "1h"}, price_per_hour=None)
     assert done.history.closing is not None
     assert "price_per_hour" in done.history.closing.why
+    assert not limits.further(done.history)
 
 
 def test_all_parts_of_a_limit_are_recorded_once() -> None:
@@ -174,6 +229,7 @@ def test_the_forecast_holds_the_end(seed: int) -> None:
 def written() -> Iterator[tuple[Any, float]]:
     yield "8h", 1000.0 + 8 * HOUR
     yield 90, 1090.0
+    yield timedelta(seconds=90), 1090.0
     yield "2026-12-04T08:00Z", datetime.fromisoformat("2026-12-04T08:00Z").timestamp()
     yield "2026-12-04 08:00:30+01:00", datetime.fromisoformat("2026-12-04T07:00:30Z").timestamp()
     for written in ("2026-07-04T08:00 Europe/Berlin", "2026-07-04T08:00[Europe/Berlin]"):
@@ -203,6 +259,23 @@ def test_a_moment_is_read(value: Any, at: float) -> None:
 def test_a_moment_that_is_none_is_refused(value: Any, word: str) -> None:
     with pytest.raises(SpecError, match=word):
         Spec.parse({**SPEC, "trials": 3, "stop": {"deadline": value}})
+
+
+@pytest.mark.parametrize(
+    ("each", "deadline", "refused"),
+    [("new", "8h", False), ("new", "2099-01-01T00:00Z", True), ("continue", "8h", True)],
+)
+def test_a_deadline_that_later_runs_of_a_schedule_would_miss_is_refused(
+    each: str, deadline: str, refused: bool
+) -> None:
+    when = {"cron": "0 3 * * *", "each": each}
+    spec = {**SPEC, "trials": 3, "stop": {"deadline": deadline}, "when": when}
+    if not refused:
+        Spec.parse(spec)
+        return
+    with pytest.raises(SpecError, match="later runs") as error:
+        Spec.parse(spec)
+    assert error.value.key == "stop.deadline"
 
 
 def test_trials_may_be_left_out_with_a_limit_alone() -> None:
