@@ -313,7 +313,10 @@ def _words(history: History, limit: Limit, now: float) -> str:
         paid, cap = money(spent(history, now)), money(history.spec.stop.dollars or 0.0)
         rest = ", and what runs needs the rest to save" if history.running else ""
         return f"{paid} of {cap} dollars are spent{rest}"
-    return _until(history, now)
+    left = (deadline(history) or now) - now
+    if left <= 0:
+        return "the deadline is over"
+    return f"the deadline was {span(left)} away, and all had to save before"
 
 
 def _until(history: History, now: float) -> str:

@@ -23,7 +23,7 @@ from regrow.infra.state.spec_file import published_spec
 from regrow.search.durations import on_clock
 from regrow.search.history import History, cost, waste
 from regrow.search.numbers import money
-from regrow.search.planning import forecast
+from regrow.search.planning import forecast, limits
 from regrow.show import web
 from regrow.show.figures import described, listed
 from regrow.show.figures.look import template
@@ -165,8 +165,8 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
         price = f"at {cost.prices(history)} for a slot and hour{nothing}{outside}"
         yield tile("Cost", money(spent.total or 0.0), price)
     if limited := forecast.standing(history, now, alive=alive):
-        first, _, more = limited.partition(", ")
-        yield tile("Limits", first, more)
+        share = limits.share(history, now if alive else history.t_last)
+        yield tile("Limits used", f"{100 * share:.0f} %", limited)
     lost = waste.of_all(history).values()
     seconds, attempts = sum(one.seconds for one in lost), sum(one.attempts for one in lost)
     share = f", {seconds / used:.1%} of all" if used and seconds else ""
