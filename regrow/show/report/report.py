@@ -165,8 +165,8 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
         price = f"at {cost.prices(history)} for a slot and hour{nothing}{outside}"
         yield tile("Cost", money(spent.total or 0.0), price)
     if limited := forecast.standing(history, now, alive=alive):
-        share = limits.share(history, now if alive else history.t_last)
-        yield tile("Limits used", f"{100 * share:.0f} %", limited)
+        part = limits.share(history, now if alive else history.t_last)
+        yield tile("Limits used", f"{100 * part:.0f} %", limited)
     lost = waste.of_all(history).values()
     seconds, attempts = sum(one.seconds for one in lost), sum(one.attempts for one in lost)
     share = f", {seconds / used:.1%} of all" if used and seconds else ""
