@@ -157,7 +157,7 @@ def _settle(
 def state_of(status: Status, history: History) -> State[None]:
     """Return the state in which the flow run ends."""
     done = sum(len(numbers) for state, numbers in history.by_state.items() if state.final)
-    summary = f"{done} of {history.total} trials ended"
+    summary = f"{history.of_total(done)} trials ended"
     if status == "finished":
         return Completed(message=summary)
     if status == "failed":

@@ -33,7 +33,6 @@ from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.jobs import Away, Job, Jobs, about
 from regrow.infra.clusters.kubernetes.engine import KubernetesEngine
 from regrow.infra.clusters.provider import DASHBOARD_PORT, Offer, Provider
-from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.ray import scaling
 from regrow.infra.state.places import AGAIN, Places
 from regrow.search.durations import in_words
@@ -53,18 +52,16 @@ _PAGE = re.compile(rf"({'|'.join(_PAGES)}): +\w+://[^/\s]+(\S*)")
 def engine(cluster: Cluster) -> Provider:
     """Return the engine of a cluster. Raises UserError for a kind that has none."""
     match cluster:
-        case Ssh():
-            return SshEngine(cluster)
         case Aws():
             return AwsEngine(cluster)
         case Gcp() | Azure():
             return RayEngine(cluster)
         case Kubernetes():
             return KubernetesEngine(cluster)
-        case Slurm():
+        case Slurm() | Ssh():
             raise UserError(
-                "on: slurm: agents of a job array have no head, and nothing is brought up before an"
-                " experiment; `regrow run EXPERIMENT --on FILE` submits them"
+                f"on: {cluster.on}: agents have no head, and nothing is brought up before an"
+                " experiment; `regrow run EXPERIMENT --on FILE` starts them"
             )
     raise UserError(f"on: {cluster.on}: clusters there cannot be brought up yet")
 
@@ -281,7 +278,7 @@ class ClusterRun:
     def _of_kubernetes(self, option: str) -> KubernetesEngine:
         if not isinstance(self.provider, KubernetesEngine):
             where = f"{self.cluster.name} is on {self.cluster.on}"
-            raise UserError(f"{option}: is for Kubernetes, and {where}; leave it out")
+            raise UserError(f"{option}: is for Kubernetes and AWS, and {where}; leave it out")
         return self.provider
 
     def follow(self, order: RunRequest, job: Job) -> int:

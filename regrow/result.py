@@ -279,7 +279,7 @@ class Result:
 
     def _standing(self) -> str:
         counts = ", ".join(f"{n} {state.value}" for state, n in self._history.counts.items() if n)
-        whole = f"{len(self._history.trials)} of {self._history.total} trials"
+        whole = f"{self._history.of_total(len(self._history.trials))} trials"
         return f"{whole} ({counts})" if counts else whole
 
     def __repr__(self) -> str:

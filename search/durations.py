@@ -31,3 +31,10 @@ def in_words(span: float) -> str:
     if span >= 2 * _HOURS:
         return f"{span / _HOURS:.3g} h"
     return f"{span / _MINUTES:.3g} min" if span >= 2 * _MINUTES else f"{span:.3g} s"
+
+
+def on_clock(span: float) -> str:
+    """Return a span as clocks show it: 1:02:03, 2:03 or 0:05."""
+    minutes, rest = divmod(int(span), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

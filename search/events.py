@@ -186,11 +186,12 @@ class Left(Event, frozen=True, kw_only=True, tag="left"):
 class Capacity(Event, frozen=True, kw_only=True, tag="capacity"):
     """The cluster has become larger or smaller: new values of `slots` and `widest` as in `Opened`.
 
-    0 slots: it has no room for a single attempt now.
+    0 slots: it has no room for a single attempt now. `spot`: slots on spot machines among them.
     """
 
     slots: int
     widest: int
+    spot: int = 0
 
 
 class Priced(Event, frozen=True, kw_only=True, tag="priced"):
@@ -234,6 +235,8 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
             specification; empty: any.
         config: the flat configuration with which the trial continues, smaller by `on_oom`; None if
             it does not change.
+        every_seconds: seconds between two checkpoints, by `checkpoint: auto`; None: as the
+            specification has it.
 
     """
 
@@ -246,6 +249,7 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     width: int = 1
     market: str = ""
     config: dict[str, Any] | None = None
+    every_seconds: Time | None = None
 
 
 class Waited(Event, frozen=True, kw_only=True, tag="waited"):
@@ -522,6 +526,29 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
     media: Count = 0
 
 
+class Milestone(Event, frozen=True, kw_only=True, tag="milestone"):
+    """Decision: a quarter, half or four fifths of a limit are used. Times are in seconds since the
+    epoch.
+
+    Attributes:
+        limit: "stop.dollars" or "stop.deadline".
+        percent: 25, 50 or 80.
+        spent: what the experiment has cost so far; None without prices.
+        ends: when all trials are expected to have ended; None: not known, or as many trials run as
+            money and time allow.
+        between: the times between which that is expected with a probability of 80 %.
+        cost: what it will have cost then; None: not known.
+
+    """
+
+    limit: str
+    percent: Count
+    spent: float | None = None
+    ends: float | None = None
+    between: tuple[float, float] | None = None
+    cost: float | None = None
+
+
 class Closing(Event, frozen=True, kw_only=True, tag="closing"):
     """No attempt starts any more, running ones end.
 
@@ -574,6 +601,7 @@ AnyEvent = (
     | Saved
     | Dropped
     | Ended
+    | Milestone
     | Closing
     | Closed
 )
@@ -597,5 +625,6 @@ def is_decision(event: AnyEvent) -> bool:
     if isinstance(event, Ended | Closing):
         return event.by == "planner"
     return isinstance(
-        event, Proposed | Started | Suggested | Decided | Retired | Revived | Dropped | Closed
+        event,
+        Proposed | Started | Suggested | Decided | Retired | Revived | Dropped | Milestone | Closed,
     )

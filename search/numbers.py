@@ -38,6 +38,14 @@ def readable(value: float, digits: int = _DIGITS) -> str:
         digits += 1
 
 
+def money(amount: float) -> str:
+    """Format an amount of money: 1,234.50, and three digits of less than 0.1: 0.0125."""
+    if abs(amount) >= 0.1 or amount == 0:
+        return f"{amount:,.2f}"
+    text = f"{amount:.3g}"
+    return text if "e" not in text and len(text) > len("0.5") else f"{amount:.2f}"
+
+
 def columned(values: Sequence[Any], digits: int = _DIGITS) -> list[str]:
     """Format the numbers of a column with as many digits as tell different ones apart; None and
     other values that are no numbers by `str`, None as "".

@@ -24,13 +24,13 @@ class LastCapacity:
         self._room = room
         if room is None or history.closing is not None or history.closed is not None:
             return None
-        slots, widest = room.slots, room.widest
+        slots, widest, spot = room.slots, room.widest, room.spot
         if self._fixed:  # a lost node may return for a waiting attempt, so `widest` stays
-            slots, widest = history.slots, max(widest, history.widest)
+            slots, widest, spot = history.slots, max(widest, history.widest), 0
         return (
             None
-            if (slots, widest) == (history.slots, history.widest)
-            else ClusterCapacity(slots=slots, widest=widest)
+            if (slots, widest, spot) == (history.slots, history.widest, history.spot_slots)
+            else ClusterCapacity(slots=slots, widest=widest, spot=spot)
         )
 
     def free(self, history: History) -> dict[str, float]:

@@ -276,7 +276,7 @@ class Coordinator:
         if present is not None:
             self._take_present(present)
         if not ledger.superseded and (changed := self._seen.take(room, ledger.history)) is not None:
-            ledger.record(Capacity(t=ledger.now(), slots=changed.slots, widest=changed.widest))
+            ledger.record(Capacity(t=ledger.now(), **msgspec.structs.asdict(changed)))
         self._take_price(price)
         deadline = asyncio.get_running_loop().time() + timeout
         while True:

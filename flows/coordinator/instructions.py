@@ -67,6 +67,7 @@ def assignment(history: History, number: int, attempt: int) -> Assignment:
         ),
         avoid_spot=record.avoid_spot,
         market=record.market,
+        every_seconds=record.every_seconds,
         story=story(trial, attempt),
     )
 

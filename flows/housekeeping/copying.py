@@ -144,7 +144,11 @@ def _usable(history: History, started: dict[str, Any]) -> int:
 
 def _written(history: History, file: Path) -> dict[str, Any]:
     spec = history.spec
-    kept = {**spec.to_json(), "name": file.stem, "trials": history.total}
+    kept = {
+        **spec.to_json(),
+        "name": file.stem,
+        "trials": None if history.unlimited else history.total,
+    }
     # the original's trigger, and its automatic choices, which are made anew
     for key in ("event", *history.choice.why):
         kept.pop(key, None)

@@ -18,7 +18,8 @@ from prefect.client.schemas.actions import ArtifactCreate
 from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.state.places import Places
 from regrow.search.history import Attempt, History, cost, waste
-from regrow.search.numbers import readable
+from regrow.search.numbers import money, readable
+from regrow.search.planning import forecast
 from regrow.show.views import summaries
 from regrow.tasks.output.traces import printable
 from regrow.tasks.process.addresses import redacted
@@ -67,9 +68,14 @@ def markdown(history: History, places: Places, pictures: Mapping[str, bytes] | N
     status = summaries.status(history, alive=False)
     closing = "" if history.closing is None else _plain(history.closing.why)
     why = f", because {closing}" if closing else ""
-    told = f"**{status}**: {len(history.trials)} of {history.total} trials ({counts}){why}."
+    told = f"**{status}**: {history.of_total(len(history.trials))} trials ({counts}){why}."
     lines = [f"# {_plain(spec.name)}", "", told, ""]
-    lines += [*_best(history, places), *_spent(history), *_links(history, places)]
+    lines += [
+        *_best(history, places),
+        *_spent(history),
+        *_limits(history),
+        *_links(history, places),
+    ]
     for name, heading in PICTURES.items():
         if pictures and name in pictures:
             image = base64.b64encode(pictures[name]).decode()
@@ -104,9 +110,17 @@ def _spent(history: History) -> list[str]:
     spent = cost.of(history, history.t_last)
     if spent.money is None:
         return []
-    told = f"Cost: {spent.money:,.2f}, at {cost.prices(history)} for a slot and hour"
+    rest = f" and {money(spent.rest)} outside of attempts" if spent.rest else ""
+    told = f"Cost: {money(spent.money)}{rest}, at {cost.prices(history)} for a slot and hour"
     lost = waste.money(history)
-    return [f"{told}; {lost:,.2f} of it for nothing." if lost else f"{told}.", ""]
+    return [f"{told}; {money(lost)} of it for nothing." if lost else f"{told}.", ""]
+
+
+def _limits(history: History) -> list[str]:
+    """Format what is used of the money and time."""
+    alive = history.closed is None
+    standing = forecast.standing(history, history.t_last, alive=alive)
+    return [f"Limits: {standing}.", ""] if standing else []
 
 
 def _links(history: History, places: Places) -> list[str]:
@@ -173,7 +187,7 @@ def _wasted(history: History) -> list[str]:
 
     def row(kind: str, w: waste.Waste) -> tuple[object, ...]:
         told = kind, w.attempts, w.steps, f"{w.seconds:.1f}"
-        return (*told, f"{w.money:,.2f}") if priced else told
+        return (*told, f"{money(w.money)}") if priced else told
 
     rows = [row(kind, w) for kind, w in found.items()]
     hit = [

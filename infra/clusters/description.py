@@ -14,11 +14,13 @@ from pydantic import (
     model_validator,
 )
 
+from regrow.infra.machine.ports import Ports
 from regrow.search.durations import Span, seconds
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
 from regrow.search.spec.errors import explain
 from regrow.search.spec.parts import Count, Memory, Number, Part, in_bytes
+from regrow.tasks.errors import UserError
 
 Market = Literal["spot", "on-demand"]
 Line = Annotated[str, Field(min_length=1)]
@@ -94,6 +96,17 @@ def _of_form(pattern: str, problem: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _ports(value: str) -> str:
+    try:
+        Ports.parse(value)
+    except UserError:
+        raise ValueError(
+            f"is no range of {Ports.LEAST} ports or more from 1024 to 65535; write the first and"
+            ' the last one, as "20000-20100"'
+        ) from None
+    return value
+
+
 Text = Annotated[str, Field(min_length=1), AfterValidator(_word)]
 """Text for command lines of other programs: not an option of theirs, and without line ends."""
 User = Annotated[
@@ -113,6 +126,7 @@ Address = Annotated[
         "is no address of a machine; write a host name or an IP address, without user and port",
     ),
 ]
+PortRange = Annotated[str, AfterValidator(_ports)]
 Texts = dict[Text, Annotated[str, AfterValidator(_word)]]
 Label = Annotated[
     str,
@@ -210,8 +224,8 @@ class Cluster(Part):
     load a module.
     """
     env: dict[Line, str] = Field(default_factory=dict)
-    """Environment variables of head, workers and trials. `$NAME` as the whole value: the value of
-    this variable here.
+    """Environment variables of heads, workers, agents and trials. `$NAME` as the whole value: the
+    value of this variable here.
     """
     shared: tuple[Text, ...] = ()
     """Folders that all machines share, which may hold an experiment's state. Without them the state
@@ -235,6 +249,7 @@ class Cluster(Part):
         if kind is None:
             hint = nearest(data["on"], KINDS)
             raise SpecError("on", data["on"], "is no place for a cluster", hint)
+        kind.refuse(data)
         for key in data.keys() - kind.model_fields.keys():
             if there := [name for name, other in KINDS.items() if key in other.model_fields]:
                 problem = f"is for clusters on {' or '.join(there)}"
@@ -243,6 +258,10 @@ class Cluster(Part):
             return kind.model_validate(data)
         except ValidationError as error:
             raise explain(error, data, kind, _PARTS[kind], _FORMS) from None
+
+    @classmethod
+    def refuse(cls, data: dict[str, Any]) -> None:
+        """Raise SpecError for keys that this kind of cluster no longer has."""
 
     def groups(self) -> tuple[Group, ...]:
         """Return the groups of workers that come and go; empty if the machines are permanent."""
@@ -272,7 +291,23 @@ class Price(Part):
     """On the spot market. None: unknown."""
 
 
-class WithHead(Cluster):
+class WithEnvironment(Cluster):
+    """Fields of clusters on whose machines an environment can be made."""
+
+    lock: Text | None = None
+    """A requirements file from which the environment is made; its path is relative to the cluster
+    file. None: from the packages installed here.
+    """
+
+    @model_validator(mode="after")
+    def _packages(self) -> Self:
+        if self.python is not None and self.lock is not None:
+            problem = "stands beside python, which has its packages already"
+            raise SpecError("lock", self.lock, problem, "keep one of them")
+        return self
+
+
+class WithHead(WithEnvironment):
     """Fields of clusters that are brought up with a Ray head."""
 
     idle: Time = 600.0
@@ -285,17 +320,6 @@ class WithHead(Cluster):
     """Prices an hour: a list, or a CSV file with columns InstanceType,Region,Price,SpotPrice, whose
     path is relative to the cluster file. None: costs are unknown.
     """
-    lock: Text | None = None
-    """A requirements file from which the environment is made; its path is relative to the cluster
-    file. None: from the packages installed here.
-    """
-
-    @model_validator(mode="after")
-    def _packages(self) -> Self:
-        if self.python is not None and self.lock is not None:
-            problem = "stands beside python, which has its packages already"
-            raise SpecError("lock", self.lock, problem, "keep one of them")
-        return self
 
 
 class OnVms(WithHead):
@@ -356,32 +380,40 @@ class Azure(OnVms):
     """The subscription's id. None: the one of `az account show`."""
 
 
-class Ssh(WithHead):
-    """Existing machines that are reached by SSH."""
+class Ssh(WithEnvironment):
+    """Existing machines that are reached by SSH. An agent of the experiment runs on each."""
 
     on: Literal["ssh"]
     """Your own machines."""
     user: User
     """The user for SSH logins."""
     key: Text = "~/.ssh/id_ed25519"
-    """The private key for the logins; the head gets a copy, as it starts Ray on the workers."""
-    head: Address
-    """Address of the head's machine; it takes no trials."""
-    workers: Annotated[tuple[Address, ...], Field(min_length=1)]
-    """Addresses of the workers."""
+    """The private key for the logins. It stays here."""
+    machines: Annotated[tuple[Address, ...], Field(min_length=1)]
+    """Addresses of the machines, which are all equal: each runs trials, and may lead."""
     cpus: Annotated[Count, Field(ge=1)] | None = None
-    """How many CPUs of each worker trials may use. None: all."""
-    mounts: Texts = Field(default_factory=dict)
-    """Files and folders that are copied to all machines: path on the machine to path here."""
+    """How many CPUs of each machine trials may use. None: all."""
+    ports: PortRange | None = None
+    """The ports that agents use, the same on all machines: "20000-20100". None: any free ones."""
+
+    @classmethod
+    def refuse(cls, data: dict[str, Any]) -> None:
+        for key in ("head", "workers"):
+            if key in data:
+                named = [data.get("head"), *_listed(data.get("workers"))]
+                machines = ", ".join(one for one in named if isinstance(one, str))
+                raise SpecError(
+                    key,
+                    data[key],
+                    "is no key of clusters over SSH any more: each machine may lead",
+                    f"write `machines: [{machines}]` in place of `head` and `workers`",
+                )
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
-        for place, address in enumerate(self.workers):
-            if address == self.head:
-                problem = "is the head, which takes no trials"
-                raise SpecError(f"workers.{place}", address, problem, "name another machine")
-            if address in self.workers[:place]:
-                raise SpecError(f"workers.{place}", address, "is named twice", "leave it out")
+        for place, address in enumerate(self.machines):
+            if address in self.machines[:place]:
+                raise SpecError(f"machines.{place}", address, "is named twice", "leave it out")
         return self
 
 
@@ -468,6 +500,10 @@ class Slurm(Cluster):
         return self
 
 
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 KINDS: dict[str, type[Cluster]] = {
     "aws": Aws,
     "gcp": Gcp,
@@ -479,7 +515,7 @@ KINDS: dict[str, type[Cluster]] = {
 """Classes of clusters by the value of `on`."""
 _PARTS: dict[type[Cluster], dict[str, type[Part]]] = {
     Kubernetes: {"head": HeadPod, "workers": Pods, "prices": Price},
-    Ssh: {"prices": Price},
+    Ssh: {},
     Slurm: {},
     **{kind: {"head": Head, "workers": Workers, "prices": Price} for kind in (Aws, Gcp, Azure)},
 }

@@ -55,8 +55,8 @@ def too_large(project: Path) -> str:
     )[:_NAMED]
     told = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
     hint = (
-        "name what is not needed in a .gitignore there, and have data come by a bucket or by"
-        " `mounts` of the cluster file"
+        "name what is not needed in a .gitignore there, and have data come by a bucket, a shared"
+        " folder or `mounts` of the cluster file"
     )
     return (
         f"the project {project} is more than the 100 MB that Ray takes, packed; its largest files:"

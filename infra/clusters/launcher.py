@@ -1,7 +1,7 @@
 """Clusters started by Ray's launcher (`ray up`): the launcher file, and how the launcher is run.
 
-A `Site` has what differs between clouds and the user's machines: the sections `provider` and
-`auth`, the types of nodes, and what a machine does at its end.
+A `Site` has what differs between clouds: the sections `provider` and `auth`, the types of nodes,
+and what a machine does at its end.
 """
 
 from __future__ import annotations
@@ -49,14 +49,11 @@ class Site:
     provider: Json
     auth: Json
     node_types: Json = field(default_factory=dict)
-    """Empty if machines have no types; else `head` is one of them."""
+    """The types of machines; `head` is one of them."""
     most: int
     """Most workers."""
-    autoscaler_v2: bool = True
     then: str | None = None
     """Command that a machine runs at its end, for example to turn itself off."""
-    worker_arguments: tuple[str, ...] = ()
-    """Arguments of `ray start` on workers, as shell words, unquoted."""
     initialization: tuple[str, ...] = ()
     """Commands to run before those of the cluster file."""
 
@@ -84,23 +81,20 @@ class Launcher:
         """Return the launcher file's content, without secrets and always in the same order."""
         cluster, site = self.cluster, self.site
         then = f"--then {shlex.quote(site.then)} " if site.then else ""
-        types: Json = {}
-        if site.node_types:
-            types = {"available_node_types": site.node_types, "head_node_type": "head"}
         head = (
             f"--head --port={GCS_PORT} --num-cpus=0 --num-gpus=0 --dashboard-host=127.0.0.1"
             f" --dashboard-port={DASHBOARD_PORT} --include-log-monitor=false --disable-usage-stats"
             " --autoscaling-config=~/ray_bootstrap_config.yaml"
         )
-        address = f"--address=$RAY_HEAD_IP:{GCS_PORT} --include-log-monitor=false"
-        worker = " ".join((address, *site.worker_arguments))
+        worker = f"--address=$RAY_HEAD_IP:{GCS_PORT} --include-log-monitor=false"
         return {
             "cluster_name": cluster.name,
             "max_workers": site.most,
             "idle_timeout_minutes": cluster.idle / 60,
             "provider": site.provider,
             "auth": site.auth,
-            **types,
+            "available_node_types": site.node_types,
+            "head_node_type": "head",
             "file_mounts": self._mounts(),
             "initialization_commands": list(site.initialization),
             "setup_commands": [*cluster.setup, *self.environment_commands()],
@@ -157,9 +151,8 @@ class Launcher:
 
     def environment(self) -> Mapping[str, str]:
         """Return the launcher's environment. RAY_TMPDIR: not /tmp/ray, which all users share."""
-        version = "1" if self.site.autoscaler_v2 else "0"
         ours = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(self.folder.path)}
-        return {**os.environ, "RAY_UP_enable_autoscaler_v2": version, **ours}
+        return {**os.environ, "RAY_UP_enable_autoscaler_v2": "1", **ours}
 
     def _mounts(self) -> Json:
         here, there = self.folder.path, f"~/{self.there}"

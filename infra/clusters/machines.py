@@ -39,13 +39,15 @@ class Remote:
     known_hosts: Path
 
     def run(
-        self, command: str, *, timeout: float | None = None
+        self, command: str, *, timeout: float | None = None, given: bytes = b""
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command in the login shell there. Exit code 255: it could not be reached."""
+        """Run a command in the login shell there, with `given` as its input. Exit code 255: it
+        could not be reached.
+        """
         words = self._words(command)
         try:
             return subprocess.run(
-                words, input=b"", capture_output=True, timeout=timeout, check=False
+                words, input=given, capture_output=True, timeout=timeout, check=False
             )
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(

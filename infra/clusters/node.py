@@ -2,7 +2,7 @@
 
     python -m regrow.infra.clusters.node NAME start head|worker [--idle S] [--then COMMAND]
         -- ARGUMENTS OF ray start
-    python -m regrow.infra.clusters.node NAME status | stop | stop now | versions
+    python -m regrow.infra.clusters.node NAME stop
     python -m regrow.infra.clusters.node NAME exec COMMAND...
 
 Ray's own processes have no parent, and on SIGTERM leave without draining. This supervisor is the
@@ -31,6 +31,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from regrow.infra.clusters import marks
 from regrow.infra.clusters.jobs import under_way
 from regrow.infra.clusters.private import RAY
 from regrow.infra.clusters.provider import DASHBOARD_PORT
@@ -56,11 +57,7 @@ _DRAIN_SECONDS = 60.0
 _FIRST_SECONDS = 300.0
 """Least seconds that a head waits for its first job: its workers are still being set up."""
 _LOOK_SECONDS = 5.0
-_NOW = signal.SIGINT
-"""Signal to end without draining: if the head is gone, draining would take Ray 30 s for nothing."""
 _TICK = 0.2
-_COMMAND = 200
-"""Most characters shown of a process's command."""
 _SHOWN = 20
 """Lines of Ray's output that are shown if it does not start."""
 
@@ -177,21 +174,21 @@ class Node:
                     sys.stdout.write(f"no job has run for {patience:g} s: the cluster ends\n")
                     sys.stdout.flush()
                     break
-            _end(ray, drain=_NOW not in told)
+            _end(ray)
             end_children()
-            _kill(MARK + "=" + self.name)
+            marks.kill(f"{MARK}={self.name}")
             if temporary.is_room(place.parent):
                 shutil.rmtree(place, ignore_errors=True)
         if then:
             subprocess.run(then, shell=True, check=False)  # noqa: S602 - a command from the engine
 
-    def stop(self, *, now: bool = False) -> None:
-        """End all processes of the cluster here. `now`: without draining, as the head is gone."""
+    def stop(self) -> None:
+        """End all processes of the cluster here."""
         if (supervisor := self.running()) is not None:
-            os.kill(supervisor, _NOW if now else signal.SIGTERM)
+            os.kill(supervisor, signal.SIGTERM)
             ended = _DRAIN_SECONDS + _LOOK_SECONDS
             until(lambda: self.running() is None, seconds=ended, tick=_TICK)
-        _kill(f"{MARK}={self.name}")
+        marks.kill(f"{MARK}={self.name}")
 
     def _has_begun(self) -> bool:
         """Return whether Ray's log reports a successful start. The raylet can exit before we look
@@ -210,16 +207,7 @@ class Node:
 
     def left(self) -> list[str]:
         """Return the commands of the processes here that belong to the cluster."""
-        found = []
-        for process in marked(f"{MARK}={self.name}"):
-            try:
-                words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            found.append(
-                f"{process} {b' '.join(words).decode(errors='replace')[:_COMMAND].strip()}"
-            )
-        return found
+        return marks.left(f"{MARK}={self.name}")
 
     @contextmanager
     def _only(self, place: Path) -> Iterator[list[int]]:
@@ -251,30 +239,15 @@ def _of_this_machine(arguments: Sequence[str]) -> Iterator[str]:
             yield f"{option}={amount}"
 
 
-def _end(ray: subprocess.Popen[bytes], *, drain: bool) -> None:
-    """Make Ray drain and end, and wait for that; without `drain`, kill it at once."""
+def _end(ray: subprocess.Popen[bytes]) -> None:
+    """Make Ray drain and end, and wait for that."""
     if ray.poll() is None:
-        if drain:
-            ray.terminate()
-        else:
-            ray.kill()
+        ray.terminate()
         try:
             ray.wait(_DRAIN_SECONDS)
         except subprocess.TimeoutExpired:
             ray.kill()
             ray.wait()
-
-
-def _kill(mark: str) -> None:
-    """Kill all processes with the mark, except this one's ancestors: a shell, the supervisor."""
-    spared = set(_ancestors(os.getpid()))
-    while left := [process for process in marked(mark) if process not in spared]:
-        for process in left:
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        time.sleep(_TICK)
 
 
 def _name(process: int) -> str:
@@ -284,21 +257,10 @@ def _name(process: int) -> str:
         return ""
 
 
-def _ancestors(process: int) -> Iterator[int]:
-    while process > 1:
-        yield process
-        try:
-            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, IndexError):
-            return
-
-
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="regrow.infra.clusters.node")
     parser.add_argument("name")
-    parser.add_argument(
-        "action", choices=("start", "supervise", "status", "stop", "versions", "exec")
-    )
+    parser.add_argument("action", choices=("start", "supervise", "stop", "exec"))
     return parser.parse_args(words)
 
 
@@ -331,13 +293,9 @@ def main(words: Sequence[str]) -> int:
             duty = _duty(rest[:mark])
             node.supervise(duty.role, duty.idle, duty.then, rest[mark + 1 :])
         case "stop":
-            node.stop(now=rest == ["now"])
-        case "versions":
-            sys.stdout.write(json.dumps(versions()) + "\n")
+            node.stop()
         case "exec":
             os.execvpe(rest[0], rest, node.environment())  # noqa: S606 - runs the given command
-    if asked.action in ("status", "stop"):
-        sys.stdout.write(json.dumps({"supervisor": node.running(), "left": node.left()}) + "\n")
     return 0
 
 

@@ -1,9 +1,12 @@
-"""Private interfaces of Ray's launcher that regrow depends on. A test fails if they change."""
+"""Private interfaces of Ray's launcher and packer that regrow depends on. A test fails if they
+change.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -74,13 +77,15 @@ def machines(file: dict[str, Any]) -> list[Machine]:
     return sorted(found, key=lambda one: (one.role != "head", one.address))
 
 
-def forget_launched(name: str, temporary: Path) -> None:
-    """Make Ray's provider `local` forget what it launched on the machines of a cluster. Otherwise
-    it would not launch it again, even if a machine was set up anew or was used by another cluster
-    since.
-
-    `temporary`: the launcher's RAY_TMPDIR.
+def packed(folder: Path, left_out: list[str]) -> bytes:
+    """Return a folder's files as a zip, as Ray packs them for its machines: without what a
+    .gitignore names. `left_out`: more of its patterns.
     """
-    from ray.autoscaler._private.local.config import get_state_path
+    from ray._private.runtime_env.packaging import create_package
 
-    (temporary / "ray" / Path(get_state_path(name)).name).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as made:
+        file = Path(made) / "project.zip"
+        silent = logging.getLogger("regrow.packed")
+        silent.setLevel(logging.ERROR)
+        create_package(str(folder), file, include_gitignore=True, excludes=left_out, logger=silent)
+        return file.read_bytes()

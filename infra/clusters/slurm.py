@@ -1,24 +1,24 @@
 """Slurm: the script of a job array of agents, and the commands sbatch, squeue and scancel.
 
 A job array has no head and nothing to bring up: its elements are agents (`regrow join`), which
-elect a leader in the experiment's state. Hence it is no `Provider`.
+elect a leader in the experiment's state. Hence it is no `Provider`, but an `AgentEngine`.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import secrets
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
+from regrow.infra.clusters.agents import Agent, Output, Submission, Submissions, Work
 from regrow.infra.clusters.description import Slurm
-from regrow.infra.clusters.folder import Folder
+from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.machine import private_files
 from regrow.tasks.errors import RegrowError, UserError
 
@@ -29,8 +29,10 @@ more.
 _SIGNAL_SHARE = 4
 """Of a short time limit, this part is the most that is left for that."""
 _COMMAND_SECONDS = 60.0
-_MOST_ARRAYS = 100
-"""Arrays that are remembered, the newest ones."""
+END_SECONDS = 180.0
+"""Seconds that cancelled elements may take to end: their trials save."""
+_LINES = 20
+"""Lines of an element's output that are shown."""
 _FIELDS = ("%F", "%K", "%T", "%N", "%M", "%r", "%k")
 _MARK = "\x1f"
 _BODY = """
@@ -55,46 +57,19 @@ exit "$code"
 """
 
 
-class Array(msgspec.Struct, frozen=True, kw_only=True):
+class Array(Submission, frozen=True, kw_only=True):
     """A job array that was submitted from here.
 
     Attributes:
         job: its job id.
-        experiment: the experiment's name.
-        state: the root of its state.
         comment: the comment of its jobs, of this array alone.
         output: folder of its elements' output.
-        t: when it was submitted, seconds since the epoch.
 
     """
 
     job: str
-    experiment: str
-    state: str
     comment: str
     output: str
-    t: float
-
-
-class Element(msgspec.Struct, frozen=True, kw_only=True):
-    """One element of an array that waits or runs, in Slurm's words.
-
-    Attributes:
-        name: as Slurm names it: 12_3.
-        experiment: the experiment's name.
-        state: such as PENDING or RUNNING.
-        node: where it runs; empty if it does not.
-        ran: since when it runs: 1:02:03.
-        reason: why it waits, such as Resources; empty if it runs.
-
-    """
-
-    name: str
-    experiment: str
-    state: str
-    node: str
-    ran: str
-    reason: str
 
 
 def script(
@@ -177,56 +152,63 @@ def _command(cluster: Slurm, words: Sequence[str]) -> str:
     return f"{cluster.prefix} {shlex.join([*program, *words, *walltime])}"
 
 
-def outputs(array: Array) -> list[Path]:
-    """Return the files with the output of an array's elements."""
-    return sorted(Path(array.output).glob(f"{array.experiment}-{array.job}_*.out"))
+class SlurmEngine:
+    """The arrays of one cluster file in Slurm's queue; see AgentEngine."""
 
-
-class Queue:
-    """The arrays of one cluster file in Slurm's queue."""
+    place = "Slurm"
+    sends = False
 
     def __init__(self, cluster: Slurm) -> None:
+        self.cluster = cluster
         self._folder = Folder(cluster.name)
-        self._file = self._folder.path / "arrays"
+        self._arrays = Submissions(self._folder, Array)
 
-    def known(self) -> list[Array]:
-        """Return the arrays that were submitted from here, the newest last."""
-        try:
-            return msgspec.json.decode(self._file.read_bytes(), type=list[Array])
-        except (OSError, msgspec.MsgspecError):
-            return []
+    def check(self) -> None:
+        variables(self.cluster, os.environ)
 
-    def submit(
-        self, text: str, *, experiment: str, state: str, comment: str, output: Path
-    ) -> Array:
-        """Submit a script. Raises UserError with the words of sbatch if it refuses."""
-        output.mkdir(parents=True, exist_ok=True)
-        self._folder.make()
-        file = self._folder.engine / f"{experiment}.sbatch"
+    def files(self, work: Work) -> dict[str, str]:
+        return {f"{work.experiment}.sbatch": self._script(work, comment=None)}
+
+    def submissions(self) -> list[Array]:
+        return self._arrays.all()
+
+    def submit(self, work: Work, say: Callable[[str], None]) -> Array:
+        """Submit an array of agents, unless one of the experiment is in the queue. Raises UserError
+        with the words of sbatch if it refuses.
+        """
+        if (there := self._queued(work)) is not None:
+            say(f"{work.experiment} has agents in the queue already: job array {there.job}")
+            return there
+        comment = f"regrow:{self.cluster.name}:{secrets.token_hex(6)}"
+        text = self._script(work, comment=comment)
+        self._output.mkdir(parents=True, exist_ok=True)
+        file = self._folder.make().engine / f"{work.experiment}.sbatch"
         private_files.replace(file, text)
         said = _run("sbatch", "--parsable", "--export=ALL", str(file))
         made = Array(
             job=said.strip().partition(";")[0],
-            experiment=experiment,
-            state=state,
+            experiment=work.experiment,
+            state=work.state,
             comment=comment,
-            output=str(output),
+            output=str(self._output),
             t=time.time(),
         )
-        kept = [*self.known(), made][-_MOST_ARRAYS:]
-        private_files.replace(self._file, msgspec.json.encode(kept))
+        self._arrays.add(made)
+        say(
+            f"{work.experiment}: submitted job array {made.job} of {self.cluster.agents} agents;"
+            f" their output is in {made.output}"
+        )
         return made
 
-    def elements(self, *arrays: Array) -> list[Element]:
-        """Return the elements of these arrays that wait or run. Raises RegrowError if Slurm does
-        not answer.
+    def agents(self, *of: Array) -> list[Agent]:
+        """Return the elements of these arrays that wait or run.
 
         A job of the same id that does not have the array's comment is another one.
         """
-        of = {(one.job, one.comment): one for one in arrays}
-        if not of:
+        arrays = {(one.job, one.comment): one for one in of or self._arrays.all()}
+        if not arrays:
             return []
-        names = ",".join({one.experiment for one in arrays})
+        names = ",".join({one.experiment for one in arrays.values()})
         said = _run(
             *("squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--name={names}"),
             f"--format={_MARK.join(_FIELDS)}",
@@ -234,8 +216,8 @@ class Queue:
         found = []
         for line in said.splitlines():
             job, index, state, node, ran, reason, comment = line.split(_MARK, len(_FIELDS) - 1)
-            if (array := of.get((job, comment))) is not None:
-                element = Element(
+            if (array := arrays.get((job, comment))) is not None:
+                element = Agent(
                     name=f"{job}_{index}",
                     experiment=array.experiment,
                     state=state,
@@ -246,13 +228,69 @@ class Queue:
                 found.append((int(index), element))
         return [element for _, element in sorted(found, key=lambda one: one[0])]
 
-    def cancel(self, *arrays: Array) -> None:
-        """Cancel all elements of these arrays, of this user's jobs alone."""
-        for one in arrays:
-            _run(
-                *("scancel", "--quiet", f"--user={os.getuid()}"),
-                *(f"--name={one.experiment}", one.job),
+    def outputs(self, of: Array) -> list[Output]:
+        files = sorted(Path(of.output).glob(f"{of.experiment}-{of.job}_*.out"))
+        return [
+            Output(
+                title=str(file),
+                lines=file.read_text(errors="replace").strip().splitlines()[-_LINES:],
+                t=file.stat().st_mtime,
             )
+            for file in files
+        ]
+
+    def end(self, say: Callable[[str], None]) -> None:
+        """Cancel all elements in the queue, and wait for their end. Raises RegrowError, naming
+        them, if some are left.
+        """
+        there = self.agents()
+        jobs = {_job(one) for one in there}
+        for array in self._arrays.all():
+            if array.job in jobs:
+                _run(
+                    *("scancel", "--quiet", f"--user={os.getuid()}"),
+                    *(f"--name={array.experiment}", array.job),
+                )
+        deadline = time.monotonic() + END_SECONDS
+        while left := self.agents():
+            if time.monotonic() > deadline:
+                names = ", ".join(f"{one.name} ({one.state})" for one in left)
+                raise RegrowError(f"still in the queue: {names}; squeue shows them")
+            time.sleep(1.0)
+        say(
+            f"nothing of {self.cluster.name} is in the queue any more; {len(there)} agents were"
+            " cancelled"
+        )
+
+    @property
+    def _output(self) -> Path:
+        """Folder of the agents' output."""
+        return Path(self.cluster.output or Path.cwd() / "slurm")
+
+    def _queued(self, work: Work) -> Array | None:
+        """Return the array of an experiment that is in the queue; None if there is none."""
+        ours = [
+            one
+            for one in self._arrays.all()
+            if (one.experiment, one.state) == (work.experiment, work.state)
+        ]
+        there = {_job(element) for element in self.agents(*ours)} if ours else set()
+        return next((one for one in reversed(ours) if one.job in there), None)
+
+    def _script(self, work: Work, *, comment: str | None) -> str:
+        self.check()
+        return script(
+            self.cluster,
+            work.words,
+            name=work.experiment,
+            comment=comment,
+            output=self._output,
+            folder=Path.cwd(),
+        )
+
+
+def _job(element: Agent) -> str:
+    return element.name.partition("_")[0]
 
 
 def _run(program: str, *words: str) -> str:

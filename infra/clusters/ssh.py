@@ -1,230 +1,389 @@
-"""The engine for existing machines: Ray's launcher with its provider `local`, and Ray's first
-autoscaler.
+"""The engine for existing machines that are reached by SSH: an agent on each, as a unit there.
 
-With the second autoscaler the workers never start (ray#57153, #59905). The launcher's own `down`
-stops everything that Ray runs on the head. Ours ends, on each machine, only what belongs to this
-cluster, and checks that it has ended.
+What machines get is in `unit_files.py`, what happens there in `unit.py`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from regrow.infra.clusters import unit_files
+from regrow.infra.clusters.agents import Agent, Output, Submission, Submissions, Work
 from regrow.infra.clusters.description import Ssh
-from regrow.infra.clusters.launcher import Launcher, LauncherEngine, Site
+from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.clusters.machines import UNREACHABLE, Remote
 from regrow.infra.clusters.node import versions
-from regrow.infra.clusters.private import forget_launched
-from regrow.infra.clusters.provider import Machine, Offer, offers
+from regrow.infra.clusters.unit import LEAVE_SECONDS
+from regrow.infra.clusters.unit_files import unit_name
+from regrow.infra.stores import open_root
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.process import background
 
-_LOOK_SECONDS = 20.0
+Done = subprocess.CompletedProcess[bytes]
+_LOOK_SECONDS = 30.0
 _SEEN_SECONDS = 5
-"""Seconds until a file made by the head must be visible on the other machines."""
-_STOP_SECONDS = 120.0
-_JOIN_SECONDS = 180.0
-"""Seconds to wait for workers, before the experiment begins without the missing ones."""
-_JOIN_LOOK_SECONDS = 1.0
+"""Seconds until a file made on one machine must be visible on the others."""
+_SHIP_SECONDS = 1800.0
+"""Seconds for the archive, `setup` and the environment: some packages are gigabytes."""
+_STOP_SECONDS = LEAVE_SECONDS + 90.0
 _NO_COMMAND = 127
 """Exit code of a shell that does not find the command."""
+_LINES = 20
+"""Lines of an agent's output that are shown."""
+_SHOWN = 5
+"""Lines of a command's errors that are shown."""
+_AT_ONCE = 32
+"""Machines that are asked at a time."""
 
 
-class SshEngine(LauncherEngine):
-    """A cluster on machines that are reached by SSH; see Provider."""
+class Launch(Submission, frozen=True, kw_only=True):
+    """Agents that were started by SSH, on these machines."""
 
-    cluster: Ssh
+    machines: tuple[str, ...]
+
+
+class SshEngine:
+    """The agents on the machines of one cluster file; see AgentEngine."""
+
+    sends = True
 
     def __init__(self, cluster: Ssh) -> None:
         self.cluster = cluster
-        self._launcher = Launcher(cluster, _site(cluster))
-        key, known = Path(cluster.key).expanduser(), self._launcher.folder.path / "known_hosts"
-        self._remotes = {
-            address: Remote(address=address, user=cluster.user, key=key, known_hosts=known)
-            for address in (cluster.head, *cluster.workers)
-        }
-
-    def launcher(self) -> Launcher:
-        return self._launcher
-
-    def head(self) -> Remote:
-        return self._remotes[self.cluster.head]
-
-    def plan(self) -> list[Offer]:
-        workers = ((one, None, 1) for one in self.cluster.workers)
-        return offers(self.cluster.head, None, workers, lambda *_: 0.0)
+        self.place = f"the machines of {cluster.name}"
+        self._folder = Folder(cluster.name)
+        self._launches = Submissions(self._folder, Launch)
 
     def check(self) -> None:
-        if not Path(self.cluster.key).expanduser().is_file():
+        if not self._key.is_file():
             hint = "make one with `ssh-keygen -t ed25519`, or name yours"
             raise SpecError("key", self.cluster.key, "there is no such file", hint)
+        variables(self.cluster, os.environ)
 
-    def up(self, say: Callable[[str], None]) -> None:
-        self.check()
-        self._launcher.folder.make()
-        self._check_machines()
-        if self.is_up(say):
-            return
-        self._check_shared()
-        forget_launched(self.cluster.name, self._launcher.folder.path)
-        self._launcher.up(say)
-        self._await_workers(say)
+    def files(self, work: Work) -> dict[str, str]:
+        return unit_files.files(self.cluster, work)
 
-    def _check_machines(self) -> None:
-        """Check that each machine can be reached and has the same versions as this one. Raises
-        RegrowError, naming the machine, otherwise.
+    def submissions(self) -> list[Launch]:
+        return self._launches.all()
+
+    def submit(self, work: Work, say: Callable[[str], None]) -> Launch:
+        """Start an agent on each machine that has none. A machine that cannot be reached is named,
+        and left out. Raises RegrowError if none is left, or one is not as the others.
         """
-        command = self._launcher.node("versions") if self.cluster.python else "true"
-        for address, done in zip(self._remotes, self._asked(command, _LOOK_SECONDS), strict=True):
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            if done.returncode != 0:
-                why = said[-1] if said else f"exit code {done.returncode}"
-                if done.returncode == UNREACHABLE:
-                    why += f"; it was asked as {self.cluster.user}, with {self.cluster.key}"
-                elif "No module named" in why or "Error while finding module" in why:
-                    why = (
-                        f"no regrow is in {self.cluster.python}; install it there, or leave"
-                        " `python` out of the cluster file"
-                    )
-                raise RegrowError(f"{address} cannot be used: {why}")
-            if self.cluster.python and (there := json.loads(done.stdout.splitlines()[-1])) != (
-                ours := versions()
-            ):
-                name = next(name for name in ours if there.get(name) != ours[name])
-                hint = (
-                    f"install {name} {ours[name]} there, or leave `python` out of the cluster file"
-                )
-                where = f"{address} has {name} {there.get(name)} in {self.cluster.python}"
-                raise RegrowError(f"{where}, here is {ours[name]}; {hint}")
+        self.check()
+        self._folder.make()
+        remotes = self._reached(say)
+        self._check_versions(remotes)
+        self._check_shared(remotes, work)
+        if os.path.isabs(work.state):
+            open_root(work.state).prove()
+        name = unit_name(work)
+        states = {
+            one.address: {unit["name"]: unit["state"] for unit in _units(done)}
+            for one, done in self._all(remotes, self._command("status"), _LOOK_SECONDS)
+        }
+        has = [one for one in remotes if states[one.address].get(name, "ended") != "ended"]
+        lacks = [one for one in remotes if one not in has]
+        if has:
+            say(f"{work.experiment} has agents already on {_named(has)}")
+        launch = self._remembered(work, remotes)
+        if lacks:
+            self._start(lacks, work, say)
+        return launch
 
-    def _check_shared(self) -> None:
-        """Check that each folder of `shared` is the same on all machines. Raises RegrowError,
-        naming the folder and the machines, otherwise.
+    def agents(self, *of: Launch) -> list[Agent]:
+        """Return the agents of all machines, and which machines have none."""
+        wanted = {unit_name(one) for one in of}
+        found = []
+        for remote, done in self._all(self._remotes(), self._command("status"), _LOOK_SECONDS):
+            if (why := _trouble(done, made=self.cluster.python is None)) is not None:
+                found.append(Agent(name=remote.address, experiment="", state=why[0], reason=why[1]))
+                continue
+            units = [one for one in _units(done) if not wanted or one["name"] in wanted]
+            found += [_agent(remote.address, one) for one in units]
+            if not units:
+                found.append(
+                    Agent(name=remote.address, experiment="", state="no agent", there=False)
+                )
+        return found
+
+    def outputs(self, of: Launch) -> list[Output]:
+        folder = f'"$HOME"/{unit_files.base(self.cluster)}/units/{unit_name(of)}'
+        look = (
+            f'log={folder}/"$(uname -n)".log; test -f "$log" || {{ echo 0; exit; }};'
+            f' tail -n {_LINES} "$log"; echo; stat -c %Y "$log"'
+        )
+        found = []
+        for remote, done in self._all(self._remotes(), look, _LOOK_SECONDS):
+            *lines, t = done.stdout.decode(errors="replace").split("\n")[:-1] or ["0"]
+            if done.returncode != 0:
+                lines, t = [f"cannot be reached: {_last(done)}"], "0"
+            said = [line for line in lines if line]
+            found.append(Output(title=remote.address, lines=said, t=float(t)))
+        return found
+
+    def end(self, say: Callable[[str], None]) -> None:
+        """Tell all agents to leave, remove what was sent, and look whether anything is left. Raises
+        RegrowError, naming the machines, if so.
+        """
+        remotes = self._remotes()
+        left = {}
+        for remote, done in self._all(remotes, self._command("stop"), _STOP_SECONDS):
+            if (why := _trouble(done, made=self.cluster.python is None)) is not None:
+                left[remote.address] = " ".join(filter(None, (why[0], why[1] and f"({why[1]})")))
+            elif there := _told(done).get("left"):
+                left[remote.address] = f"left over: {'; '.join(there)}"
+        # Afterwards, as machines may share the folder, and with it the environment.
+        place = f'"$HOME"/{unit_files.base(self.cluster)}'
+        remove = f"rm -rf {place} || rm -rf {place}; test ! -e {place}"
+        gone = [one for one in remotes if one.address not in left]
+        for remote, done in self._all(gone, remove, _STOP_SECONDS):
+            if done.returncode != 0:
+                left[remote.address] = (
+                    f"{unit_files.base(self.cluster)} cannot be removed: {_last(done)}"
+                )
+        self._launches.keep(
+            [
+                msgspec.structs.replace(
+                    one, machines=tuple(there for there in one.machines if there in left)
+                )
+                for one in self._launches.all()
+            ]
+        )
+        if left:
+            told = "; ".join(f"{address}: {why}" for address, why in left.items())
+            raise RegrowError(f"of {self.cluster.name} this is left, or may be: {told}")
+        say(f"nothing of {self.cluster.name} is left on {_count(len(remotes), 'machine')}")
+
+    def _remembered(self, work: Work, remotes: Sequence[Remote]) -> Launch:
+        """Remember on which machines the experiment may have agents."""
+        before = [one for one in self._launches.all() if unit_name(one) == unit_name(work)]
+        earlier = (address for one in before for address in one.machines)
+        launch = Launch(
+            experiment=work.experiment,
+            state=work.state,
+            t=time.time(),
+            machines=tuple(dict.fromkeys((*(one.address for one in remotes), *earlier))),
+        )
+        others = [one for one in self._launches.all() if one not in before]
+        self._launches.keep([*others, launch])
+        return launch
+
+    # ---- what machines are asked first
+
+    def _reached(self, say: Callable[[str], None]) -> list[Remote]:
+        """Return the machines of the file that can be reached; names the others. Raises RegrowError
+        if none can.
+        """
+        found, away = [], []
+        for remote, done in self._all(self._remotes(self.cluster.machines), "true", _LOOK_SECONDS):
+            if done.returncode == 0:
+                found.append(remote)
+                continue
+            away.append(f"{remote.address}: {_last(done)}")
+        asked = f"asked as {self.cluster.user}, with {self.cluster.key}"
+        if not found:
+            raise RegrowError(
+                f"no machine of {self.cluster.name} can be reached, {asked}: {'; '.join(away)}"
+            )
+        if away:
+            say(
+                f"cannot be reached, {asked}: {'; '.join(away)}; the same command starts agents"
+                " there once they can be"
+            )
+        return found
+
+    def _check_versions(self, remotes: Sequence[Remote]) -> None:
+        """Check that each machine has the same versions as this one, if they have an environment.
+        Raises RegrowError, naming the machine, otherwise.
+        """
+        python = self.cluster.python
+        if python is None:
+            return
+        ours = versions()
+        for remote, done in self._all(remotes, self._command("versions"), _LOOK_SECONDS):
+            if done.returncode != 0:
+                why = _last(done)
+                if "No module named" in why or "Error while finding module" in why:
+                    why = f"no regrow of this version is in {python}"
+                raise RegrowError(
+                    f"{remote.address} cannot be used: {why}; install regrow"
+                    f" {ours['regrow']} there, or leave `python` out of the cluster file"
+                )
+            there = _told(done)
+            if name := next((name for name in ours if there.get(name) != ours[name]), None):
+                raise RegrowError(
+                    f"{remote.address} has {name} {there.get(name)} in {python}, here is"
+                    f" {ours[name]}; install {name} {ours[name]} there, or leave `python` out of"
+                    " the cluster file"
+                )
+
+    def _check_shared(self, remotes: Sequence[Remote], work: Work) -> None:
+        """Check that each folder of `shared` is the same on all machines, and the one with the
+        state on this one, too. Raises RegrowError, naming the folder and the machines, otherwise.
         """
         for folder in self.cluster.shared:
-            file = shlex.quote(f"{folder}/.regrow-{uuid.uuid4().hex}")
+            name = f".regrow-{uuid.uuid4().hex}"
+            file = shlex.quote(f"{folder}/{name}")
+            first, hint = remotes[0], "mount it there, or leave it out of `shared`"
+            made = first.run(
+                f"test -d {shlex.quote(folder)} && touch {file}", timeout=_LOOK_SECONDS
+            )
+            if made.returncode != 0:
+                raise RegrowError(
+                    f"shared: {folder} is no folder on {first.address} that can be written; {hint}"
+                )
             look = (
                 f"for i in $(seq {_SEEN_SECONDS}); do test -e {file} && exit 0; sleep 1; done;"
                 " exit 1"
             )
-            made = self.head().run(
-                f"test -d {shlex.quote(folder)} && touch {file}", timeout=_LOOK_SECONDS
-            )
-            hint = "mount it there, or leave it out of `shared`"
-            if made.returncode != 0:
-                raise RegrowError(
-                    f"shared: {folder} is no folder on {self.head().address} that can be written;"
-                    f" {hint}"
-                )
             try:
                 apart = [
-                    one.address for one in self._each(look, _LOOK_SECONDS) if one.state != "running"
+                    one.address
+                    for one, done in self._all(remotes, look, _LOOK_SECONDS)
+                    if done.returncode != 0
                 ]
                 if apart:
                     raise RegrowError(
-                        f"shared: {folder} on {', '.join(apart)} is not that of"
-                        f" {self.head().address}; {hint}"
+                        f"shared: {folder} on {', '.join(apart)} is not that of {first.address};"
+                        f" {hint}"
+                    )
+                if Path(work.state).is_relative_to(folder) and not (Path(folder) / name).exists():
+                    raise RegrowError(
+                        f"shared: {folder} on this machine is not that of {first.address}, and"
+                        " holds the state, from which the experiment is followed; mount it here,"
+                        " too, or have the state in a bucket"
                     )
             finally:
-                self.head().run(f"rm -f {file}", timeout=_LOOK_SECONDS)
+                first.run(f"rm -f {file}", timeout=_LOOK_SECONDS)
 
-    def _await_workers(self, say: Callable[[str], None]) -> None:
-        """Wait until Ray runs on all workers, or on as many as start in time."""
-        deadline, there = time.monotonic() + _JOIN_SECONDS, -1
-        while there < len(self.cluster.workers):
-            now = [one for one in self.status() if one.role == "worker" and one.state == "running"]
-            if len(now) != there:
-                there = len(now)
-                say(f"  {there} of {len(self.cluster.workers)} workers")
-            if time.monotonic() > deadline:
-                if not there:
-                    raise RegrowError(
-                        f"no worker came up within {_JOIN_SECONDS:g} s; `regrow cluster status`"
-                        " says how they are"
-                    )
-                say("the experiment begins with these; others join when they can")
-                return
-            time.sleep(_JOIN_LOOK_SECONDS)
+    # ---- what machines get
 
-    def status(self) -> list[Machine]:
-        return [
-            machine
-            for machine in self._each(self._launcher.node("status"), _LOOK_SECONDS)
-            if machine.state != "nothing"
-        ]
-
-    def down(self, say: Callable[[str], None]) -> None:
-        # The head first, because it would start its workers again.
-        self.head().run(self._launcher.node("stop"), timeout=_STOP_SECONDS)
-        left = [
-            one
-            for one in self._each(self._launcher.node("stop now"), _STOP_SECONDS)
-            if one.state != "nothing"
-        ]
-        if left:
-            told = "; ".join(f"{one.address}: {one.state}" for one in left)
-            raise RegrowError(f"of the cluster {self.cluster.name} this is left, or may be: {told}")
-        say(
-            f"nothing of the cluster {self.cluster.name} runs any more on {len(self._remotes)}"
-            " machines"
-        )
-
-    def _each(self, command: str, seconds: float) -> list[Machine]:
-        """Run a command on all machines. Returns their states, the head first."""
-        made = self.cluster.python is None
-        return [
-            Machine(
-                address=address,
-                role="head" if address == self.cluster.head else "worker",
-                state=_state(done, made=made),
+    def _start(self, remotes: Sequence[Remote], work: Work, say: Callable[[str], None]) -> None:
+        """Send what the machines need, and start an agent on each. Raises RegrowError if none of
+        them starts.
+        """
+        parcel = unit_files.packed(self.cluster, work, say)
+        command = unit_files.install(self.cluster, parcel, f"start {unit_name(work)}")
+        say(f"{work.experiment}: starting {_count(len(remotes), 'agent')} on {_named(remotes)}")
+        failed, alone = [], []
+        for remote, done in self._all(remotes, command, _SHIP_SECONDS, parcel.archive):
+            if done.returncode != 0:
+                said = done.stderr.decode(errors="replace").strip().splitlines()[-_SHOWN:]
+                failed.append(f"no agent was started on {remote.address}: {' '.join(said)}")
+            elif _told(done).get("by") == "supervisor":
+                alone.append(remote)
+        if len(failed) == len(remotes):
+            raise RegrowError("; ".join(failed))
+        for line in failed:
+            say(line)
+        if alone:
+            say(
+                f"without a user manager of systemd: {_named(alone)}; agents there do not come back"
+                " by themselves after a reboot, and the same command starts them"
             )
-            for address, done in zip(self._remotes, self._asked(command, seconds), strict=True)
+
+    # ---- asking machines
+
+    @property
+    def _key(self) -> Path:
+        return Path(self.cluster.key).expanduser()
+
+    def _command(self, rest: str) -> str:
+        return unit_files.command(self.cluster, rest)
+
+    def _remotes(self, addresses: Iterable[str] | None = None) -> list[Remote]:
+        """Return these machines; None: those of the file, and those of earlier ones that may still
+        have agents.
+        """
+        if addresses is None:
+            earlier = (one for launch in self._launches.all() for one in launch.machines)
+            addresses = dict.fromkeys((*self.cluster.machines, *earlier))
+        known = self._folder.path / "known_hosts"
+        return [
+            Remote(address=one, user=self.cluster.user, key=self._key, known_hosts=known)
+            for one in addresses
         ]
 
-    def _asked(self, command: str, seconds: float) -> list[subprocess.CompletedProcess[bytes]]:
-        with ThreadPoolExecutor(len(self._remotes)) as threads:
-            run = partial(Remote.run, command=command, timeout=seconds)
-            return list(threads.map(run, self._remotes.values()))
+    @staticmethod
+    def _all(
+        remotes: Sequence[Remote], command: str, seconds: float, given: bytes = b""
+    ) -> list[tuple[Remote, Done]]:
+        """Run a command on all machines. Returns what became of it, in the same order."""
+        found: dict[str, Done] = {}
+        failed: list[RegrowError] = []
+        turns = threading.Semaphore(_AT_ONCE)
+
+        def run(remote: Remote) -> None:
+            try:
+                with turns:
+                    found[remote.address] = remote.run(command, timeout=seconds, given=given)
+            except RegrowError as error:  # there is no ssh here
+                failed.append(error)
+
+        # No pool: the end of this process would wait for a machine that does not answer.
+        for thread in [background.start(run, one, name="ssh") for one in remotes]:
+            thread.join()
+        if failed:
+            raise failed[0]
+        return [(one, found[one.address]) for one in remotes]
 
 
-def _state(done: subprocess.CompletedProcess[bytes], *, made: bool) -> str:
-    """Return `running`, `nothing` if the machine has no process of the cluster, or a description of
-    the problem.
+def _agent(address: str, unit: Mapping[str, Any]) -> Agent:
+    state = str(unit["state"])
+    return Agent(
+        name=address,
+        experiment=str(unit["name"]).rpartition(".")[0],
+        state=state,
+        node=address if state == "running" else "",
+        reason="" if state == "running" else str(unit["said"]).removeprefix("regrow: "),
+        there=state != "ended",
+    )
+
+
+def _units(done: Done) -> list[dict[str, Any]]:
+    return list(_told(done).get("units", ()))
+
+
+def _told(done: Done) -> dict[str, Any]:
+    """Return what a command of `unit.py` printed last: a login shell may print before it."""
+    try:
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (ValueError, IndexError):
+        return {}
+
+
+def _trouble(done: Done, *, made: bool) -> tuple[str, str] | None:
+    """Return why a machine did not answer, and its words; None: it did, or has nothing of ours.
 
     `made`: the environment is made by regrow there, so without one nothing was ever started.
     """
-    said = done.stderr.decode(errors="replace").strip()
-    if done.returncode == UNREACHABLE:
-        return f"cannot be reached: {said.splitlines()[-1] if said else 'no answer'}"
-    if done.returncode == _NO_COMMAND and made:
-        return "nothing"
-    if done.returncode != 0:
-        return said.splitlines()[-1] if said else f"exit code {done.returncode}"
-    try:
-        told: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
-        return "running"
-    if told["supervisor"] is not None:
-        return "running"
-    return f"left over: {'; '.join(told['left'])}" if told["left"] else "nothing"
-
-
-def _site(cluster: Ssh) -> Site:
-    """Return the parts of the launcher file for these machines."""
-    count = len(cluster.workers)
-    return Site(
-        provider={"type": "local", "head_ip": cluster.head, "worker_ips": list(cluster.workers)},
-        auth={"ssh_user": cluster.user, "ssh_private_key": str(Path(cluster.key).expanduser())},
-        most=count,
-        autoscaler_v2=False,
-        worker_arguments=() if cluster.cpus is None else (f"--num-cpus={cluster.cpus}",),
+    if done.returncode == 0 or (done.returncode == _NO_COMMAND and made):
+        return None
+    return ("cannot be reached" if done.returncode == UNREACHABLE else "does not answer"), _last(
+        done
     )
+
+
+def _last(done: Done) -> str:
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return said[-1] if said else f"exit code {done.returncode}"
+
+
+def _named(remotes: Sequence[Remote]) -> str:
+    return ", ".join(one.address for one in remotes)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -158,10 +158,9 @@ def note(
     auto = f", {AUTO}" if history.choice.why else ""
     how = f"search `{chosen(spec.search)}`, schedule `{chosen(spec.schedule)}`{auto}"
     steps = "" if spec.max_steps is None else f", up to {spec.max_steps} steps each"
+    count = len(history.trials) if history.unlimited else history.total
     lines = [line for one in notes.texts for line in (one.text, "")]
-    lines += [
-        f"**{spec.name}**: the {aim} `{objective.name}` of {history.total} trials{steps} ({how})."
-    ]
+    lines += [f"**{spec.name}**: the {aim} `{objective.name}` of {count} trials{steps} ({how})."]
     if best is not None:
         number, value, step = best
         found = f"**Best: trial {number}, {objective.name} = {readable(value)} at step {step}**"

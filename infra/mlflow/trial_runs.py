@@ -40,6 +40,7 @@ from regrow.search.events import (
 )
 from regrow.search.history import History, TrialRecord, cost, waste
 from regrow.search.lifecycle import TrialState
+from regrow.search.planning import forecast
 from regrow.tasks.trial.names import task_name
 
 _STATUS: dict[TrialState, RunStatus] = {
@@ -363,12 +364,16 @@ class Runs:
         tags |= {
             "regrow.experiment": spec.name,
             "regrow.sessions": str(history.sessions),
-            "regrow.trials": str(history.total),
+            "regrow.trials": history.of_total(len(history.trials))
+            if history.unlimited
+            else str(history.total),
             "regrow.state": "running" if closed is None else closed.status,
         }
         if history.opened is not None and history.opened.flow_run:
             tags["regrow.flow_run"] = history.opened.flow_run
         checkpoint = self._checkpoint[1] if self._checkpoint[0] == self._best else None
+        if limited := forecast.standing(history, history.t_last, alive=closed is None):
+            tags["regrow.limits"] = limited
         tags |= self._costs | parent_run.best_tags(self._best, checkpoint)
         tags[parent_run.NOTE_TAG] = parent_run.note(
             history, self._best, checkpoint, self._standing, self._notes

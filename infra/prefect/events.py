@@ -6,7 +6,7 @@ Pure: log events in, Prefect events out. The names are permanent:
 |---|---|---|
 | `regrow.experiment.started`, `.resumed` | a session begins | trials, slots, session |
 | `regrow.experiment.finished`, `.stopped`, `.interrupted`, `.failed` | it ends | why, trials, counts, best |
-| `regrow.experiment.budget` | the hours of `stop:` are over, and it ends | why |
+| `regrow.experiment.budget` | half, four fifths or all of the money or time of `stop:` are used | why, percent |
 | `regrow.trial.lost` | an attempt ended without a report of its end | attempt, step, cause, message, node |
 | `regrow.trial.preempted` | an attempt left its node, which was about to end, with a checkpoint | the same |
 | `regrow.trial.stalled` | it was lost because it reported nothing for `stall`; comes beside `lost` | the same |
@@ -35,6 +35,7 @@ from regrow.search.events import (
     Ended,
     Excluded,
     Halted,
+    Milestone,
     Opened,
     Reported,
     Retired,
@@ -43,6 +44,10 @@ from regrow.search.events import (
 from regrow.search.history import History, TrialRecord, repeats
 from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
+from regrow.search.planning import limits
+
+NOTIFIED_PERCENT = 50
+"""Milestones of a limit from here on are events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +129,15 @@ class PrefectEvents:
             case Closing():
                 hours, line = history.spec.stop.hours, f"ending: {event.why}"
                 spent = hours is not None and history.elapsed(event.t) >= hours * 3600
-                if event.by == "planner" and spent:
-                    yield self._made(line, "regrow.experiment.budget", why=event.why)
+                if event.by == "planner" and (spent or event.pause):
+                    name = "regrow.experiment.budget"
+                    yield self._made(line, name, why=event.why, percent=100)
                 else:
                     yield self._made(line)
+            case Milestone() if event.percent >= NOTIFIED_PERCENT:
+                what = limits.in_words(history, event)
+                name = "regrow.experiment.budget"
+                yield self._made(what, name, why=what, percent=event.percent)
             case Closed():
                 yield self._closed(event)
 
@@ -137,6 +147,8 @@ class PrefectEvents:
         history = self.history
         if not history.total or not history.t_created:
             return 0.0
+        if history.unlimited:
+            return 100.0 * limits.share(history, self._t)
         most = history.spec.max_steps
         done = float(history.ended)
         if most:
@@ -148,7 +160,7 @@ class PrefectEvents:
         """Progress in words."""
         history = self.history
         counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
-        told = f"{history.ended} of {history.total} trials ended"
+        told = f"{history.of_total(history.ended)} trials ended"
         told += f" ({counts})" if counts else ""
         if (best := repeats.best(history)) is not None:
             value = f"{history.spec.objective.name} {best.shown} at step {best.step}"
@@ -162,6 +174,8 @@ class PrefectEvents:
             workers = " workers" if history.spec.resources.ranked else ""
             event_name = "regrow.experiment.started"
             trials = f"{history.total} trial{'' if history.total == 1 else 's'}"
+            if history.unlimited:
+                trials = "as many trials as fit"
             what = f"started: {trials}, up to {event.slots}{workers} at a time"
         total, session = history.total, history.sessions
         return self._made(what, event_name, trials=total, slots=event.slots, session=session)
@@ -271,7 +285,7 @@ class PrefectEvents:
         )
 
     def _count_of(self, trial: TrialRecord) -> str:
-        return f"[{self.history.ended}/{self.history.total}] trial {trial.number}"
+        return f"[{self.history.of_total(self.history.ended, '/')}] trial {trial.number}"
 
     def _made(
         self,

@@ -113,10 +113,16 @@ def shortage(spec: Spec, ray_cluster: cluster.Cluster) -> str | None:
 
 
 def check_room(spec: Spec) -> None:
-    """Raise SpecError if a local cluster, which is not started yet, has no room."""
+    """Raise SpecError if a local cluster, which is not started yet, has no room, or no price that
+    `stop.dollars` needs.
+    """
     here = capacity.resources()
     if here is None or os.environ.get("RAY_ADDRESS", "local") != "local" or cluster.is_joined():
         return
+    if spec.stop.dollars is not None and spec.price_per_hour is None:
+        problem = "cannot be kept: this machine has no price"
+        hint = "give price_per_hour, what a slot costs an hour"
+        raise SpecError("stop.dollars", spec.stop.dollars, problem, hint)
     if spec.resources.shape.slots([here]) == 0:
         raise _no_room(spec, [here], local=True)
 

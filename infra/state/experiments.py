@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -22,15 +23,20 @@ from regrow.infra.state.agents import AGENT
 from regrow.infra.state.driver_lock import already, await_wound_up
 from regrow.infra.state.places import CLUSTER, Places
 from regrow.search import samplers
+from regrow.search.durations import in_words
 from regrow.search.errors import SpecError, quoted
 from regrow.search.events import Closed, Known, Status
-from regrow.search.history import specification
+from regrow.search.history import History, specification
 from regrow.search.history.orders import TrialOrder
 from regrow.search.lifecycle import TrialState
+from regrow.search.numbers import money
 from regrow.search.options import AUTO
+from regrow.search.planning import limits
 from regrow.search.planning.learning import MOST_EXPERIMENTS, known_from, learnt_from
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.search.spec.auto import Choice
+from regrow.search.spec.keys import UNLIMITED
+from regrow.search.spec.moments import epoch
 from regrow.search.spec.parts import Resources
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports.store import Missing, Store
@@ -237,6 +243,8 @@ def prepare(
             trials = spec.trials
     if trials is not None:
         _check_total(stored, trials, total)
+    if current.stop != stored.stop and current.stop.limited:
+        _check_limits(replay(store, name), current)
     if current.trainable == "pickled" and code is None:
         code = log.opened.code if log.opened else None
     over, failed = _standing(store, name, log, total, retry_failed=retry_failed)
@@ -259,6 +267,7 @@ def _new(
 ) -> Prepared:
     """Return an experiment that has no log yet. Raises SpecError."""
     new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
+    _check_deadline(new)
     return Prepared(
         spec=new.resolved,
         store=store,
@@ -271,8 +280,37 @@ def _new(
     )
 
 
+def _check_deadline(spec: Spec, created: float | None = None) -> None:
+    """Raise SpecError for a deadline that is over.
+
+    `created`: when the experiment was created, seconds since the epoch; None: now.
+    """
+    moment, now = spec.stop.deadline, time.time()
+    if moment is None or epoch(moment, now if created is None else created) > now:
+        return
+    problem, hint = "is over", "write a later time, or a span such as 8h"
+    if created is not None:
+        hint = "give a later one: --deadline"
+        if isinstance(moment, float):
+            began = datetime.fromtimestamp(created).astimezone().isoformat(timespec="minutes")
+            moment, problem = in_words(moment), f"is over: it counts from the creation, at {began}"
+    raise SpecError("stop.deadline", moment, problem, hint)
+
+
+def _check_limits(history: History, spec: Spec) -> None:
+    """Raise SpecError for limits of an existing experiment that are used up."""
+    _check_deadline(spec, history.t_created)
+    paid = limits.spent(history, history.t_last)
+    if spec.stop.dollars is not None and spec.stop.dollars <= paid:
+        problem = f"is no more than what is spent already, {money(paid)}"
+        raise SpecError("stop.dollars", spec.stop.dollars, problem, "give more: --dollars")
+
+
 def _check_total(stored: Spec, trials: int, total: int) -> None:
     """Raise SpecError if an experiment that has `total` trials cannot have `trials`."""
+    if stored.trials is None and stored.stop.limited and total >= UNLIMITED:
+        problem = f"experiment {stored.name!r} has as many trials as its money and time allow"
+        raise SpecError("trials", trials, problem, "raise stop.dollars or stop.deadline instead")
     if trials < total:
         problem = f"experiment {stored.name!r} has {total} already, and a total can only be raised"
         raise SpecError("trials", trials, problem, f"write {total} or more")

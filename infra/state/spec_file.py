@@ -55,6 +55,10 @@ Check = Callable[[dict[str, Any], Any, Path], Spec]
 """(keys, the folder as written, the folder of the code) -> specification. Raises SpecError."""
 
 
+_LIMITS = ("dollars", "deadline")
+"""Keys of `stop` that have an option of their own."""
+
+
 def _untold(_line: str) -> None:
     """Ignore the line: there is no reader, or it was shown before."""
 
@@ -108,7 +112,8 @@ def set_by(error: SpecError, changes: Mapping[str, Any]) -> SpecError | None:
     """Return the error located at the `--set` that its key comes from; None if at none."""
     for key in changes:
         if key == error.key or key.startswith(f"{error.key}.") or error.key.startswith(f"{key}."):
-            return error.at(f"--set {key}")
+            option = key.removeprefix("stop.")
+            return error.at(f"--{option}" if option in _LIMITS else f"--set {key}")
     return None
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from regrow.cli import arrays
+from regrow.cli import fleets, on_agents
 from regrow.cli.console import agreed
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.help import Grouped
@@ -71,7 +71,7 @@ def opened(file: Path) -> ClusterRun:
     if not isinstance(cluster, WithHead):
         raise UserError(
             f"{file} says on: {cluster.on}, where nothing is brought up before an experiment:"
-            f" `regrow run EXPERIMENT --on {file}` submits its agents, `regrow ui` opens its pages"
+            f" `regrow run EXPERIMENT --on {file}` starts its agents, `regrow ui` opens its pages"
         )
     return ClusterRun(cluster=cluster, say=say, show=show, file=file)
 
@@ -124,22 +124,30 @@ def confirm(lines: list[str], *, yes: bool) -> None:
         sys.exit(ExitCode.DONE)
 
 
-def run_on(file: Path, cluster_file: Path, *, yes: bool, keep: bool, **options: Any) -> NoReturn:
+def run_on(
+    file: Path, cluster_file: Path, *, yes: bool, keep: bool, agents: bool, **options: Any
+) -> NoReturn:
     """Start a cluster, run an experiment there, fetch its results, end the cluster, and exit with
-    the experiment's code.
+    the experiment's code. `agents`: on machines of its own, without a head.
 
     `options`: those of `order`.
     """
     from regrow.flows.remote import offer
 
-    if (batch := arrays.opened(cluster_file)) is not None:
+    if (run_by := on_agents.opened(cluster_file)) is not None:
         if keep:
-            raise UserError("--keep: on Slurm nothing is left up: agents end with the experiment")
-        what = order(batch.cluster, file, **options)
+            raise UserError("--keep: nothing is left up: agents end with the experiment")
+        what = order(run_by.cluster, file, **options)
         say_served(what)
-        arrays.run_on(batch, what)
+        on_agents.run_on(run_by, what)
     run = opened(cluster_file)
     what = order(run.cluster, file, **options)
+    if agents:
+        if (fleet := fleets.opened(run.cluster, cluster_file)) is None or keep:
+            hint = f"`regrow cluster submit {cluster_file} {file} --agents` on Kubernetes"
+            raise UserError(f"--agents: is for clusters on AWS, without --keep; {hint}")
+        say_served(what)
+        fleets.run_on(fleet, what, lambda lines: confirm(lines, yes=yes))
     run.provider.check()
     confirm(
         [f"{what.spec.name} on {run.cluster.name}, {run.cluster.on}:", *offer(run.provider.plan())],
@@ -211,14 +219,14 @@ def status(
     file: ClusterFile,
     as_json: Annotated[bool, option("For machines: JSON", "--json")] = False,
 ) -> None:
-    """Show the machines and experiments of a cluster; on Slurm, the agents in the queue."""
+    """Show the machines and experiments of a cluster; over SSH and on Slurm, the agents."""
     from regrow.infra.clusters.jobs import Away
 
-    if (batch := arrays.opened(file)) is not None:
-        arrays.status(batch, as_json=as_json)
+    if (run_by := on_agents.opened(file)) is not None:
+        on_agents.status(run_by, as_json=as_json)
         return
     run = opened(file)
-    machines = run.provider.status()
+    machines, kept = run.provider.status(), fleets.of(run.cluster, file)
     try:
         jobs = run.jobs.all() if any(machine.role == "head" for machine in machines) else []
     except Away as away:
@@ -229,7 +237,8 @@ def status(
             {"name": job.experiment, "job": job.id, "status": job.status} for job in jobs
         ]
         there = [asdict(one) for one in machines]
-        print(json.dumps({"name": run.cluster.name, "machines": there, "experiments": experiments}))
+        found = {"name": run.cluster.name, "machines": there, "experiments": experiments}
+        print(json.dumps({**found, "fleets": [asdict(one) for one in kept]}))
         return
     if not machines:
         tell(f"nothing of the cluster {run.cluster.name} is there")
@@ -241,6 +250,8 @@ def status(
                 if word
             )
         )
+    for fleet in kept:
+        tell(fleets.line(fleet))
     for job in jobs:
         tell(f"{job.experiment}: {job.status.lower()} (job {job.id})")
 
@@ -259,10 +270,15 @@ def submit(
     ] = False,
     agents: Annotated[
         bool,
-        option("On Kubernetes: as a Job of agents, without a head and an operator", "--agents"),
+        option("As agents, without a head: Jobs on Kubernetes, fleets on AWS", "--agents"),
+    ] = False,
+    yes: Annotated[
+        bool, option("With --agents on AWS: do not ask before it costs money", "--yes", "-y")
     ] = False,
 ) -> None:
-    """Start an experiment on a cluster that is up, without following it."""
+    """Start an experiment on a cluster that is up, or by --agents on machines of its own, without
+    following it.
+    """
     take_along(include)
     asked: dict[str, Any] = {
         "name": name,
@@ -270,15 +286,19 @@ def submit(
         "retry_failed": retry_failed,
         "state": state,
     }
-    if (batch := arrays.opened(file)) is not None:
-        what = order(batch.cluster, experiment, **asked)
-        arrays.submit(batch, what)
+    if (run_by := on_agents.opened(file)) is not None:
+        what = order(run_by.cluster, experiment, **asked)
+        on_agents.submit(run_by, what)
         say_served(what)
         return
-    run = opened(file)
-    what = order(run.cluster, experiment, **asked)
     if apart and agents:
         raise UserError("--job and --agents are two ways; choose one")
+    run = opened(file)
+    what = order(run.cluster, experiment, **asked)
+    if agents and (fleet := fleets.opened(run.cluster, file)) is not None:
+        fleets.submit(fleet, what, lambda lines: confirm(lines, yes=yes))
+        say_served(what)
+        return
     if apart or agents:
         (run.submit_agents if agents else run.submit_apart)(what)
         say_served(what)
@@ -300,8 +320,8 @@ def attach(
     file: ClusterFile, experiment: Annotated[str, typer.Argument(help="The experiment's name")]
 ) -> None:
     """Follow an experiment that runs on a cluster, from its beginning. Ctrl-C leaves it running."""
-    if (batch := arrays.opened(file)) is not None:
-        arrays.attach(batch, experiment)
+    if (run_by := on_agents.opened(file)) is not None:
+        on_agents.attach(run_by, experiment)
     run = opened(file)
     jobs = [job for job in run.jobs.all() if job.experiment == experiment]
     if not jobs:
@@ -317,19 +337,22 @@ def attach(
 
 @cluster.command()
 def logs(file: ClusterFile) -> None:
-    """Print the launcher's log of a cluster, on this machine; on Slurm, the ends of the agents'
-    output.
+    """Print the launcher's log of a cluster, on this machine; over SSH, on Slurm, and of a fleet's
+    machines that could not take part, the last lines of the agents' output.
     """
     from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.infra.clusters.folder import Folder
 
-    if (batch := arrays.opened(file)) is not None:
-        arrays.logs(batch)
+    if (run_by := on_agents.opened(file)) is not None:
+        on_agents.logs(run_by)
         return
-    log = Folder(read_cluster(file).name).log
-    if not log.exists():
-        raise UserError(f"the cluster of {file} was never brought up from this machine")
-    tell(log.read_text(), end="")
+    found = read_cluster(file)
+    log = Folder(found.name).log
+    if log.exists():
+        tell(log.read_text(), end="")
+    if not fleets.logs(found, file) and not log.exists():
+        more = "; no machine of a fleet of it failed to take part" * (found.on == "aws")
+        raise UserError(f"the cluster of {file} was never brought up from this machine{more}")
 
 
 @cluster.command()
@@ -352,12 +375,15 @@ def ui(file: ClusterFile) -> None:
 @cluster.command()
 def down(file: ClusterFile, yes: YesOption = False) -> None:
     """End a cluster, and check that nothing of it is left."""
-    if (batch := arrays.opened(file)) is not None:
-        arrays.down(batch, yes=yes)
+    if (run_by := on_agents.opened(file)) is not None:
+        on_agents.down(run_by, yes=yes)
         return
     run = opened(file)
     with told_what_may_be_left(run):
-        if there := run.busy():
+        there = dict.fromkeys(
+            [*run.busy(), *(one.experiment for one in fleets.of(run.cluster, file))]
+        )
+        if there:
             confirm(
                 [
                     (
@@ -373,8 +399,8 @@ def down(file: ClusterFile, yes: YesOption = False) -> None:
 @cluster.command()
 def check(file: ClusterFile) -> None:
     """Check a cluster file for mistakes, without starting anything."""
-    if (batch := arrays.opened(file)) is not None:
-        batch.check()
+    if (run_by := on_agents.opened(file)) is not None:
+        run_by.engine.check()
     else:
         opened(file).provider.check()
     tell(f"{file}: no mistake was found")
@@ -386,7 +412,7 @@ def export(
     experiment: Annotated[
         Path | None,
         typer.Argument(
-            help="The experiment's YAML file, for files of agents: on Slurm and Kubernetes",
+            help="The experiment's YAML file, for files of agents: SSH, Slurm, Kubernetes, AWS",
             readable=False,
         ),
     ] = None,
@@ -398,21 +424,26 @@ def export(
     sky: Annotated[bool, option("A task of SkyPilot instead", "--sky")] = False,
 ) -> None:
     """Write the engine's files, such as Ray's launcher file or KubeRay's manifests, for use without
-    regrow. On Slurm: print the file for sbatch. On Kubernetes, with an experiment: its agents.
+    regrow. On Slurm: print the file for sbatch. Over SSH: a unit of systemd and its script. On
+    Kubernetes and AWS, with an experiment: its agents.
     """
     from regrow.infra.clusters.clouds import sky as skypilot
 
-    if (batch := arrays.opened(file)) is not None:
+    if (run_by := on_agents.opened(file)) is not None:
+        if sky:
+            skypilot.files(run_by.cluster)  # raises
         if experiment is None:
             raise UserError(f"name the experiment's file: regrow cluster export {file} EXPERIMENT")
-        what = order(batch.cluster, experiment, name=name, trials=None, state=state)
-        tell(batch.script(what), end="")
-        return
-    run = opened(file)
-    if experiment is not None:
+        what = order(run_by.cluster, experiment, name=name, trials=None, state=state)
+        if (files := on_agents.export(run_by, what)) is None:
+            return
+    elif experiment is not None:
+        run = opened(file)
         what = order(run.cluster, experiment, name=name, trials=None, state=state)
-        files = run.agents_files(what)
+        fleet = fleets.opened(run.cluster, file)
+        files = run.agents_files(what) if fleet is None else fleet.files(what)
     else:
+        run = opened(file)
         files = skypilot.files(run.cluster) if sky else run.provider.files()
     for called, content in files.items():
         into = folder / called

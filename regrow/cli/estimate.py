@@ -236,11 +236,15 @@ def _as_planned(spec: Spec, sources: Sources) -> Spec:
     plain, now = spec.to_json(), time.time()
     if spec.max_steps is None:
         plain["max_steps"] = max(len(curve.rows) for curve in sources.curves)
-    if isinstance(spec.stop.deadline, str):
-        left = epoch(spec.stop.deadline, now) - now
-        if left <= 0:
-            raise UserError(f"stop.deadline: {spec.stop.deadline} is over")
-        plain["stop"] = {**plain["stop"], "deadline": left}
+    for key, moment in (
+        ("stop", spec.stop.deadline),
+        ("market", None if spec.market is None else spec.market.deadline),
+    ):
+        if isinstance(moment, str):
+            left = epoch(moment, now) - now
+            if left <= 0:
+                raise UserError(f"{key}.deadline: {moment} is over")
+            plain[key] = {**plain[key], "deadline": left}
     return type(spec).parse(plain)
 
 

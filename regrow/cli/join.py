@@ -12,6 +12,8 @@ import typer
 
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import (
+    DeadlineOption,
+    DollarsOption,
     GpusOption,
     OtherNameOption,
     OtherTrialsOption,
@@ -21,6 +23,7 @@ from regrow.cli.options import (
     StateOption,
     option,
     take_gpus,
+    with_limits,
 )
 from regrow.infra.state.places import Places
 from regrow.search.durations import seconds
@@ -53,6 +56,8 @@ def join(
     name: OtherNameOption = None,
     trials: OtherTrialsOption = None,
     changes: SetOption = None,
+    dollars: DollarsOption = None,
+    deadline: DeadlineOption = None,
     state: StateOption = None,
     quiet: QuietOption = False,
     cpus: Annotated[int | None, option("CPUs for trials here [default: all]", min=1)] = None,
@@ -82,9 +87,9 @@ def join(
     """Take part in an experiment with this machine. The first one to join leads; when the leader is
     gone, another one leads, and the experiment continues.
     """
-    from regrow.apps.agent.reach import Ports
     from regrow.apps.agent.request import Request
     from regrow.apps.agent.take_part import take_part
+    from regrow.infra.machine.ports import Ports
     from regrow.infra.machine.walltime import ends
     from regrow.infra.ray.labels import MARKET_LABEL
 
@@ -99,6 +104,7 @@ def join(
     given = _labels(labels)
     if spot:
         given[MARKET_LABEL] = "spot"
+    changes = with_limits(changes, dollars, deadline)
     spec, places, called, command = _experiment(experiment, name, trials, changes, state)
     if quiet:
         command += ["--quiet"]
@@ -136,8 +142,8 @@ def _experiment(
     changes: list[str] | None,
     state: str | None,
 ) -> tuple[Spec | None, Places, str, list[str]]:
-    """Return the specification (None for an experiment by name), the state root, the experiment's
-    name, and the command with which a leader runs it.
+    """Return the specification (None: that of the experiment that is there), the state root, the
+    experiment's name, and the command with which a leader runs it.
     """
     words = ["--trials", str(trials)] if trials else []
     words += [word for change in changes or () for word in ("--set", change)]
@@ -148,7 +154,13 @@ def _experiment(
         places = Places.at(state)
         places.known(experiment)
         words += ["--state", places.root]
-        return None, places, experiment, ["resume", experiment, *words]
+        changed = None
+        if changes:
+            from regrow.infra.state.spec_file import changed_spec
+            from regrow.infra.state.yaml_file import set_values
+
+            changed = changed_spec(places, experiment, set_values(changes))
+        return changed, places, experiment, ["resume", experiment, *words]
     from regrow.cli.spec_file import located_in, named, read
     from regrow.infra.ray.scaling import with_market
 

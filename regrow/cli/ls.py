@@ -22,6 +22,7 @@ from regrow.infra.log.reading import replay
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import HalfRemoved, Places
+from regrow.search.durations import on_clock
 from regrow.search.history import History
 from regrow.show.live import text
 from regrow.show.live.terminal import tell
@@ -161,10 +162,10 @@ def _table(found: Sequence[Listed], now: float, width: int) -> Table:
         if (history := one.history) is not None:
             view = summaries.best(history)
             row |= {
-                "trials": f"{len(history.trials)}/{history.total}",
+                "trials": history.of_total(len(history.trials), "/"),
                 "best": f"trial {view['trial']}" if view else "",
                 "value": summaries.reached(view) if view else "",
-                "ran": text.duration(history.elapsed()),
+                "ran": on_clock(history.elapsed()),
                 "age": text.age(now - history.t_last),
                 "wasted": str(history.lost_steps),
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,6 +54,19 @@ SetOption = Annotated[
         " space.lr.loguniform=[1e-4,1e-1]; null removes the key; may be repeated",
         "--set",
         metavar="KEY=VALUE",
+    ),
+]
+DollarsOption = Annotated[
+    float | None,
+    option("What the experiment may cost in all, in the currency of its prices", "--dollars"),
+]
+DeadlineOption = Annotated[
+    str | None,
+    option(
+        'When all has to be saved and reported: 2026-12-04T08:00, "2026-12-04T08:00 Europe/Berlin",'
+        " or 8h from the creation",
+        "--deadline",
+        metavar="TIME",
     ),
 ]
 PortOption = Annotated[
@@ -120,3 +134,12 @@ def take_along(patterns: list[str] | None) -> None:
 
     if patterns:
         os.environ[INCLUDE] = os.pathsep.join([*included(), *patterns])
+
+
+def with_limits(
+    changes: list[str] | None, dollars: float | None, deadline: str | None
+) -> list[str]:
+    """Return the values of `--set` with those of --dollars and --deadline."""
+    found = list(changes or ())
+    found += [] if dollars is None else [f"stop.dollars={dollars!r}"]
+    return found + ([] if deadline is None else [f"stop.deadline={json.dumps(deadline)}"])

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from regrow.cli.options import (
+    DeadlineOption,
+    DollarsOption,
     EventsOption,
     GpusOption,
     NameArgument,
@@ -15,6 +17,7 @@ from regrow.cli.options import (
     StateOption,
     option,
     take_gpus,
+    with_limits,
 )
 from regrow.cli.session import run_session
 from regrow.infra.state.places import Places
@@ -25,6 +28,8 @@ def resume(
     name: NameArgument,
     trials: Annotated[int | None, option("Raise the total number of trials to this", min=1)] = None,
     changes: SetOption = None,
+    dollars: DollarsOption = None,
+    deadline: DeadlineOption = None,
     code: Annotated[
         Path | None,
         option(
@@ -46,11 +51,12 @@ def resume(
     """Resume an experiment that was interrupted, stopped or lost its driver."""
     take_gpus(gpus)
     places, spec = Places.at(state), None
+    changes = with_limits(changes, dollars, deadline)
     if changes or code is not None:
         from regrow.infra.state.spec_file import changed_spec
         from regrow.infra.state.yaml_file import set_values
 
-        given = set_values(changes or ())
+        given = set_values(changes)
         if code is not None:
             if not code.is_dir():
                 raise UserError(f"--code {code}: there is no such folder")

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from regrow.cli.options import (
+    DeadlineOption,
+    DollarsOption,
     EventsOption,
     FileArgument,
     GpusOption,
@@ -20,6 +22,7 @@ from regrow.cli.options import (
     option,
     take_along,
     take_gpus,
+    with_limits,
 )
 from regrow.cli.session import run_session
 from regrow.infra.state.places import Places
@@ -31,6 +34,8 @@ def run(
     name: OtherNameOption = None,
     trials: OtherTrialsOption = None,
     changes: SetOption = None,
+    dollars: DollarsOption = None,
+    deadline: DeadlineOption = None,
     retry_failed: RetryFailedOption = False,
     state: StateOption = None,
     quiet: QuietOption = False,
@@ -50,9 +55,13 @@ def run(
         bool, option("With --on: do not ask before it costs money", "--yes", "-y")
     ] = False,
     keep: Annotated[bool, option("With --on: leave the cluster up", "--keep")] = False,
+    agents: Annotated[
+        bool, option("With --on a cluster on AWS: as fleets of agents, without a head", "--agents")
+    ] = False,
 ) -> None:
     """Run the experiment that FILE describes, or resume it if it exists already."""
     take_along(include)
+    changes = with_limits(changes, dollars, deadline)
     if on is not None and gpus is not None:
         raise UserError("--gpus is for this machine; a cluster's file says which machines it has")
     take_gpus(gpus)
@@ -69,6 +78,7 @@ def run(
             on,
             yes=yes,
             keep=keep,
+            agents=agents,
             name=name,
             trials=trials,
             changes=changes,
@@ -77,8 +87,8 @@ def run(
             quiet=quiet,
             as_json=as_json,
         )
-    if yes or keep:
-        raise UserError("--yes and --keep go with --on CLUSTER")
+    if yes or keep or agents:
+        raise UserError("--yes, --keep and --agents go with --on CLUSTER")
     from regrow.cli.spec_file import located_in, named, read
     from regrow.infra.ray.scaling import with_market
 

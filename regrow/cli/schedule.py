@@ -194,6 +194,7 @@ def _check(spec: Spec, places: Places) -> None:
 
 def _check_cluster(file: str | None, places: Places) -> list[str]:
     """Return what each run starts and costs on the cluster. Raises UserError and SpecError."""
+    from regrow.flows import agents
     from regrow.flows.remote import check_state, engine, offer
     from regrow.infra.clusters.cluster_file import read_cluster
 
@@ -201,6 +202,11 @@ def _check_cluster(file: str | None, places: Places) -> list[str]:
         return []
     cluster = read_cluster(Path(file))
     check_state(places, cluster, "state")
+    started = agents.engine(cluster)
+    # A run's own file is there for its time alone: agents that come back later need a copy.
+    if started is not None and started.sends:
+        started.check()
+        return [f"on {cluster.name}, {cluster.on}: agents on {started.place}"]
     provider = engine(cluster)
     provider.check()
     return [f"on {cluster.name}, {cluster.on}:", *offer(provider.plan())]

@@ -12,6 +12,7 @@ import typer
 
 from regrow.cli import tables
 from regrow.cli.options import FileArgument, JsonOption, OtherTrialsOption, option
+from regrow.search.durations import on_clock
 from regrow.show.live import text
 from regrow.show.live.terminal import PlainConsole, tell
 from regrow.show.views import summaries
@@ -45,6 +46,7 @@ def simulate(
     from regrow.search.errors import SpecError
     from regrow.search.events import encode
     from regrow.search.planning import simulator
+    from regrow.search.spec.moments import epoch
     from regrow.show.exports.recorded import Table, read_trace
     from regrow.tasks.errors import UserError
 
@@ -59,6 +61,13 @@ def simulate(
     for key, value in (("stop.trial.function", spec.stop.trial.function), ("warm_start", others)):
         if value:
             raise SpecError(key, value, "cannot be simulated", "leave it out").at(str(file))
+    if isinstance(spec.stop.deadline, str):  # the simulated clock begins at 0
+        left = epoch(spec.stop.deadline, 0.0) - time.time()
+        if left <= 0:
+            hint = "write a later time, or a span such as 8h"
+            raise SpecError("stop.deadline", spec.stop.deadline, "is over", hint).at(str(file))
+        stop = spec.stop.model_copy(update={"deadline": left})
+        spec = spec.model_copy(update={"stop": stop})
     if not math.isfinite(scale):
         raise UserError(f"--scale: {scale} is not a finite number")
     if spec.max_steps is None:
@@ -84,7 +93,7 @@ def simulate(
         print(json.dumps({**summary, "workers": workers, "simulated_s": round(run.now, 3)}))
         return
     console = PlainConsole()
-    hours = text.duration(run.now) if run.now >= 60 else f"{run.now:.1f} s"
+    hours = on_clock(run.now) if run.now >= 60 else f"{run.now:.1f} s"
     many = f"{workers} machine{'s' if workers > 1 else ''}"
     if history.choice.why:
         tell(history.choice.told())

@@ -27,6 +27,7 @@ from regrow.search.events import (
     Halted,
     Joined,
     Left,
+    Milestone,
     Noted,
     Opened,
     Priced,
@@ -101,7 +102,7 @@ class History(View):
     def _opened(self, event: Opened) -> None:
         if event.settings != (self.opened.settings if self.opened is not None else {}):
             self._settle(event)
-        self.slots, self.total = event.slots, event.trials
+        self.slots, self.total, self.spot_slots = event.slots, event.trials, 0
         self.widest = event.widest or event.slots
         if event.by == "driver":
             # another machine's clock may be behind: a session never begins before the last one ends
@@ -131,7 +132,7 @@ class History(View):
         self.agents.left(event)
 
     def _capacity(self, event: Capacity) -> None:
-        self.slots, self.widest = event.slots, event.widest
+        self.slots, self.widest, self.spot_slots = event.slots, event.widest, event.spot
 
     def _priced(self, event: Priced) -> None:
         self.spending.priced(event)
@@ -175,11 +176,13 @@ class History(View):
             number=event.attempt,
             t_started=event.t,
             until=event.until,
+            first=event.until,
             avoid_spot=event.avoid_spot,
             width=event.width,
             checkpoints=event.checkpoints,
             clones=event.clones,
             market=event.market,
+            every_seconds=event.every_seconds,
         )
         trial.attempts.append(attempt)
         if event.config is not None:
@@ -202,6 +205,7 @@ class History(View):
             attempt.state = move_attempt(trial.number, attempt.number, after, AttemptMove.LEAVE)
         # the node's clock may have been set: an attempt never begins before it is started
         attempt.t_began = max(attempt.t_started, event.t - event.ago)
+        self.pace.began(attempt)
         attempt.node, attempt.task_run = sys.intern(event.node), event.task_run
         attempt.node_id, attempt.node_type = sys.intern(event.node_id), sys.intern(event.node_type)
         attempt.market = sys.intern(event.market)
@@ -374,12 +378,14 @@ class History(View):
         # it ended with its driver, not when the next driver declared it lost
         if event.by == "planner":
             attempt.t_ended = max(self.cut, attempt.t_began or attempt.t_started)
+        self.pace.ended(attempt)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)
         if attempt.node_price is None:
             self.spending.apart[attempt.price] += attempt.slot_seconds(event.t)
         attempt.cost = attempt.cost_at(attempt.t_ended) if event.cost is None else event.cost
         attempt.narrower, attempt.usage = event.narrower, event.usage
-        if attempt.withdrawn and not attempt.narrower:
+        limited = self.closing is not None and self.closing.pause
+        if attempt.withdrawn and not attempt.narrower and not limited:
             trial.unmet_market = attempt.market, event.t
         self.waiting.pop(trial.number, None)
         # One bug may fail a thousand trials with the same message: it is kept in memory once.
@@ -394,6 +400,9 @@ class History(View):
             self.revivable.pop(trial.number, None)
         if (event.trial, event.attempt) in self.orphans:
             self.orphans.remove((event.trial, event.attempt))
+
+    def _milestone(self, event: Milestone) -> None:
+        self.milestones.append(event)
 
     def _closing(self, event: Closing) -> None:
         self.closing = event

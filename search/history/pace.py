@@ -24,16 +24,34 @@ def _recent() -> deque[float]:
 class Pace:
     """Folds the durations of steps and checkpoints, in seconds."""
 
+    begins: deque[float] = field(default_factory=_recent)
+    """From the decision to start an attempt to its begin; not of those that had to wait."""
     first: deque[float] = field(default_factory=_recent)
     """From the begin of an attempt to its first report."""
     steps: deque[float] = field(default_factory=_recent)
     """Between two reports of an attempt; the mean of those that came together."""
     saves: deque[float] = field(default_factory=_recent)
     """From the call of the user's code until a checkpoint is durable."""
+    ran: float = 0.0
+    """Seconds that ended attempts ran, each on its machine."""
+    losses: int = 0
+    """Attempts that ended without being able to save."""
     slowest: float = 0.0
     """The longest of all so far, a step and a checkpoint together."""
     _longest_step: float = 0.0
     _longest_save: float = 0.0
+
+    def began(self, attempt: Attempt) -> None:
+        """Take the begin of an attempt."""
+        if attempt.t_began is not None and not attempt.waited:
+            self.begins.append(attempt.t_began - attempt.t_started)
+
+    def ended(self, attempt: Attempt) -> None:
+        """Take the end of an attempt."""
+        if attempt.t_began is None or attempt.t_ended is None:
+            return
+        self.ran += max(0.0, attempt.t_ended - attempt.t_began)
+        self.losses += attempt.outcome == "lost"
 
     def reported(self, attempt: Attempt, before: float | None, rows: Sequence[Row]) -> None:
         """Take the reports of an attempt. `before`: when it reported last, None for never."""
@@ -60,6 +78,11 @@ class Pace:
         """The usual duration of a step; None before the first report."""
         found = self.steps or self.first
         return median(found) if found else None
+
+    @property
+    def begin(self) -> float:
+        """The usual time until an attempt begins; 0: not seen."""
+        return median(self.begins) if self.begins else 0.0
 
     @property
     def arrival(self) -> float | None:

@@ -36,6 +36,8 @@ class Attempt:
     """The last step that was reported."""
     until: int | None = None
     """The step at which the next decision is due, None for none before the trial's end."""
+    first: int | None = None
+    """The step at which its first decision was due, None for none."""
     avoid_spot: bool = False
     market: str = ""
     """The requested kind of machine, empty for any. Once the attempt has begun: that of its node,
@@ -80,6 +82,8 @@ class Attempt:
     """Its GPUs on its first node, as in CUDA_VISIBLE_DEVICES; empty for none."""
     narrower: bool = False
     """Whether it waited in vain for this many workers, and the trial continues with fewer."""
+    every_seconds: float | None = None
+    """Seconds between its checkpoints by `checkpoint: auto`; None: as the specification has it."""
     step_seconds: float = 0.0
     """Duration of its last steps, the longer ones rather; 0 before the first report."""
     save_seconds: float = 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from regrow.search.constraints import Constraint
 from regrow.search.curve import Scale
-from regrow.search.events import Closed, Closing, Created, Opened
+from regrow.search.events import Closed, Closing, Created, Milestone, Opened
 from regrow.search.history.agents import AgentRecords
 from regrow.search.history.clones import Clones
 from regrow.search.history.pace import Pace
@@ -39,6 +39,8 @@ class View:
         self.by_state: dict[TrialState, set[int]] = {state: set() for state in TrialState}
         self.total = 0
         self.slots = 0
+        self.spot_slots = 0
+        """How many of `slots` are on spot machines, as far as known."""
         self.widest = 0
         """Most slots that one attempt may have."""
         self.created: Created | None = None
@@ -73,6 +75,8 @@ class View:
         self.lost_steps = 0
         self.slot_seconds: defaultdict[float | None, float] = defaultdict(float)
         """Slot-seconds of ended attempts, by the price of a slot and hour (None: no price)."""
+        self.milestones: list[Milestone] = []
+        """How much of the limits of money and time was used when, and what was expected then."""
         self.spending = Spending()
         self.pace = Pace()
         self.t_created = 0.0
@@ -181,9 +185,9 @@ class View:
         """Whether there are as many trials as money and time allow."""
         return self.total >= UNLIMITED
 
-    def of_total(self, count: int) -> str:
+    def of_total(self, count: int, sign: str = " of ") -> str:
         """Return a count of trials for people: "5 of 40", or "5" if the total is not limited."""
-        return f"{count:,}" if self.unlimited else f"{count:,} of {self.total:,}"
+        return str(count) if self.unlimited else f"{count}{sign}{self.total}"
 
     @property
     def ended(self) -> int:

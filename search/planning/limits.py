@@ -11,11 +11,15 @@ for Model Development on a Deadline", SoCC 2019.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from datetime import datetime
 
-from regrow.search.durations import in_words
-from regrow.search.events import Closing
+from regrow.search.durations import in_words as span
+from regrow.search.events import Closing, Milestone
 from regrow.search.history import Attempt, History, TrialRecord, cost
+from regrow.search.lifecycle import TrialState
+from regrow.search.numbers import money
 from regrow.search.spec.moments import epoch
 
 FINISH_SECONDS, FINISH_SHARE = 10.0, 0.1
@@ -31,6 +35,12 @@ SLACK = 1.25
 LATE_SHARE = 0.5
 """The end begins at the latest, if it is shorter than a whole trial, after this share."""
 
+LATER_SECONDS = 1800.0
+"""Seconds until a further deadline that is proposed, at least."""
+NEARLY = 0.5
+"""A limit of which at least this share is used may have ended a session."""
+MILESTONES = (25, 50, 80)
+"""Percent of a limit whose use is recorded, with a forecast."""
 RECENT = 8
 """The first rungs of the last so many trials show that of the next."""
 
@@ -67,6 +77,11 @@ def nearest(history: History, now: float, *, more: float = 0.0) -> Limit | None:
 
     `more`: what the cluster costs an hour beyond the present.
     """
+    return min(every(history, now, more=more), key=lambda one: one.at, default=None)
+
+
+def every(history: History, now: float, *, more: float = 0.0) -> list[Limit]:
+    """Return all limits; `more` as for `nearest`."""
     stop, found = history.spec.stop, []
     if (end := deadline(history)) is not None:
         whole = max(0.0, end - history.t_created)
@@ -78,7 +93,76 @@ def nearest(history: History, now: float, *, more: float = 0.0) -> Limit | None:
         left = max(0.0, stop.dollars - paid)
         at = now if left == 0 else now + left / rate * 3600.0 if rate > 0 else float("inf")
         found.append(Limit(at, "stop.dollars", paid / stop.dollars))
-    return min(found, key=lambda one: one.at, default=None)
+    return found
+
+
+def told(history: History) -> str:
+    """Return the limits for people: "200.00 dollars, until Fri 2026-12-04 08:00 CET"; "" for
+    none. The time is that of this machine's zone.
+    """
+    found = []
+    if (dollars := history.spec.stop.dollars) is not None:
+        found.append(f"{money(dollars)} dollars")
+    if (end := deadline(history)) is not None:
+        local = datetime.fromtimestamp(end).astimezone()
+        found.append(f"until {local:%a %Y-%m-%d %H:%M:%S %Z}".replace(":00 ", " "))
+    return ", ".join(found)
+
+
+def share(history: History, now: float) -> float:
+    """Return how much of the limit that is used the most is used, from 0 to 1; 0 without limits."""
+    if history.created is None or not history.spec.stop.limited:
+        return 0.0
+    used = [limit.share for limit in every(history, now)]
+    return min(1.0, max(used, default=0.0))
+
+
+def further(history: History) -> list[tuple[str, str]]:
+    """Return for each limit that may have ended the last session a larger value, as users write
+    it.
+    """
+    found = []
+    attempts = (attempt for trial in history.trials for attempt in trial.attempts[-1:])
+    if history.spec.stop.dollars is not None and any(
+        attempt.t_began is not None and attempt.price is None for attempt in attempts
+    ):
+        return []  # it ended as a node had no price
+    used = every(history, history.t_last)
+    least = min(NEARLY, max((limit.share for limit in used), default=0.0))
+    for limit in used:
+        if limit.share == 0 or limit.share < least:
+            continue
+        if limit.key == "stop.dollars":
+            found.append((limit.key, f"{1.5 * (history.spec.stop.dollars or 0.0):g}"))
+        else:
+            whole = (deadline(history) or 0.0) - history.t_created
+            later = history.t_last + max(0.5 * whole, LATER_SECONDS)
+            minute = datetime.fromtimestamp(60 * math.ceil(later / 60)).astimezone()
+            found.append((limit.key, minute.isoformat(timespec="minutes")))
+    return found
+
+
+def milestone(history: History, now: float) -> tuple[str, int] | None:
+    """Return the limit and the percent of it that are used, if that is not in the log; None if
+    nothing is due.
+    """
+    for limit in every(history, now):
+        before = [one.percent for one in history.milestones if one.limit == limit.key]
+        passed = [percent for percent in MILESTONES if 100 * limit.share >= percent]
+        if passed and passed[-1] > max(before, default=0):
+            return limit.key, passed[-1]
+    return None
+
+
+def in_words(history: History, event: Milestone) -> str:
+    """Return a milestone for people: "50 % of the money is spent: 10.02 of 20.00 dollars"."""
+    stop = history.spec.stop
+    if event.limit == "stop.dollars":
+        return (
+            f"{event.percent} % of the money is spent: {money(event.spent or 0.0)} of"
+            f" {money(stop.dollars or 0.0)} dollars"
+        )
+    return f"{event.percent} % of the time is over: {_until(history, event.t)}"
 
 
 def leave_seconds(history: History) -> float:
@@ -140,7 +224,10 @@ def cut_by(closing: Closing | None) -> str:
 
 def is_late(history: History, now: float) -> bool:
     """Return whether a new trial could not be trained as a whole any more."""
-    if not history.spec.stop.limited or (limit := nearest(history, now)) is None:
+    if not history.spec.stop.limited:
+        return False
+    limit = nearest(history, now, more=_one_more(history))
+    if limit is None:
         return False
     whole = _seconds(history, None, history.spec.max_steps or 1)
     return limit.share >= LATE_SHARE and now + whole > limit.at
@@ -151,7 +238,7 @@ def why_not(history: History, trial: TrialRecord, until: int | None, now: float)
 
     `until`: the step of its first decision; None for none before its end.
     """
-    steps = history.spec.checkpoint.every_steps or 1
+    steps = 1  # it saves at any step at which it is asked to leave
     if not trial.step:
         steps = until or history.spec.max_steps or 1
     return _too_late(history, trial, steps, now)
@@ -159,11 +246,11 @@ def why_not(history: History, trial: TrialRecord, until: int | None, now: float)
 
 def why_no_new(history: History, now: float) -> str | None:
     """Return why no new trial may be proposed; None if one may."""
-    if not history.spec.stop.limited or not history.trials:
+    if not history.spec.stop.limited:
         return None
     whole = history.spec.max_steps or 1
     begun = (
-        trial.attempts[0].until or whole for trial in history.trials[-RECENT:] if trial.attempts
+        trial.attempts[0].first or whole for trial in history.trials[-RECENT:] if trial.attempts
     )
     steps = min(begun, default=1)
     if history.spec.stop.dollars is not None and is_late(history, now):
@@ -182,25 +269,32 @@ def _too_late(history: History, trial: TrialRecord | None, steps: int, now: floa
 
 def _seconds(history: History, trial: TrialRecord | None, steps: int) -> float:
     """Return how long an attempt needs for so many steps, as far as known, and to save and leave.
-    0 if no step was seen yet.
+    Only the latter if no step was seen yet. The first step and the checkpoint may be slow; more
+    steps take their mean, as a trial that does not get so far has saved.
     """
     pace = history.pace
     if pace.step is None:
-        return 0.0
+        return LEAVE_SECONDS
     own = (
         next((a.step_seconds for a in reversed(trial.attempts) if a.step_seconds), 0.0)
         if trial
         else 0.0
     )
     step = own or pace.step
-    first = max(pace.arrival or 0.0, step)
-    save = SAVE_SECONDS if pace.save is None else pace.save
-    return SLACK * (first + (steps - 1) * step + save) + LEAVE_SECONDS
+    first = pace.begin + max(pace.arrival or 0.0, step)
+    save = _usual_save(history)
+    return SLACK * (first + save) + (steps - 1) * step + LEAVE_SECONDS
 
 
 def _save_seconds(history: History, attempt: Attempt) -> float:
-    known = attempt.save_seconds or history.pace.save
-    return SAVE_SECONDS if known is None else known
+    return attempt.save_seconds or _usual_save(history)
+
+
+def _usual_save(history: History) -> float:
+    """Return the usual duration of a checkpoint; 0 if trials have ended and none saved one."""
+    if history.pace.save is not None:
+        return history.pace.save
+    return 0.0 if history.by_state[TrialState.DONE] else SAVE_SECONDS
 
 
 def _one_more(history: History) -> float:
@@ -226,7 +320,15 @@ def _unpriced(history: History) -> str | None:
 
 def _words(history: History, limit: Limit, now: float) -> str:
     if limit.key == "stop.dollars":
-        paid = f"{spent(history, now):,.2f} of {history.spec.stop.dollars:,.2f} dollars are spent"
-        return f"{paid}, and what runs needs the rest to save" if history.running else paid
+        paid, cap = money(spent(history, now)), money(history.spec.stop.dollars or 0.0)
+        rest = ", and what runs needs the rest to save" if history.running else ""
+        return f"{paid} of {cap} dollars are spent{rest}"
     left = (deadline(history) or now) - now
-    return f"the deadline is in {in_words(left)}" if left > 0 else "the deadline is over"
+    if left <= 0:
+        return "the deadline is over"
+    return f"the deadline was {span(left)} away, and all had to save before"
+
+
+def _until(history: History, now: float) -> str:
+    left = (deadline(history) or now) - now
+    return f"the deadline is in {span(left)}" if left > 0 else "the deadline is over"

@@ -1,4 +1,12 @@
-"""On which kind of machine a trial's next attempt runs, and when it changes to the other."""
+"""On which kind of machine a trial's next attempt runs, and when it changes to the other.
+
+With a deadline this is Uniform Progress: Wu et al., "Can't Be Late: Optimizing Spot Instance
+Savings under Deadlines", NSDI 2024, section 4, for many trials instead of one job. Spot machines
+are used as long as there are any. Without one, an attempt waits as long as the experiment is ahead
+of uniform progress towards the deadline, and takes an on-demand machine once it is behind. As soon
+as the work that is left takes all the time that is left, everything asks for on-demand machines. An
+attempt that runs stays where it is.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,8 @@ from typing import Literal
 
 from regrow.search.durations import in_words
 from regrow.search.history import History, TrialRecord
+from regrow.search.planning import forecast, limits
+from regrow.search.spec.moments import epoch
 
 Market = Literal["", "spot", "on-demand"]
 """Values of Ray's label "ray.io/market-type"; empty: any."""
@@ -13,6 +23,51 @@ BACK = 6.0
 """A trial stays with the other kind of machine for this many times `after`, unless an attempt
 begins on a machine of the first kind in the meantime.
 """
+PATIENCE_SHARE, LEAST_PATIENCE, MOST_PATIENCE = 0.01, 10.0, 600.0
+"""With a deadline and without `after`, an attempt waits for a spot machine this share of the time
+to the deadline, in seconds not less and not more, before it counts as unmet.
+"""
+
+
+def patience(history: History) -> float | None:
+    """Return the seconds that an attempt waits for its kind of machine; None: without end."""
+    wish = history.spec.market
+    if wish is None or wish.after is not None:
+        return None if wish is None else wish.after
+    if (end := deadline(history)) is None:
+        return None
+    share = PATIENCE_SHARE * (end - history.t_created)
+    return round(min(max(share, LEAST_PATIENCE), MOST_PATIENCE), 3)
+
+
+def deadline(history: History) -> float | None:
+    """Return when all trials are to have ended, seconds since the epoch; None: no such time."""
+    wish = history.spec.market
+    if wish is None or wish.first != "spot":
+        return None
+    if wish.deadline is not None:
+        end = epoch(wish.deadline, history.t_created)
+    elif history.unlimited or (end_ := limits.deadline(history)) is None:
+        return None
+    else:
+        end = end_
+    return end - min(limits.FINISH_SECONDS, limits.FINISH_SHARE * (end - history.t_created))
+
+
+def due(history: History, now: float) -> float | None:
+    """Return when attempts that wait for spot machines are to ask for on-demand ones; None: never,
+    or no deadline is set.
+    """
+    if (end := deadline(history)) is None or not history.total:
+        return None
+    behind = history.t_created + forecast.progress(history, now) * (end - history.t_created)
+    return min(behind, end - forecast.most_seconds(history, now))
+
+
+def must(history: History, now: float) -> bool:
+    """Return whether the deadline leaves no time to wait for spot machines any more."""
+    end = deadline(history)
+    return end is not None and now + forecast.most_seconds(history, now) >= end
 
 
 def following(history: History, trial: TrialRecord, now: float) -> Market:
@@ -21,23 +76,28 @@ def following(history: History, trial: TrialRecord, now: float) -> Market:
     if wish is None:
         return ""
     evicted = wish.evictions is not None and trial.evictions >= wish.evictions
-    home: Market = "on-demand" if evicted else wish.first
+    home: Market = "on-demand" if evicted or must(history, now) else wish.first
     if trial.unmet_market is None or trial.unmet_market[0] != home:
         return home
     _, since = trial.unmet_market
     found = history.found.get(home, 0.0) > since
-    later = wish.after is not None and now >= since + BACK * wish.after
+    waits = patience(history)
+    later = waits is not None and now >= since + BACK * waits
     return home if found or later else "spot" if home == "on-demand" else "on-demand"
 
 
-def why_withdrawn(history: History, market: str, waited: float) -> str | None:
+def why_withdrawn(history: History, market: str, waited: float, now: float) -> str | None:
     """Return why an attempt is to stop waiting for a machine, None if it is to wait on."""
     if history.closing is not None:
         return f"it waited {in_words(waited)} for {kind(market)}, and the experiment is ending"
-    wish = history.spec.market
-    if wish is None or wish.after is None or waited < wish.after:
+    waits = patience(history)
+    if waits is None or waited < waits:
         return None
-    return f"it waited {in_words(waited)} for {kind(market)}"
+    change = due(history, now) if market == "spot" else None
+    if change is not None and now < change:
+        return None
+    why = "" if change is None else ", and the deadline comes nearer"
+    return f"it waited {in_words(waited)} for {kind(market)}{why}"
 
 
 def kind(market: str) -> str:

@@ -30,6 +30,7 @@ from regrow.search.events import (
     Ended,
     Excluded,
     Halted,
+    Milestone,
     Opened,
     Proposed,
     Reported,
@@ -39,14 +40,15 @@ from regrow.search.events import (
     Started,
     Status,
 )
-from regrow.search.history import History, TrialRecord
+from regrow.search.history import History, TrialRecord, cost
 from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
-from regrow.search.planning import limits
+from regrow.search.planning import forecast, limits
 from regrow.search.planning.learning import by_experiment, first_configurations
 from regrow.search.planning.market import following, why_withdrawn
 from regrow.search.planning.results import Results
 from regrow.search.planning.retention import surplus
+from regrow.search.planning.saving import interval
 from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough
 from regrow.search.planning.suggesting import FIXED, QUEUED, next_queued, suggestion
@@ -144,6 +146,7 @@ class Planner:
                 or self._revive(now)
                 or self._decide(now)
                 or self._retain(now)
+                or self._milestone(now)
                 or self._advance(now, complete=len(history.trials) >= history.total)
             )
 
@@ -185,26 +188,39 @@ class Planner:
         return None
 
     def _withdraw(self, now: float) -> AnyEvent | None:
-        """Withdraw an attempt that has waited too long for a machine; no work is lost."""
+        """Withdraw an attempt that has waited too long for a machine, or has not begun as a limit
+        of money or time ends the session; no work is lost.
+        """
+        closing = self.history.closing
+        if closing is not None and closing.pause:
+            for number in sorted(self.history.running):
+                trial = self.history.trials[number]
+                if trial.attempts[-1].t_began is None:
+                    return self._withdrawn(now, trial, f"it had not begun: {closing.why}")
         for number, waited in self.history.waiting.items():
             trial = self.history.trials[number]
             attempt = trial.attempts[-1]
             narrower = may_narrow(self.history, attempt) and self.history.closing is None
-            why = why_withdrawn(self.history, attempt.market, waited)
+            why = why_withdrawn(self.history, attempt.market, waited, now)
             if narrower:
                 why = why_narrower(self.history, attempt, waited)
             if why is not None:
-                return Ended(
-                    t=now,
-                    trial=number,
-                    attempt=attempt.number,
-                    outcome="paused",
-                    step=trial.step,
-                    message=why,
-                    by="planner",
-                    narrower=narrower,
-                )
+                return self._withdrawn(now, trial, why, narrower=narrower)
         return None
+
+    def _withdrawn(
+        self, now: float, trial: TrialRecord, why: str, *, narrower: bool = False
+    ) -> Ended:
+        return Ended(
+            t=now,
+            trial=trial.number,
+            attempt=trial.attempts[-1].number,
+            outcome="paused",
+            step=trial.step,
+            message=why,
+            by="planner",
+            narrower=narrower,
+        )
 
     def _revive(self, now: float) -> AnyEvent | None:
         """Retry a failed trial at the user's request."""
@@ -280,6 +296,26 @@ class Planner:
             if manifests := self._surplus(number):
                 return Dropped(t=now, trial=number, manifests=manifests)
         return None
+
+    def _milestone(self, now: float) -> Milestone | None:
+        """Record that a part of a limit is used, with what is expected by then."""
+        history = self.history
+        if not history.spec.stop.limited or history.closing is not None:
+            return None
+        due = limits.milestone(history, now)
+        if due is None:
+            return None
+        limit, percent = due
+        seen = forecast.of(history, now)
+        return Milestone(
+            t=now,
+            limit=limit,
+            percent=percent,
+            spent=cost.of(history, now).total,
+            ends=None if seen is None else seen.ends,
+            between=None if seen is None else seen.interval,
+            cost=None if seen is None else seen.money,
+        )
 
     def _retire(self, now: float, *, complete: bool) -> AnyEvent | None:
         """Stop a paused trial that will never be promoted."""
@@ -396,6 +432,7 @@ class Planner:
             clones=len(others),
             width=width_of(history, trial, wanted),
             config=config,
+            every_seconds=interval(history) if history.spec.checkpoint.every == "auto" else None,
         )
 
     def _propose(self, now: float, number: int) -> Proposed | None:

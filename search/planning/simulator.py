@@ -37,7 +37,8 @@ from regrow.search.events import (
     Waited,
 )
 from regrow.search.history import Attempt, History, TrialRecord
-from regrow.search.planning import limits
+from regrow.search.history.records import specification
+from regrow.search.planning import limits, market
 from regrow.search.planning.machines import ALWAYS, Availability, Fleet, Machine, availability
 from regrow.search.planning.planner import Planner, seed_for
 from regrow.search.planning.waiting import WITHDRAW_SECONDS, waiting_long
@@ -190,10 +191,20 @@ class Simulation:
                 driver=driver,
                 slots=self._fleet.slots if self.slots is None else self.slots,
                 trials=trials,
+                settings=self._settings(),
                 retry_failed=retry_failed,
             )
         )
         return self
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the keys that may change between sessions, where they differ from those at the
+        creation.
+        """
+        created = self.history.created
+        assert created is not None
+        now, then = self.spec.settings(), specification(created).settings()
+        return {key: value for key, value in now.items() if value != then[key]}
 
     def run(
         self, *, most_events: int | None = None, most_seconds: float | None = None
@@ -246,14 +257,17 @@ class Simulation:
         self.events.append(event)
         if isinstance(event, Started):
             self._waiting.append(event)
-            market, resources = self.history.spec.market, self.history.spec.resources
+            waits, resources = market.patience(self.history), self.history.spec.resources
             if event.width > resources.widths[0] and resources.grouped:
                 self._at(self.now + SHRINK_SECONDS, self._look_at_waits)
-            if market is not None and market.after is not None:
-                self._at(self.now + market.after, self._look_at_waits)
+            if waits is not None:
+                self._at(self.now + waits, self._look_at_waits)
         elif isinstance(event, Ended) and event.by == "planner":
             over = event.trial, event.attempt
             self._waiting = [one for one in self._waiting if (one.trial, one.attempt) != over]
+            there = self._running.get(event.trial)
+            if there is not None and there.attempt == event.attempt:  # it was on its way
+                self._leave_machines(there)
         elif isinstance(event, Closing):
             for since in {started.t for started in self._waiting}:
                 self._at(max(self.now, since + WITHDRAW_SECONDS), self._look_at_waits)
@@ -270,10 +284,16 @@ class Simulation:
                 self.tell(Waited(t=self.now, trial=trial, attempt=attempt, seconds=seconds))
 
     def _look_later(self) -> None:
-        """See to it that the planner is asked when money or time is over, to a second."""
+        """See to it that the planner is asked when money or time is over, or trials have to change
+        to on-demand machines, to a second.
+        """
         if self.history.closed is not None:
             return
-        if (due := limits.due(self.history, self.now)) is None:
+        moments = [limits.due(self.history, self.now)]
+        if self.history.waiting and self.history.closing is None:
+            change = market.due(self.history, self.now)
+            moments.append(change if change is not None and change > self.now else None)
+        if (due := min((t for t in moments if t is not None), default=None)) is None:
             self._looks_at = None
             return
         t = max(math.ceil(due), math.floor(self.now) + 1)
@@ -483,8 +503,10 @@ class Simulation:
         checkpoint = self.spec.checkpoint
         if self._complete(running):
             return True
-        if checkpoint.every_seconds is not None:
-            return self.now - running.called >= checkpoint.every_seconds
+        attempt = self.history.trials[running.trial].attempts[-1]
+        every = checkpoint.every_seconds or attempt.every_seconds
+        if every is not None:
+            return self.now - running.called >= every
         return running.step % (checkpoint.every_steps or 1) == 0
 
     def _save(self, running: Running, attempt: Attempt) -> None:
@@ -547,9 +569,7 @@ class Simulation:
         by: Literal["attempt", "driver"] = "attempt",
     ) -> None:
         """End an attempt and free its machines, except for those that went down."""
-        del self._running[running.trial]
-        for number in self._fleet.give(running.machines):
-            self._idle_from_now(number)
+        self._leave_machines(running)
         self.tell(
             Ended(
                 **running.at(self.now),
@@ -561,6 +581,11 @@ class Simulation:
                 cost=self.history.trials[running.trial].attempts[-1].told_cost(self.now),
             )
         )
+
+    def _leave_machines(self, running: Running) -> None:
+        del self._running[running.trial]
+        for number in self._fleet.give(running.machines):
+            self._idle_from_now(number)
 
 
 def _manifest(running: Running, step: int) -> str:

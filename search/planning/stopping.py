@@ -14,8 +14,6 @@ def holding(stop: Stop, history: History, now: float) -> list[tuple[str, float |
     conditions: list[tuple[str, float | None, Stop]] = [
         ("stop.target", None, Stop(target=stop.target)),
         ("stop.hours", stop.hours, Stop(hours=stop.hours)),
-        ("stop.dollars", stop.dollars, Stop(dollars=stop.dollars)),
-        ("stop.deadline", None, Stop(deadline=stop.deadline)),
         ("stop.trials", stop.trials, Stop(trials=stop.trials)),
         ("stop.plateau.trials", plateau, Stop(plateau=stop.plateau)),
         ("stop.all", None, Stop(all=stop.all)),

@@ -39,11 +39,22 @@ def check(spec: Keys, *, recorded: bool) -> None:
     _trainable(spec)
     _resources(spec, recorded=recorded)
     _on_oom(spec)
-    if spec.when is not None and spec.when.each == "continue" and spec.trials is None:
-        problem = "has nothing to raise without trials"
-        raise SpecError("when.each", "continue", problem, "write each: new, or give trials")
+    _when(spec)
     if not recorded:
         _something_differs(spec)
+
+
+def _when(spec: Keys) -> None:
+    """Raise SpecError for what later runs of a schedule could not do."""
+    if spec.when is None:
+        return
+    again, moment = spec.when.each == "continue", spec.stop.deadline
+    if again and spec.trials is None:
+        problem = "has nothing to raise without trials"
+        raise SpecError("when.each", "continue", problem, "write each: new, or give trials")
+    if moment is not None and (again or isinstance(moment, str)):
+        hint = "leave it out" if again else "write a span from the creation, such as 8h"
+        raise SpecError("stop.deadline", moment, "would be over for a schedule's later runs", hint)
 
 
 def _metrics(spec: Keys) -> None:

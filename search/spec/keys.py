@@ -96,6 +96,10 @@ Kind = Literal["spot", "on-demand"]
 MarketField = Annotated[
     Market, BeforeValidator(alone("first"), json_schema_input_type=Market | Kind)
 ]
+SavingField = Annotated[
+    Checkpointing,
+    BeforeValidator(alone("every"), json_schema_input_type=Checkpointing | Literal["auto"]),
+]
 Steps = Annotated[StepCount, BeforeValidator(alone("name"), json_schema_input_type=StepCount | str)]
 Earlier = Annotated[
     WarmStart, BeforeValidator(alone("experiment"), json_schema_input_type=WarmStart | str)
@@ -228,7 +232,7 @@ class Keys(Part):
     """After an attempt whose GPU memory was full, the trial continues with these parameters of the
     space multiplied: `{batch_size: 0.5}`. Values stay within the space.
     """
-    checkpoint: Checkpointing = Checkpointing()
+    checkpoint: SavingField = Checkpointing()
     lease: Annotated[Number, Field(ge=3)] = 30
     """Seconds without a message after which an attempt counts as lost; it sends one each second."""
     stall: Annotated[Seconds, Field(gt=0)] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -27,6 +27,8 @@ def moment(value: Any) -> Any:
     span = seconds(value)
     if isinstance(span, int | float) and not isinstance(span, bool):
         return float(span)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, datetime):
         return _zoned(value)
     text, zone = str(value).strip(), None  # a date of YAML's becomes text again

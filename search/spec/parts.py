@@ -321,13 +321,29 @@ class Market(Part):
     """After this many attempts whose node went away, a trial asks for on-demand machines. None:
     never.
     """
+    deadline: Deadline | None = None
+    """With `first: spot`: all trials are to have ended by then, so on-demand machines are asked for
+    as soon as spot machines alone would be too slow; in the forms of `stop.deadline`. None: that
+    one, if it is set and the number of trials is limited.
+    """
+
+    @model_validator(mode="after")
+    def _of_spot(self) -> Self:
+        if self.deadline is not None and self.first != "spot":
+            problem = "says when to change from spot to on-demand machines"
+            raise SpecError("market.deadline", self.deadline, problem, "write first: spot")
+        return self
 
 
 class Checkpointing(Part):
     """When checkpoints are taken, and which are kept. Steps count from 1."""
 
+    every: Literal["auto"] | None = None
+    """`auto`: after a time that follows from how long checkpoints take and how often attempts are
+    lost (Young and Daly); at every step until both are known.
+    """
     every_steps: Annotated[Count, Field(ge=1)] | None = None
-    """Every this many steps. With neither this nor `every_seconds` given: at every step."""
+    """Every this many steps. With none of the three given: at every step."""
     every_seconds: Annotated[Number, Field(gt=0)] | None = None
     """At the first report after this many seconds since the last checkpoint."""
     keep_last: Annotated[Count, Field(ge=1)] = 2
@@ -341,6 +357,9 @@ class Checkpointing(Part):
             problem = "excludes every_steps"
             key = "checkpoint.every_seconds"
             raise SpecError(key, self.every_seconds, problem, "give one of them")
+        if self.every is not None and (self.every_steps or self.every_seconds):
+            problem = "excludes every_steps and every_seconds"
+            raise SpecError("checkpoint.every", self.every, problem, "give one of them")
         return self
 
 

@@ -126,7 +126,8 @@ class Notify(Part):
     """Your own notification block in Prefect, by type and name: `pager-duty-webhook/on-call`."""
     events: tuple[Told, ...] = ("finished", "failed")
     """About what: the experiment's `started`, `finished`, `stopped`, `interrupted`, `failed`; a new
-    `best` value; a trial that `stalled`; `budget`, when `stop: {hours: ...}` ended it.
+    `best` value; a trial that `stalled`; `budget`, when half, four fifths or all of the money or
+    time of `stop` are used.
     """
 
     @model_validator(mode="after")

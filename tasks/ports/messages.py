@@ -125,6 +125,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         times: these steps as decisions count them, if the job has a `clock`.
         ran: seconds that earlier attempts ran.
         suggested: values that a define-by-run trial has requested, by parameter.
+        every_seconds: seconds between two checkpoints, instead of the job's; None: the job's.
         story: why there is another attempt, for people; empty for the first.
 
     """
@@ -145,6 +146,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     times: tuple[int, ...] = ()
     ran: float = 0.0
     suggested: dict[str, Any] = {}
+    every_seconds: float | None = None
     story: str = ""
 
 

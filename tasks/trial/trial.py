@@ -104,6 +104,7 @@ class Trial(MediaLog):
         )
         """Step of the last report as scheduling decisions count it."""
         self._limit = self._most
+        self._every_seconds = assignment.every_seconds or job.every_seconds
         self._last_checkpoint = time.monotonic()
         self._saved_step = restored_step
         self._reporting = False
@@ -391,8 +392,8 @@ class Trial(MediaLog):
         job, seconds = self._job, time.monotonic() - self._last_checkpoint
         if self._step == self._limit:
             return True
-        if job.every_seconds is not None:
-            return seconds >= job.every_seconds
+        if self._every_seconds is not None:
+            return seconds >= self._every_seconds
         return self._step % (job.every_steps or 1) == 0
 
     def _snapshot(self, save: Save) -> None:

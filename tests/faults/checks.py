@@ -46,6 +46,7 @@ from regrow.search.events import (
     Halted,
     Joined,
     Left,
+    Milestone,
     Opened,
     Priced,
     Proposed,
@@ -57,7 +58,7 @@ from regrow.search.events import (
     Suggested,
     Waited,
 )
-from regrow.search.history import History
+from regrow.search.history import History, cost
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.verify import verify
 from regrow.tasks.checkpoint.manifests import unseal
@@ -69,6 +70,8 @@ from tests.faults.world import World
 
 Entry = tuple[object, ...]
 METRIC = "score"
+TOLERANCE = 1e-6
+"""Of sums of money."""
 _ONCE_MORE = ("row", "saved", "dropped", "closed")
 
 
@@ -196,7 +199,16 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
     for event in events:
         if isinstance(
             event,
-            Created | Opened | Joined | Left | Capacity | Priced | Excluded | Closing | Closed,
+            Created
+            | Opened
+            | Joined
+            | Left
+            | Capacity
+            | Priced
+            | Excluded
+            | Milestone
+            | Closing
+            | Closed,
         ):
             continue
         if isinstance(event, Proposed):
@@ -329,6 +341,62 @@ def must_have_room(events: Iterable[AnyEvent]) -> None:
             must("no more run than there is room for", sum(widths.values()) <= slots, event)
 
 
+def must_keep_limits(events: Iterable[AnyEvent]) -> int:
+    """No more money is spent, and nothing runs for longer, than the limits in force then allow, but
+    for one lease of what runs; and all is saved that was not killed. Returns how many sessions the
+    limits have ended.
+    """
+    history, ended, last = History(), 0, 0.0
+    paid, since = 0.0, dict[int, float]()
+    prices = dict[int, float]()
+    for event in events:
+        if isinstance(event, Opened) and event.by == "driver":
+            # of attempts whose driver died no more is known than that they ran until then
+            paid += sum((last - t) * prices[trial] for trial, t in since.items())
+            since.clear()
+        history.apply(event)
+        stop, lease = history.spec.stop, history.spec.lease
+        if isinstance(event, Began):
+            each = event.price if event.price is not None else history.spec.price_per_hour
+            since[event.trial], prices[event.trial] = event.t, (each or 0.0) / 3600.0
+        elif isinstance(event, Ended) and event.trial in since:
+            paid += (event.t - since.pop(event.trial)) * prices[event.trial]
+        spent = paid + sum((event.t - t) * prices[trial] for trial, t in since.items())
+        if stop.dollars is not None:
+            over = lease * sum(prices[trial] for trial in since) + TOLERANCE
+            must("no more is spent than is allowed", spent <= stop.dollars + over, event)
+            counted = cost.of(history, event.t).total or 0.0
+            must("all that is spent is counted", counted >= spent - TOLERANCE, (counted, spent))
+        if stop.deadline is not None and isinstance(event, Started | Reported | Saved):
+            end = history.t_created + float(stop.deadline)
+            must("nothing is done after the deadline", event.t <= end + lease, event)
+        if isinstance(event, Closed) and history.closing is not None and history.closing.pause:
+            ended += 1
+            _must_be_saved(history)
+        last = event.t
+    must("what is lost costs a step", history.lost_steps <= _losses(history), history.lost_steps)
+    return ended
+
+
+def _must_be_saved(history: History) -> None:
+    for trial in history.trials:
+        killed = trial.attempts and trial.attempts[-1].outcome == "lost"
+        saved = trial.step == max(trial.checkpoints, default=0)
+        must("all is saved at a limit", saved or killed or trial.state.final, trial)
+
+
+def _losses(history: History) -> int:
+    return sum(a.outcome == "lost" for trial in history.trials for a in trial.attempts)
+
+
+def must_have_same_trials(found: Iterable[AnyEvent], expected: Iterable[AnyEvent]) -> None:
+    """Every trial has the configuration, the values and the end that it has in the other log."""
+    one, other = (
+        [(c.config, c.values, c.over) for c in read(events)] for events in (found, expected)
+    )
+    must("the same trials", one == other, one)
+
+
 def _newest_first(curve: Curve) -> list[str]:
     return sorted(curve.checkpoints, key=lambda m: -curve.checkpoints[m])
 
@@ -346,7 +414,11 @@ def must_be_sound(store: Store, *, trials: int, swept: bool = True) -> list[AnyE
         history.closed is not None and history.closed.status == "finished",
         history.closed,
     )
-    must("exact totals", len(history.trials) == history.total == trials, len(history.trials))
+    must(
+        "exact totals",
+        len(history.trials) == trials and (history.unlimited or history.total == trials),
+        len(history.trials),
+    )
     must_have_room(events)
     curves, logged = read(events), Rows.logged(history, store)
     for trial, curve in zip(history.trials, curves, strict=True):

@@ -31,12 +31,12 @@ ADDRESS = "127.0.0.1"
 class Here:
     """A machine that never goes away by itself."""
 
-    def __init__(self, node: str = "node") -> None:
-        self._node = node
+    def __init__(self, node: str = "node", price: float | None = None) -> None:
+        self._node, self._price = node, price
 
     def place(self) -> Place:
         """See Host."""
-        return Place(self._node)
+        return Place(self._node, price=self._price)
 
     def end_children(self) -> None:
         """See Host: it starts none."""

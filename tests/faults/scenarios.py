@@ -10,11 +10,23 @@ from typing import Any
 
 import msgspec
 
+from regrow.infra.log.reading import read_events
 from regrow.infra.stores.memory import MemoryStore
-from regrow.search.events import AnyEvent
+from regrow.search.events import AnyEvent, Ended
 from regrow.tasks.ports.store import Store
 from tests.faults import tally
-from tests.faults.checks import WATCHED, Entry, must_be_sound, must_equal, normal, watch
+from tests.faults.checks import (
+    WATCHED,
+    Entry,
+    must,
+    must_be_sound,
+    must_equal,
+    must_have_same_trials,
+    must_keep_limits,
+    normal,
+    watch,
+)
+from tests.faults.clock import STEP_SECONDS
 from tests.faults.session import Plan, Session
 from tests.faults.world import State, Transition, World, restored
 
@@ -46,6 +58,10 @@ _DEFINED: dict[str, Any] = {
     "search": {"define_by_run": {"options": {"n_startup_trials": 2}}},
 }
 _GAPS: dict[str, Any] = {"step_metric": {"name": "epoch", "first": 0}, "max_steps": 5, **_ASHA}
+_CHOICES: dict[str, Any] = {"space": {"x": {"choice": [0.2, 0.5, 0.8]}}, "trials": None}
+"""As many trials as money and time allow: in the end, all that the space has."""
+_DOLLAR: float = 3600 / STEP_SECONDS
+"""The price of an hour of which a step costs a dollar."""
 _TPE: dict[str, Any] = {"search": {"tpe": {"n_startup_trials": 2}}}
 
 
@@ -57,6 +73,9 @@ def _plan(
     rooms: tuple[int, ...] = (),
     spot: tuple[bool, ...] = (True,),
     agents: bool = False,
+    price: float | None = None,
+    more: dict[str, Any] | None = None,
+    count: int | None = None,
     **changes: Any,
 ) -> Plan:
     return Plan(
@@ -67,6 +86,9 @@ def _plan(
         rooms=rooms,
         spot=spot,
         agents=agents,
+        price=price,
+        more=more,
+        count=count,
     )
 
 
@@ -111,6 +133,15 @@ ONE: dict[str, Plan] = {
     "a population of groups": _plan(
         2, rooms=(2, 1, 1, 2), **_ELASTIC, **_PBT, trials=2, concurrency=1
     ),
+    "the money ends in the middle": _plan(
+        1,
+        **_CHOICES,
+        max_steps=4,
+        count=3,
+        price_per_hour=_DOLLAR,
+        stop={"dollars": 3.0},
+        more={"dollars": 1000.0},
+    ),
     "spot first": _plan(1, spot=(True, False, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
 }
 """One attempt at a time: nothing happens at the same time."""
@@ -130,6 +161,16 @@ SEVERAL: dict[str, Plan] = {
     "two ranks, two at a time": _plan(4, **_GROUP, **_ASHA, **_TPE),
     "one rank or two, as there is room": _plan(3, rooms=(2, 3, 0, 3), **_ELASTIC, **_PROMOTES),
     "spot first, 2 slots": _plan(2, spot=(True, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
+    "a deadline, and nodes with a price, 2 slots": _plan(
+        2,
+        rooms=(2, 1, 2),
+        **_CHOICES,
+        **_PROMOTES,
+        count=3,
+        price=_DOLLAR,
+        stop={"dollars": 90.0, "deadline": 160},
+        more={"dollars": 1000.0, "deadline": 10_000},
+    ),
     "tried again, 2 slots": _mended(
         2, trials=2, schedule={"asha": {"grace_period": 2, "reduction_factor": 2}}
     ),
@@ -169,13 +210,14 @@ def uncut(name: str, *, check: bool = True) -> Whole:
     """The same, made anew."""
     world = World(beginning(name), watch=watch)
     run(world, name, seed=SEED)
-    events = must_be_sound(world.store, trials=trials_of(name)) if check else []
+    events = must_have_ended(world.store, name) if check else []
     return Whole(tape=world.tape, states=world.states, events=events, entries=normal(events))
 
 
 def trials_of(name: str) -> int:
     """The total number of trials."""
-    total: int = PLANS[name].trials or PLANS[name].spec["trials"]
+    plan = PLANS[name]
+    total: int = plan.count or plan.trials or plan.spec["trials"]
     return total
 
 
@@ -209,12 +251,45 @@ def run(world: World, name: str, *, driver: str = "driver-1", seed: int = 0) -> 
         return session.open().run().finish()
 
 
+def must_have_ended(store: Store, name: str) -> list[AnyEvent]:
+    """What holds at the end of a scenario that was not cut. Returns its events."""
+    events = must_be_sound(store, trials=trials_of(name))
+    if PLANS[name].more is not None:
+        ended = _must_keep_limits(events, name)
+        must("a limit ends it in the middle", ended == 1, ended)
+        lost = [e for e in events if isinstance(e, Ended) and e.outcome == "lost"]
+        must("nothing is lost at a limit", not lost, lost)
+    return events
+
+
 def must_have_grown_back(store: Store, name: str) -> list[AnyEvent]:
     """What holds at the end of a scenario that was cut. Returns its events."""
     events = must_be_sound(store, trials=trials_of(name))
-    if PLANS[name].repeats:
+    plan = PLANS[name]
+    if plan.repeats:
         must_equal(normal(events), whole(name).entries)
+    if plan.more is not None:
+        _must_keep_limits(events, name)
     return events
+
+
+def _must_keep_limits(events: list[AnyEvent], name: str) -> int:
+    """See `must_keep_limits`. Also that the trials became what they are without limits."""
+    ended = must_keep_limits(events)
+    if PLANS[name].spec["schedule"] == "fifo":
+        must_have_same_trials(events, _unlimited(name))
+    return ended
+
+
+@cache
+def _unlimited(name: str) -> list[AnyEvent]:
+    """The events of a run that nobody cut, and that no limit ended."""
+    plan, world = PLANS[name], World(MemoryStore())
+    assert plan.more is not None
+    spec = {**plan.spec, "stop": dict(plan.more)}
+    with Session(world, replace(plan, spec=spec), seed=SEED) as session:
+        session.open().run()
+    return read_events(world.store)
 
 
 _outcomes: dict[tuple[str, frozenset[tuple[str, bytes]]], World | AssertionError] = {}

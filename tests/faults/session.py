@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -22,16 +22,18 @@ from regrow.flows.coordinator.ledger import Ledger
 from regrow.flows.coordinator.present import AgentNode, Present
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.collection import collect
-from regrow.search.events import Cause, Excluded, Opened
-from regrow.search.needs import ClusterCapacity
+from regrow.search.events import Cause, Closed, Excluded, Opened
+from regrow.search.needs import ClusterCapacity, ClusterPrice
 from regrow.search.spec import Spec
 from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
+from tests.faults.clock import CLOCK
 from tests.faults.still import Deferred
 from tests.faults.worker import Worker
 from tests.faults.world import Gone, Process, View, World
 
 ID = "00000000-0000-0000-0000-000000000001"
 USER = "the user's command"
+Call = Callable[[], Coroutine[Any, Any, Any]]
 MESSAGES = 3
 """After so many the cluster has become larger or smaller."""
 
@@ -49,7 +51,10 @@ class Plan:
     `spot`: whether there is a spot machine, at once, for each of the attempts that ask for one, in
     turn; where there is none one may come later. Of groups of several widths: whether there is room
     for each that has more ranks than it must. `agents`: whether agents run it: each session is led by
-    another one, and one more is there for each attempt that there is room for.
+    another one, and one more is there for each attempt that there is room for. `price`: of each of
+    the nodes, an hour; None: they have none. `more`: the `stop` of a session that continues once the
+    limits of the first one have ended it. `count`: how many trials there are in the end, where the
+    specification leaves that to its limits.
     """
 
     spec: dict[str, Any]
@@ -62,6 +67,9 @@ class Plan:
     rooms: tuple[int, ...] = ()
     spot: tuple[bool, ...] = (True,)
     agents: bool = False
+    price: float | None = None
+    more: Mapping[str, Any] | None = None
+    count: int | None = None
 
     @property
     def single(self) -> bool:
@@ -74,9 +82,9 @@ class Plan:
         """Whether it becomes the same experiment, wherever it is cut.
 
         In a population a trial continues from the newest checkpoint that another one has: which that
-        is depends on what was lost.
+        is depends on what was lost. A cut costs money and time, so that limits are reached earlier.
         """
-        return self.single and "pbt" not in self.spec["schedule"]
+        return self.single and "pbt" not in self.spec["schedule"] and self.more is None
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -94,6 +102,13 @@ class Plan:
         least, most = self.widths
         return ClusterCapacity(
             slots=slots if slots >= least else 0, widest=max(least, min(slots, most))
+        )
+
+    def cost(self, messages: int) -> ClusterPrice | None:
+        """What the cluster costs after so many messages."""
+        nodes = self.room(messages).slots
+        return (
+            None if self.price is None else ClusterPrice(per_hour=self.price * nodes, nodes=nodes)
         )
 
     def present(self, leader: str, messages: int) -> Present | None:
@@ -147,12 +162,15 @@ class Session:
     _io: Deferred = field(init=False)
     _coordinator: Coordinator = field(init=False)
     _poll: asyncio.Task[Instructions] | None = None
-    _calls: list[tuple[tuple[Any, ...], asyncio.Task[bool]]] = field(default_factory=list)
-    """Losses told to the coordinator and not acknowledged yet."""
+    _calls: list[tuple[Call, asyncio.Task[Any]]] = field(default_factory=list)
+    """What the coordinator was told, mostly losses, and has not acknowledged yet."""
     _news: bool = True
     _messages: int = 0
     """Those that were answered: the clock by which the cluster grows and shrinks."""
     _wishes: bool = False
+    _gave_up: bool = False
+    _continued: bool = False
+    """Whether the user gives it more money and time than the plan did."""
     _asked: int = 0
     """How many attempts have asked for a spot machine."""
 
@@ -176,6 +194,8 @@ class Session:
         if dropped is not None and not replay(self.world.store).trials[dropped].excluded:
             ledger = Ledger(View(self.world, Process(USER)))
             ledger.claim(Excluded(t=ledger.now(), trial=dropped))
+        if self.plan.more is not None:
+            self._continued = any(isinstance(e, Closed) for e in read_events(self.world.store))
         if self.plan.broken is not None:
             self._wishes = not any(
                 isinstance(e, Opened) and e.retry_failed for e in read_events(self.world.store)
@@ -236,7 +256,7 @@ class Session:
     def answered(self, progress: Progress, reply: Reply) -> None:
         """An attempt hears the answer to its message."""
         self._messages += 1
-        self._news |= bool(self.plan.rooms)
+        self._news |= bool(self.plan.rooms or self.plan.more)
         if self.on_answer is not None:
             self.on_answer(self, progress, reply)
 
@@ -302,6 +322,8 @@ class Session:
         if not self._poll.done():
             return
         instructions, self._poll = self._poll.result(), None
+        if instructions.overdue and not self._gave_up:
+            self._give_up()
         for lease in instructions.forget:
             self._take_back(*lease)
         for assignment in instructions.submit:
@@ -321,6 +343,14 @@ class Session:
         elif instructions.submit:
             self._news = True
 
+    def _give_up(self) -> None:
+        """See flows/loop.py: what still runs at a limit is killed."""
+        self._gave_up, self._news = True, True
+        for worker in self.workers:
+            worker.process.killed = True
+        self.pending.clear()
+        self._call(lambda: self._coordinator.abandon("money or time was over"))
+
     def _place(self, assignment: Assignment) -> None:
         """The cluster runs it, or has it wait for a machine."""
         wide = "resources" in self.plan.spec and assignment.width > self.plan.widths[0]
@@ -337,6 +367,7 @@ class Session:
 
     def _time_passes(self) -> None:
         self.clock, self._news = self.clock + 12.0, True
+        CLOCK.pass_by(12.0)
 
     def _take_back(self, trial: int, attempt: int) -> None:
         """The driver waits for an attempt no longer, wherever it is, and the cluster runs it no
@@ -360,6 +391,7 @@ class Session:
                 0.0,
                 self.plan.room(self._messages),
                 self.plan.present(self.driver, self._messages),
+                self.plan.cost(self._messages),
             )
         )
 
@@ -369,8 +401,10 @@ class Session:
         )
 
     def _tell(self, task_run: str, trial: int, attempt: int, cause: Cause, message: str) -> None:
-        args = (task_run, trial, attempt, cause, message)
-        self._calls.append((args, self._loop.create_task(self._coordinator.lost(*args))))
+        self._call(lambda: self._coordinator.lost(task_run, trial, attempt, cause, message))
+
+    def _call(self, call: Call) -> None:
+        self._calls.append((call, self._loop.create_task(call())))
         self._news = True
 
     def cut_off(self, worker: Worker) -> None:
@@ -398,18 +432,29 @@ class Session:
                         self.workers.remove(worker)
         assert not self.workers, "a worker does not end after its experiment did"
         self._close()
+        if status == "finished" and self.plan.more is not None and not self._continued:
+            self._go_on()
+            return
         self.status = status
+
+    def _go_on(self) -> None:
+        """The limits have ended it: the user comes back with more money and time."""
+        self.finish()
+        self.driver, self._continued, self._gave_up = f"{self.driver}, with more", True, False
+        self.process = Process("driver")
+        self._coordinate()
 
     def _coordinate(self) -> None:
         """Ray (re)starts the coordinator and sends again what was not answered."""
         if hasattr(self, "_loop"):
-            self._calls = [call for call in self._calls if not call[1].done()]
+            self._calls = [(call, task) for call, task in self._calls if not task.done()]
             for worker in self.workers:
                 if worker.task is not None and not worker.task.done():
                     worker.task = None
             self._close()
             self.restarts += 1
-        spec, room = Spec.parse(self.plan.spec), self.plan.room(0)
+        more = {"stop": self.plan.more} if self._continued else {}
+        spec, room = Spec.parse({**self.plan.spec, **more}), self.plan.room(0)
         opening = Opening(
             id=ID,
             spec=spec.to_json(),
@@ -436,9 +481,7 @@ class Session:
             return  # killed again; the next step restarts it
         if self._poll is not None:
             self._poll = self._ask()
-        self._calls = [
-            (args, self._loop.create_task(self._coordinator.lost(*args))) for args, _ in self._calls
-        ]
+        self._calls = [(call, self._loop.create_task(call())) for call, _ in self._calls]
         self._news = True
 
     def _close(self) -> None:

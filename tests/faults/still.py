@@ -1,5 +1,5 @@
-"""What makes runs repeat: within `stillness` nothing depends on time, and threads work when they
-are told to. No test lives here.
+"""What makes runs repeat: within `stillness` time passes with what happens alone, and threads work
+when they are told to. No test lives here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from regrow.infra.log import compaction
 from regrow.infra.log.log import Log
 from regrow.tasks.attempt import attempt
 from regrow.tasks.checkpoint import saving
+from regrow.tasks.checkpoint import writer as writing
 from regrow.tasks.checkpoint.writer import CheckpointWriter
 from regrow.tasks.group import leader as leading
 from regrow.tasks.group import peers
 from regrow.tasks.group.member import Member
 from regrow.tasks.ports.ranks import Others
-from regrow.tasks.trial import reporter
+from regrow.tasks.trial import reporter, trial
+from tests.faults.clock import CLOCK
 from tests.faults.world import View
 
 MERGE_EVERY, MERGE = 3, 3
@@ -92,11 +94,16 @@ class InTurn:
 
 @contextmanager
 def stillness() -> Iterator[None]:
-    """Within the block nothing depends on time: no beats, no parallel uploads, background work
+    """Within the block time is that of `clock.py`: no beats, no parallel uploads, background work
     waited for.
     """
     merge = Log.compact
     with (
+        patch.object(reporter, "time", CLOCK),
+        patch.object(trial, "time", CLOCK),
+        patch.object(attempt, "time", CLOCK),
+        patch.object(writing, "time", CLOCK),
+        patch.dict(ledger.Ledger.__init__.__kwdefaults__, clock=CLOCK.time),
         patch.object(reporter, "FLUSH_SECONDS", 3600.0),
         # the trainable has its news sent itself
         patch.object(reporter.Reporter, "hurry", lambda _: None),

@@ -34,6 +34,9 @@ EVENTS = (
     "ended",
     "revived",
     "excluded",
+    "priced",
+    "milestone",
+    "closing",
     "closed",
 )
 EFFECTS = (
@@ -66,6 +69,10 @@ def crossings(name: str, kind: str) -> list[Transition]:
 def _rare(name: str, kind: str) -> bool:
     later = PLANS[name].broken is not None or PLANS[name].dropped is not None
     if later and kind == "log created":
+        return True
+    if PLANS[name].more is None and kind in ("log milestone", "log closing"):
+        return True
+    if PLANS[name].price is None and kind == "log priced":
         return True
     if not PLANS[name].agents and kind in ("log joined", "log left"):
         return True

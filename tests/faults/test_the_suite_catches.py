@@ -22,8 +22,9 @@ import pytest
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Log, Superseded
 from regrow.infra.log.segments import Segment
-from regrow.search.events import Began
+from regrow.search.events import Began, Closing
 from regrow.search.history import Attempt, History, fold
+from regrow.search.planning import limits
 from regrow.tasks.checkpoint import saving, writer
 from regrow.tasks.group.leader import Leader
 from regrow.tasks.group.member import Member
@@ -37,6 +38,7 @@ from tests.faults.world import Transition, restored
 
 Breakage = Callable[[], AbstractContextManager[object]]
 ONE_SLOT, SLOTS, RANKS = "short trials in a row", "fifo, random, 2 slots", "two ranks"
+LIMITED = "the money ends in the middle"
 
 
 # ---- the breakages
@@ -193,6 +195,21 @@ def trains_on_although_rank_0_is_gone() -> AbstractContextManager[object]:
     return patch.object(Member, "_hear", wrongly)
 
 
+def stops_trials_at_a_limit() -> AbstractContextManager[object]:
+    """What runs as the money ends is given up, not paused."""
+    return patch.object(Closing, "pauses", False)
+
+
+def spends_on() -> AbstractContextManager[object]:
+    """Nothing new begins at a limit, and what runs is left alone."""
+    return patch.object(limits, "why_over", lambda *_: None)
+
+
+def leaves_no_time_to_save() -> AbstractContextManager[object]:
+    """Trials are asked to save when the money is spent."""
+    return patch.object(limits, "leave_seconds", lambda _: 0.0)
+
+
 # ---- the cuts
 
 
@@ -275,6 +292,20 @@ def another_rank_dies() -> None:
             cuts.another_rank_dies(RANKS, transition)
 
 
+def nothing_dies_near_a_limit() -> None:
+    """The uninterrupted run of one that its money ends in the middle, and that continues."""
+    uncut(LIMITED)
+
+
+def everything_dies_near_a_limit() -> None:
+    """At transitions of an uninterrupted run that is as broken, and not watched."""
+    with unwatched():
+        broken = uncut(LIMITED, check=False)
+    for number in _spread(broken.tape):
+        with unwatched(), cuts.told(f"everything died at {broken.tape[number]}"):
+            go_on(LIMITED, restored(broken.states[number]), seed=number)
+
+
 CUTS: Sequence[Callable[[], None]] = (
     nothing_dies, everything_dies, the_coordinator_dies, a_worker_dies, a_worker_is_cut_off, a_driver_is_overtaken,
 )  # fmt: skip
@@ -288,6 +319,11 @@ CUTS_OF_GROUPS: Sequence[Callable[[], None]] = (
     another_rank_dies,
 )
 """The same for trials of several ranks."""
+CUTS_AT_LIMITS: Sequence[Callable[[], None]] = (
+    nothing_dies_near_a_limit,
+    everything_dies_near_a_limit,
+)
+"""The same for one that money limits."""
 
 NOTICED_BY: Mapping[Breakage, set[Callable[[], None]]] = {
     acts_before_it_is_written: {nothing_dies},
@@ -301,6 +337,11 @@ NOTICED_IN_GROUPS: Mapping[Breakage, set[Callable[[], None]]] = {
     commits_before_the_part_of_another_rank_is_durable: {nothing_dies_in_groups},
     commits_what_is_left_of_a_group: {another_rank_dies},
     trains_on_although_rank_0_is_gone: {rank_0_dies},
+}
+NOTICED_AT_LIMITS: Mapping[Breakage, set[Callable[[], None]]] = {
+    stops_trials_at_a_limit: {nothing_dies_near_a_limit, everything_dies_near_a_limit},
+    spends_on: {nothing_dies_near_a_limit, everything_dies_near_a_limit},
+    leaves_no_time_to_save: {nothing_dies_near_a_limit},
 }
 
 
@@ -344,12 +385,17 @@ def test_what_is_broken_in_a_group_is_noticed(breakage: Breakage) -> None:
     _must_be_noticed(breakage, CUTS_OF_GROUPS, NOTICED_IN_GROUPS)
 
 
+@pytest.mark.parametrize("breakage", [nullcontext, *NOTICED_AT_LIMITS], ids=lambda b: b.__name__)
+def test_what_is_broken_at_a_limit_is_noticed(breakage: Breakage) -> None:
+    _must_be_noticed(breakage, CUTS_AT_LIMITS, NOTICED_AT_LIMITS)
+
+
 def _must_be_noticed(
     breakage: Breakage,
     made: Sequence[Callable[[], None]],
     by: Mapping[Breakage, set[Callable[[], None]]],
 ) -> None:
-    for name in (ONE_SLOT, SLOTS, RANKS):
+    for name in (ONE_SLOT, SLOTS, RANKS, LIMITED):
         whole(name)  # what is right is known before anything is broken
     with breakage():
         heard = {cut: said(cut) for cut in made}

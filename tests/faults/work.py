@@ -12,6 +12,7 @@ from typing import Any
 
 from regrow.tasks.trial.reporter import Reporter
 from regrow.tasks.trial.trial import Trial
+from tests.faults.clock import CLOCK, STEP_SECONDS
 
 START = "0"
 
@@ -91,6 +92,8 @@ def train(trial: Trial, until: int | None = None) -> None:
     for step in trial.steps():
         if until is not None and step > until:
             raise NameError("name 'sate' is not defined")
+        if trial.world.rank == 0:
+            CLOCK.pass_by(STEP_SECONDS)
         state = advance(state, trial.config, step)
         told = {
             "score": score(state, trial.config, step),

@@ -108,7 +108,7 @@ class Worker:
                 assignment,
                 self,
                 store,
-                host=Here(),
+                host=Here(price=session.plan.price),
                 task_run=self.task_run,
                 carry_on=lambda: carry_on,
                 group=group,

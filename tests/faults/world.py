@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from regrow.infra.log.reading import read_events
 from regrow.infra.log.segments import Extent, decode, extents
 from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import decode as event_of
 from regrow.tasks.errors import Interrupted
 from regrow.tasks.ports.store import Store
+from tests.faults.clock import AWAY_SECONDS, CLOCK, EFFECT_SECONDS
 
 WAIT = 60.0
 """Seconds after which a process that does not give control back is taken for hung."""
@@ -147,6 +149,9 @@ class World:
     """What `watch` raised: the code under test may catch it, but it is not forgotten."""
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
+    def __post_init__(self) -> None:
+        CLOCK.now = AWAY_SECONDS + max((event.t for event in read_events(self.store)), default=0.0)
+
     def pass_by(
         self, process: Process, what: str, when: str, key: str, torn: bytes | None = None
     ) -> None:
@@ -154,6 +159,7 @@ class World:
         if process.killed:
             raise Gone(process.name)
         with self._counting:
+            CLOCK.pass_by(EFFECT_SECONDS)
             here = Transition(
                 number=len(self.tape), what=what, when=when, key=key, who=process.name
             )

@@ -2,8 +2,8 @@
 host of the lab with its address.
 
 The laptop is a host beside them; whoever has `environment` there talks to this cloud. Machines have
-a metadata service, end when they are terminated or shut themselves down, and can be taken away with
-or without a notice.
+a metadata service, run their user data, end when they are terminated or shut themselves down, and
+can be taken away with or without a notice.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab import hosts as labs
+from tests.lab import systemd
 from tests.lab.hosts import OFF, Host, Hosts
 from tests.system.hosts import await_
 
@@ -168,6 +169,14 @@ class Cloud:
             host, sys.executable, str(service), f"/root/{_NOTICE}", said=host.folder / "metadata"
         )
         self.machines[name] = host
+        script = self.folder / f"user-data-{name}"
+        if script.exists():
+            systemd.install(host)
+            self.hosts.begin(host, "bash", str(script), said=self.said(name))
+
+    def said(self, instance: str) -> Path:
+        """Where a machine's user data, and what they start, print to."""
+        return self.machines[instance].folder / "said"
 
     def _ended(self, name: str) -> None:
         self.gone.append(name)

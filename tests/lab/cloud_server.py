@@ -8,10 +8,14 @@ moved.
 * terminate-ID: made by others: the instance has ended by itself
 * no-spot: there while no spot machine can be had
 * asked: a line for each request for machines
+* user-data-ID: what an instance runs once, at its first start
+
+What moto leaves out of a fleet of type maintain is done here: a machine that is gone is replaced.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import threading
@@ -68,6 +72,8 @@ def _watch(folder: Path) -> None:
         for backend in list(ec2_backends[_ACCOUNT].values()):
             for one in list(backend.all_instances()):
                 key = backend.key_pairs.get(str(one.key_name))
+                if one.id not in known and one.user_data:
+                    (folder / f"user-data-{one.id}").write_bytes(_decoded(one.user_data))
                 known.setdefault(one.id, key.public_key if key else "")
                 found[one.id] = [
                     one.private_ip,
@@ -77,12 +83,38 @@ def _watch(folder: Path) -> None:
                 ]
                 if (folder / f"terminate-{one.id}").exists() and one._state.name != "terminated":
                     backend.terminate_instances([one.id])
+            for fleet in list(backend.fleets.values()):
+                _maintain(fleet)
         if (text := json.dumps(found)) != shown:
             fresh = folder / "instances.new"
             fresh.write_text(text)
             fresh.replace(folder / "instances")
             shown = text
         time.sleep(_TICK)
+
+
+def _maintain(fleet: Any) -> None:
+    """Start what a fleet lacks, as EC2 does while it is active."""
+    fleet.spot_requests = [one for one in fleet.spot_requests if _lives(one.instance)]
+    fleet.on_demand_instances = [
+        one for one in fleet.on_demand_instances if _lives(one["instance"])
+    ]
+    there = len(fleet.spot_requests) + len(fleet.on_demand_instances)
+    fleet.fulfilled_capacity = float(there)
+    if fleet.state == "active" and (missing := fleet.target_capacity - there) > 0:
+        spot = fleet.target_capacity_specification["DefaultTargetCapacityType"] == "spot"
+        (fleet.create_spot_requests if spot else fleet.create_on_demand_requests)(missing)
+
+
+def _decoded(user_data: Any) -> bytes:
+    """Return what moto has encoded, which it keeps as a text or in a class of its own."""
+    return base64.b64decode(
+        user_data if isinstance(user_data, str) else user_data.as_bytes(), validate=True
+    )
+
+
+def _lives(instance: Any) -> bool:
+    return instance._state.name in ("pending", "running")
 
 
 def main(address: str, port: str, folder: Path) -> None:

@@ -32,6 +32,7 @@ OFF = ".off"
 """A file at home that the command `shutdown` of a host leaves: who plays the machine's part is to
 turn it off.
 """
+_SYSTEMD = "/usr/lib/systemd/systemd"
 _HOME = Path("/root")
 _OWN = (_HOME, Path("/tmp"))
 """What each host has a folder of its own for."""
@@ -48,9 +49,19 @@ mount --rbind {folder}/tmp /tmp
 mount -t tmpfs tmpfs /run
 mkdir -p /run/sshd
 mount -t tmpfs -o size=512m tmpfs /dev/shm
+{manager}
 cd /
 exec env -i HOME=/root USER=root PATH="$PATH" {sshd} -D -e -f /root/.sshd_config
 """
+_MANAGER = """
+mount -t tmpfs tmpfs /sys/fs/cgroup
+mkdir -p /sys/fs/cgroup/systemd /run/systemd/system /run/user/0
+mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
+chmod 700 /run/user/0
+env -i HOME=/root USER=root PATH="$PATH" XDG_RUNTIME_DIR=/run/user/0 {systemd} --user &
+"""
+"""Starts systemd's manager of root's units, as systemd itself does for a user who lingers."""
+_CGROUPS = Path("/sys/fs/cgroup/systemd")
 _SSHD = """Port 22
 ListenAddress {address}
 HostKey {key}
@@ -63,6 +74,13 @@ PidFile /run/sshd.pid
 StrictModes no
 Subsystem sftp internal-sftp
 """
+
+
+def why_no_systemd() -> str:
+    """Why hosts cannot have systemd's manager of units on this machine; empty if they can."""
+    if not (Path(_SYSTEMD).exists() and (_CGROUPS / "cgroup.procs").exists()):
+        return "systemd, or its control groups (of version 1), are missing"
+    return why_not()
 
 
 def why_not() -> str:
@@ -113,7 +131,8 @@ class Host:
 @dataclass(slots=True)
 class Hosts:
     """The hosts of a lab below `folder`. `visible`: what of /root and /tmp all of them see besides
-    the interpreter, `shared` included.
+    the interpreter, `shared` included. `systemd`: root's units run there, also without a login; the
+    command `loginctl`, which has no logind to ask, does nothing.
 
     The private key that all of them let in is `key`; of the hosts only the first (the laptop) has
     it, as its ~/.ssh/id_ed25519.
@@ -122,6 +141,7 @@ class Hosts:
     folder: Path
     network: str = NETWORK
     visible: Sequence[Path] = ()
+    systemd: bool = False
     all: list[Host] = field(default_factory=list)
     _begun: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _mark: str = field(default_factory=lambda: f"rl{secrets.token_hex(2)}")
@@ -198,6 +218,7 @@ class Hosts:
             sshd=_which("sshd"),
             hosts=shlex.quote(str(self._hosts_file)),
             resolver=shlex.quote(str(self.folder / "resolv.conf")),
+            manager=_MANAGER.format(systemd=_SYSTEMD) if self.systemd else "",
         )
         words = [
             "ip",
@@ -211,6 +232,11 @@ class Hosts:
             "--kill-child",
             "--uts",
         ]
+        if self.systemd:
+            group = self._group(host)
+            group.mkdir(exist_ok=True)
+            enter = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+            words = ["bash", "-c", enter, "-", *words, "--cgroup"]
         with (host.folder / "console").open("wb") as console:
             host.process = subprocess.Popen(
                 [*words, "--mount-proc", "bash", "-c", script],
@@ -322,6 +348,8 @@ class Hosts:
         host.process.kill()
         host.process.wait()
         self._sweep(host)
+        if self.systemd:
+            networks.await_(lambda: _removed(self._group(host)), "the end of its control group")
         _ip("netns", "del", host.namespace, check=False)
         host.process, host.init = None, 0
 
@@ -347,6 +375,10 @@ class Hosts:
         for process in self._begun:
             process.wait(20)
         _ip("netns", "del", self._switch, check=False)
+
+    def _group(self, host: Host) -> Path:
+        """The control group of a host, as seen from outside."""
+        return _CGROUPS / f"{self._mark}-{host.number}"
 
     def _connect(self, host: Host) -> None:
         link, ours = f"v{host.number}", ["-n", host.namespace]
@@ -399,6 +431,10 @@ class Hosts:
         off.parent.mkdir()
         off.write_text(f"#!/bin/sh\ntouch {_HOME}/{OFF}\n")
         off.chmod(0o755)
+        if self.systemd:
+            linger = off.with_name("loginctl")
+            linger.write_text("#!/bin/sh\n")
+            linger.chmod(0o755)
         for name in (".bashrc", ".profile"):
             (host.home / name).write_text(f"export PATH={self.environment()['PATH']}\n")
 
@@ -459,11 +495,13 @@ class Hosts:
 
 
 @contextmanager
-def lab(folder: Path, count: int, *, visible: Sequence[Path] = ()) -> Iterator[Hosts]:
+def lab(
+    folder: Path, count: int, *, visible: Sequence[Path] = (), systemd: bool = False
+) -> Iterator[Hosts]:
     """A lab of `count` hosts, the first of which is the laptop. After the block nothing of it
     runs.
     """
-    hosts = Hosts(folder, visible=visible)
+    hosts = Hosts(folder, visible=visible, systemd=systemd)
     try:
         hosts.start(count)
         yield hosts
@@ -473,6 +511,14 @@ def lab(folder: Path, count: int, *, visible: Sequence[Path] = ()) -> Iterator[H
 
 def _which(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+
+
+def _removed(group: Path) -> bool:
+    """Whether a control group is gone: it is busy until the last process is."""
+    with suppress(OSError):
+        for below, _, _ in os.walk(group, topdown=False):
+            Path(below).rmdir()
+    return not group.exists()
 
 
 def _ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:

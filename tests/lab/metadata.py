@@ -1,5 +1,5 @@
-"""The metadata service of an EC2 machine, on the address that it has there: session tokens, and a
-notice once FILE is there.
+"""The metadata service of an EC2 machine, on the address that it has there: session tokens, the
+credentials of a role, and a notice once FILE is there.
 
 `python metadata.py FILE`
 """
@@ -11,6 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 _TOKEN = b"session"
+_ROLES = "/latest/meta-data/iam/security-credentials/"
+_CREDENTIALS = (
+    b'{"Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": "role", "SecretAccessKey": "role",'
+    b' "Token": "role", "LastUpdated": "2026-01-01T00:00:00Z", "Expiration": "2099-01-01T00:00:00Z"}'
+)
 _NOTICE = b'{"action": "terminate", "time": "2027-01-01T00:00:00Z"}'
 
 
@@ -27,6 +32,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(401, b"")
         elif self.path.endswith("/spot/instance-action") and self.notice.exists():
             self._answer(200, _NOTICE)
+        elif self.path.startswith(_ROLES):
+            self._answer(200, _CREDENTIALS if self.path.removeprefix(_ROLES) else b"role")
         else:
             self._answer(404, b"")
 

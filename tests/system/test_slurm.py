@@ -220,6 +220,4 @@ def test_a_search_by_an_array_of_agents_survives_all_that_slurm_does_to_its_elem
     assert slurm.jobs()[mine.strip()] == "PENDING"
     assert "wasted steps 0" in said.read_text()
     field.check_whole("sweep", 6, 60)
-    assert "nothing of lab is in the queue" in slurm.run(
-        "regrow", "cluster", "status", "slurm.yaml"
-    )
+    assert "no agent of lab runs or waits" in slurm.run("regrow", "cluster", "status", "slurm.yaml")

@@ -65,7 +65,10 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ({"metric": ...}, "metric: is missing; add `metric:`"),
         ({"mode": ...}, "mode: is missing; write mode: max or mode: min"),
         ({"space": ...}, "space: is missing; add `space:`"),
-        ({"trials": ...}, "trials: is missing; write the total number of trials"),
+        (
+            {"trials": ...},
+            "trials: is missing; write the total number of trials, or stop.dollars or stop.deadline",
+        ),
         ({"metric": [{"name": "a"}], "mode": ...}, "metric.0.mode: is missing; add `mode:`"),
         # name
         ({"name": 1}, "name: 1: is not text; put quotes around it"),
@@ -276,7 +279,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ({"stop": {"hours": 0}}, "stop.hours: 0: is not above 0; write a number above 0"),
         (
             {"stop": 1},
-            "stop: 1: is not a map; its keys are: target, hours, plateau, trials, all, trial",
+            "stop: 1: is not a map; its keys are: target, hours, dollars, deadline, plateau, trials, all, trial",
         ),
         # environment: no value is ever shown
         ({"env": ["A=hunter2"]}, 'env: "***": is not a map; write NAME: value, one a line'),

@@ -18,14 +18,14 @@ import yaml
 
 from regrow.flows.remote import ClusterRun, RunRequest, check_state, growth, offer
 from regrow.infra.clusters import node, shipping
+from regrow.infra.clusters.clouds.engine import RayEngine
 from regrow.infra.clusters.cluster_file import read_cluster, schema
-from regrow.infra.clusters.description import Aws, Cluster, Ssh, WithHead
+from regrow.infra.clusters.description import Aws, Cluster, Gcp, Ssh, WithHead
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.clusters.machines import Remote
 from regrow.infra.clusters.node import Node, main
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.clusters.provider import Offer
-from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.ray.scaling import with_market
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
@@ -47,8 +47,16 @@ SSH: dict[str, Any] = {
     "name": "lab",
     "on": "ssh",
     "user": "me",
-    "head": "10.0.0.1",
-    "workers": ["10.0.0.2", "10.0.0.3"],
+    "machines": ["10.0.0.1", "10.0.0.2"],
+}
+GCP: dict[str, Any] = {
+    "name": "lab",
+    "on": "gcp",
+    "project": "p",
+    "region": "us-west1",
+    "zones": ["us-west1-b"],
+    "head": {"type": "e2-standard-2"},
+    "workers": [{"type": "e2-standard-4", "most": 2}],
 }
 KUBERNETES: dict[str, Any] = {
     "name": "pods",
@@ -96,30 +104,38 @@ def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
         ),
         (changed(AWS, env={"A B": "secret"}), 'env.A B: "***": is no name of a variable'),
         (
-            changed(SSH, workers=["10.0.0.1"]),
-            'workers.0: "10.0.0.1": is the head, which takes no trials',
+            changed(SSH, machines=..., head="10.0.0.1", workers=["10.0.0.2", "10.0.0.3"]),
+            (
+                'head: "10.0.0.1": is no key of clusters over SSH any more: each machine may lead;'
+                " write `machines: [10.0.0.1, 10.0.0.2, 10.0.0.3]` in place of `head` and `workers`"
+            ),
         ),
+        (changed(SSH, workers=3), "workers: 3: is no key of clusters over SSH any more"),
+        (changed(SSH, idle="5min"), 'idle: "5min": is for clusters on aws or gcp'),
+        (changed(SSH, ports="20000"), 'ports: "20000": is no range of 40 ports'),
+        (changed(SSH, ports="20000-20010"), 'ports: "20000-20010": is no range of 40 ports'),
+        (changed(SSH, ports="20100-90000"), 'ports: "20100-90000": is no range of 40 ports'),
         (
             changed(SSH, user="-oProxyCommand=touch x"),
             'user: "-oProxyCommand=touch x": is no name of a user',
         ),
         (changed(AWS, user="a b"), 'user: "a b": is no name of a user'),
         (
-            changed(SSH, head="-oProxyCommand=touch x"),
-            'head: "-oProxyCommand=touch x": is no address of a machine',
+            changed(SSH, machines=["-oProxyCommand=touch x"]),
+            'machines.0: "-oProxyCommand=touch x": is no address of a machine',
         ),
-        (changed(SSH, workers=["x", "-Fx"]), 'workers.1: "-Fx": is no address of a machine'),
+        (changed(SSH, machines=["x", "-Fx"]), 'machines.1: "-Fx": is no address of a machine'),
         (
-            changed(SSH, workers=["x; touch y"]),
-            'workers.0: "x; touch y": is no address of a machine',
+            changed(SSH, machines=["x; touch y"]),
+            'machines.0: "x; touch y": is no address of a machine',
         ),
-        (changed(SSH, workers=["x\n-oa"]), 'workers.0: "x\\n-oa": is no address of a machine'),
+        (changed(SSH, machines=["x\n-oa"]), 'machines.0: "x\\n-oa": is no address of a machine'),
         (
             changed(SSH, python="-c"),
             'python: "-c": begins with what a command line could take for something else',
         ),
         (
-            changed(SSH, mounts={"-e sh": "x"}),
+            changed(AWS, mounts={"-e sh": "x"}),
             'mounts.-e sh: "-e sh": begins with what a command line could take',
         ),
         (changed(SSH, shared=["--x"]), 'shared.0: "--x": begins with'),
@@ -130,7 +146,7 @@ def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
         ),
         (changed(KUBERNETES, context="--as=root"), 'context: "--as=root": begins with'),
         (changed(KUBERNETES, namespace="-n"), 'namespace: "-n": is no name'),
-        (changed(SSH, workers=["a", "a"]), 'workers.1: "a": is named twice'),
+        (changed(SSH, machines=["a", "a"]), 'machines.1: "a": is named twice'),
         (changed(SSH, python="/x", lock="y"), 'lock: "y": stands beside python'),
     ],
 )
@@ -146,7 +162,9 @@ def test_a_mistake_is_told_with_its_key_and_what_to_write(data: dict[str, Any], 
 )
 def test_names_and_addresses_of_every_kind_are_taken(address: str) -> None:
     for user in ("me", "svc_train", "first.last", "a@realm", "m-1", "machine$"):
-        assert Cluster.parse(changed(SSH, user=user, head=address, setup=["-x"], env={"A": "-b\n"}))
+        assert Cluster.parse(
+            changed(SSH, user=user, machines=[address], setup=["-x"], env={"A": "-b\n"})
+        )
 
 
 def test_no_option_of_ssh_comes_after_the_name_of_a_machine(
@@ -176,12 +194,12 @@ def test_it_says_the_same_when_it_is_written_and_read_again_and_the_schema_takes
 
 def test_a_file_has_its_line_and_other_files_lie_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
-    file.write_text("name: lab\non: ssh\nuser: me\nhead: a\nworkers: [b]\nlock: lock.txt\n")
+    file.write_text("name: lab\non: ssh\nuser: me\nmachines: [a, b]\n\nlock: lock.txt\n")
     with pytest.raises(SpecError, match=r"cluster\.yaml:6: lock: .*there is no file"):
         read_cluster(file)
     (tmp_path / "lock.txt").write_text("numpy==2.0\n")
     read = read_cluster(file)
-    assert isinstance(read, WithHead)
+    assert isinstance(read, Ssh)
     assert read.lock == str(tmp_path / "lock.txt")
 
 
@@ -218,17 +236,12 @@ def test_the_launchers_file_has_no_secret_and_is_the_same_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REGROW_HOME", str(tmp_path))
-    cluster = Cluster.parse(changed(SSH, env={"KEY": "$SECRET"}, python="/opt/my env/bin/python"))
-    assert isinstance(cluster, Ssh)
-    written = SshEngine(cluster).files()["launcher.yaml"]
-    assert written == SshEngine(cluster).files()["launcher.yaml"]
+    cluster = Cluster.parse(changed(GCP, env={"KEY": "$SECRET"}, python="/opt/my env/bin/python"))
+    assert isinstance(cluster, Gcp)
+    written = RayEngine(cluster).files()["launcher.yaml"]
+    assert written == RayEngine(cluster).files()["launcher.yaml"]
     assert Folder("lab").token not in written.decode()
     config = yaml.safe_load(written)
-    assert config["provider"] == {
-        "type": "local",
-        "head_ip": "10.0.0.1",
-        "worker_ips": ["10.0.0.2", "10.0.0.3"],
-    }
     assert config["head_start_ray_commands"][0].startswith(
         "'/opt/my env/bin/python' -m regrow.infra.clusters.node lab start head "
     )
@@ -247,12 +260,12 @@ def test_rays_own_schema_takes_the_launchers_file(
     import ray
 
     monkeypatch.setenv("REGROW_HOME", str(tmp_path))
-    cluster = Cluster.parse(changed(SSH, setup=["true"]))
-    assert isinstance(cluster, Ssh)
+    cluster = Cluster.parse(changed(GCP, setup=["true"]))
+    assert isinstance(cluster, Gcp)
     published = json.loads(
         (Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text()
     )
-    jsonschema.validate(SshEngine(cluster).launcher().file(), published)
+    jsonschema.validate(RayEngine(cluster).launcher().file(), published)
 
 
 def test_the_wheel_has_the_whole_package_and_can_be_imported_from(tmp_path: Path) -> None:
@@ -382,8 +395,8 @@ def test_the_project_holds_the_code_and_the_specification(tmp_path: Path) -> Non
     )
 
 
-def test_a_machine_knows_what_of_a_cluster_runs_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_machine_ends_what_of_a_cluster_runs_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     name = f"t{os.getpid()}"
@@ -391,15 +404,10 @@ def test_a_machine_knows_what_of_a_cluster_runs_there(
     # Popen returns once exec has begun: the kernel sets the environment a moment later.
     while not Path(f"/proc/{child.pid}/environ").read_bytes():
         time.sleep(0.001)
-    assert main([name, "status"]) == 0
-    assert json.loads(capfd.readouterr().out) == {
-        "supervisor": None,
-        "left": [f"{child.pid} sleep 300"],
-    }
+    assert Node(name).left() == [f"{child.pid} sleep 300"]
     assert main([name, "stop"]) == 0
-    assert json.loads(capfd.readouterr().out) == {"supervisor": None, "left": []}
     assert child.wait() == -9
-    assert Node(name).running() is None
+    assert (Node(name).left(), Node(name).running()) == ([], None)
 
 
 def test_a_head_whose_dashboard_is_away_has_work_as_long_as_an_experiments_process_runs(
@@ -453,7 +461,7 @@ def test_a_cluster_that_grows_tells_its_driver_how_far_and_on_which_machines_tri
 
 
 def test_only_kubernetes_has_jobs_with_a_cluster_of_their_own(tmp_path: Path) -> None:
-    lab = Cluster.parse(SSH)
+    lab = Cluster.parse(GCP)
     assert isinstance(lab, WithHead)
     run = ClusterRun(cluster=lab, say=print, show=print)
     spec = Spec.parse(
@@ -467,7 +475,7 @@ def test_only_kubernetes_has_jobs_with_a_cluster_of_their_own(tmp_path: Path) ->
         }
     )
     with pytest.raises(
-        UserError, match="--job: is for Kubernetes, and lab is on ssh; bring the cluster up"
+        UserError, match="--job: is for Kubernetes, and lab is on gcp; bring the cluster up"
     ):
         run.submit_apart(
             RunRequest(spec=spec, file=tmp_path / "a.yaml", places=Places.at("s3://bucket/x"))

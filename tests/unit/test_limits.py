@@ -1,210 +1,284 @@
-"""What a job may use of a machine that it shares: the smallest of what affinity, control groups and
-the batch system leave it.
-"""
+"""The limits of money and time: kept, whatever the schedule, and everything saved before."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
-from regrow.infra.clusters.node import _of_this_machine
-from regrow.infra.machine import capacity
-from regrow.tasks.process import cgroup
+from regrow.search.errors import SpecError
+from regrow.search.events import AnyEvent, Closing, Priced, Proposed
+from regrow.search.history import History, cost
+from regrow.search.planning import forecast, limits
+from regrow.search.planning.simulator import FunctionObjective, Simulation
+from regrow.search.planning.verify import verify
+from regrow.search.spec import Spec
+from regrow.search.spec.moments import epoch, moment
 
-V1 = "30 1 0:30 / /sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}"
-V2 = "41 1 0:38 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw"
-GIB = 1 << 30
-
-
-class Machine:
-    """A machine's files as a process of a group sees them."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def __call__(self, groups: str, mounts: str, files: dict[str, str]) -> Path:
-        for name, text in {
-            "proc/self/cgroup": groups,
-            "proc/self/mountinfo": mounts,
-            **files,
-        }.items():
-            file = self.root / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-        return self.root
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that may run on 64 CPUs."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+HOUR = 3600.0
+STEP = 60.0
+SPEC: dict[str, Any] = {
+    "name": "limited",
+    "trainable": "train.py:train",
+    "metric": "loss",
+    "mode": "min",
+    "space": {"x": {"uniform": [0.0, 1.0]}},
+    "search": "random",
+    "max_steps": 27,
+    "price_per_hour": 1.0,
+}
+SCHEDULES: list[Any] = [
+    "fifo",
+    "asha",
+    {"asha": {"type": "promotion"}},
+    "hyperband",
+    "median",
+    {"pbt": {"perturbation_interval": 5}},
+]
 
 
-def cpus(root: Path, **environment: str) -> int:
-    return capacity.cpus(environment, root)
+def run(
+    stop: dict[str, Any], schedule: Any = "asha", *, workers: int = 4, **changes: Any
+) -> Simulation:
+    spec = Spec.parse({**SPEC, "schedule": schedule, "stop": stop, **changes})
+
+    def loss(config: dict[str, Any], step: int) -> float:
+        return float((config["x"] - 0.3) ** 2 + 1 / step)
+
+    objective = FunctionObjective(function=loss, spec=spec, seconds=STEP)
+    return Simulation(spec=spec, objective=objective, workers=workers).open().run()
 
 
-def test_version_2_counts_each_group_above_the_own_one(machine: Machine) -> None:
-    root = machine(
-        "0::/job/step\n",
-        V2,
-        {
-            "sys/fs/cgroup/cgroup.controllers": "cpu memory",
-            "sys/fs/cgroup/job/cpu.max": "300000 100000\n",
-            "sys/fs/cgroup/job/step/cpu.max": "max 100000\n",
-            "sys/fs/cgroup/job/memory.max": f"{2 * GIB}\n",
-            "sys/fs/cgroup/job/step/memory.max": "max\n",
-            "sys/fs/cgroup/job/step/memory.events": "low 0\noom 3\noom_kill 2\n",
-        },
-    )
-    assert cpus(root) == 3
-    assert cgroup.memory(root) == cgroup.Limit(bytes=2 * GIB, group=root / "sys/fs/cgroup/job")
-    assert capacity.memory({}, root) == 2 * GIB
-    assert cgroup.kills(root) == 2
+def unsaved(history: History) -> list[int]:
+    """The trials that have done steps which no checkpoint has."""
+    return [
+        trial.number
+        for trial in history.trials
+        if not trial.state.final and trial.step > max(trial.checkpoints, default=0)
+    ]
 
 
-def test_version_1_has_a_tree_for_each_controller(machine: Machine) -> None:
-    mounts = "\n".join(V1.format(name=name) for name in ("cpu,cpuacct", "memory"))
-    root = machine(
-        "5:cpu,cpuacct:/a/b\n4:memory:/m/n\n0::/\n",
-        mounts,
-        {
-            "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": "-1",
-            "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000",
-            "sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_quota_us": "250000",
-            "sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_period_us": "100000",
-            "sys/fs/cgroup/memory/m/memory.limit_in_bytes": str(GIB),
-            "sys/fs/cgroup/memory/m/n/memory.limit_in_bytes": "9223372036854771712",
-            "sys/fs/cgroup/memory/m/n/memory.stat": f"cache 1\nhierarchical_memory_limit {GIB}\ntotal_inactive_file 5\n",
-            "sys/fs/cgroup/memory/m/n/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
-        },
-    )
-    assert cpus(root) == 3, "a part of a CPU counts as one"
-    assert cgroup.memory(root) == cgroup.Limit(bytes=GIB, group=root / "sys/fs/cgroup/memory/m")
-    assert cgroup.kills(root) == 4
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("stop", [{"dollars": 12.0}, {"deadline": "3h"}], ids=str)
+def test_a_limit_is_kept_and_all_is_saved_before(stop: dict[str, Any], schedule: Any) -> None:
+    done = run(stop, schedule)
+    history = done.history
+    assert history.closed is not None
+    assert history.closed.status == "finished"
+    assert history.closing is not None
+    assert history.closing.pause
+    assert (cost.of(history, done.now).total or 0.0) <= stop.get("dollars", float("inf"))
+    assert done.now <= (3 * HOUR if "deadline" in stop else float("inf"))
+    assert not unsaved(history)
+    assert history.lost_steps == 0
+    assert history.leader is not None
+    # of what is there to use, at most a step of each worker and a trial that would not fit are left
+    used = limits.share(history, done.now)
+    assert used > 0.8, used
+    assert not verify(done.events).difference
+
+
+def test_a_session_with_more_money_continues_what_was_paused() -> None:
+    first = run({"dollars": 1.0}, {"pbt": {"perturbation_interval": 5}})
+    paused = [trial.number for trial in first.history.trials if not trial.state.final]
+    assert paused
+    spec = Spec.parse({**first.spec.to_json(), "stop": {"dollars": 9.0}})
+    again = Simulation(spec=spec, objective=first.objective, workers=4).open(first.events).run()
+    history = again.history
+    assert all(history.trials[number].state.final for number in paused)
+    assert history.lost_steps == 0
+    assert 1.0 < (cost.of(history, again.now).total or 0.0) <= 9.0
+
+
+def test_no_trial_begins_that_cannot_reach_its_first_rung() -> None:
+    done = run({"deadline": "3h"}, {"asha": {"grace_period": 9}})
+    for trial in done.history.trials:
+        assert trial.step >= 9 or not trial.attempts, (trial.number, trial.step)
+
+
+def test_money_is_for_the_best_in_the_end() -> None:
+    done = run({"dollars": 12.0}, {"asha": {"type": "promotion"}})
+    history = History()
+    refused = 0
+    for event in done.events:
+        if isinstance(event, Proposed) and history.trials:
+            left = 12.0 - limits.spent(history, event.t)
+            seconds = left / (cost.per_hour(history) + 1.0) * HOUR
+            # whatever is proposed after the half could still be trained as a whole
+            assert left > 6.0 or seconds >= 27 * STEP
+            refused += left <= 6.0
+        history.apply(event)
+    assert refused
+    assert sum(trial.step == 27 for trial in history.trials) >= 4
+
+
+def test_a_new_trial_may_begin_although_all_before_it_were_paused_at_their_first_rung() -> None:
+    pbt = {"pbt": {"perturbation_interval": 5}}
+    done = run({"deadline": "3h"}, pbt, workers=1, trials=6, max_steps=500)
+    assert all(trial.step >= 5 for trial in done.history.trials)
+    assert len(done.history.trials) == 6
 
 
 @pytest.mark.parametrize(
-    ("group", "top"),
-    [("/docker/1f", "/docker/1f"), ("/", "/"), ("/../../x", "/"), ("/gone", "/docker/1f")],
+    ("stop", "word"), [({"deadline": 1}, "time"), ({"dollars": 1e-9}, "money")], ids=str
 )
-def test_a_container_sees_its_own_group_under_whatever_name(
-    machine: Machine, group: str, top: str
-) -> None:
-    mount = f"41 1 0:38 {top} /sys/fs/cgroup\\040x rw - cgroup2 cgroup2 rw"
-    root = machine(f"0::{group}\n", mount, {"sys/fs/cgroup x/cpu.max": "50000 100000"})
-    assert cpus(root) == 1
-    assert next(iter(cgroup.groups("cpu", root))) == root / "sys/fs/cgroup x"
+def test_nothing_begins_where_there_is_no_time_to_leave(stop: dict[str, Any], word: str) -> None:
+    done = run(stop)
+    assert not done.history.trials
+    assert done.history.closing is not None
+    assert done.history.closing.why == (
+        f"a new trial could not reach a result with the {word} that is left"
+    )
+
+
+def test_what_has_not_begun_does_not_keep_a_session_that_a_limit_ends() -> None:
+    spec = Spec.parse({**SPEC, "stop": {"deadline": "2h"}})
+    objective = FunctionObjective(function=lambda config, _: config["x"], spec=spec, seconds=STEP)
+    planner = Simulation(spec=spec, objective=objective, workers=2, startup=3 * HOUR).open().planner
+    made = []
+    while (decision := planner.next(2 * HOUR - 11.0)) is not None:
+        planner.apply(decision)
+        made.append(decision)
+    assert [type(event).__name__ for event in made[1:]] == ["Closing", "Ended", "Ended", "Closed"]
+    assert {trial.state.value for trial in planner.history.trials} == {"paused"}
+
+
+def test_a_trial_begins_only_if_its_machine_is_ready_in_time() -> None:
+    spec = Spec.parse({**SPEC, "max_steps": 5, "stop": {"deadline": "3h"}})
+    objective = FunctionObjective(function=lambda config, _: config["x"], spec=spec, seconds=STEP)
+    done = Simulation(spec=spec, objective=objective, workers=4, startup=1500.0).open().run()
+    assert all(trial.step == 5 for trial in done.history.trials)
+
+
+def test_trials_without_checkpoints_need_no_time_for_them() -> None:
+    spec = Spec.parse({**SPEC, "max_steps": 5, "stop": {"deadline": 15}})
+    objective = FunctionObjective(function=lambda config, _: config["x"], spec=spec, seconds=0.2)
+    done = Simulation(spec=spec, objective=objective, workers=2, checkpoints=False).open().run()
+    assert done.now > 8.0, "10.5 s would be left if a checkpoint took 5 s"
+
+
+def test_a_further_limit_is_to_come() -> None:
+    done = run({"dollars": 12.0, "deadline": 10_000_000.0})
+    assert limits.further(done.history) == [("stop.dollars", "18")]
+    done = run({"deadline": 60})
+    ((key, later),) = limits.further(done.history)
+    assert key == "stop.deadline"
+    assert epoch(moment(later), 0.0) >= done.now + 30 * 60
+
+
+def folded(*events: AnyEvent, like: Simulation) -> History:
+    history = History()
+    for event in [*like.events[:2], *events]:
+        history.apply(event)
+    return history
+
+
+def test_idle_machines_and_the_head_count() -> None:
+    done = run({"dollars": 12.0})
+    begun = done.events[1].t
+    history = folded(Priced(t=begun, per_hour=2.5, nodes=3), like=done)
+    assert cost.of(history, begun + HOUR).rest == pytest.approx(2.5)
+    assert limits.spent(history, begun + 2 * HOUR) == pytest.approx(5.0)
+    limit = limits.nearest(history, begun + HOUR)
+    assert limit is not None
+    assert limit.at == pytest.approx(begun + 12.0 / 2.5 * HOUR)
+
+
+def test_an_attempt_without_a_price_ends_the_session_with_what_to_do() -> None:
+    done = run({"dollars": 12.0, "deadline": "1h"}, price_per_hour=None)
+    assert done.history.closing is not None
+    assert "price_per_hour" in done.history.closing.why
+    assert not limits.further(done.history)
+
+
+def test_all_parts_of_a_limit_are_recorded_once() -> None:
+    done = run({"dollars": 12.0})
+    assert [one.percent for one in done.history.milestones] == [25, 50, 80]
+    assert [one.spent for one in done.history.milestones] == pytest.approx([3, 6, 9.6], abs=0.3)
+
+
+def test_what_still_runs_at_the_limit_is_overdue() -> None:
+    done = run({"deadline": "3h"})
+    cut = next(n for n, event in enumerate(done.events) if isinstance(event, Closing))
+    history = History()
+    for event in done.events[: cut + 1]:
+        history.apply(event)
+    assert history.running
+    assert not limits.overdue(history, done.events[cut].t)
+    assert limits.overdue(history, 3 * HOUR)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_forecast_holds_the_end(seed: int) -> None:
+    done = run({"deadline": "30h"}, "fifo", trials=60, seed=seed)
+    history = History()
+    made = None
+    for event in done.events:
+        history.apply(event)
+        if made is None and history.ended == 20:
+            made = forecast.of(history, event.t)
+    assert made is not None
+    first, last = made.interval
+    assert first <= done.now <= last
+    assert made.paid is not None
+    assert made.paid[0] <= (cost.of(done.history, done.now).total or 0.0) <= made.paid[1]
+
+
+def written() -> Iterator[tuple[Any, float]]:
+    yield "8h", 1000.0 + 8 * HOUR
+    yield 90, 1090.0
+    yield timedelta(seconds=90), 1090.0
+    yield "2026-12-04T08:00Z", datetime.fromisoformat("2026-12-04T08:00Z").timestamp()
+    yield "2026-12-04 08:00:30+01:00", datetime.fromisoformat("2026-12-04T07:00:30Z").timestamp()
+    for written in ("2026-07-04T08:00 Europe/Berlin", "2026-07-04T08:00[Europe/Berlin]"):
+        yield written, datetime.fromisoformat("2026-07-04T06:00Z").timestamp()
+
+
+@pytest.mark.parametrize(("value", "at"), written(), ids=str)
+def test_a_moment_is_read(value: Any, at: float) -> None:
+    assert epoch(moment(value), 1000.0) == at
+    assert moment(moment(value)) == moment(value)
 
 
 @pytest.mark.parametrize(
-    "files",
+    ("value", "word"),
     [
-        {},
-        {"sys/fs/cgroup/j/cpu.max": "max 100000"},
-        {"sys/fs/cgroup/j/cpu.max": ""},
-        {"sys/fs/cgroup/j/cpu.max": "x y"},
-        {"sys/fs/cgroup/j/cpu.max": "0 0", "sys/fs/cgroup/j/memory.max": "max"},
+        ("2026-10-25T02:30 Europe/Berlin", "twice"),
+        ("2026-03-29T02:30 Europe/Berlin", "skip"),
+        ("2026-12-04", "time of the day"),
+        ("2026-12-04T08:00 Mars/Olympus", "not known"),
+        ("2026-12-04T08:00+01:00 Europe/Berlin", "offset"),
+        ("soon", "no moment"),
+        (True, "no moment"),
+        (0, "above 0"),
+        ("9999-12-31T00:00Z", "too far"),
     ],
 )
-def test_what_sets_no_limit_sets_none(machine: Machine, files: dict[str, str]) -> None:
-    root = machine("0::/j\n", V2, files)
-    assert cpus(root) == 64
-    assert cgroup.memory(root) is None
-    assert capacity.of_ray({}, root) == {"num_cpus": 64}
-    assert cpus(root / "nothing") == 64, "without /proc"
+def test_a_moment_that_is_none_is_refused(value: Any, word: str) -> None:
+    with pytest.raises(SpecError, match=word):
+        Spec.parse({**SPEC, "trials": 3, "stop": {"deadline": value}})
 
 
 @pytest.mark.parametrize(
-    ("environment", "count"),
-    [
-        ({"SLURM_CPUS_PER_TASK": "4", "SLURM_CPUS_ON_NODE": "16"}, 4),
-        ({"SLURM_CPUS_ON_NODE": "16"}, 16),
-        ({"SLURM_CPUS_PER_TASK": "200"}, 64),
-        ({"SLURM_CPUS_PER_TASK": "-1"}, 64),
-        ({"SLURM_CPUS_PER_TASK": "²"}, 64),
-        ({"PBS_JOBID": "7", "NCPUS": "8"}, 8),
-        ({"PBS_JOBID": "7", "PBS_NUM_PPN": "2"}, 2),
-        ({"NCPUS": "8"}, 64),
-        ({"LSB_DJOB_NUMPROC": "6"}, 6),
-        ({"SGE_TASK_ID": "undefined", "NSLOTS": "5"}, 5),
-        ({"NSLOTS": "5"}, 64),
-    ],
+    ("each", "deadline", "refused"),
+    [("new", "8h", False), ("new", "2099-01-01T00:00Z", True), ("continue", "8h", True)],
 )
-def test_a_batch_system_says_what_a_job_has(
-    machine: Machine, environment: dict[str, str], count: int
+def test_a_deadline_that_later_runs_of_a_schedule_would_miss_is_refused(
+    each: str, deadline: str, refused: bool
 ) -> None:
-    assert cpus(machine("", "", {}), **environment) == count
+    when = {"cron": "0 3 * * *", "each": each}
+    spec = {**SPEC, "trials": 3, "stop": {"deadline": deadline}, "when": when}
+    if not refused:
+        Spec.parse(spec)
+        return
+    with pytest.raises(SpecError, match="later runs") as error:
+        Spec.parse(spec)
+    assert error.value.key == "stop.deadline"
 
 
-@pytest.mark.parametrize(
-    ("environment", "megabytes"),
-    [
-        ({"SLURM_MEM_PER_NODE": "900"}, 900),
-        ({"SLURM_MEM_PER_CPU": "100", "SLURM_CPUS_ON_NODE": "3"}, 300),
-    ],
-)
-def test_slurm_says_how_much_memory_a_job_has(
-    machine: Machine, environment: dict[str, str], megabytes: int
-) -> None:
-    root = machine("", "", {})
-    assert capacity.memory(environment, root) == megabytes << 20
-    told = capacity.of_ray(environment, root)
-    assert told["memory"] + told["object_store_memory"] <= max(megabytes << 20, 200_000_000)
-    assert (
-        capacity.memory({**environment, "SLURM_MEM_PER_NODE": "0", "SLURM_MEM_PER_CPU": "0"}, root)
-        > 1 << 30
-    ), "all of it"
-
-
-def test_a_kill_as_memory_ran_out_is_told_with_the_limit_for_a_while(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def after(kills: int) -> Path:
-        events = {
-            "sys/fs/cgroup/j/memory.events": f"oom_kill {kills}\n",
-            "sys/fs/cgroup/j/memory.max": str(2 * GIB),
-        }
-        return machine("0::/j\n", V2, events)
-
-    killed = cgroup.Killed(after(3))
-    assert killed.lately() == "", "those of before are not this one's"
-    assert killed.lately() == ""
-    root = after(4)
-    told = f"out of memory (limit of the cgroup {root}/sys/fs/cgroup/j, 2.1 GB)"
-    assert [killed.lately(), killed.lately()] == [told, told], (
-        "two that died of it are both told of"
-    )
-    monkeypatch.setattr(cgroup, "LATELY_SECONDS", -1.0)
-    assert killed.lately() == ""
-
-
-def test_ray_is_told_what_is_left_of_a_groups_memory(machine: Machine) -> None:
-    root = machine(
-        "0::/j\n",
-        V2,
-        {
-            "sys/fs/cgroup/j/memory.max": str(2 * GIB),
-            "sys/fs/cgroup/j/memory.current": str(GIB),
-            "sys/fs/cgroup/j/memory.stat": f"inactive_file {GIB // 2}\n",
-        },
-    )
-    told = capacity.of_ray({}, root)
-    assert told["memory"] + told["object_store_memory"] == 3 * GIB // 2
-
-
-def test_a_node_of_a_cluster_has_what_its_supervisor_may_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
-    assert next(_of_this_machine(["--address=x"])) == "--num-cpus=1"
-    assert not any("cpus" in option for option in _of_this_machine(["--num-cpus=0"])), (
-        "the cluster file's"
-    )
+def test_trials_may_be_left_out_with_a_limit_alone() -> None:
+    assert Spec.parse({**SPEC, "stop": {"dollars": 1.0}}).stop.limited
+    with pytest.raises(SpecError, match=r"stop.dollars or stop.deadline"):
+        Spec.parse(SPEC)

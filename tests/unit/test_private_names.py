@@ -41,7 +41,7 @@ RAY = {
     "ray._private.services:resolve_ip_for_localhost(host)": "agents on one machine without a network do not find each other",
     "ray.autoscaler._private.util:prepare_config(config)": "no cluster in a cloud is checked or brought up",
     "ray.autoscaler._private.util:validate_config(config)": "the same",
-    "ray.autoscaler._private.local.config:get_state_path(cluster_name)": "no cluster over SSH comes up",
+    "ray._private.runtime_env.packaging:create_package(module_path, target_path, include_gitignore, excludes, logger)": "no project is sent to machines over SSH",
     "ray.autoscaler._private.providers:_get_node_provider(provider_config, cluster_name, use_cache)": "the machines of clusters on GCP and Azure are not found, so none is brought up or said to be down",
     "ray._raylet:persist_port": "a dashboard's agent runs, 80 MB and 2 s longer until a local cluster is there",
     "ray._raylet:METRICS_AGENT_PORT_NAME": "the same",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regrow.apps.agent import reach
-from regrow.apps.agent.reach import Ports
+from regrow.infra.machine.ports import Ports
 from regrow.tasks.errors import UserError
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,21 @@ def test_as_a_process_it_loads_neither_ray_nor_prefect_and_needs_no_trainable(fi
     )
     assert json.loads(done.stdout)["status"] == "finished"
     assert done.stderr.strip() == "[]"
+
+
+def test_a_deadline_is_that_of_a_run_that_begins_now(regrow: Call, files: Path) -> None:
+    def limited(deadline: str) -> tuple[int, str, str]:
+        spec = yaml.safe_load((files / "spec.yaml").read_text())
+        (files / "limited.yaml").write_text(
+            yaml.safe_dump({**spec, "stop": {"deadline": deadline}})
+        )
+        return regrow("limited.yaml", "--table", "curves.csv", "--workers", "1", "--json")
+
+    status, _, err = limited("2001-01-01T00:00Z")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "stop.deadline" in err
+    assert "is over" in err
+    soon = datetime.now(UTC) + timedelta(seconds=10)
+    status, out, _ = limited(soon.isoformat())
+    assert status == 0
+    assert json.loads(out)["simulated_s"] < 18, "all trials take longer"

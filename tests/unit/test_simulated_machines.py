@@ -170,3 +170,59 @@ def test_money_and_time_are_kept_with_everything_saved(stop: dict[str, Any]) -> 
     left = [trial for trial in done.history.trials if trial.attempts[-1].outcome == "paused"]
     assert left
     assert all(trial.attempts[-1].saved == trial.step for trial in left)
+
+
+LONG = availability([1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0], 900.0, 3)
+"""Each machine is there for half of the time."""
+
+
+def cheap(deadline: float, **changes: Any) -> Simulation:
+    """24 trials of 20 minutes on three machines: 160 minutes on demand."""
+    fleet = [spot(availability=one) for one in LONG] + [on_demand()] * 3
+    return run(
+        fleet,
+        slots=3,
+        startup=10.0,
+        save=5.0,
+        restore=5.0,
+        trials=24,
+        max_steps=20,
+        market={"first": "spot"},
+        stop={"deadline": deadline},
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("schedule", ["fifo", "asha"])
+@pytest.mark.parametrize("stretch", [1.15, 1.5, 2.5])
+def test_a_deadline_is_met_with_spot_machines_as_long_as_they_will_do(
+    stretch: float, schedule: str
+) -> None:
+    done = cheap(stretch * 160 * 60, schedule=schedule)
+    assert all(trial.state.final for trial in done.history.trials)
+    assert done.now < stretch * 160 * 60
+    full = 24 * 20 / 60 * 3.0
+    assert (cost.of(done.history, done.now).total or 0.0) < (0.98 if stretch < 1.5 else 0.8) * full
+
+
+def test_on_demand_machines_are_asked_for_only_when_the_deadline_asks_for_them() -> None:
+    ample, tight = (cheap(stretch * 160 * 60) for stretch in (4.0, 1.15))
+    share = [
+        sum(isinstance(e, Started) and e.market == "on-demand" for e in done.events)
+        / sum(isinstance(e, Started) for e in done.events)
+        for done in (ample, tight)
+    ]
+    assert share[0] < share[1] / 2
+
+
+def test_with_auto_checkpoints_follow_from_their_duration_and_the_losses() -> None:
+    fleet = [spot(availability=one) for one in availability([1, 1, 0] * 200, 1500.0, 3)]
+    seconds = {"save": 20.0, "seconds": 60.0, "trials": 12, "max_steps": 30, "slots": 3}
+    auto, always = (run(fleet, checkpoint=how, **seconds) for how in ("auto", {"every_steps": 1}))
+    intervals = [event.every_seconds for event in auto.events if isinstance(event, Started)]
+    assert intervals[0] is None  # nothing was measured
+    later = [one for one in intervals if one is not None]
+    assert all(200.0 <= one <= 800.0 for one in later)  # sqrt(2 * 20 s * 4 h) = 759 s at most
+    assert later[-1] < later[0]  # losses were seen
+    saves = [sum(isinstance(e, Saved) for e in done.events) for done in (auto, always)]
+    assert saves[0] < saves[1] / 2

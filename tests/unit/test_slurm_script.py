@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from regrow.flows.arrays import ArrayRun, in_words
+from regrow.flows.agents import AgentRun, in_words
 from regrow.flows.remote import RunRequest
+from regrow.infra.clusters.agents import Agent
 from regrow.infra.clusters.description import Cluster, Slurm
-from regrow.infra.clusters.slurm import Element, script
+from regrow.infra.clusters.slurm import SlurmEngine, script
 from regrow.infra.machine.walltime import ends
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
@@ -45,7 +46,7 @@ def written(cluster: Slurm) -> str:
         ({"agent": 4}, "agent: 4: unknown key; did you mean 'agents'?"),
         (
             {"workers": []},
-            "workers: []: is for clusters on aws or gcp or azure or ssh or kubernetes",
+            "workers: []: is for clusters on aws or gcp or azure or kubernetes",
         ),
         ({"idle": "5min"}, 'idle: "5min": is for clusters on aws or gcp'),
         ({"most": 5}, "most: 5: is more than the 4 agents; leave it out"),
@@ -140,7 +141,8 @@ def test_a_machine_without_slurm_and_an_option_that_agents_do_not_have_are_told(
     monkeypatch.setenv("REGROW_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    run = ArrayRun(cluster=parsed(), file=Path("slurm.yaml"), say=print)
+    slurm = SlurmEngine(parsed())
+    run = AgentRun(cluster=parsed(), engine=slurm, file=Path("slurm.yaml"), say=print)
     spec = Spec.parse(
         {"name": "a", "trainable": "m:f", "metric": "x", "mode": "max", "space": {}, "trials": 1}
     )
@@ -148,15 +150,15 @@ def test_a_machine_without_slurm_and_an_option_that_agents_do_not_have_are_told(
     order = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places)
     with pytest.raises(UserError, match=r"no command sbatch here: .* login node; `regrow cluster"):
         run.submit(order)
-    assert run.queue.known() == []
+    assert slurm.submissions() == []
     again = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places, retry_failed=True)
     with pytest.raises(UserError, match=r"--retry-failed: .*`regrow join a --retry-failed"):
         run.submit(again)
 
 
 def test_the_states_of_elements_are_told_with_the_reasons_for_which_they_wait() -> None:
-    def element(state: str, node: str, reason: str) -> Element:
-        return Element(name="1_1", experiment="a", state=state, node=node, ran="", reason=reason)
+    def element(state: str, node: str, reason: str) -> Agent:
+        return Agent(name="1_1", experiment="a", state=state, node=node, reason=reason)
 
     there = [
         element("RUNNING", "n1", ""),

@@ -84,7 +84,7 @@ def test_what_may_not_stand_there_is_named_with_what_to_write(when: Any, line: s
 def test_a_grid_that_is_to_continue_has_nothing_to_raise() -> None:
     grid = {"space": {"x": {"grid": [1, 2]}}, "search": "grid", "trials": None}
     spec(**grid, when={"every": "1h"})
-    with pytest.raises(SpecError, match=r"when\.each.*grid"):
+    with pytest.raises(SpecError, match=r"when\.each.*trials"):
         spec(**grid, when={"every": "1h", "each": "continue"})
 
 

@@ -122,9 +122,7 @@ def subnets(account: Account, zones: tuple[str, ...]) -> list[str]:
 
 def image(instance: str, path: str) -> str:
     """Return the current Ubuntu image for a type, with NVIDIA's drivers if it has such GPUs."""
-    found = _TYPE.fullmatch(instance)
-    if found is None:
-        raise SpecError(path, instance, "is no type of EC2's", 'write one such as "m6i.large"')
+    found = parsed(instance, path)
     arm = "g" in found["more"] or instance.startswith("a1.")
     if found["family"] in _NVIDIA and not found["more"].startswith("ad"):  # g4ad: AMD's
         if arm:
@@ -132,6 +130,14 @@ def image(instance: str, path: str) -> str:
             raise SpecError(path, instance, problem, "add `image:`")
         return _LEARNING
     return _UBUNTU.format("arm64" if arm else "amd64")
+
+
+def parsed(instance: str, path: str) -> re.Match[str]:
+    """Return the parts of a type's name. Raises SpecError for what is none."""
+    found = _TYPE.fullmatch(instance)
+    if found is None:
+        raise SpecError(path, instance, "is no type of EC2's", 'write one such as "m6i.large"')
+    return found
 
 
 def trust() -> Json:

@@ -39,13 +39,16 @@ class AwsAccount:
     All methods raise RegrowError, with AWS's message, for what AWS refused.
     """
 
+    _tag = CLUSTER_TAG
+    """The tag, with the cluster's name, of all that is found and deleted here."""
+
     def __init__(self, cluster: Aws) -> None:
         self._cluster, self._name = cluster, called(cluster.name)
-        self._ec2, self._iam = _client("ec2", cluster.region), _client("iam", cluster.region)
+        self._ec2, self._iam = client("ec2", cluster.region), client("iam", cluster.region)
 
     def prepare(self, public_key: bytes, say: Callable[[str], None]) -> Account:
         """Look up and create what is needed, whatever an earlier try has left. Raises SpecError."""
-        with _told():
+        with told():
             self._others()
             network, subnets = self._network()
             group = self._security_group(network, say)
@@ -61,23 +64,21 @@ class AwsAccount:
                 aws.subnets(account, zones)
             self._key(public_key)
             if self._cluster.role is None:
-                self._role()
+                self._role(_POLICY, aws.rights(self._cluster.name, self._cluster.region))
             if any(group.market == "spot" for group in self._cluster.workers):
-                # The role exists, or an administrator has to create it.
-                with _unless("InvalidInput", "AccessDenied"):
-                    self._iam.create_service_linked_role(AWSServiceName="spot.amazonaws.com")
-            self._wait_for_rights(account)
+                self._linked_role("spot.amazonaws.com")
+            self._wait_for_head(account)
         return account
 
     def machines(self) -> list[Machine]:
         """Return all existing machines, the head first, including stopped and ending ones."""
-        with _told():
+        with told():
             found = [self._machine(one) for one in self._instances()]
         return sorted(found, key=lambda one: (one.role != "head", one.address))
 
     def end(self, say: Callable[[str], None]) -> None:
         """End all machines and delete what `prepare` created. Raises RegrowError for the rest."""
-        with _told():
+        with told():
             self._end_machines(say)
             left = [*self._unmake(), *self._volumes()]
         if left:
@@ -88,7 +89,7 @@ class AwsAccount:
 
     def _instances(self) -> list[dict[str, Any]]:
         asked = [
-            {"Name": f"tag:{CLUSTER_TAG}", "Values": [self._cluster.name]},
+            {"Name": f"tag:{self._tag}", "Values": [self._cluster.name]},
             {"Name": "instance-state-name", "Values": _THERE},
         ]
         pages = self._ec2.get_paginator("describe_instances").paginate(Filters=asked)
@@ -100,7 +101,7 @@ class AwsAccount:
         ]
 
     def _machine(self, one: dict[str, Any]) -> Machine:
-        tags = _tags(one)
+        tags = tags_of(one)
         inside, outside = one.get("PrivateIpAddress", ""), one.get("PublicIpAddress", "")
         market: Market = "spot" if one.get("InstanceLifecycle") == "spot" else "on-demand"
         return Machine(
@@ -113,7 +114,7 @@ class AwsAccount:
 
     def _others(self) -> None:
         for one in self._instances():
-            if (user := _tags(one).get(USER_TAG)) not in (None, getpass.getuser()):
+            if (user := tags_of(one).get(USER_TAG)) not in (None, getpass.getuser()):
                 where = f"{one['InstanceId']} in {self._cluster.region}"
                 problem = f"is a cluster of {user}'s ({where})"
                 raise SpecError("name", self._cluster.name, problem, "write another name")
@@ -143,8 +144,8 @@ class AwsAccount:
         return network, {zone: tuple(sorted(found)) for zone, found in sorted(subnets.items())}
 
     def _security_group(self, network: str, say: Callable[[str], None]) -> str:
-        """Create or update the security group and return its id. Members reach each other, and SSH
-        is allowed from `reach`. The rules of an existing group are replaced.
+        """Create or update the security group and return its id. Members reach each other. The
+        rules of an existing group are replaced.
         """
         named = [
             {"Name": "group-name", "Values": [self._name]},
@@ -161,23 +162,19 @@ class AwsAccount:
                 TagSpecifications=self._tagged("security-group"),
             )
             group, rules = str(made["GroupId"]), []
-        reach = self._reach()
+        wanted = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+        wanted += self._more_rules(say)
         if rules:
             self._ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=rules)
-        self._ec2.authorize_security_group_ingress(
-            GroupId=group,
-            IpPermissions=[
-                {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]},
-                {
-                    "IpProtocol": "tcp",
-                    "FromPort": 22,
-                    "ToPort": 22,
-                    "IpRanges": [{"CidrIp": reach, "Description": "SSH"}],
-                },
-            ],
-        )
-        say(f"  SSH is let in from {reach}")
+        self._ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=wanted)
         return group
+
+    def _more_rules(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
+        """Return what is let in besides the machines themselves."""
+        reach = self._reach()
+        say(f"  SSH is let in from {reach}")
+        from_there = [{"CidrIp": reach, "Description": "SSH"}]
+        return [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": from_there}]
 
     def _reach(self) -> str:
         """Return the addresses from which SSH is allowed."""
@@ -205,41 +202,50 @@ class AwsAccount:
             TagSpecifications=self._tagged("key-pair"),
         )
 
-    def _role(self) -> None:
-        """Create the head's role, and the instance profile through which a machine has it."""
-        tags = [{"Key": CLUSTER_TAG, "Value": self._cluster.name}]
-        with _unless("EntityAlreadyExists"):
+    def _role(self, policy: str, rights: dict[str, Any]) -> None:
+        """Create the role, and the instance profile through which a machine has it. `policy`: name
+        of the policy with these rights.
+        """
+        tags = [{"Key": self._tag, "Value": self._cluster.name}]
+        with unless("EntityAlreadyExists"):
             self._iam.create_role(
                 RoleName=self._name, AssumeRolePolicyDocument=json.dumps(aws.trust()), Tags=tags
             )
-        document = json.dumps(aws.rights(self._cluster.name, self._cluster.region))
-        self._iam.put_role_policy(RoleName=self._name, PolicyName=_POLICY, PolicyDocument=document)
-        with _unless("EntityAlreadyExists"):
+        document = json.dumps(rights)
+        self._iam.put_role_policy(RoleName=self._name, PolicyName=policy, PolicyDocument=document)
+        with unless("EntityAlreadyExists"):
             self._iam.create_instance_profile(InstanceProfileName=self._name, Tags=tags)
         # A profile may have one role, and it has this one.
-        with _unless("LimitExceeded", "EntityAlreadyExists"):
+        with unless("LimitExceeded", "EntityAlreadyExists"):
             self._iam.add_role_to_instance_profile(
                 InstanceProfileName=self._name, RoleName=self._name
             )
 
-    def _wait_for_rights(self, account: Account) -> None:
-        """Ask EC2 by dry runs whether it would start the head, until EC2 knows the new role. This
+    def _linked_role(self, service: str) -> None:
+        """Create the role of a service. It exists, or an administrator has to create it."""
+        with unless("InvalidInput", "EntityAlreadyExists", "AccessDenied"):
+            self._iam.create_service_linked_role(AWSServiceName=service)
+
+    def _wait_for_head(self, account: Account) -> None:
+        self._wait_for_rights(
+            InstanceType=self._cluster.head.type,
+            KeyName=self._name,
+            ImageId=self._cluster.image or aws.image(self._cluster.head.type, "head.type"),
+            IamInstanceProfile={"Name": self._cluster.role or self._name},
+            SubnetId=aws.subnets(account, self._cluster.zones)[0],
+            SecurityGroupIds=[account.security_group],
+        )
+
+    def _wait_for_rights(self, **machine: Any) -> None:
+        """Ask EC2 by dry runs whether it would start a machine, until EC2 knows the new role. This
         also checks the user's rights early.
         """
         from botocore.exceptions import ClientError
 
-        head: dict[str, Any] = {
-            "InstanceType": self._cluster.head.type,
-            "KeyName": self._name,
-            "ImageId": self._cluster.image or aws.image(self._cluster.head.type, "head.type"),
-            "IamInstanceProfile": {"Name": self._cluster.role or self._name},
-            "SubnetId": aws.subnets(account, self._cluster.zones)[0],
-            "SecurityGroupIds": [account.security_group],
-        }
         deadline = time.monotonic() + _READY_SECONDS
         while True:
             try:
-                self._ec2.run_instances(MinCount=1, MaxCount=1, DryRun=True, **head)
+                self._ec2.run_instances(MinCount=1, MaxCount=1, DryRun=True, **machine)
             except ClientError as error:
                 code, told = error.response["Error"]["Code"], error.response["Error"]["Message"]
                 if code == "DryRunOperation":
@@ -271,11 +277,13 @@ class AwsAccount:
         for delete, what in (
             (iam.remove_role_from_instance_profile, profile | role),
             (iam.delete_instance_profile, profile),
-            (iam.delete_role_policy, role | {"PolicyName": _POLICY}),
-            (iam.delete_role, role),
         ):
-            with _unless("NoSuchEntity"):
+            with unless("NoSuchEntity"):
                 delete(**what)
+        with unless("NoSuchEntity"):
+            for policy in iam.list_role_policies(**role)["PolicyNames"]:
+                iam.delete_role_policy(**role, PolicyName=policy)
+            iam.delete_role(**role)
         mine = [{"Name": "group-name", "Values": [self._name]}]
         for group in self._ec2.describe_security_groups(Filters=mine)["SecurityGroups"]:
             deadline = time.monotonic() + _READY_SECONDS
@@ -287,20 +295,20 @@ class AwsAccount:
 
     def _delete_group(self, group: str) -> bool:
         """Delete a security group. Returns whether it is gone: EC2 refuses for a while."""
-        with _unless("InvalidGroup.NotFound", "DependencyViolation") as refused:
+        with unless("InvalidGroup.NotFound", "DependencyViolation") as refused:
             self._ec2.delete_security_group(GroupId=group)
         return "DependencyViolation" not in refused
 
     def _volumes(self) -> list[str]:
-        mine = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [self._cluster.name]}]
+        mine = [{"Name": f"tag:{self._tag}", "Values": [self._cluster.name]}]
         pages = self._ec2.get_paginator("describe_volumes").paginate(Filters=mine)
         return [f"disk {one['VolumeId']}" for page in pages for one in page["Volumes"]]
 
     def _tagged(self, kind: str) -> list[dict[str, Any]]:
-        return [aws.tagged(kind, {CLUSTER_TAG: self._cluster.name, USER_TAG: getpass.getuser()})]
+        return [aws.tagged(kind, {self._tag: self._cluster.name, USER_TAG: getpass.getuser()})]
 
 
-def _client(service: str, region: str) -> Any:
+def client(service: str, region: str) -> Any:
     try:
         import boto3
     except ImportError:
@@ -308,12 +316,12 @@ def _client(service: str, region: str) -> Any:
     return boto3.client(service, region_name=region)
 
 
-def _tags(one: dict[str, Any]) -> dict[str, str]:
+def tags_of(one: dict[str, Any]) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in one.get("Tags", ())}
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def told() -> Iterator[None]:
     """Raise AWS's errors as RegrowError, with AWS's message."""
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -324,7 +332,7 @@ def _told() -> Iterator[None]:
 
 
 @contextmanager
-def _unless(*codes: str) -> Iterator[list[str]]:
+def unless(*codes: str) -> Iterator[list[str]]:
     """Suppress errors with these codes. Yields a list that has the suppressed codes afterwards."""
     from botocore.exceptions import ClientError
 

@@ -14,6 +14,7 @@ from regrow.infra.clusters import private
 from regrow.infra.clusters.clouds import aws, azure, gcp, groups
 from regrow.infra.clusters.clouds.aws import Account
 from regrow.infra.clusters.clouds.aws_account import AwsAccount
+from regrow.infra.clusters.clouds.fleet_account import FleetAccount
 from regrow.infra.clusters.description import Aws, Azure, Gcp, OnVms
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.launcher import Launcher, LauncherEngine
@@ -96,11 +97,11 @@ class AwsEngine(_VmEngine):
     cluster: Aws
 
     def status(self) -> list[Machine]:
-        return AwsAccount(self.cluster).machines()
+        return [*AwsAccount(self.cluster).machines(), *FleetAccount(self.cluster).machines()]
 
     def down(self, say: Callable[[str], None]) -> None:
-        account = AwsAccount(self.cluster)
-        there = len(account.machines())
+        account, there = AwsAccount(self.cluster), len(self.status())
+        FleetAccount(self.cluster).end(say)
         account.end(say)
         say(
             f"nothing of the cluster {self.cluster.name} is left in {self.cluster.region}; it had"

@@ -54,21 +54,12 @@ def site(
     `machine` and `resources` also get the key of the type in the cluster file, for error messages.
 
     """
-
-    def labels(instance: str, market: Market) -> dict[str, str]:
-        """Return the labels by which trials choose nodes and learn their price."""
-        found = {MARKET_LABEL: market, TYPE_LABEL: instance}
-        price = prices.of(instance, cluster.region, market)
-        if price is not None:
-            found[PRICE_LABEL] = f"{price:.6f}".rstrip("0").rstrip(".")
-        return found
-
     types: Json = {
         HEAD: {
             "min_workers": 0,
             "max_workers": 0,
             "resources": {"CPU": 0, "GPU": 0},
-            "labels": labels(cluster.head.type, "on-demand"),
+            "labels": labels(prices, cluster.region, cluster.head.type, "on-demand"),
             "node_config": machine(cluster.head, "head.type"),
         }
     }
@@ -79,7 +70,7 @@ def site(
             "max_workers": group.most,
             "priority": len(cluster.workers) - place,
             "resources": resources(group.type, path),
-            "labels": labels(group.type, group.market),
+            "labels": labels(prices, cluster.region, group.type, group.market),
             "node_config": machine(group, path),
         }
     return Site(
@@ -90,6 +81,15 @@ def site(
         then=off,
         initialization=_initialization(cluster),
     )
+
+
+def labels(prices: Prices, region: str, instance: str, market: Market) -> dict[str, str]:
+    """Return the labels by which trials choose nodes and learn their price."""
+    found = {MARKET_LABEL: market, TYPE_LABEL: instance}
+    price = prices.of(instance, region, market)
+    if price is not None:
+        found[PRICE_LABEL] = f"{price:.6f}".rstrip("0").rstrip(".")
+    return found
 
 
 def user(cluster: OnVms) -> str:

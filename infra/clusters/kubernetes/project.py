@@ -23,10 +23,16 @@ MOST_BYTES = 1_000_000
 _NAMED = 3
 
 
-def packed(folder: Path, left_out: Collection[str] = ()) -> bytes:
+def packed(
+    folder: Path,
+    left_out: Collection[str] = (),
+    *,
+    most: int = MOST_BYTES,
+    of: str = "a Secret of Kubernetes",
+) -> bytes:
     """Return the folder's files as a tar.gz, except `left_out`, paths relative to it
-    (`confidential`). Raises UserError, naming the largest files, if the result is too large for a
-    Secret.
+    (`confidential`). Raises UserError, naming the largest files, if the result has more than `most`
+    bytes, which `of` cannot have.
     """
     files = sorted(_files(folder, {*left_out}))
     buffer = io.BytesIO()
@@ -38,15 +44,15 @@ def packed(folder: Path, left_out: Collection[str] = ()) -> bytes:
             tar.add(
                 file, arcname=file.relative_to(folder).as_posix(), recursive=False, filter=_plain
             )
-    if len(data := buffer.getvalue()) > MOST_BYTES:
+    if len(data := buffer.getvalue()) > most:
         largest = sorted(files, key=lambda file: file.stat().st_size, reverse=True)[:_NAMED]
         named = ", ".join(
             f"{file.relative_to(folder)} ({file.stat().st_size / 1e6:.1f} MB)" for file in largest
         )
         raise UserError(
-            f"{folder}: the project takes {len(data) / 1e6:.1f} MB, packed, and a Secret of"
-            " Kubernetes 1 MB at most; put data into a bucket, and what seldom changes into the"
-            f" image. Its largest files: {named}"
+            f"{folder}: the project takes {len(data) / 1e6:.1f} MB, packed, and {of}"
+            f" {most / 1e6:.0f} MB at most; put data into a bucket, and what seldom changes into"
+            f" the image. Its largest files: {named}"
         )
     return data
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from regrow.apps.agent.reach import Ports
+from regrow.infra.machine.ports import Ports
 from regrow.infra.state.places import Places
 from regrow.search.events import Status
 from regrow.search.spec import Spec

@@ -38,6 +38,8 @@ class Summary:
     goal: str = ""
     ended: int = 0
     total: int = 0
+    of_total: str = ""
+    """The ended trials and their total, for people."""
     share: float = 0.0
     """The completed fraction, from 0 to 1."""
     best: int | None = None
@@ -93,6 +95,7 @@ class ExperimentState:
             goal=", ".join(f"{metric.mode} {metric.name}" for metric in history.spec.metrics),
             ended=history.ended,
             total=history.total,
+            of_total=history.of_total(history.ended),
             share=board.share(),
             best=None if found is None else found.trial.number,
             value=None if found is None else found.counts,

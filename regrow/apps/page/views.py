@@ -15,7 +15,7 @@ from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
 from regrow.search import schedulers
 from regrow.search.history import History, waste
-from regrow.search.numbers import readable
+from regrow.search.numbers import money, readable
 from regrow.show.live import text, words
 from regrow.show.live.incidents import Absence, Loss
 from regrow.show.report.report import duration, tiles
@@ -49,7 +49,7 @@ def row(one: Summary, links: Links, now: float) -> dict[str, Any]:
         "value": "" if one.value is None else readable(one.value),
         "trial": one.best,
         "spark": pictures.spark(one.spark, one.spent_steps),
-        "cost": f"{one.cost:,.2f}" if one.cost is not None else "",
+        "cost": money(one.cost) if one.cost is not None else "",
         "slots": duration(3600 * one.hours),
         "began": moment(one.began),
         "heard": moment(one.heard),
@@ -86,7 +86,7 @@ def experiment(
     history = fold.history
     alive = summary.status == "running"
     counts = [(state.value, count) for state, count in history.counts.items() if count]
-    left = max(0, history.total - len(history.trials))
+    left = 0 if history.unlimited else max(0, history.total - len(history.trials))
     view = summaries.best(history)
     return {
         **row(summary, links, now),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import deque
 from heapq import nsmallest
 
 from regrow.search import events, schedulers
 from regrow.search.history import History, TrialRecord
+from regrow.search.planning import limits
 from regrow.show.live import words
 from regrow.show.live.decisions import Decisions
 from regrow.show.live.incidents import Absence, Incidents
@@ -49,6 +51,8 @@ class Board:
     def most_steps(self) -> int | None:
         """Maximum steps that the schedule can spend on all trials, None if unlimited."""
         spec, total = self.history.spec, self.history.total
+        if self.history.unlimited:
+            return None
         if self._limit[0] != total:
             self._limit = (total, schedulers.most_steps(spec.schedule, spec.setting, total))
         return self._limit[1]
@@ -72,6 +76,8 @@ class Board:
     def share(self) -> float:
         """Return the completed fraction of the experiment, from 0 to 1."""
         history = self.history
+        if history.unlimited:
+            return limits.share(history, history.t_last)
         if self.exact:
             return min(1.0, self.useful / max(1, self.most_steps or 1))
         return min(1.0, history.ended / max(1, history.total))
@@ -82,11 +88,13 @@ class Board:
         found: list[float] = []
         if self.exact and (rate := self.steps_done.rate(now)):
             found.append(max(0, (self.most_steps or 0) - self.useful) / rate)
-        elif not self.exact and (rate := self.ends.rate(now)):
+        elif not self.exact and not history.unlimited and (rate := self.ends.rate(now)):
             total = min(history.total, history.spec.stop.trials or history.total)
             found.append(max(0, total - history.ended) / rate)
         if (hours := history.spec.stop.hours) is not None:
             found.append(max(0.0, hours * 3600 - history.elapsed(now)))
+        if (limit := limits.nearest(history, now)) is not None and limit.at < math.inf:
+            found.append(max(0.0, limit.at - now))
         return min(found, default=None)
 
     # ---- folding
@@ -177,6 +185,8 @@ class Board:
                 return [f"the user stopped trial {event.trial}"]
             case events.Excluded():
                 return [words.exclusion(history.trials[event.trial])]
+            case events.Milestone() if event.percent >= words.TOLD_PERCENT:
+                return [limits.in_words(history, event)]
             case events.Closing():
                 return [f"ending: {event.why}"] if event.why else []
             case events.Closed() if history.sessions:
@@ -194,7 +204,7 @@ class Board:
         self.steps_done.add(event.t, 0)
         self.began = False
         if self.history.sessions == 1:
-            return []
+            return [f"limits: {told}"] if (told := limits.told(self.history)) else []
         if not self.history.orphans:
             return ["continues"]
         absence: Absence = self.incidents.reopened(event, max(0.0, silent))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from rich.text import Text
 
 from regrow.infra.state.notes import NONE, Notes
+from regrow.search.durations import on_clock
 from regrow.search.history import cost
+from regrow.search.numbers import money
+from regrow.search.planning import forecast
 from regrow.show.live import text, words
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs, bar, cut, flow
@@ -85,7 +88,7 @@ def _shares(parts: list[Section], room: int) -> tuple[list[int | None], bool]:
 def _title(board: Board, width: int, signs: Signs) -> Text:
     history = board.history
     share = board.share()
-    tail = f" {share * 100:3.0f} %  {history.ended}/{history.total} trials"
+    tail = f" {share * 100:3.0f} %  {history.of_total(history.ended, '/')} trials"
     name = middle(one_line(history.spec.name), max(4, width - len(tail) - 8), signs.more)
     room = min(BAR, width - len(tail) - len(name) - 2)
     line = Text(no_wrap=True).append(name, style="bold").append("  ")
@@ -104,8 +107,8 @@ def _facts(board: Board, now: float, *, banner: bool) -> list[tuple[str, str]]:
     if history.closing is not None and history.closed is None:
         facts.append((one_line(f"ending: {history.closing.why}"), "yellow"))
     if left is not None and history.closed is None:
-        facts.append((f"{text.duration(left)} left", "bold"))
-    facts.append((f"ran {text.duration(history.elapsed(None if banner else now))}", ""))
+        facts.append((f"{on_clock(left)} left", "bold"))
+    facts.append((f"ran {on_clock(history.elapsed(None if banner else now))}", ""))
     if not banner and (rate := board.ends.rate(now)):
         facts.append((f"{rate * 60:.3g} trials/min", ""))
     facts.append((text.counts(history), ""))
@@ -114,8 +117,10 @@ def _facts(board: Board, now: float, *, banner: bool) -> list[tuple[str, str]]:
     pace = board.steps_done.rate(now) if not banner else None
     facts.append((f"{board.useful:,}{of} steps" + (f", {pace:.3g}/s" if pace else ""), ""))
     spent = cost.of(history, history.t_last if banner or history.closed else now)
-    if spent.money is not None:
-        facts.append((f"cost {spent.money:,.2f}", ""))
+    if limited := forecast.standing(history, now, alive=not banner):
+        facts.insert(0, (limited, "bold"))
+    elif spent.total is not None:
+        facts.append((f"cost {money(spent.total)}", ""))
     facts.append((f"{spent.hours:.3g} slot-hours", "" if spent.money is None else "dim"))
     incidents = board.incidents
     if incidents.count:

@@ -11,26 +11,24 @@ from typing import Any
 
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
+from regrow.search.durations import on_clock
 from regrow.search.history import History, TrialRecord, cost, waste
 from regrow.search.history.at_bounds import at_bounds
 from regrow.search.lifecycle import TrialState
-from regrow.search.numbers import readable
+from regrow.search.numbers import money, readable
+from regrow.search.planning import forecast, limits
 from regrow.search.planning.stopping import holding
 from regrow.search.samplers import size
 from regrow.show.views import agents, machine_use, summaries
 from regrow.tasks.output.traces import one_line, printable
 
-
-def duration(seconds: float) -> str:
-    """Format as 1:02:03, 2:03 or 0:05."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+CENT = 0.005
+"""Less money outside of attempts is not shown."""
 
 
 def took(seconds: float) -> str:
-    """Format seconds with a digit behind the point below a minute, else as `duration`."""
-    return f"{max(0.0, seconds):.1f} s" if seconds < 60 else duration(seconds)
+    """Format seconds with a digit behind the point below a minute, else as `on_clock`."""
+    return f"{max(0.0, seconds):.1f} s" if seconds < 60 else on_clock(seconds)
 
 
 def age(seconds: float) -> str:
@@ -81,7 +79,7 @@ def counts(history: History) -> str:
 
 
 def _trials(history: History) -> str:
-    return f"{len(history.trials)} of {history.total} trials ({counts(history)})"
+    return f"{history.of_total(len(history.trials))} trials ({counts(history)})"
 
 
 def _why(history: History) -> str:
@@ -93,7 +91,7 @@ def so_far(history: History) -> str:
     open_ = ", ".join(
         f"{n} {state.value}" for state, n in history.counts.items() if n and not state.final
     )
-    return f"{history.ended} of {history.total} trials ended{f' ({open_})' if open_ else ''}"
+    return f"{history.of_total(history.ended)} trials ended{f' ({open_})' if open_ else ''}"
 
 
 def noted(notes: Notes) -> Iterator[str]:
@@ -109,13 +107,15 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
     """Yield the state of an experiment in a few lines."""
     spec, status = history.spec, summaries.status(history, alive=alive)
     yield f"{spec.name} is {status}: {_trials(history)}"
-    ran = duration(history.elapsed(now if alive else None))
+    ran = on_clock(history.elapsed(now if alive else None))
     yield (
         f"{spec.objective.mode} {one_line(spec.objective.name)}, ran {ran}, wasted steps"
         f" {history.lost_steps}"
     )
     yield history.choice.told()
     yield spent(history, now if alive else history.t_last)
+    if limited := forecast.standing(history, now, alive=alive):
+        yield limited
     for kind, lost in waste.of_all(history).items():
         yield f"  {losses(kind, lost)}"
     if why := _why(history):
@@ -138,7 +138,8 @@ def spent(history: History, now: float) -> str:
     told = f"{cost.steps(history):,} steps, {found.hours:.3g} slot-hours"
     if found.money is None:
         return told
-    return f"{told}, cost {found.money:,.2f} at {cost.prices(history)} an hour and slot"
+    rest = f", {money(found.rest)} outside of attempts" if found.rest >= CENT else ""
+    return f"{told}, cost {money(found.money)} at {cost.prices(history)} an hour and slot{rest}"
 
 
 def standing(history: History) -> Iterator[str]:
@@ -152,10 +153,10 @@ def standing(history: History) -> Iterator[str]:
 
 def losses(kind: str, lost: waste.Waste) -> str:
     times = f"{lost.attempts} attempt{ends(lost.attempts)}"
-    money = f", cost {lost.money:,.2f}" if lost.money else ""
+    paid = f", cost {money(lost.money)}" if lost.money else ""
     return (
         f"{kind}: {times}, {lost.steps} steps done again, {lost.seconds:.1f} slot-seconds for"
-        f" nothing{money}"
+        f" nothing{paid}"
     )
 
 
@@ -228,7 +229,7 @@ def ending(history: History, places: Places) -> Iterator[str]:
     cut, why = status in ("interrupted", "stopped"), _why(history)
     yield (
         f"{name} {status}: {so_far(history) if cut else _trials(history)} "
-        f"in {duration(history.elapsed())}, wasted steps {history.lost_steps}"
+        f"in {on_clock(history.elapsed())}, wasted steps {history.lost_steps}"
     )
     if why:
         yield one_line(f"because {why}")
@@ -252,6 +253,8 @@ def ending(history: History, places: Places) -> Iterator[str]:
 
 def _more(history: History) -> int | None:
     """Return a larger total that the experiment can have; None if it has tried everything."""
+    if history.unlimited:
+        return None
     repeats = history.spec.repeats
     total = -(-(history.total + 10) // repeats) * repeats
     cells = None if history.spec.own_sampler else size(history.spec.search, history.spec.setting)
@@ -260,10 +263,16 @@ def _more(history: History) -> int | None:
 
 def raised(history: History, places: Places) -> Iterator[str]:
     """Yield how an experiment continues that a condition of `stop` has ended."""
+    name = history.spec.name
     for key, now in holding(history.spec.stop, history, history.t_last):
         further = "null" if now is None else f"{2 * now:g}"
         change = f"--set {key}={further}"
-        yield f"to continue beyond {key}: {places.command('resume', history.spec.name, change)}"
+        yield f"to continue beyond {key}: {places.command('resume', name, change)}"
+    ended = history.closing is not None and history.closing.pause
+    if ended and (larger := limits.further(history)):
+        keys = " and ".join(key for key, _ in larger)
+        change = " ".join(f"--{key.removeprefix('stop.')} {more}" for key, more in larger)
+        yield f"to continue beyond {keys}: {places.command('resume', name, change)}"
 
 
 def narrow(history: History, places: Places) -> Iterator[str]:
@@ -310,7 +319,7 @@ def retry(history: History, places: Places) -> Iterator[str]:
         return
     reasons = Counter(trial.attempts[-1].message for trial in failed)
     (most, count), *others = reasons.most_common()
-    told = f"{len(failed)} of {history.total} trials failed"
+    told = f"{len(failed)} of {len(history.trials)} trials failed"
     if most:
         told += f": {one_line(most)}" if not others else f", {count} of them of: {one_line(most)}"
     yield (

@@ -13,9 +13,10 @@ from rich.text import Text
 
 from regrow.infra.log.log import Segments, full
 from regrow.infra.state.notes import NONE, Notes
+from regrow.search.durations import on_clock
 from regrow.search.events import Opened, decode
 from regrow.search.history import repeats
-from regrow.show.live import text, words
+from regrow.show.live import words
 from regrow.show.live.board import Board
 from regrow.show.live.grid import signs_of
 from regrow.show.live.layout import compose
@@ -158,12 +159,12 @@ def standing(board: Board, now: float) -> str:
     history = board.history
     share = f"{board.share() * 100:.0f} %"
     parts = [
-        f"{history.spec.name}: {share}, {history.ended} of {history.total} trials",
+        f"{history.spec.name}: {share}, {history.of_total(history.ended)} trials",
         f"{board.useful:,} steps",
-        f"ran {text.duration(history.elapsed(now))}",
+        f"ran {on_clock(history.elapsed(now))}",
     ]
     if (left := board.left_seconds(now)) is not None:
-        parts.append(f"{text.duration(left)} left")
+        parts.append(f"{on_clock(left)} left")
     if losses := board.incidents.count:
         parts.append(words.losses(losses))
     if waiting := board.waiting(now):

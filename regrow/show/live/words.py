@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from regrow.infra.prefect.events import again
-from regrow.search.durations import in_words
+from regrow.search.durations import in_words, on_clock
 from regrow.search.events import Ended, Joined, Left
 from regrow.search.history import History, TrialRecord
 from regrow.search.planning.market import kind
 from regrow.show.live.incidents import Absence, Loss
-from regrow.show.live.text import duration, ends, number
+from regrow.show.live.text import ends, number
 from regrow.tasks.output.traces import one_line
 
 START_SECONDS = 30.0
 """An attempt that has not begun after this time is shown as waiting."""
 SILENT_SECONDS = 60.0
 """No trial is shown as silent before this time, however short its steps are."""
+
+
+TOLD_PERCENT = 50
+"""Milestones of money and time from here on are shown."""
 
 
 def end(
@@ -27,7 +31,7 @@ def end(
     why = f" ({one_line(message)})" if message and event.outcome != "done" else ""
     why = why if like is None else f" (as trial {like} did)"
     found = f", {one_line(history.objective.name)} {number(trial.best[0])}" if trial.best else ""
-    place = f"[{history.ended}/{history.total}] trial {trial.number}"
+    place = f"[{history.of_total(history.ended, '/')}] trial {trial.number}"
     mark = " *" if star else ""
     return f"{place} {trial.state.value} at step {trial.step}{found}{mark}{why}"
 
@@ -106,7 +110,7 @@ def seconds(span: float) -> str:
     """Format a duration: 2.3 s, 42 s, or 1:02:03."""
     if span < 9.95:
         return f"{span:.1f} s"
-    return f"{span:.0f} s" if span < 99.5 else duration(span)
+    return f"{span:.0f} s" if span < 99.5 else on_clock(span)
 
 
 def heard(span: float, usual: float) -> str:
@@ -131,4 +135,4 @@ def moved(trial: TrialRecord) -> str:
 def ago(span: float) -> str:
     """Format an age in few characters: 4s, 12:31, 3:02:10."""
     span = max(0.0, span)
-    return f"{span:.0f}s" if span < 99.5 else duration(span)
+    return f"{span:.0f}s" if span < 99.5 else on_clock(span)

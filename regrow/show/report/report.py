@@ -20,14 +20,17 @@ from regrow.infra.log.rows import Rows
 from regrow.infra.state.notes import NONE, Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
+from regrow.search.durations import on_clock
 from regrow.search.history import History, cost, waste
+from regrow.search.numbers import money
+from regrow.search.planning import forecast, limits
 from regrow.show import web
 from regrow.show.figures import described, listed
 from regrow.show.figures.look import template
 from regrow.show.figures.series import short
 from regrow.show.live import text
 from regrow.show.report import logged, table
-from regrow.show.views import machine_use, summaries
+from regrow.show.views import budget, machine_use, summaries
 
 SCRIPTS = ("times.js", "figures.js", "report.js")
 FRONT = 20
@@ -79,9 +82,10 @@ def html(
         numbers=list(tiles(history, alive=alive, now=now)),
         advice=list(machine_use.sentences(history)),
         counts=states,
-        left=max(0, history.total - len(history.trials)),
+        left=0 if history.unlimited else max(0, history.total - len(history.trials)),
         best=_best(history, places),
         front=_front(history, places),
+        forecasts=budget.outcomes(history),
         nothing_best=_nothing(history),
         logged=best_logged,
         at_bounds=list(text.widened(history, places)),
@@ -146,7 +150,7 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
     else:
         yield tile(f"Best {objective.name}", "none yet", objective.mode)
     running = f"ended; {len(history.running)} running" if history.running else "ended"
-    yield tile("Trials", f"{history.ended:,} of {history.total:,}", running)
+    yield tile("Trials", history.of_total(history.ended), running)
     again = f"{history.lost_steps:,} of them done again"
     yield tile("Steps", f"{cost.steps(history):,}", again)
     spent = cost.of(history, now if alive else history.t_last)
@@ -156,9 +160,13 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
     yield tile("Time", ran, f"{duration(used)} on {slots}")
     if spent.money is not None:
         lost_money = waste.money(history)
-        nothing = f"; {lost_money:,.2f} for nothing" if lost_money else ""
-        price = f"at {cost.prices(history)} for a slot and hour{nothing}"
-        yield tile("Cost", f"{spent.money:,.2f}", price)
+        nothing = f"; {money(lost_money)} for nothing" if lost_money else ""
+        outside = f"; {money(spent.rest)} outside of attempts" if spent.rest >= text.CENT else ""
+        price = f"at {cost.prices(history)} for a slot and hour{nothing}{outside}"
+        yield tile("Cost", money(spent.total or 0.0), price)
+    if limited := forecast.standing(history, now, alive=alive):
+        part = limits.share(history, now if alive else history.t_last)
+        yield tile("Limits used", f"{100 * part:.0f} %", limited)
     lost = waste.of_all(history).values()
     seconds, attempts = sum(one.seconds for one in lost), sum(one.attempts for one in lost)
     share = f", {seconds / used:.1%} of all" if used and seconds else ""
@@ -171,7 +179,7 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
 
 def duration(seconds: float) -> str:
     """Format as 4.2 s, 2:03, 1:02:03."""
-    return f"{seconds:.1f} s" if seconds < 60 else text.duration(seconds)
+    return f"{seconds:.1f} s" if seconds < 60 else on_clock(seconds)
 
 
 def _best(history: History, places: Places) -> dict[str, Any] | None:
@@ -268,7 +276,7 @@ def _commands(history: History, places: Places, *, alive: bool) -> Iterator[tupl
         yield "Stop it", places.command("stop", name)
     elif status in ("interrupted", "stopped", "failed"):
         yield "Continue with it", places.command("resume", name)
-    else:
+    elif not history.unlimited:
         more = history.total + max(10, history.total // 2)
         yield "More trials", places.command("resume", name, f"--trials {more}")
     yield "Every trial, or every step of each", places.command("trials", name, "--history")

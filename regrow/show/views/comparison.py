@@ -187,7 +187,7 @@ def _one(one: Course, now: float) -> dict[str, Any]:
         "status": summaries.status(history, alive=one.alive),
         "best": summaries.best(history),
         "trials": len(history.trials),
-        "total": history.total,
+        "total": None if history.unlimited else history.total,
         "done": len(history.by_state[TrialState.DONE]),
         "stopped": len(history.by_state[TrialState.STOPPED]),
         "failed": len(history.by_state[TrialState.FAILED]),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regrow.search.numbers import columned, readable
+from regrow.search.numbers import columned, money, readable
 from regrow.show.views.comparison import leading
 
 ABSENT = object()
@@ -82,7 +82,7 @@ def outcomes(
     yield least("ran", "elapsed_s", duration)
     yield least("slot-hours", "slot_hours", "{:.3g}".format)
     if any(one["cost"] is not None for one in found):
-        yield least("cost", "cost", lambda price: "" if price is None else f"{price:,.2f}")
+        yield least("cost", "cost", lambda price: "" if price is None else money(price))
 
 
 def configurations(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[Any], bool]]:

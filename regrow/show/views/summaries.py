@@ -17,7 +17,7 @@ from regrow.search import schedulers
 from regrow.search.history import History, TrialRecord, cost, repeats, waste
 from regrow.search.history.repeats import Repeated, shown
 from regrow.search.lifecycle import TrialState
-from regrow.show.views import agents
+from regrow.show.views import agents, budget
 
 UNKNOWN = "unknown"
 """Version of the code of a session that did not record it."""
@@ -167,13 +167,15 @@ def show(
         **({"front": found} if (found := front(history)) else {}),
         **({"repeats": found} if (found := means(history)) else {}),
         "counts": {state.value: count for state, count in history.counts.items()},
-        "total": history.total,
+        "total": None if history.unlimited else history.total,
         "trials": [trial_view(history, trial) for trial in history.trials],
         "wasted_steps": history.lost_steps,
         "waste": _waste(waste.of_all(history)),
         "steps": cost.steps(history),
         "slot_hours": round(spent.hours, 6),
         "cost": None if spent.money is None else round(spent.money, 6),
+        "cost_outside_attempts": round(spent.rest, 6),
+        **({"limits": used} if (used := budget.view(history, now, alive=alive)) else {}),
         "wasted_cost": None if (lost := waste.money(history)) is None else round(lost, 6),
         "elapsed_s": round(history.elapsed(now if alive else None), 3),
         "sessions": sessions(history),

@@ -1,0 +1,217 @@
+"""Money and time: what deadlines cost with spot machines, and whether limits are kept.
+
+    python -m benchmarks.money spot TRACE... [--seeds 10] [--windows 20] [--processes 2]
+    python -m benchmarks.money value [--seeds 10]
+
+`spot` runs whole searches under the simulator, with the planner of real runs, on windows of
+recorded traces of spot machines (`availability_*.json` of Wu et al., NSDI 2024), with deadlines of
+1.1, 1.5 and 2 times the time that on-demand machines alone would take. Beside ours: on-demand
+machines alone; spot machines alone (late where these do not suffice); the static fall-back of
+others (on demand after ten minutes without a spot machine, whatever the deadline); and a bound that
+knows the future (all spot hours that the window has until the deadline, the rest on demand).
+
+`value` compares the best value at a deadline with plain ASHA that is stopped there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeAlias
+
+from regrow.search.history import cost
+from regrow.search.planning.machines import Machine, availability
+from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.spec import Spec
+
+WORKERS = 4
+SPOT, ON_DEMAND = 1.0, 3.0
+"""Prices an hour."""
+BOOT, STARTUP, SAVE, RESTORE, IDLE = 120.0, 30.0, 20.0, 30.0, 300.0
+FALL_BACK = 600.0
+DEADLINES = (1.1, 1.5, 2.0)
+POLICIES = ("on demand", "spot alone", "fall-back", "regrow")
+
+
+Job: TypeAlias = "tuple[Task, Sequence[int], float, int]"
+Costs: TypeAlias = dict[tuple[str, float], tuple[float, bool]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A search. `step`: seconds of a step."""
+
+    name: str
+    trials: int
+    steps: int
+    step: float
+    schedule: Any
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        return {
+            "name": "money",
+            "trainable": "train.py:train",
+            "metric": "loss",
+            "mode": "min",
+            "space": {"x": {"uniform": [0, 1]}, "speed": {"uniform": [0.5, 2.0]}},
+            "search": "random",
+            "schedule": self.schedule,
+            "max_steps": self.steps,
+        }
+
+
+TASKS = (
+    Task(name="24 trials, fifo", trials=24, steps=10, step=720.0, schedule="fifo"),
+    Task(name="60 trials, asha", trials=60, steps=9, step=900.0, schedule="asha"),
+    Task(name="8 long trials", trials=8, steps=30, step=900.0, schedule="fifo"),
+)
+
+
+def objective(spec: Spec, step: float) -> FunctionObjective:
+    """Return a curve that falls at a speed of its configuration."""
+
+    def loss(config: Mapping[str, Any], at: int) -> float:
+        return float((config["x"] - 0.3) ** 2 + math.exp(-at * config["speed"] / 3))
+
+    return FunctionObjective(function=loss, spec=spec, seconds=step)
+
+
+def fleet(window: Sequence[int], gap: float, policy: str) -> list[Machine]:
+    """Return the machines that a policy may use."""
+    timing: dict[str, Any] = {"permanent": False, "boot": BOOT, "idle": IDLE}
+    on_demand = [Machine(market="on-demand", price=ON_DEMAND, **timing) for _ in range(WORKERS)]
+    if policy == "on demand":
+        return on_demand
+    there = availability(window, gap, WORKERS)
+    spot = [Machine(market="spot", price=SPOT, availability=one, **timing) for one in there]
+    return spot if policy == "spot alone" else spot + on_demand
+
+
+def search(task: Task, machines: Sequence[Machine], seed: int, **keys: Any) -> Simulation:
+    """Return a whole search."""
+    spec = Spec.parse({**task.parts, "trials": task.trials, "seed": seed, **keys})
+    timing: dict[str, Any] = {"startup": STARTUP, "save": SAVE, "restore": RESTORE}
+    return simulate(spec, objective(spec, task.step), machines=machines, slots=WORKERS, **timing)
+
+
+def keys(policy: str, deadline: float) -> dict[str, Any]:
+    """Return the keys of the specification that make a policy."""
+    if policy == "regrow":
+        return {"market": "spot", "stop": {"deadline": deadline}}
+    if policy == "fall-back":
+        return {"market": {"first": "spot", "after": FALL_BACK}}
+    if policy == "spot alone":
+        return {"market": "spot", "stop": {"deadline": deadline}}
+    return {"market": "on-demand"}
+
+
+def one(
+    what: tuple[Task, Sequence[int], float, int],
+) -> dict[tuple[str, float], tuple[float, bool]]:
+    """Return (cost beside on demand, whether late) by policy and deadline, in one window."""
+    task, window, gap, seed = what
+    full = search(task, fleet(window, gap, "on demand"), seed, **keys("on demand", 0.0))
+    paid = cost.of(full.history, full.now).total or 0.0
+    work = sum(one.slot_seconds(full.now) for t in full.history.trials for one in t.attempts)
+    found: dict[tuple[str, float], tuple[float, bool]] = {}
+    back = search(task, fleet(window, gap, "fall-back"), seed, **keys("fall-back", 0.0))
+    for stretch in DEADLINES:
+        deadline = stretch * full.now
+        found["on demand", stretch] = 1.0, False
+        found["fall-back", stretch] = (
+            (cost.of(back.history, back.now).total or 0.0) / paid,
+            back.now > deadline,
+        )
+        for policy in ("spot alone", "regrow"):
+            done = search(task, fleet(window, gap, policy), seed, **keys(policy, deadline))
+            late = any(not t.state.final for t in done.history.trials) or done.now > deadline
+            late |= len(done.history.trials) < task.trials
+            found[policy, stretch] = (cost.of(done.history, done.now).total or 0.0) / paid, late
+        there = availability(window, gap, WORKERS)
+        ticks = int(deadline // gap)
+        spot = sum(gap for machine in there for n in range(ticks) if machine.up(n * gap))
+        spot = min(spot, work)
+        bound = (spot * SPOT + (work - spot) * ON_DEMAND) / 3600.0
+        found["knows the future", stretch] = bound / paid, False
+    return found
+
+
+def windows(files: Sequence[Path], count: int, seed: int) -> Iterator[tuple[list[int], float]]:
+    """Yield windows of the traces: each begins somewhere else, and the trace is a circle."""
+    traces = [json.loads(file.read_text()) for file in files]
+    chance = random.Random(seed)
+    for number in range(count):
+        trace = traces[number % len(traces)]
+        data, gap = trace["data"], float(trace["metadata"]["gap_seconds"])
+        start = chance.randrange(len(data))
+        yield data[start:] + data[:start], gap
+
+
+def spot(asked: argparse.Namespace) -> None:
+    """Print the table of costs and of searches that were late."""
+    order = ("on demand", "spot alone", "fall-back", "regrow", "knows the future")
+    with ProcessPoolExecutor(asked.processes) as pool:
+        for task in TASKS:
+            jobs = [
+                (task, window, gap, seed)
+                for number, (window, gap) in enumerate(windows(asked.traces, asked.windows, 7))
+                for seed in range(number, number + asked.seeds)
+            ]
+            found = list(pool.map(one, jobs, chunksize=4))
+            for stretch in DEADLINES:
+                cells = []
+                for policy in order:
+                    results = [each[policy, stretch] for each in found]
+                    late = sum(is_late for _, is_late in results)
+                    cells.append(f"{fmean(paid for paid, _ in results):.2f} ({late} late)")
+                print(f"| {task.name} | {stretch:g} | {' | '.join(cells)} |", flush=True)
+            print(f"{len(jobs)} searches a cell", flush=True)
+
+
+def value(asked: argparse.Namespace) -> None:
+    """Print the best value at a deadline beside that of plain ASHA, stopped there."""
+    task = Task(name="", trials=1, steps=81, step=60.0, schedule="asha")
+    better: dict[float, list[float]] = {}
+    for seed in range(asked.seeds):
+        for hours in (1.0, 2.0, 4.0):
+            ends: list[float] = []
+            for limits in ({"deadline": hours * 3600}, None):
+                parts = {**task.parts, "seed": seed, "trials": None if limits else 10_000}
+                spec = Spec.parse({**parts, **({"stop": limits} if limits else {})})
+                run = Simulation(
+                    spec=spec, objective=objective(spec, task.step), workers=WORKERS, save=5.0
+                )
+                run.open().run(most_seconds=hours * 3600)
+                leader = run.history.leader
+                ends.append(leader.best[0] if leader and leader.best else math.inf)
+            better.setdefault(hours, []).append(ends[0] - ends[1])
+    for hours, found in better.items():
+        wins, equal = sum(one < 0 for one in found), sum(one == 0 for one in found)
+        print(f"{hours:g} h: {fmean(found):+.4f}, better {wins}, equal {equal} of {len(found)}")
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {"spot": spot, "value": value}
+
+
+def main() -> None:
+    """Run the part that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("traces", nargs="*", type=Path)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--windows", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=2)
+    asked = parser.parse_args()
+    PARTS[asked.part](asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Experiments by agents that an engine starts, on Slurm or by SSH: what `regrow run --on` and
+`regrow cluster submit` do here.
+
+The agents run the experiment, whatever happens here. This machine only looks at the log, and asks
+the engine who is there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regrow.flows.remote import RunRequest, joining
+from regrow.infra.clusters.agents import Agent, AgentEngine, Submission, Work
+from regrow.infra.clusters.description import Cluster, Slurm, Ssh
+from regrow.infra.clusters.folder import Folder
+from regrow.infra.clusters.slurm import SlurmEngine
+from regrow.infra.clusters.ssh import SshEngine
+from regrow.infra.log.reading import survey
+from regrow.infra.state.experiments import prepare
+from regrow.search.events import Closed
+from regrow.search.history import History
+from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.process import background
+
+LOOK_SECONDS = 10.0
+"""Seconds between two questions to the engine: Slurm's controller serves all users."""
+_SHOWN = 12
+"""Lines of an agent's output that are shown if the agents end before the experiment."""
+
+
+class Gone(UserError):
+    """No agent is there any more, and the experiment has not ended."""
+
+
+def engine(cluster: Cluster) -> AgentEngine[Any] | None:
+    """Return the engine of agents of a cluster; None for a cluster with a head."""
+    match cluster:
+        case Slurm():
+            return SlurmEngine(cluster)
+        case Ssh():
+            return SshEngine(cluster)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRun:
+    """Runs experiments by agents. `say` gets lines for people, `file` is the cluster file."""
+
+    cluster: Cluster
+    engine: AgentEngine[Any]
+    file: Path
+    say: Callable[[str], None]
+
+    def work(self, order: RunRequest) -> Work:
+        """Return what agents are started for. Raises UserError and SpecError."""
+        self.engine.check()
+        file = order.file.resolve()
+        sent = file.relative_to(order.project) if self.engine.sends else file
+        words = joining(order, str(sent))
+        end = self.end_of(order)
+        words += ["--resume"] * (end is not None and end.status == "stopped")
+        return Work(
+            experiment=order.spec.name,
+            state=order.places.root,
+            project=order.project,
+            words=tuple(words),
+        )
+
+    def over(self, order: RunRequest) -> bool:
+        """Return whether the experiment has ended, and nothing more is asked for."""
+        if self.end_of(order) is None:
+            return False
+        found = prepare(order.places, order.spec.name, order.spec, trials=order.trials, code=None)
+        return found.nothing_left
+
+    def end_of(self, order: RunRequest) -> Closed | None:
+        """Return how the experiment has ended; None for one that has not, or that is not there."""
+        last = survey(order.places.store(order.spec.name)).last
+        return last if isinstance(last, Closed) else None
+
+    def submit(self, order: RunRequest) -> Submission:
+        """Start the agents that are missing; return what was submitted."""
+        work = self.work(order)
+        with Folder(self.cluster.name).alone(self.say):
+            made: Submission = self.engine.submit(work, self.say)
+        return made
+
+    def down(self) -> None:
+        """Tell all agents to leave, and check that nothing is left. Raises as AgentEngine.end."""
+        with Folder(self.cluster.name).alone(self.say):
+            self.engine.end(self.say)
+
+
+def in_words(agents: Sequence[Agent]) -> str:
+    """Return the states of agents: 3 running, 5 pending (Resources)."""
+    running = Counter(one.state for one in agents if one.node)
+    waiting = Counter((one.state, one.reason) for one in agents if not one.node)
+    told = [f"{count} {state.lower()}" for state, count in running.items()]
+    for (state, reason), count in waiting.items():
+        told.append(f"{count} {state.lower()}" + (f" ({reason})" if reason else ""))
+    return ", ".join(told)
+
+
+@dataclass(slots=True)
+class Watch:
+    """Who runs an experiment, for its live view. `submission`: None: nobody, as it is over.
+
+    The engine is asked in another thread, since a machine that is off takes seconds to not answer,
+    and only while the log does not grow.
+    """
+
+    run: AgentRun
+    submission: Submission | None
+    _due: float = 0.0
+    _asking: threading.Thread | None = None
+    _missing: bool = False
+    _told: str = ""
+    _gone: Gone | None = field(default=None, init=False)
+
+    def heard(self) -> None:
+        """Take note that the log has grown."""
+        self._missing, self._told = False, ""
+        self._due = time.monotonic() + LOOK_SECONDS
+
+    def banner(self, history: History | None = None) -> str:
+        """Return a message while no agent runs, "" if one does. Raises Gone."""
+        if self.submission is None:
+            return ""
+        if self._gone is not None:
+            raise self._gone
+        under_way = self._asking is not None and self._asking.is_alive()
+        if not under_way and time.monotonic() >= self._due:
+            self._due = time.monotonic() + LOOK_SECONDS
+            self._asking = background.start(self._ask, self.submission, name="agents")
+        return self._told
+
+    def _ask(self, submission: Submission) -> None:
+        place = self.run.engine.place
+        try:
+            agents = self.run.engine.agents(submission)
+            if any(one.there for one in agents):
+                self._missing = False
+            elif self._missing:
+                self._gone = Gone(self._last_words(submission))
+            else:
+                # The log may tell the end a moment later than the engine.
+                self._missing = True
+            waits = agents and not any(one.node for one in agents)
+            self._told = f"waiting for {place}: {in_words(agents)}" if waits else ""
+        except RegrowError as error:
+            self._told = f"{place} does not answer: {error}"
+
+    def _last_words(self, submission: Submission) -> str:
+        """Return what is known of agents that have ended."""
+        outputs = self.run.engine.outputs(submission)
+        told = f"the agents of {submission.experiment} on {self.run.engine.place} ended before it"
+        if not outputs:
+            return (
+                f"{told}, without output; where the nodes share no folder with this machine, name"
+                " one that they do at `output` in the cluster file"
+            )
+        said = max(outputs, key=lambda one: one.t)
+        return "\n".join([f"{told}; {said.title} ends with:", *said.lines[-_SHOWN:]])

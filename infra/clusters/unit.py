@@ -1,0 +1,339 @@
+"""Agents on a machine that is reached by SSH: each a unit, which starts again after a loss.
+
+    python -m regrow.infra.clusters.unit CLUSTER start NAME | supervise NAME
+    python -m regrow.infra.clusters.unit CLUSTER status | stop | versions
+
+Where systemd has a manager of the user's units that lasts without a login, a unit is one of its: it
+starts with the machine, too. Elsewhere a supervisor of ours starts the agent again. Both run the
+same script, which has been sent here with the project; both leave an agent alone that has ended
+because the experiment has, or because it cannot take part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from regrow.infra.clusters import marks
+from regrow.infra.clusters.node import versions
+from regrow.infra.machine import locks
+from regrow.infra.machine.supervised import Backoff, Supervised, await_ready, spawn, until
+from regrow.tasks.errors import RegrowError
+from regrow.tasks.process import temporary
+
+MARK, NAMED = "REGROW_UNIT", "REGROW_UNIT_NAME"
+"""Variables of all processes of an agent: the cluster, and the unit's name."""
+PLACE = ".local/share/regrow/agents"
+"""The folder of all clusters on a machine, below the home folder."""
+NOT_READY = 75
+"""Exit code of the script where it finds no state or no project: a disk may be mounted later."""
+FINAL = (0, 1, 2)
+"""Exit codes of an agent after which it is not started again: the experiment has ended, or this
+machine cannot take part.
+"""
+LEAVE_SECONDS = 90.0
+"""Seconds that an agent may take to leave: its trials save."""
+_PAUSE_SECONDS, _STEADY_SECONDS, _MOST_SECONDS = 1.0, 60.0, 60.0
+_START_SECONDS = 20.0
+_MANAGER_SECONDS = 5.0
+_SYSTEMD_SECONDS = LEAVE_SECONDS + 30.0
+_LOG_BYTES = 1 << 20
+_TICK = 0.1
+
+
+def root(cluster: str) -> Path:
+    """Return this machine's folder of a cluster."""
+    return Path.home() / PLACE / cluster
+
+
+def service(cluster: str, name: str) -> str:
+    """Return the name of a unit for systemd."""
+    return f"regrow-{cluster}.{name}.service"
+
+
+class Unit:
+    """One agent of a cluster on this machine. `name`: see `unit_files.unit_name`."""
+
+    def __init__(self, cluster: str, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self.folder = root(cluster) / "units" / name
+        self._service = service(cluster, name)
+        self._marks = f"{MARK}={cluster}", f"{NAMED}={name}"
+        # Not in the folder, which machines may share.
+        if (own := temporary.own()) is None:
+            raise RegrowError(
+                f"the folder regrow-{os.getuid()} for temporary files on {os.uname().nodename} is"
+                " not this user's: have it removed, or set another TMPDIR"
+            )
+        self._lock = own / f"agent-{cluster}.{name}.lock"
+
+    @property
+    def log(self) -> Path:
+        """What the agent printed on this machine."""
+        return self.folder / f"{os.uname().nodename}.log"
+
+    def state(self) -> str:
+        """Return `running`, `restarting`, or `ended`."""
+        if _services().joinpath(self._service).exists():
+            said = _systemctl("show", "--property=ActiveState", "--value", self._service).stdout
+            match said.strip():
+                case "active" | "deactivating":
+                    return "running"
+                case "activating":
+                    return "restarting"
+        if marks.left(*self._marks):
+            return "running"
+        return "restarting" if locks.is_held(self._lock) else "ended"
+
+    def start(self) -> str:
+        """Start it, unless it runs. Returns what keeps it running: `systemd` or `supervisor`."""
+        if self.state() == "ended":
+            _sweep(self.cluster, self.name)
+            self._unpack()
+            _cut(self.log)
+            if _has_manager():
+                shutil.copyfile(self.folder / self._service, _services() / self._service)
+                _told("daemon-reload")
+                _told("enable", "--now", self._service)
+            else:
+                self._start_supervisor()
+        return "systemd" if _services().joinpath(self._service).exists() else "supervisor"
+
+    def _unpack(self) -> None:
+        """Unpack the project that was sent last, unless it is there: it may run on another machine
+        that has the same folder.
+        """
+        for packed in self.folder.glob("project-*.zip"):
+            into = packed.with_suffix("")
+            if not into.exists():
+                partial = into.with_name(f".{into.name}.{os.uname().nodename}.{os.getpid()}")
+                with zipfile.ZipFile(packed) as project:
+                    for one in project.infolist():
+                        file = project.extract(one, partial)
+                        least = 0o700 if one.is_dir() else 0o600
+                        os.chmod(file, least | (one.external_attr >> 16) & 0o777)
+                with suppress(OSError):  # another machine was first
+                    partial.rename(into)
+                shutil.rmtree(partial, ignore_errors=True)
+            packed.unlink(missing_ok=True)
+
+    def _start_supervisor(self) -> None:
+        command = [sys.executable, "-P", "-m", __spec__.name if __spec__ else __name__]
+        command += [self.cluster, "supervise", self.name]
+        process = Supervised.of(spawn(command, self.log, environment=os.environ))
+        if failed := await_ready(
+            lambda _: locks.is_held(self._lock),
+            process.is_alive,
+            seconds=_START_SECONDS,
+            what="start",
+            tick=_TICK,
+        ):
+            raise RegrowError(f"the agent's supervisor {failed}; it said: {_last(self.log)}")
+
+    def supervise(self) -> None:
+        """Run the agent, again and again, until its end is final or a signal asks for its end."""
+        told: list[int] = []
+
+        def take(number: int, _frame: FrameType | None) -> None:
+            told.append(number)
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, take)
+        lock = locks.take(self._lock, wait=1.0)  # checks hold it for an instant
+        if lock is None:
+            raise RegrowError(f"{self.name} runs on {os.uname().nodename} already")
+        with lock:
+            lock.truncate(0)
+            lock.write(json.dumps({"process": os.getpid()}))
+            lock.flush()
+            pauses = Backoff(_PAUSE_SECONDS, _MOST_SECONDS, steady=_STEADY_SECONDS)
+            while not told:
+                began = time.monotonic()
+                agent = Supervised.of(
+                    subprocess.Popen(
+                        ["/bin/sh", self.folder / "agent.sh"], stdin=subprocess.DEVNULL
+                    )
+                )
+                while agent.is_alive() and not told:
+                    time.sleep(_TICK)
+                agent.end(grace=LEAVE_SECONDS)
+                marks.kill(*self._marks)
+                if agent.child is not None and agent.child.returncode in FINAL:
+                    break
+                until(lambda: told, seconds=pauses.after(time.monotonic() - began), tick=_TICK)
+
+    def tell(self) -> None:
+        """Tell it to leave, and not to start again; return at once."""
+        if _services().joinpath(self._service).exists():
+            _systemctl("disable", "--now", "--no-block", self._service)
+        if (supervisor := self._supervisor()) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(supervisor, signal.SIGTERM)
+
+    def remove(self) -> None:
+        """Wait until it has left, and remove its unit."""
+        file = _services() / self._service
+        if file.exists():
+            _systemctl("stop", self._service)
+            file.unlink()
+            _systemctl("daemon-reload")
+            _systemctl("reset-failed", self._service)
+        until(
+            lambda: not locks.is_held(self._lock),
+            seconds=LEAVE_SECONDS + _START_SECONDS,
+            tick=_TICK,
+        )
+        marks.kill(*self._marks)
+        self._lock.unlink(missing_ok=True)
+
+    def _supervisor(self) -> int | None:
+        if not locks.is_held(self._lock):
+            return None
+        try:
+            return int(json.loads(self._lock.read_text())["process"])
+        except (OSError, ValueError):
+            return None
+
+
+def units(cluster: str) -> list[Unit]:
+    """Return what there is on this machine, also of a folder that was removed by hand."""
+    front, end = f"regrow-{cluster}.", ".service"
+    names = {file.name[len(front) : -len(end)] for file in _services().glob(f"{front}*{end}")}
+    folder = root(cluster) / "units"
+    names |= {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+    return [Unit(cluster, name) for name in sorted(names)]
+
+
+def _sweep(cluster: str, name: str) -> None:
+    """Remove what earlier experiments left of a cluster, and environments but this process's, where
+    nothing of it runs: not on another machine either that has the same folder.
+    """
+    folder, host = root(cluster), f"{os.uname().nodename}.log"
+    there = units(cluster)
+    if any(one.state() != "ended" for one in there) or any(
+        log.name != host for log in folder.glob("units/*/*.log")
+    ):
+        return
+    for one in there:
+        if one.name != name:
+            one.remove()
+            shutil.rmtree(one.folder, ignore_errors=True)
+    old = {*folder.glob("made-*"), *folder.glob(f"units/{name}/project-*")}
+    for place in old - {Path(sys.prefix).parent, *folder.glob(f"units/{name}/*.zip")}:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def status(cluster: str) -> dict[str, Any]:
+    """Return the units of this machine, and the processes that belong to them."""
+    there = [
+        {"name": one.name, "state": one.state(), "said": _last(one.log), "t": _written(one.log)}
+        for one in units(cluster)
+    ]
+    return {"units": there, "left": marks.left(f"{MARK}={cluster}")}
+
+
+def stop(cluster: str) -> dict[str, Any]:
+    """End all agents of a cluster here, and remove their units. Returns what is left."""
+    there = units(cluster)
+    for one in there:
+        one.tell()
+    for one in there:
+        one.remove()
+    marks.kill(f"{MARK}={cluster}")
+    left = [f"unit {file.name}" for file in _services().glob(f"regrow-{cluster}.*.service")]
+    return {"units": [], "left": left + marks.left(f"{MARK}={cluster}")}
+
+
+def _services() -> Path:
+    """Return the folder of the user's units for systemd."""
+    chosen = os.environ.get("XDG_CONFIG_HOME", "")
+    base = Path(chosen) if os.path.isabs(chosen) else Path.home() / ".config"
+    return base / "systemd" / "user"
+
+
+def _has_manager() -> bool:
+    """Return whether systemd has a manager of this user's units that lasts without a login."""
+    if not Path("/run/systemd/system").exists() or shutil.which("systemctl") is None:
+        return False
+    linger = ["loginctl", "enable-linger"]
+    if subprocess.run(linger, capture_output=True, check=False).returncode != 0:
+        return False
+    _services().mkdir(parents=True, exist_ok=True)
+    return until(lambda: _systemctl("show-environment").returncode == 0, seconds=_MANAGER_SECONDS)
+
+
+def _systemctl(*words: str) -> subprocess.CompletedProcess[str]:
+    # A login by SSH has no session of systemd's where sshd does not use PAM.
+    runtime = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}"}
+    command = ["systemctl", "--user", *words]
+    return subprocess.run(
+        command,
+        env={**runtime, **os.environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_SYSTEMD_SECONDS,
+        check=False,
+    )
+
+
+def _told(*words: str) -> None:
+    """Tell the manager something. Raises RegrowError with its words if it refuses."""
+    done = _systemctl(*words)
+    if done.returncode != 0:
+        raise RegrowError(f"systemctl --user {words[0]}: {' '.join(done.stderr.split())}")
+
+
+def _cut(log: Path) -> None:
+    """Keep the end of a log that has grown."""
+    if log.exists() and log.stat().st_size > _LOG_BYTES:
+        log.write_bytes(log.read_bytes()[-_LOG_BYTES:])
+
+
+def _last(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else ""
+
+
+def _written(log: Path) -> float:
+    return log.stat().st_mtime if log.exists() else 0.0
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command line described at the top of this module."""
+    cluster, action, *rest = words
+    match action:
+        case "start":
+            said: Any = {"by": Unit(cluster, rest[0]).start()}
+        case "supervise":
+            Unit(cluster, rest[0]).supervise()
+            return 0
+        case "status":
+            said = status(cluster)
+        case "stop":
+            said = stop(cluster)
+        case "versions":
+            said = versions()
+        case _:
+            raise RegrowError(f"there is no action {action}")
+    sys.stdout.write(json.dumps(said) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RegrowError as failed:
+        sys.exit(str(failed))

@@ -1,0 +1,223 @@
+"""When an experiment will end, and what it will have cost, as far as its trials have shown.
+
+The work that is left is the mean slot-time of a trial times the trials that are left, without what
+running ones have done. Its spread is that of the trials seen, as a sum of independent ones, and the
+uncertainty of their mean. Only experiments with a number of trials have an end to forecast: others
+use their money or time up.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, pstdev, stdev
+
+from regrow.search.durations import on_clock
+from regrow.search.history import History, TrialRecord, cost, waste
+from regrow.search.numbers import money
+from regrow.search.planning import limits
+
+LEAST = 3
+"""Trials that must have ended."""
+MOST_PLACED = 1_000
+"""Pieces of work that are placed one by one."""
+CHANGES = 2
+"""Changes of machine that an experiment allows for: a loss, and the move to another kind."""
+ENOUGH = 6
+"""Trials that must have ended for their mean to tell how long others take."""
+WITHIN = 0.8
+"""The interval holds the outcome with this probability."""
+MODEL = 0.05
+"""Part of the time that is left by which the forecast itself may be wrong (one standard deviation):
+machines change, later trials differ from earlier ones.
+"""
+_Z = NormalDist().inv_cdf(0.5 + WITHIN / 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A forecast, made at the time `t`. Times are in seconds since the epoch.
+
+    Attributes:
+        ends: the expected end.
+        spread: the standard deviation of the end, in seconds.
+        money: the expected cost in the end; None without prices.
+        per_hour: what an hour more costs.
+
+    """
+
+    t: float
+    ends: float
+    spread: float
+    money: float | None
+    per_hour: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The times between which it ends with a probability of WITHIN."""
+        return max(self.t, self.ends - _Z * self.spread), self.ends + _Z * self.spread
+
+    @property
+    def paid(self) -> tuple[float, float] | None:
+        """The costs between which it ends with a probability of WITHIN; None without prices."""
+        if self.money is None:
+            return None
+        first, last = ((end - self.ends) / 3600.0 * self.per_hour for end in self.interval)
+        return self.money + first, self.money + last
+
+    def before(self, t: float) -> float:
+        """Return the chance that it ends before `t`."""
+        if self.spread == 0:
+            return float(self.ends <= t)
+        return NormalDist(self.ends, self.spread).cdf(t)
+
+
+def of(history: History, now: float) -> Forecast | None:
+    """Return the forecast at `now` (seconds since the epoch); None if nothing can be said."""
+    ended = [trial for trial in history.trials if trial.state.final and trial.attempts]
+    if history.unlimited or history.closed is not None or len(ended) < LEAST or not history.slots:
+        return None
+    took = [_taken(trial, now) for trial in ended]
+    mean, spread = fmean(took), stdev(took)
+    left = history.total - history.ended
+    begun = sum(_taken(trial, now) for trial in history.trials if not trial.state.final)
+    work = max(left * mean - begun, 0.1 * left * mean)
+    limit = history.spec.concurrency or history.slots
+    wide = max(1, min(history.slots, limit * history.spec.resources.widths[1], left))
+    # The last ones do not run beside others: on average half a trial with each slot but one.
+    seconds = work / wide + mean / 2 * (1 - 1 / wide) * bool(left)
+    own = spread * math.sqrt(left) / wide
+    of_mean = spread / math.sqrt(len(took)) * left / wide
+    doubt = math.hypot(own, of_mean, MODEL * seconds)
+    rate = cost.per_hour(history)
+    if history.occupied and not history.spending.per_hour:
+        rate *= wide / history.occupied  # it is paid by the attempt, and a slot may just be free
+    paid = cost.of(history, now).total
+    return Forecast(
+        t=now,
+        ends=now + seconds,
+        spread=doubt,
+        money=None if paid is None else paid + seconds / 3600.0 * rate,
+        per_hour=rate,
+    )
+
+
+def most_seconds(history: History, now: float) -> float:
+    """Return how long the trials that are left take at most on the slots that stay, and changes of
+    machine beside; 0 if no step was seen yet.
+
+    Of trials that a schedule may stop, the mean so far and twice its error count, once there are
+    ENOUGH.
+    """
+    pace, slots = history.pace, max(1, history.slots - history.spot_slots)
+    if pace.step is None:
+        return 0.0
+    mean, doubt = _whole(history, now)
+    limit = history.spec.concurrency
+    wide = slots if limit is None else min(slots, limit * history.spec.resources.widths[1])
+    left = _on_slots(*_left(history, mean + doubt), mean + doubt, wide)
+    # A change loses the steps since the last checkpoint, and the time to start elsewhere.
+    arrival, save = pace.arrival or pace.step, pace.save or 0.0
+    again = (history.spec.checkpoint.every_steps or 1) * pace.step + save
+    change = limits.SLACK * (pace.begin + arrival + again) + limits.LEAVE_SECONDS
+    return left + CHANGES * change
+
+
+def progress(history: History, now: float) -> float:
+    """Return the part of the work that is done, from 0 to 1, as far as it can be foreseen."""
+    if history.pace.step is None:
+        return 0.0
+    each, _ = _whole(history, now)
+    work, more = _left(history, each)
+    begun = [trial for trial in history.trials if not trial.state.final and trial.attempts]
+    done = sum(_taken(trial, now) for trial in history.trials if trial.state.final)
+    done += sum(each - left for left in work[: len(begun)])
+    return done / max(done + sum(work) + more * each, 1e-9)
+
+
+def _whole(history: History, now: float) -> tuple[float, float]:
+    """Return how long a trial takes, in seconds, and by how much that may be too short."""
+    pace = history.pace
+    every = pace.steps or pace.first
+    # The steps of other trials may be slower: the fewer were seen, the more.
+    seen = sum(1 for trial in history.trials if trial.step)
+    steps = history.spec.max_steps or 1
+    whole = (pace.arrival or pace.step or 0.0) + steps * fmean(every)
+    doubt = steps * (2 * pstdev(every) / math.sqrt(max(1, seen)) + MODEL * fmean(every))
+    took = [_taken(t, now) for t in history.trials if t.state.final and t.attempts]
+    if len(took) < ENOUGH:
+        return whole, doubt
+    mean, error = fmean(took), 2 * stdev(took) / math.sqrt(len(took))
+    return (mean, error) if mean + error < whole + doubt else (whole, doubt)
+
+
+def _left(history: History, whole: float) -> tuple[list[float], int]:
+    """Return how long begun trials still take, each, and how many others are left."""
+    begun = [trial for trial in history.trials if not trial.state.final and trial.attempts]
+    work = [whole * (1 - _done(history, trial, whole)) for trial in begun]
+    return work, history.total - history.ended - len(begun)
+
+
+def on_time(history: History, now: float) -> float | None:
+    """Return the chance that all trials end before the limits of money and time; None if that
+    cannot be said, or no limit is set.
+    """
+    if not history.spec.stop.limited or (found := of(history, now)) is None:
+        return None
+    limit = limits.nearest(history, now)
+    return None if limit is None else found.before(limit.at)
+
+
+def standing(history: History, now: float, *, alive: bool = True) -> str:
+    """Return "31.20 of 200.00 dollars, 4:10:00 of 9:00:00, on time with 97 %"; "" without limits.
+
+    `now`: seconds since the epoch. `alive`: whether a driver runs it.
+    """
+    stop = history.spec.stop
+    if not stop.limited:
+        return ""
+    now = now if alive else history.t_last
+    found = []
+    if stop.dollars is not None:
+        found.append(f"{money(limits.spent(history, now))} of {money(stop.dollars)} dollars")
+    if (end := limits.deadline(history)) is not None:
+        whole = on_clock(end - history.t_created)
+        if history.closed is None:
+            found.append(f"{on_clock(max(0.0, now - history.t_created))} of {whole}")
+        else:
+            found.append(f"{on_clock(max(0.0, end - history.t_last))} before the deadline")
+    if alive and (chance := on_time(history, now)) is not None:
+        found.append(f"on time with {100 * chance:.0f} %")
+    if lost := waste.money(history):
+        found.append(f"{money(lost)} wasted on losses")
+    return ", ".join(found)
+
+
+def _done(history: History, trial: TrialRecord, whole: float) -> float:
+    """Return the part of a trial that is done, from 0 to 1. `whole`: seconds of a trial."""
+    if history.spec.max_steps is not None:
+        return min(1.0, trial.curve.time / history.spec.max_steps)
+    times = trial.curve.times
+    return min(1.0, (times[-1] - trial.attempts[0].t_started) / whole) if times else 0.0
+
+
+def _on_slots(work: Sequence[float], more: int, each: float, slots: int) -> float:
+    """Return when the last of some work has ended, one after the other on slots that are free:
+    `work` in seconds, then `more` pieces of `each`.
+    """
+    rows = [0.0] * slots
+    rounds = max(0, more - MOST_PLACED) // slots  # equal pieces fill all slots alike
+    for seconds in [*work, *[each] * (more - rounds * slots)]:
+        heapq.heapreplace(rows, rows[0] + seconds)
+    return max(rows) + rounds * each
+
+
+def _taken(trial: TrialRecord, now: float) -> float:
+    """Return the slot-seconds of a trial's attempts, the time until they began included."""
+    return sum(
+        ((now if a.t_ended is None else a.t_ended) - a.t_started) * a.width
+        for a in trial.attempts
+        if not a.withdrawn
+    )
