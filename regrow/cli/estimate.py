@@ -177,6 +177,7 @@ def _checked(spec: Spec) -> None:
     """Raise SpecError for what cannot be simulated."""
     from regrow.flows.checks import check_search
     from regrow.search.errors import SpecError
+    from regrow.search.options import chosen
 
     check_search(spec)
     others = [start.experiment for start in spec.warm_start]
@@ -184,6 +185,7 @@ def _checked(spec: Spec) -> None:
         ("stop.trial.function", spec.stop.trial.function),
         ("warm_start", others),
         ("step_metric", spec.step_metric),
+        ("search", spec.search if chosen(spec.search) == "define_by_run" else None),
     ):
         if value:
             raise SpecError(key, value, "cannot be simulated", "leave it out for the estimate")
