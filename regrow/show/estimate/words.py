@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from regrow.search.durations import in_words
 from regrow.search.numbers import readable
-from regrow.search.planning.estimating import HORIZON, Rates, Span
+from regrow.search.planning.estimating import HORIZON, LIKELY, Rates, Span
 from regrow.show.estimate.estimate import Estimate, rows
 from regrow.show.estimate.offers import BOOT_SECONDS
 from regrow.show.live.text import ends
@@ -137,12 +137,16 @@ def recommendations(found: Estimate) -> Iterator[tuple[str, str]]:
             low, high = _number(more.best.low), _number(more.best.high)
             trials = round(more.trials.median - without.trials.median)
             many = f"{trials:,} trial{ends(trials)}"
+            brings = f"{after} ({low} to {high}) instead of {before}: about {many} more"
             yield (
                 f"{found.extra:,.10g} more",
-                f"{name} {after} ({low} to {high}) instead of {before}: about {many} more",
+                f"{name} {brings}" if trials > 0 else f"no more trials, {name} {before}",
             )
-    if choice.likely < 0.5:
-        yield "warning", "even this plan would rather not be done on time and within the money"
+    if choice.likely < LIKELY:
+        yield (
+            "warning",
+            f"this plan did all trials within the limits in {choice.likely:.0%} of the simulations",
+        )
 
 
 def _machines(found: Estimate) -> str:
