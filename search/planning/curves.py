@@ -33,7 +33,7 @@ from regrow.search.space.domains import Choice, Constant, Float, Int, Json, Norm
 
 WIDEST = 2.0
 """The most that the errors of a simulation are multiplied by."""
-PACE = 0.05
+PACE = 0.1
 """Standard deviation of the factor of durations, around 1."""
 Distances: TypeAlias = npt.NDArray[np.float64]
 
