@@ -85,7 +85,7 @@ class FleetRun:
     prices: Prices = field(init=False)
 
     def __post_init__(self) -> None:
-        self.prices = Prices(Path(self.cluster.prices) if self.cluster.prices else None)
+        self.prices = Prices.of_cluster(self.cluster)
 
     def offer(self, order: RunRequest) -> list[str]:
         """Describe what is started and what it costs at most, for people to confirm."""

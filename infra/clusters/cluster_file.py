@@ -24,7 +24,7 @@ def read_cluster(path: Path) -> Cluster:
         there = {
             key: str(_beside(path, getattr(cluster, key), key))
             for key in ("prices", "lock")
-            if getattr(cluster, key, None)
+            if isinstance(getattr(cluster, key, None), str)
         }
         mounts = {
             place: str(_beside(path, file, f"mounts.{place}"))

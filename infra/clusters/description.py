@@ -58,6 +58,7 @@ _SPAN, _SIZE = (
 )
 _FORMS = {
     "idle": _SPAN,
+    "prices": "write the path of a CSV file, or a list of {type: ..., on_demand: ..., spot: ...}",
     "expires": _SPAN,
     "time": _SPAN,
     "memory": _SIZE,
@@ -295,6 +296,17 @@ class WithEnvironment(Cluster):
         return self
 
 
+class Price(Part):
+    """What a machine of a type costs an hour. The currency is the user's."""
+
+    type: Text
+    """The instance type."""
+    on_demand: Annotated[Number, Field(ge=0, le=1e6)] | None = None
+    """On demand. None: unknown."""
+    spot: Annotated[Number, Field(ge=0, le=1e6)] | None = None
+    """On the spot market. None: unknown."""
+
+
 class WithHead(WithEnvironment):
     """Fields of clusters that are brought up with a Ray head."""
 
@@ -304,9 +316,9 @@ class WithHead(WithEnvironment):
     """
     expires: Time = 7 * 86400.0
     """After this time its machines' tags mark the cluster as forgotten: seconds, or "2d"."""
-    prices: Text | None = None
-    """A CSV file of prices per hour with columns InstanceType,Region,Price,SpotPrice; its path is
-    relative to the cluster file. None: costs are unknown.
+    prices: Text | tuple[Price, ...] | None = None
+    """Prices an hour: a list, or a CSV file with columns InstanceType,Region,Price,SpotPrice, whose
+    path is relative to the cluster file. None: costs are unknown.
     """
 
 
@@ -502,9 +514,9 @@ KINDS: dict[str, type[Cluster]] = {
 }
 """Classes of clusters by the value of `on`."""
 _PARTS: dict[type[Cluster], dict[str, type[Part]]] = {
-    Kubernetes: {"head": HeadPod, "workers": Pods},
-    Ssh: {},
+    Kubernetes: {"head": HeadPod, "workers": Pods, "prices": Price},
+    Ssh: {"prices": Price},
     Slurm: {},
-    **{kind: {"head": Head, "workers": Workers} for kind in (Aws, Gcp, Azure)},
+    **{kind: {"head": Head, "workers": Workers, "prices": Price} for kind in (Aws, Gcp, Azure)},
 }
 """Classes of the parts below their keys."""

@@ -1,4 +1,5 @@
-"""Prices of machines: a CSV file in the form of SkyPilot's catalogue.
+"""Prices of machines: a list in the cluster file, or a CSV file in the form of SkyPilot's
+catalogue.
 
 The columns used are InstanceType, Region, Price and SpotPrice (USD per hour); others, such as
 AvailabilityZone, are ignored. If a type and region have several rows, the cheapest counts.
@@ -7,21 +8,39 @@ AvailabilityZone, are ignored. If a type and region have several rows, the cheap
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
-from regrow.infra.clusters.description import Market
+from regrow.infra.clusters.description import Market, Price, WithHead
 from regrow.tasks.errors import UserError
 
 _COLUMNS = ("InstanceType", "Region", "Price", "SpotPrice")
 
 
 class Prices:
-    """Prices by type, region and market. `file` None: none. Raises UserError for a bad file."""
+    """Prices by type, region and market."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, given: Path | Sequence[Price] | None) -> None:
+        """Take a list, whose prices hold in every region, or read a file; None: there are none.
+        Raises UserError for a bad file.
+        """
         self._known: dict[tuple[str, str, Market], float] = {}
-        if file is None:
+        if isinstance(given, Path):
+            self._read(given)
             return
+        for one in given or ():
+            if one.on_demand is not None:
+                self._known[one.type, "", "on-demand"] = one.on_demand
+            if one.spot is not None:
+                self._known[one.type, "", "spot"] = one.spot
+
+    @classmethod
+    def of_cluster(cls, cluster: WithHead) -> Prices:
+        """Return the prices that a cluster file names. Raises UserError for a bad file."""
+        given = cluster.prices
+        return cls(Path(given) if isinstance(given, str) else given)
+
+    def _read(self, file: Path) -> None:
         try:
             with file.open(newline="", encoding="utf-8") as lines:
                 rows = csv.DictReader(lines)
@@ -36,8 +55,9 @@ class Prices:
             raise UserError(f"{file}: the prices cannot be read: {error}") from error
 
     def of(self, instance: str, region: str, market: Market) -> float | None:
-        """Return USD per hour; None if unknown."""
-        return self._known.get((instance, region, market))
+        """Return the price per hour; None if unknown."""
+        everywhere = self._known.get((instance, "", market))
+        return self._known.get((instance, region, market), everywhere)
 
     def _take(self, row: dict[str, str], where: str) -> None:
         markets: tuple[tuple[Market, str], ...] = (("on-demand", "Price"), ("spot", "SpotPrice"))

@@ -22,7 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "verify",
     ),
     "Keep and pass on": ("note", "cp", "mv", "rm", "export", "serve"),
-    "Before a run": ("schema", "simulate"),
+    "Before a run": ("schema", "simulate", "estimate"),
     "Station": ("up", "down", "status", "schedule", "schedules"),
     "Clusters": ("cluster",),
 }

@@ -69,7 +69,7 @@ def report(
         from regrow.show.report.report import html
 
         if not stream:
-            _check(file)
+            check_page(file, "--output")
         page = html(
             rows, places, alive=runs(places, name), now=time.time(), notes=notes.read(store)
         ).encode()
@@ -122,16 +122,16 @@ def _pictures(rows: Rows, folder: Path) -> None:
         tell(file)
 
 
-def _check(file: Path) -> None:
-    """Raise UserError if the report must not be written there."""
+def check_page(file: Path, option: str) -> None:
+    """Raise UserError if a page must not be written there. `option`: the one that names it."""
     try:
         with file.open("rb") as there:
             begin = there.read(4096)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise UserError(f"--output: {file} cannot be read: {error.strerror}") from None
+        raise UserError(f"{option}: {file} cannot be read: {error.strerror}") from None
     if begin and OURS not in begin:
         raise UserError(
-            f"--output: {file} is there already and is no report of regrow's; name another file"
+            f"{option}: {file} is there already and is no report of regrow's; name another file"
         )

@@ -75,7 +75,7 @@ def simulate(
             f"{file}: max_steps is missing; in a simulation no trainable ends by itself"
         )
     curves = Table(table, spec, scale=scale)
-    machines = read_trace(trace, workers) if trace is not None else ()
+    machines = read_trace(trace).machines(workers) if trace is not None else ()
     began = time.perf_counter()
     try:
         run = simulator.simulate(spec, curves, workers=workers, availability=machines)

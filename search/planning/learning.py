@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import structs
@@ -59,6 +59,21 @@ def known_from(history: History, spec: Spec, start: WarmStart, key: str) -> tupl
         else:
             known.append(_known(history, trial, spec, config))
     return known, outside
+
+
+def comparable(
+    history: History, spec: Spec, name: str, key: str
+) -> Iterator[tuple[TrialRecord, dict[str, Json]]]:
+    """Yield the trials of an experiment that reported a value, kept their configuration and lie in
+    the space of `spec`, with this configuration. Raises SpecError at `key` as `known_from` does.
+    """
+    start = WarmStart(experiment=name)
+    _check(history, spec, start, key)
+    for trial in history.trials:
+        if trial.step and not trial.changes and not trial.excluded:
+            config = _mapped(trial, spec, start)
+            if config is not None:
+                yield trial, config
 
 
 def _check(history: History, spec: Spec, start: WarmStart, key: str) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from regrow.search.durations import in_words as span
-from regrow.search.events import Milestone
+from regrow.search.events import Closing, Milestone
 from regrow.search.history import Attempt, History, TrialRecord, cost
 from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import money
@@ -210,6 +210,16 @@ def overdue(history: History, now: float) -> bool:
         return False
     limit = nearest(history, now)
     return limit is not None and now >= limit.at
+
+
+def cut_by(closing: Closing | None) -> str:
+    """Return the limit by which the planner ended a session: `stop.dollars`, `stop.deadline`, or
+    empty for none.
+    """
+    if closing is None or not closing.pause:
+        return ""
+    money = any(word in closing.why for word in ("dollars", "money"))
+    return "stop.dollars" if money else "stop.deadline"
 
 
 def is_late(history: History, now: float) -> bool:

@@ -72,6 +72,37 @@ def availability(counts: Sequence[int], gap_seconds: float, workers: int) -> lis
     return machines
 
 
+def shifted(one: Availability, offset: float, length: float, until: float) -> Availability:
+    """Return what a machine's recorded `length` seconds are from `offset` on, again and again
+    until the time `until`.
+    """
+    wraps = [] if one.up(length) == one.begins_up else [length]
+    turns = [t for t in (*one.changes[1:], *wraps) if t <= length]
+    begins = one.up(offset)
+    later = [t - offset for t in turns if t > offset]
+    for again in range(math.ceil(until / length) + 1 if turns else 0):
+        begin = (again + 1) * length - offset
+        later += [begin + t for t in turns if begin < until]
+    return Availability(changes=(0.0, *later), begins_up=begins)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A recorded spot market: how many machines could be had, every `gap_seconds`."""
+
+    counts: tuple[int, ...]
+    gap_seconds: float
+
+    def machines(self, workers: int) -> list[Availability]:
+        """Return its machines; see `availability`, also for what is raised."""
+        return availability(self.counts, self.gap_seconds, workers)
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return len(self.counts) * self.gap_seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A machine of the cluster.

@@ -20,7 +20,7 @@ from regrow.flows.remote import ClusterRun, RunRequest, check_state, growth, off
 from regrow.infra.clusters import node, shipping
 from regrow.infra.clusters.clouds.engine import RayEngine
 from regrow.infra.clusters.cluster_file import read_cluster, schema
-from regrow.infra.clusters.description import Cluster, Gcp, Ssh, WithHead
+from regrow.infra.clusters.description import Aws, Cluster, Gcp, Ssh, WithHead
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.clusters.machines import Remote
 from regrow.infra.clusters.node import Node, main
@@ -325,6 +325,27 @@ def test_prices_are_read_and_a_wrong_one_is_told_with_its_line(tmp_path: Path) -
     file.write_text("type,price\n")
     with pytest.raises(UserError, match="has no column InstanceType"):
         Prices(file)
+
+
+def test_prices_in_the_cluster_file_hold_in_every_region() -> None:
+    cluster = Cluster.parse(
+        {
+            "name": "sweep",
+            "on": "aws",
+            "region": "us-west-2",
+            "head": {"type": "m6i.large"},
+            "workers": [{"type": "g5.xlarge", "market": "spot", "most": 2}],
+            "prices": [{"type": "g5.xlarge", "on_demand": 1.006, "spot": 0.4}],
+        }
+    )
+    assert isinstance(cluster, Aws)
+    prices = Prices.of_cluster(cluster)
+    assert prices.of("g5.xlarge", "us-west-2", "spot") == 0.4
+    assert prices.of("g5.xlarge", "eu-west-1", "on-demand") == 1.006
+    assert prices.of("m6i.large", "us-west-2", "on-demand") is None
+    assert Cluster.parse(cluster.to_json()) == cluster
+    with pytest.raises(SpecError, match=r"prices\.0\.spot: -1: is below 0"):
+        Cluster.parse({**cluster.to_json(), "prices": [{"type": "g5.xlarge", "spot": -1}]})
 
 
 def test_what_it_costs_at_most_is_shown_before_anything_starts() -> None:

@@ -54,7 +54,7 @@ ROOMS = {
         "local",
         "clusters",
     ),
-    "show": ("", "web", "views", "exports", "figures", "live", "report"),
+    "show": ("", "web", "views", "exports", "figures", "live", "report", "estimate"),
     "apps": ("", "serving", "station", "page", "agent"),
 }
 """The rooms of a folder, from below: each may import from those before it. The first is the folder

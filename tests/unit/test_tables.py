@@ -224,7 +224,7 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(
 def test_a_trace_is_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 60}, "data": [2, 1, 0, 2]}))
-    machines = read_trace(path, 2)
+    machines = read_trace(path).machines(2)
     assert [[machine.up(t) for t in (0, 60, 120, 180)] for machine in machines] == [
         [True, True, False, True],
         [True, False, False, True],
@@ -251,15 +251,15 @@ def test_a_file_that_is_no_trace_is_refused_with_its_form(tmp_path: Path, text: 
     path = tmp_path / "trace.json"
     path.write_text(text)
     with pytest.raises(UserError, match="is no trace"):
-        read_trace(path, 2)
+        read_trace(path)
 
 
 def test_a_trace_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read: No such file"):
-        read_trace(tmp_path / "none.json", 2)
+        read_trace(tmp_path / "none.json")
     (tmp_path / "binary").write_bytes(bytes(range(128, 256)))
     with pytest.raises(UserError):
-        read_trace(tmp_path / "binary", 2)
+        read_trace(tmp_path / "binary")
 
 
 # What an experiment itself recorded

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 from regrow.infra.clusters import private
 from regrow.infra.clusters.clouds import aws, azure, gcp, groups
@@ -32,7 +31,7 @@ class _VmEngine(LauncherEngine):
 
     def __init__(self, cluster: OnVms) -> None:
         self.cluster = cluster
-        self._prices = Prices(Path(cluster.prices) if cluster.prices else None)
+        self._prices = Prices.of_cluster(cluster)
         self._folder = Folder(cluster.name)
         self._key = self._folder.path / "key"
 

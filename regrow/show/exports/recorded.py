@@ -11,14 +11,13 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import NormalDist
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
-from regrow.search.planning.simulator import Availability, availability
-from regrow.search.space import Parameter
-from regrow.search.space.domains import Choice, Constant, Float, Int, Json, Normal
+from regrow.search.planning.curves import Neighbours, RecordedCurve
+from regrow.search.planning.machines import Trace
+from regrow.search.space.domains import Choice, Constant, Float, Int, Json
 from regrow.search.spec import Spec
 from regrow.show.exports.files import as_written
 from regrow.tasks.errors import UserError
@@ -47,9 +46,8 @@ class Table:
         self._choices = [p for p in spec.space.flat if isinstance(p.domain, Choice)]
         self._most = spec.max_steps
         self._path = path
-        self._curves: list[list[tuple[dict[str, float], float]]] = []
-        points: list[list[float]] = []
-        kinds: list[list[str]] = []
+        self.curves: list[RecordedCurve] = []
+        """In the order of the file."""
         with _opened(path) as file:
             reader = csv.DictReader(file)
             named = reader.fieldnames or []
@@ -91,45 +89,41 @@ class Table:
                             f"{path}, line {line}: trial {row['trial']} changes its configuration;"
                             " only trials that keep theirs are curves of a table"
                         )
-                points.append([self._cell(*first, p) for p in self._ranges])
-                chosen = [first[1][self._above + p.name] or "" for p in self._choices]
-                kinds.append([_word(as_written(cell) or None) for cell in chosen])
-                self._curves.append(
-                    [self._step(place, *row, metrics) for place, row in enumerate(rows, start=1)]
+                steps = [self._step(place, *row, metrics) for place, row in enumerate(rows, 1)]
+                self.curves.append(
+                    RecordedCurve(
+                        config=self._config(*first),
+                        rows=[metrics for metrics, _ in steps],
+                        seconds=[seconds for _, seconds in steps],
+                    )
                 )
-        if not self._curves:
+        if not self.curves:
             raise UserError(f"{path}: there is no configuration in it")
-        count = len(self._curves)
-        self._points = np.array(points, dtype=float).reshape(count, len(self._ranges))
-        self._kinds = np.array(kinds, dtype=str).reshape(count, len(self._choices))
-        self._found: dict[tuple[Any, ...], int] = {}
+        fixed = [p.name for p in self._choices]
+        configs = (curve.config for curve in self.curves)
+        self._neighbours = Neighbours(spec.space, configs, fixed=fixed)
+        self._found: dict[tuple[str, ...], int] = {}
 
     def __len__(self) -> int:
-        return len(self._curves)
+        return len(self.curves)
 
     def at(
         self, config: Mapping[str, Json], step: int, seed: int
     ) -> tuple[Mapping[str, float], float]:
         """See Objective. A shorter curve is extended by its last step; the seed is ignored."""
-        curve = self._curves[self._nearest(config)]
-        return curve[min(step, len(curve)) - 1]
+        curve = self.curves[self._nearest(config)]
+        place = min(step, len(curve.rows)) - 1
+        return curve.rows[place], curve.seconds[place]
 
     def best(self, metric: str, *, most: bool) -> float:
         """Return the best value of a metric in the whole table."""
-        values = [row[0][metric] for curve in self._curves for row in curve[: self._most]]
+        values = [row[metric] for curve in self.curves for row in curve.rows[: self._most]]
         return max(values) if most else min(values)
 
     def _nearest(self, config: Mapping[str, Json]) -> int:
-        key = tuple(_word(config.get(p.name)) for p in (*self._ranges, *self._choices))
+        key = self._neighbours.key(config)
         if key not in self._found:
-            differ = np.zeros(len(self._curves))
-            for place, parameter in enumerate(self._choices):
-                differ += self._kinds[:, place] != _word(config.get(parameter.name))
-            distance = np.zeros(len(self._curves))
-            for place, parameter in enumerate(self._ranges):
-                if parameter.name in config:
-                    here = self._coordinate(parameter, float(config[parameter.name]))
-                    distance += (self._points[:, place] - here) ** 2
+            differ, distance = self._neighbours.distances(config)
             self._found[key] = int(np.lexsort((distance, differ))[0])
         return self._found[key]
 
@@ -168,44 +162,35 @@ class Table:
             )
         return number
 
-    def _cell(self, line: int, row: Mapping[str, str], parameter: Parameter) -> float:
-        """Return the coordinate of a parameter in a row; an inactive one has an empty cell."""
-        name = self._above + parameter.name
-        if not row[name]:
-            return 0.5
-        number = self._number(line, row, name)
-        if isinstance(parameter.domain, Float | Int) and parameter.domain.log and number <= 0:
-            raise UserError(
-                f"{self._path}, line {line}: {name} is {number:g}, which has no logarithm"
-            )
-        return self._coordinate(parameter, number)
-
-    @staticmethod
-    def _coordinate(parameter: Parameter, value: float) -> float:
-        """Return the position of a value in the unit interval of its domain."""
-        match parameter.domain:
-            case Float() | Int() as domain:
-                low, high = float(domain.low), float(domain.high)
-                if domain.log:
-                    low, high, value = math.log(low), math.log(high), math.log(value)
-                return (value - low) / (high - low) if high > low else 0.5
-            case Normal() as domain:
-                return NormalDist(domain.mean, domain.sd).cdf(value)
-            case _:
-                return 0.5
+    def _config(self, line: int, row: Mapping[str, str]) -> dict[str, Json]:
+        """Return the configuration of a row; an inactive parameter has an empty cell."""
+        found: dict[str, Json] = {}
+        for parameter in self._ranges:
+            name, domain = self._above + parameter.name, parameter.domain
+            if not row[name]:
+                continue
+            found[parameter.name] = number = self._number(line, row, name)
+            if isinstance(domain, Float | Int) and domain.log and number <= 0:
+                raise UserError(
+                    f"{self._path}, line {line}: {name} is {number:g}, which has no logarithm"
+                )
+        for parameter in self._choices:
+            if cell := as_written(row[self._above + parameter.name] or ""):
+                found[parameter.name] = cell
+        return found
 
 
-def read_trace(path: Path, workers: int) -> list[Availability]:
-    """Return when each of `workers` machines is available, from a recorded trace of a spot market.
+def read_trace(path: Path) -> Trace:
+    """Return a recorded trace of a spot market.
 
     The file is JSON with `metadata.gap_seconds` and `data`, the number of available instances at
     each point. Raises UserError for a file of another form.
     """
     try:
         trace = json.loads(path.read_text())
-        counts = [int(count) for count in trace["data"]]
-        gap = float(trace["metadata"]["gap_seconds"])
-        return availability(counts, gap, workers)
+        counts = tuple(int(count) for count in trace["data"])
+        found = Trace(counts=counts, gap_seconds=float(trace["metadata"]["gap_seconds"]))
+        found.machines(1)  # raises
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, OverflowError) as error:
@@ -213,6 +198,7 @@ def read_trace(path: Path, workers: int) -> list[Availability]:
         raise UserError(
             f"{path} is no trace: {type(error).__name__}: {error}; its form is {form}"
         ) from None
+    return found
 
 
 @contextmanager
@@ -229,15 +215,3 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         raise UserError(f"{path} is no text, so no table") from None
     except csv.Error as error:
         raise UserError(f"{path} is no table: {error}") from None
-
-
-def _word(value: object) -> str:
-    """Normalize a value to compare: 1, 1.0 and "1" are the same, as are True and "true"."""
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    if isinstance(value, list | dict):
-        return json.dumps(value, ensure_ascii=False).lower()
-    try:
-        return repr(float(value))  # type: ignore[arg-type]  # a wrong type raises TypeError
-    except (TypeError, ValueError):
-        return str(value).lower()

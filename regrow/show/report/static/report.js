@@ -201,11 +201,7 @@
   // ---- the figures -------------------------------------------------------------------------------------------------
   const repaint = drawFigures({
     load: async () => {
-      const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
-      const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-      const address = URL.createObjectURL(new Blob([await new Response(stream).blob()], { type: "text/javascript" }));
-      await runScript(address);
-      URL.revokeObjectURL(address);
+      await runPacked();
       return data;
     },
     find: (name) => ({ figure: data.figures[name] }),

@@ -8,6 +8,14 @@ const runScript = (src) => new Promise((resolve, reject) => {
   Object.assign(script, { src, onload: resolve, onerror: () => reject(new Error("Plotly could not be loaded")) });
   document.head.append(script);
 });
+// Plotly's script, packed in the element `plotly` of a page that is complete in itself.
+const runPacked = async () => {
+  const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const address = URL.createObjectURL(new Blob([await new Response(stream).blob()], { type: "text/javascript" }));
+  await runScript(address);
+  URL.revokeObjectURL(address);
+};
 const drawFigures = ({ load, find, choose, name, all = false }) => {
   const dark = window.matchMedia("(prefers-color-scheme: dark)"), drawn = new Map(), near = new Set();
   const waiting = new Set(document.querySelectorAll(".plot"));

@@ -1,0 +1,281 @@
+"""`estimate`: what an experiment would cost, take and reach, before it runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from regrow.cli import tables
+from regrow.cli.console import plain_console
+from regrow.cli.options import FileArgument, JsonOption, OtherTrialsOption, StateOption, option
+from regrow.infra.state.places import Places
+from regrow.show.live.terminal import tell
+from regrow.tasks.errors import UserError
+
+if TYPE_CHECKING:
+    from regrow.infra.clusters.description import Cluster
+    from regrow.search.planning.machines import Trace
+    from regrow.search.planning.scenarios import Rates
+    from regrow.search.spec import Spec
+    from regrow.show.estimate.estimate import Estimate
+    from regrow.show.estimate.sources import Sources
+
+MACHINES = (4, 8, 16)
+MOST_MACHINES, MOST_BUDGETS, MOST_SIMULATIONS = 1_000, 12, 10_000
+WIDE = 100
+"""Cells of a terminal in which medians stand beside intervals."""
+
+
+def estimate(
+    file: FileArgument,
+    on: Annotated[
+        Path | None,
+        option("The cluster's YAML file: its machines and prices", metavar="CLUSTER"),
+    ] = None,
+    pilot: Annotated[
+        int | None, option("First run this many trials here, as the experiment NAME-pilot", min=1)
+    ] = None,
+    origins: Annotated[
+        list[str] | None,
+        option(
+            "Take the curves of this experiment [default: of all with the same parameters and"
+            " metric]; may be repeated",
+            "--from",
+            metavar="EXPERIMENT",
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None, option("Take the curves of this table, as `regrow simulate` does")
+    ] = None,
+    budget: Annotated[
+        str | None, option("Also with at most this much money", metavar="AMOUNT,...")
+    ] = None,
+    machines: Annotated[
+        str | None,
+        option("Numbers of machines [default: 4,8,16, or those there are]", metavar="COUNT,..."),
+    ] = None,
+    per_machine: Annotated[
+        int | None,
+        option("Trials that a machine runs at a time [default: 1, or as many as fit a pod]", min=1),
+    ] = None,
+    trace: Annotated[
+        list[Path] | None,
+        option("JSON trace of a spot market, as for `regrow simulate`; may be repeated"),
+    ] = None,
+    scale: Annotated[
+        float, typer.Option(min=0.0, help="Multiply the recorded seconds by this")
+    ] = 1.0,
+    simulations: Annotated[
+        int | None,
+        option(
+            "Simulations of each line [default: what fits into a minute]",
+            min=1,
+            max=MOST_SIMULATIONS,
+        ),
+    ] = None,
+    trials: OtherTrialsOption = None,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+    page: Annotated[
+        Path | None, option("Also write this page with figures, as HTML", metavar="FILE")
+    ] = None,
+) -> None:
+    """Estimate what the experiment that FILE describes would cost, how long it would take and what
+    it would reach, by simulations of its planner on recorded curves.
+    """
+    from regrow.cli.report import check_page
+    from regrow.cli.spec_file import located_in, read
+    from regrow.infra.clusters.cluster_file import read_cluster
+    from regrow.search.planning.scenarios import Premises
+    from regrow.show.estimate import offers
+    from regrow.show.estimate import simulations as simulated
+    from regrow.show.estimate.estimate import as_data
+    from regrow.show.estimate.estimate import estimate as estimated
+
+    if not 0 < scale < math.inf:
+        raise UserError(f"--scale: {scale} is no number above 0")
+    if sum(one is not None for one in (pilot, table, origins or None)) > 1:
+        raise UserError("--pilot, --from and --table each say where the curves are from; give one")
+    spec = read(file, trials)
+    cluster = None if on is None else read_cluster(on)
+    counts = _machines(machines, cluster)
+    amounts = _numbers("--budget", budget, MOST_BUDGETS)
+    if page is not None:
+        check_page(page, "--page")
+    with located_in(file):
+        _checked(spec)
+        places = Places.at(state or spec.state)
+        sources = _sources(spec, file, places, table, origins, pilot, scale=scale)
+        spec = _as_planned(spec, sources)
+        offered = offers.offered(spec, cluster, each=per_machine)
+        priced = all(one.price is not None for one in offered.kinds.values())
+        if amounts and spec.price_per_hour is None and not priced:
+            raise UserError(
+                "--budget: no prices are known; give `prices` in the cluster file, or"
+                " price_per_hour in the experiment"
+            )
+        least, each = spec.resources.widths[0], next(iter(offered.kinds.values())).slots
+        if least > counts[0] * each:
+            raise UserError(
+                f"--machines {counts[0]}: a trial needs {least} workers; --per-machine says how"
+                " many of them a machine runs"
+            )
+        premises = Premises(
+            spec=spec,
+            curves=sources.curves,
+            offered=offered,
+            timing=sources.timing,
+            spot=_spot(trace),
+        )
+        with simulated.running(premises, simulations) as running:
+            found = estimated(running, sources, machines=counts, budgets=amounts)
+    if page is not None:
+        _write(found, page)
+    if as_json:
+        print(json.dumps(as_data(found)))
+        return
+    _print(found)
+
+
+def _machines(given: str | None, cluster: Cluster | None) -> list[int]:
+    from regrow.show.estimate.offers import most
+
+    there = most(cluster)
+    if given is None:
+        return [there] if there is not None else list(MACHINES)
+    numbers = _numbers("--machines", given, MOST_BUDGETS)
+    found = [int(one) for one in numbers]
+    if found != numbers or max(found) > MOST_MACHINES:
+        raise UserError(f"--machines {given}: write whole numbers up to {MOST_MACHINES:,}")
+    if there is not None and max(found) > there:
+        raise UserError(f"--machines {given}: the cluster has {there}")
+    return found
+
+
+def _numbers(name: str, given: str | None, most: int) -> list[float]:
+    """Return the numbers of an option, ascending, each once. Raises UserError."""
+    try:
+        found = sorted({float(word) for word in given.split(",")} if given is not None else ())
+    except ValueError:
+        found = [0.0]
+    if any(not 0 < one < math.inf for one in found):
+        raise UserError(f"{name} {given}: write numbers above 0 with commas between them")
+    if len(found) > most:
+        raise UserError(f"{name} {given}: at most {most} numbers")
+    return found
+
+
+def _checked(spec: Spec) -> None:
+    """Raise SpecError for what cannot be simulated."""
+    from regrow.flows.checks import check_search
+    from regrow.search.errors import SpecError
+
+    check_search(spec)
+    others = [start.experiment for start in spec.warm_start]
+    for key, value in (
+        ("stop.trial.function", spec.stop.trial.function),
+        ("warm_start", others),
+        ("step_metric", spec.step_metric),
+    ):
+        if value:
+            raise SpecError(key, value, "cannot be simulated", "leave it out for the estimate")
+
+
+def _sources(
+    spec: Spec,
+    file: Path,
+    places: Places,
+    table: Path | None,
+    origins: Sequence[str] | None,
+    pilot: int | None,
+    *,
+    scale: float,
+) -> Sources:
+    from regrow.show.estimate import sources
+
+    if table is not None:
+        return sources.from_table(table, spec, scale=scale)
+    if pilot is not None:
+        name = f"{spec.name}-pilot"
+        _run_pilot(spec, file, name, pilot, places)
+        return sources.from_experiments(places, spec, [name], scale=scale, key="--pilot")
+    return sources.from_experiments(places, spec, list(origins or ()), scale=scale)
+
+
+def _run_pilot(spec: Spec, file: Path, name: str, trials: int, places: Places) -> None:
+    """Run the first trials to their ends, as an experiment of its own. Raises UserError."""
+    tell(f"the pilot: {trials} trials of {spec.name} as {name}", error=True, flush=True)
+    words = ["run", str(file), "--name", name, "--trials", str(trials), "--state", places.root]
+    words += ["--set", "schedule=fifo"]
+    # limits of the whole search, machines that are not here, and what is for its result alone
+    own = [key for key in ("serve", "register", "notify", "when", "market") if getattr(spec, key)]
+    own += [f"stop.{key}" for key in ("dollars", "deadline") if getattr(spec.stop, key) is not None]
+    for key in own:
+        words += ["--set", f"{key}=null"]
+    done = subprocess.run([sys.executable, "-m", "regrow", *words], stdout=2, check=False)
+    if done.returncode:
+        raise UserError(f"the pilot {name} did not finish (exit code {done.returncode})")
+
+
+def _as_planned(spec: Spec, sources: Sources) -> Spec:
+    """Return the specification to simulate: with an end for each trial, and a deadline that counts
+    from now on.
+    """
+    import time
+
+    from regrow.search.spec.moments import epoch
+
+    plain, now = spec.to_json(), time.time()
+    if spec.max_steps is None:
+        plain["max_steps"] = max(len(curve.rows) for curve in sources.curves)
+    if isinstance(spec.stop.deadline, str):
+        left = epoch(spec.stop.deadline, now) - now
+        if left <= 0:
+            raise UserError(f"stop.deadline: {spec.stop.deadline} is over")
+        plain["stop"] = {**plain["stop"], "deadline": left}
+    return type(spec).parse(plain)
+
+
+def _spot(traces: Sequence[Path] | None) -> Sequence[Trace] | Rates:
+    from regrow.search.planning.scenarios import Rates
+    from regrow.show.exports.recorded import read_trace
+
+    return [read_trace(path) for path in traces] if traces else Rates()
+
+
+def _print(found: Estimate) -> None:
+    from regrow.show.estimate import words
+
+    console = plain_console()
+    wide = console.width >= WIDE
+    tell(words.head(found))
+    rows = list(words.table(found))
+    which = 0 if wide else 1
+    columns = [name for name in rows[0].cells if any(row.cells[name][which] for row in rows)]
+    made = tables.plain_table(*columns)
+    for row in rows:
+        style = "bold green" if row.chosen else ""
+        made.add_row(*(Text(row.cells[name][which], style=style) for name in columns))
+    made.caption = "80 % of the simulations lie within each interval"
+    console.print(made)
+    for title, sentence in words.recommendations(found):
+        tell(f"{title}: {sentence}")
+    for line in words.assumptions(found):
+        tell(f"assumed: {line}")
+
+
+def _write(found: Estimate, file: Path) -> None:
+    from regrow.show.estimate.page import html
+    from regrow.show.exports import destination
+
+    page = html(found).encode()
+    destination.put(file, [page])
+    tell(f"{file} ({len(page) / 1e6:.1f} MB)", error=True)

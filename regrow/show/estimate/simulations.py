@@ -1,0 +1,116 @@
+"""The simulations of an estimate, in processes of their own; the same whatever their number."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from regrow.infra.state.experiments import make_importable
+from regrow.search.options import chosen
+from regrow.search.planning.scenarios import (
+    Forecast,
+    Outcome,
+    Premises,
+    Scenario,
+    simulated,
+    summary,
+)
+
+FEWEST, MOST = 12, 200
+"""Simulations of a scenario, unless the user says how many."""
+SECONDS = 70.0
+"""Time of the processor that all simulations together may take, by the costs below."""
+EVENT_SECONDS, MODEL_SECONDS = 1e-4, 6e-3
+"""Cost of an event, and of a proposal by a sampler with a model (measured on one core)."""
+_CHEAP = ("random", "grid", "qmc")
+"""Samplers without a model."""
+_HERE = 4.0
+"""What costs less than this many seconds is simulated in this process."""
+_PROCESSES = 8
+
+
+@dataclass(slots=True)
+class Simulations:
+    """Runs simulations of one estimate. `count`: of each scenario; None: what the time allows."""
+
+    premises: Premises
+    count: int | None = None
+    _pool: ProcessPoolExecutor | None = field(init=False, default=None)
+
+    def forecasts(self, scenarios: Sequence[Scenario], *, more: int = 0) -> list[Forecast]:
+        """Return the forecast of each scenario. `more`: scenarios that are still to come."""
+        tasks = [
+            (one, number) for one in scenarios for number in range(self._number(scenarios, more))
+        ]
+        found = list(self._run(tasks))
+        each = len(found) // len(scenarios) if scenarios else 0
+        return [
+            summary(self.premises, one, found[place * each : (place + 1) * each])
+            for place, one in enumerate(scenarios)
+        ]
+
+    def _number(self, scenarios: Sequence[Scenario], more: int) -> int:
+        """Return the simulations of each scenario: it follows from the log of the first one, so
+        that the same command does the same.
+        """
+        if self.count is None and scenarios:
+            seconds = _seconds(self.premises, simulated(self.premises, scenarios[0], 0))
+            fitting = SECONDS / (seconds * (len(scenarios) + more))
+            self.count = max(FEWEST, min(MOST, int(fitting)))
+        return self.count or FEWEST
+
+    def _run(self, tasks: Sequence[tuple[Scenario, int]]) -> Iterator[Outcome]:
+        if not tasks:
+            return
+        first = simulated(self.premises, *tasks[0])
+        yield first
+        rest = tasks[1:]
+        if self._pool is None or len(rest) * _seconds(self.premises, first) < _HERE:
+            for scenario, number in rest:
+                yield simulated(self.premises, scenario, number)
+            return
+        yield from self._pool.map(_simulated, rest, chunksize=max(1, len(rest) // 64))
+
+
+@contextmanager
+def running(premises: Premises, count: int | None) -> Iterator[Simulations]:
+    """Yield simulations whose processes end with the block."""
+    found = Simulations(premises, count)
+    processes = min(_PROCESSES, os.cpu_count() or 1)
+    with ProcessPoolExecutor(
+        processes,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        initargs=(premises,),
+    ) as pool:
+        found._pool = pool  # noqa: SLF001 - its own
+        try:
+            yield found
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _seconds(premises: Premises, outcome: Outcome) -> float:
+    model = chosen(premises.spec.resolved.search) not in _CHEAP
+    return EVENT_SECONDS * outcome.events + (MODEL_SECONDS * outcome.trials if model else 0.0)
+
+
+_premises: list[Premises] = []
+"""Of this process, if it is one of a pool."""
+
+
+def _begin(premises: Premises) -> None:
+    """Begin a process of the pool: it ends with the command, which alone hears of a Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    make_importable(premises.spec)
+    _premises.append(premises)
+
+
+def _simulated(task: tuple[Scenario, int]) -> Outcome:
+    return simulated(_premises[-1], *task)

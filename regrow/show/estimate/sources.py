@@ -1,0 +1,148 @@
+"""Where an estimate's curves and durations come from: logs of earlier experiments, or a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from regrow.infra.log.reading import replay
+from regrow.infra.state.places import Places
+from regrow.search.errors import SpecError
+from regrow.search.history import History, TrialRecord
+from regrow.search.lifecycle import TrialState
+from regrow.search.planning.curves import RecordedCurve, completed
+from regrow.search.planning.learning import comparable
+from regrow.search.planning.scenarios import Timing
+from regrow.search.spec import Spec
+from regrow.show.exports.recorded import Table
+from regrow.tasks.errors import RegrowError, UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What an estimate is made of.
+
+    Attributes:
+        curves: those of stopped trials are continued as `completed` says.
+        timing: durations apart from those of steps.
+        names: where the curves are from, for people, with their number.
+        stopped: how many of the trials were stopped before their end.
+
+    """
+
+    curves: Sequence[RecordedCurve]
+    timing: Timing
+    names: Sequence[tuple[str, int]]
+    stopped: int = 0
+
+
+def from_table(path: Path, spec: Spec, *, scale: float) -> Sources:
+    """Return the curves of a table; see `Table`. Raises UserError."""
+    curves = Table(path, spec, scale=scale).curves
+    return Sources(curves=curves, timing=Timing(), names=[(path.name, len(curves))])
+
+
+def from_experiments(
+    places: Places, spec: Spec, names: Sequence[str], *, scale: float, key: str = "--from"
+) -> Sources:
+    """Return the curves of experiments: of these or, without names, of all in the state root that
+    have these parameters and this metric. Raises SpecError and UserError if there are none.
+    """
+    found = [(name, replay(places.known(name), name)) for name in names]
+    if not names:
+        for name in places.experiments():
+            with suppress(RegrowError, SpecError, msgspec.MsgspecError):
+                found.append((name, replay(places.known(name), name)))
+    curves: list[RecordedCurve] = []
+    startups: list[float] = []
+    warm_ups: list[float] = []
+    saves: list[float] = []
+    told: list[tuple[str, int]] = []
+    for name, history in found:
+        if history.created is None:
+            continue
+        try:
+            own = list(_curves(history, spec, name, key, scale=scale))
+        except SpecError:
+            if names:
+                raise
+            continue
+        if own:
+            curves += own
+            told.append((name, len(own)))
+            startups += _startups(history)
+            warm_ups += [over for trial in history.trials for over in _steps(trial)[1]]
+            saves += history.pace.saves
+    if not curves:
+        if names:
+            listed = ", ".join(names)
+            raise UserError(f"{key} {listed}: no trial has reported a value in this space")
+        raise UserError(
+            f"no experiment in {places.root} has these parameters and this metric; run a few"
+            " trials first with --pilot 3, or name what is like it with --from NAME or --table FILE"
+        )
+    stopped = sum(not curve.whole for curve in curves)
+    steps = spec.max_steps or max(len(curve.rows) for curve in curves)
+    return Sources(
+        curves=completed(curves, spec.objective.name, steps),
+        timing=Timing(
+            startup=(sorted(startups)[len(startups) // 4] if startups else 0.0)
+            + (median(warm_ups) if warm_ups else 0.0),
+            save=median(saves) if saves else None,
+        ),
+        names=told,
+        stopped=stopped,
+    )
+
+
+def _curves(
+    history: History, spec: Spec, name: str, key: str, *, scale: float
+) -> Iterator[RecordedCurve]:
+    needed = {metric.name for metric in spec.metrics} | {limit.metric for limit in spec.limits}
+    for trial, config in comparable(history, spec, name, key):
+        rows = [
+            {metric: value for metric, value in found.items() if value is not None}
+            for found in map(trial.curve.metrics, range(1, trial.step + 1))
+        ]
+        if rows and all(needed <= row.keys() for row in rows):
+            seconds = [one * scale for one in _steps(trial)[0]]
+            whole = trial.state is TrialState.DONE
+            yield RecordedCurve(config=config, rows=rows, seconds=seconds, whole=whole)
+
+
+def _steps(trial: TrialRecord) -> tuple[list[float], list[float]]:
+    """Return the duration of each step on one slot, and by how much the first one of each attempt
+    was longer than usual: imports and data, which an attempt loads once.
+    """
+    found: list[float] = []
+    firsts: list[int] = []
+    last = 0
+    for number, until in trial.curve.runs:
+        attempt = trial.attempts[number - 1]
+        before = attempt.t_began if attempt.t_began is not None else attempt.t_started
+        firsts.append(last)
+        for t in trial.curve.times[last:until]:
+            found.append(max(0.0, t - before) * attempt.width)
+            before = t
+        last = until
+    others = [one for place, one in enumerate(found) if place not in firsts]
+    if not others:
+        return found, []
+    usual = median(others)
+    over = [max(0.0, found[place] - usual) for place in firsts]
+    for place in firsts:
+        found[place] = min(found[place], usual)
+    return found, over
+
+
+def _startups(history: History) -> Iterator[float]:
+    """Yield how long attempts took from their start to their beginning, waits included."""
+    for trial in history.trials:
+        for attempt in trial.attempts:
+            if attempt.t_began is not None:
+                yield attempt.t_began - attempt.t_started
