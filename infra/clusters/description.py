@@ -280,6 +280,17 @@ class Cluster(Part):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
+class Price(Part):
+    """What a machine of a type costs an hour. The currency is the user's."""
+
+    type: Text
+    """The instance type."""
+    on_demand: Annotated[Number, Field(ge=0, le=1e6)] | None = None
+    """On demand. None: unknown."""
+    spot: Annotated[Number, Field(ge=0, le=1e6)] | None = None
+    """On the spot market. None: unknown."""
+
+
 class WithEnvironment(Cluster):
     """Fields of clusters on whose machines an environment can be made."""
 
@@ -294,17 +305,6 @@ class WithEnvironment(Cluster):
             problem = "stands beside python, which has its packages already"
             raise SpecError("lock", self.lock, problem, "keep one of them")
         return self
-
-
-class Price(Part):
-    """What a machine of a type costs an hour. The currency is the user's."""
-
-    type: Text
-    """The instance type."""
-    on_demand: Annotated[Number, Field(ge=0, le=1e6)] | None = None
-    """On demand. None: unknown."""
-    spot: Annotated[Number, Field(ge=0, le=1e6)] | None = None
-    """On the spot market. None: unknown."""
 
 
 class WithHead(WithEnvironment):
@@ -515,7 +515,7 @@ KINDS: dict[str, type[Cluster]] = {
 """Classes of clusters by the value of `on`."""
 _PARTS: dict[type[Cluster], dict[str, type[Part]]] = {
     Kubernetes: {"head": HeadPod, "workers": Pods, "prices": Price},
-    Ssh: {"prices": Price},
+    Ssh: {},
     Slurm: {},
     **{kind: {"head": Head, "workers": Workers, "prices": Price} for kind in (Aws, Gcp, Azure)},
 }

@@ -22,8 +22,8 @@ from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
     from regrow.infra.clusters.description import Cluster
+    from regrow.search.planning.estimating import Rates
     from regrow.search.planning.machines import Trace
-    from regrow.search.planning.scenarios import Rates
     from regrow.search.spec import Spec
     from regrow.show.estimate.estimate import Estimate
     from regrow.show.estimate.sources import Sources
@@ -94,7 +94,7 @@ def estimate(
     from regrow.cli.report import check_page
     from regrow.cli.spec_file import located_in, read
     from regrow.infra.clusters.cluster_file import read_cluster
-    from regrow.search.planning.scenarios import Premises
+    from regrow.search.planning.estimating import Premises
     from regrow.show.estimate import offers
     from regrow.show.estimate import simulations as simulated
     from regrow.show.estimate.estimate import as_data
@@ -177,6 +177,7 @@ def _checked(spec: Spec) -> None:
     """Raise SpecError for what cannot be simulated."""
     from regrow.flows.checks import check_search
     from regrow.search.errors import SpecError
+    from regrow.search.options import chosen
 
     check_search(spec)
     others = [start.experiment for start in spec.warm_start]
@@ -184,6 +185,7 @@ def _checked(spec: Spec) -> None:
         ("stop.trial.function", spec.stop.trial.function),
         ("warm_start", others),
         ("step_metric", spec.step_metric),
+        ("search", spec.search if chosen(spec.search) == "define_by_run" else None),
     ):
         if value:
             raise SpecError(key, value, "cannot be simulated", "leave it out for the estimate")
@@ -236,16 +238,20 @@ def _as_planned(spec: Spec, sources: Sources) -> Spec:
     plain, now = spec.to_json(), time.time()
     if spec.max_steps is None:
         plain["max_steps"] = max(len(curve.rows) for curve in sources.curves)
-    if isinstance(spec.stop.deadline, str):
-        left = epoch(spec.stop.deadline, now) - now
-        if left <= 0:
-            raise UserError(f"stop.deadline: {spec.stop.deadline} is over")
-        plain["stop"] = {**plain["stop"], "deadline": left}
+    for key, moment in (
+        ("stop", spec.stop.deadline),
+        ("market", None if spec.market is None else spec.market.deadline),
+    ):
+        if isinstance(moment, str):
+            left = epoch(moment, now) - now
+            if left <= 0:
+                raise UserError(f"{key}.deadline: {moment} is over")
+            plain[key] = {**plain[key], "deadline": left}
     return type(spec).parse(plain)
 
 
 def _spot(traces: Sequence[Path] | None) -> Sequence[Trace] | Rates:
-    from regrow.search.planning.scenarios import Rates
+    from regrow.search.planning.estimating import Rates
     from regrow.show.exports.recorded import read_trace
 
     return [read_trace(path) for path in traces] if traces else Rates()

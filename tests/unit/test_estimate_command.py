@@ -95,7 +95,7 @@ def test_an_earlier_experiment_tells_what_this_one_costs(regrow: Call, files: Pa
     assert "machines: 2: done in" in out or "machines: 4: done in" in out
     assert "less than on-demand" in out
     assert "one takes 20 s, a machine is lost every 15 min" in out
-    assert "every 3.16 min (every_steps: 1)" in out
+    assert "every 3.16 min (every_steps: 1, or every: auto)" in out
     assert regrow(*given, "trace.json", "--simulations", "4")[1] == out, "the same twice"
 
 

@@ -14,10 +14,10 @@ from regrow.infra.log.log import Log
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import encode
-from regrow.search.planning import scenarios
+from regrow.search.planning import estimating
 from regrow.search.planning.curves import Drawn, RecordedCurve, completed
+from regrow.search.planning.estimating import Offered, Premises, Rates, Scenario, Timing
 from regrow.search.planning.machines import Availability, Machine, Trace, shifted
-from regrow.search.planning.scenarios import Offered, Premises, Rates, Scenario, Timing
 from regrow.search.planning.simulator import Simulation, simulate
 from regrow.search.spec import Spec
 from regrow.show.estimate.sources import from_experiments
@@ -98,8 +98,8 @@ def test_the_intervals_hold_what_really_comes_about_as_often_as_they_say() -> No
     plan, runs = Scenario(kind="fall-back", machines=4), 4
     for number in range(9):
         given = premises(recorded(number))
-        found = scenarios.summary(
-            given, plan, [scenarios.simulated(given, plan, n) for n in range(24)]
+        found = estimating.summary(
+            given, plan, [estimating.simulated(given, plan, n) for n in range(24)]
         )
         for again in range(runs):
             one = actual(given, plan, Task(number), 100 * number + again)
@@ -110,7 +110,7 @@ def test_the_intervals_hold_what_really_comes_about_as_often_as_they_say() -> No
         assert 0.6 * 36 <= count <= 0.97 * 36, (name, held)
 
 
-def actual(given: Premises, plan: Scenario, task: Task, seed: int) -> scenarios.Outcome:
+def actual(given: Premises, plan: Scenario, task: Task, seed: int) -> estimating.Outcome:
     """A run of the true task on machines that come and go by another chance."""
     chance = random.Random(seed)
     run = Simulation(
@@ -122,7 +122,7 @@ def actual(given: Premises, plan: Scenario, task: Task, seed: int) -> scenarios.
         save=10.0,
         restore=10.0,
     )
-    return scenarios.outcome(run.open().run())
+    return estimating.outcome(run.open().run())
 
 
 # Curves
@@ -234,23 +234,23 @@ def test_a_recorded_market_begins_anywhere_and_comes_again() -> None:
     states = [again.up(t) for t in (0.0, 9.9, 10.0, 89.0, 91.0, 109.0, 110.0, 189.0, 190.5, 211.0)]
     assert states == [False, False, True, True, False, False, True, True, False, True]
     trace = Trace(counts=(1, 1, 0, 1, 1, 1), gap_seconds=600.0)
-    assert scenarios.between_losses([trace]) == pytest.approx(3000.0)
-    assert scenarios.between_losses([Trace(counts=(1, 1), gap_seconds=60.0)]) is None
-    assert scenarios.between_losses(Rates(up=5.0)) == 5.0
+    assert estimating.between_losses([trace]) == pytest.approx(3000.0)
+    assert estimating.between_losses([Trace(counts=(1, 1), gap_seconds=60.0)]) is None
+    assert estimating.between_losses(Rates(up=5.0)) == 5.0
 
 
 # Advice
 
 
 def test_the_interval_of_checkpoints_is_youngs() -> None:
-    assert scenarios.checkpoint_interval(30.0, 6 * 3600.0) == pytest.approx(1138.4, abs=0.1)
+    assert estimating.checkpoint_interval(30.0, 6 * 3600.0) == pytest.approx(1138.4, abs=0.1)
 
 
 def planned(kind: Any, machines: int, cost: float, hours: float, chance: float) -> Any:
-    def one(value: float) -> scenarios.Span:
-        return scenarios.Span(low=value, median=value, high=value)
+    def one(value: float) -> estimating.Span:
+        return estimating.Span(low=value, median=value, high=value)
 
-    return scenarios.Forecast(
+    return estimating.Forecast(
         scenario=Scenario(kind=kind, machines=machines),
         seconds=one(hours * 3600),
         cost=one(cost),
@@ -267,11 +267,11 @@ def planned(kind: Any, machines: int, cost: float, hours: float, chance: float) 
 def test_recommended_is_the_fastest_of_the_cheap_plans_that_are_likely_to_be_on_time() -> None:
     late, cheap = planned("spot", 4, 5.0, 9.0, 0.2), planned("spot", 8, 8.0, 5.0, 0.95)
     fast, dear = planned("spot", 16, 8.5, 3.0, 1.0), planned("on-demand", 16, 20.0, 2.0, 1.0)
-    assert scenarios.recommended([late, cheap, fast, dear]) is fast
-    assert scenarios.recommended([late, cheap, dear]) is cheap
-    assert scenarios.recommended([late]) is late, "better than nothing"
+    assert estimating.recommended([late, cheap, fast, dear]) is fast
+    assert estimating.recommended([late, cheap, dear]) is cheap
+    assert estimating.recommended([late]) is late, "better than nothing"
     back = planned("fall-back", 16, 8.5, 3.0, 1.0)
-    assert scenarios.recommended([fast, back]) is back
+    assert estimating.recommended([fast, back]) is back
 
 
 @pytest.mark.parametrize(
@@ -279,10 +279,10 @@ def test_recommended_is_the_fastest_of_the_cheap_plans_that_are_likely_to_be_on_
 )
 def test_the_chance_is_the_share_that_no_limit_cut(stop: dict[str, Any], cut: str) -> None:
     given, plan = premises(recorded(0), stop=stop), Scenario(kind="spot", machines=2)
-    outcomes = [scenarios.simulated(given, plan, n) for n in range(4)]
+    outcomes = [estimating.simulated(given, plan, n) for n in range(4)]
     assert [one.cut for one in outcomes] == [cut] * 4
-    found = scenarios.summary(given, plan, outcomes)
+    found = estimating.summary(given, plan, outcomes)
     assert (found.within, found.on_time) == ((0.0, None) if "dollars" in stop else (None, 0.0))
     enough = premises(recorded(0), stop={"dollars": 1000.0, "deadline": 1e6})
-    found = scenarios.summary(enough, plan, [scenarios.simulated(enough, plan, 0)])
+    found = estimating.summary(enough, plan, [estimating.simulated(enough, plan, 0)])
     assert (found.within, found.on_time) == (1.0, 1.0)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from regrow.search.errors import SpecError
-from regrow.search.planning import scenarios
-from regrow.search.planning.scenarios import Forecast, Premises, Rates, Scenario, Span, recommended
+from regrow.search.planning import estimating
+from regrow.search.planning.estimating import Forecast, Premises, Rates, Scenario, Span, recommended
 from regrow.search.spec.keys import UNLIMITED
 from regrow.show.estimate.simulations import Simulations
 from regrow.show.estimate.sources import Sources
@@ -49,7 +49,7 @@ class Estimate:
     def losses(self) -> float | None:
         """Mean seconds that a spot machine is up; None: nothing is lost."""
         used = self.choice.scenario.kind in ("spot", "fall-back")
-        return scenarios.between_losses(self.premises.spot) if used else None
+        return estimating.between_losses(self.premises.spot) if used else None
 
     @property
     def checkpoint(self) -> float | None:
@@ -57,7 +57,7 @@ class Estimate:
         save, between = self.premises.timing.save, self.losses
         if save is None or between is None:
             return None
-        return scenarios.checkpoint_interval(save, between)
+        return estimating.checkpoint_interval(save, between)
 
     @property
     def step(self) -> float:

@@ -8,8 +8,8 @@ from typing import Any
 
 from regrow.infra.clusters.description import Cluster, Kubernetes, OnVms, Pods, Slurm, Ssh, WithHead
 from regrow.infra.clusters.prices import Prices
+from regrow.search.planning.estimating import Offered
 from regrow.search.planning.machines import Machine
-from regrow.search.planning.scenarios import Offered
 from regrow.search.spec import Spec
 
 BOOT_SECONDS = 180.0
@@ -60,15 +60,17 @@ def offered(spec: Spec, cluster: Cluster | None, *, each: int | None) -> Offered
 
 def fall_back(spec: Spec, cluster: Cluster | None) -> Mapping[str, Any]:
     """Return the key `market` of a search that asks for spot machines first: that of the
-    specification, else the cluster's, else one that waits for ten minutes.
+    specification, else the cluster's, else one that changes as the deadline of the search asks for
+    it or, without one, after ten minutes.
     """
     own = spec.market
-    if own is not None and own.first == "spot" and own.after is not None:
+    if own is not None and own.first == "spot":
         return own.model_dump(mode="json", exclude_defaults=True)
     theirs = None if cluster is None else cluster.market()
     if theirs is not None and theirs["first"] == "spot":
         return theirs
-    return {"first": "spot", "after": AFTER_SECONDS}
+    until = {} if spec.stop.deadline is not None else {"after": AFTER_SECONDS}
+    return {"first": "spot", **until}
 
 
 def most(cluster: Cluster | None) -> int | None:

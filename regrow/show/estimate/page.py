@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from regrow.search.durations import in_words
-from regrow.search.planning.scenarios import Forecast
+from regrow.search.planning.estimating import Forecast
 from regrow.show import web
 from regrow.show.estimate import words
 from regrow.show.estimate.estimate import Estimate, rows

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from regrow.infra.state.experiments import make_importable
 from regrow.search.options import chosen
-from regrow.search.planning.scenarios import (
+from regrow.search.planning.estimating import (
     Forecast,
     Outcome,
     Premises,

@@ -16,8 +16,8 @@ from regrow.search.errors import SpecError
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.curves import RecordedCurve, completed
+from regrow.search.planning.estimating import Timing
 from regrow.search.planning.learning import comparable
-from regrow.search.planning.scenarios import Timing
 from regrow.search.spec import Spec
 from regrow.show.exports.recorded import Table
 from regrow.tasks.errors import RegrowError, UserError

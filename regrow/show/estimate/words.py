@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from regrow.search.durations import in_words
 from regrow.search.numbers import readable
-from regrow.search.planning.scenarios import Forecast, Rates, Span
+from regrow.search.planning.estimating import HORIZON, Rates, Span
 from regrow.show.estimate.estimate import Estimate, rows
 from regrow.show.estimate.offers import BOOT_SECONDS
 from regrow.show.live.text import ends
@@ -106,6 +106,8 @@ def assumptions(found: Estimate) -> Iterator[str]:
         )
     if not all(one.permanent for one in kinds.values()):
         yield f"a machine takes trials {in_words(BOOT_SECONDS)} after it was asked for"
+    if any(not outcome.ended for one in rows(found) for outcome in one.outcomes):
+        yield f"a simulation ends after {in_words(HORIZON)}, and some were not done by then"
     limit, most = premises.spec.concurrency, max(one.scenario.machines for one in found.plans)
     if limit is not None and limit < most:
         yield f"the file's concurrency, {limit}: more machines than that have no trials"
@@ -174,11 +176,6 @@ def _checkpoint(found: Estimate) -> str:
         )
     steps = max(1, round(every / found.step)) if found.step else 1
     return (
-        f"every {in_words(every)} (every_steps: {steps}): one takes {in_words(save)}, a machine is"
-        f" lost every {in_words(between)}"
+        f"every {in_words(every)} (every_steps: {steps}, or every: auto): one takes"
+        f" {in_words(save)}, a machine is lost every {in_words(between)}"
     )
-
-
-def best_words(forecast: Forecast) -> str:
-    """Return the expected best of a forecast."""
-    return _span(forecast.best, _number)[0]
