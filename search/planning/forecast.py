@@ -71,10 +71,10 @@ def of(history: History, now: float) -> Forecast | None:
     ended = [trial for trial in history.trials if trial.state.final and trial.attempts]
     if history.unlimited or history.closed is not None or len(ended) < LEAST or not history.slots:
         return None
-    took = [_taken(trial, now) for trial in ended]
+    took = [_taken(history, trial, now) for trial in ended]
     mean, spread = fmean(took), stdev(took)
     left = history.total - history.ended
-    begun = sum(_taken(trial, now) for trial in history.trials if not trial.state.final)
+    begun = sum(_taken(history, trial, now) for trial in history.trials if not trial.state.final)
     work = max(left * mean - begun, 0.1 * left * mean)
     limit = history.spec.concurrency or history.slots
     wide = max(1, min(history.slots, limit * history.spec.resources.widths[1], left))
@@ -131,10 +131,14 @@ def standing(history: History, now: float, *, alive: bool = True) -> str:
     return ", ".join(found)
 
 
-def _taken(trial: TrialRecord, now: float) -> float:
-    """Return the slot-seconds of a trial's attempts, the time until they began included."""
+def _taken(history: History, trial: TrialRecord, now: float) -> float:
+    """Return the slot-seconds of a trial's attempts. Until it began, an attempt counts as long as
+    usual: a session's first ones take longer, as their processes start.
+    """
+    usual = history.pace.begin
     return sum(
-        ((now if a.t_ended is None else a.t_ended) - a.t_started) * a.width
+        a.slot_seconds(now)
+        + min(usual, (now if a.t_began is None else a.t_began) - a.t_started) * a.width
         for a in trial.attempts
         if not a.withdrawn
     )
