@@ -191,10 +191,11 @@ class Planner:
         of money or time ends the session; no work is lost.
         """
         closing = self.history.closing
-        for number in sorted(self.history.running) if closing is not None and closing.pause else ():
-            trial = self.history.trials[number]
-            if trial.attempts[-1].t_began is None:
-                return self._withdrawn(now, trial, f"it had not begun: {closing.why}")
+        if closing is not None and closing.pause:
+            for number in sorted(self.history.running):
+                trial = self.history.trials[number]
+                if trial.attempts[-1].t_began is None:
+                    return self._withdrawn(now, trial, f"it had not begun: {closing.why}")
         for number, waited in self.history.waiting.items():
             trial = self.history.trials[number]
             attempt = trial.attempts[-1]

@@ -269,10 +269,10 @@ def raised(history: History, places: Places) -> Iterator[str]:
         change = f"--set {key}={further}"
         yield f"to continue beyond {key}: {places.command('resume', name, change)}"
     if history.closing is not None and history.closing.pause:
-        further = limits.further(history)
-        if further:
-            keys = " and ".join(key for key, _ in further)
-            change = " ".join(f"--{key.removeprefix('stop.')} {more}" for key, more in further)
+        larger = limits.further(history)
+        if larger:
+            keys = " and ".join(key for key, _ in larger)
+            change = " ".join(f"--{key.removeprefix('stop.')} {more}" for key, more in larger)
             yield f"to continue beyond {keys}: {places.command('resume', name, change)}"
 
 
