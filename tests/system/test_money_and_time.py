@@ -84,11 +84,8 @@ def await_used(
     """Returns once so much of a limit is used, or the process has ended."""
 
     def passed() -> bool:
-        used = [
-            e["percent"]
-            for e in desk.events(name)
-            if e["event"] == "milestone" and e["limit"] == limit
-        ]
+        history = replay(desk.places.store(name))
+        used = [one.percent for one in history.milestones if one.limit == limit]
         return process.poll() is not None or max(used, default=0) >= percent
 
     await_(passed, f"{percent} % of {limit}", 180.0)
