@@ -71,7 +71,10 @@ def of(history: History, now: float) -> Forecast | None:
     ended = [trial for trial in history.trials if trial.state.final and trial.attempts]
     if history.unlimited or history.closed is not None or len(ended) < LEAST or not history.slots:
         return None
-    took = [_taken(history, trial, now) for trial in ended]
+    later = [trial for trial in ended if trial.number >= history.slots]
+    # Processes start beside the first ones. Of fewer the quickest would have ended.
+    seen = later if len(later) >= max(LEAST, history.slots) else ended
+    took = [_taken(history, trial, now) for trial in seen]
     mean, spread = fmean(took), stdev(took)
     left = history.total - history.ended
     begun = sum(_taken(history, trial, now) for trial in history.trials if not trial.state.final)
