@@ -1,5 +1,5 @@
-"""Experiments by agents that an engine starts: what `regrow run --on` and `regrow cluster submit` do
-here.
+"""Experiments by agents that an engine starts: what `regrow run --on` and `regrow cluster submit`
+do here.
 
 The agents run the experiment, whatever happens here. This machine only looks at the log, and asks
 the engine who is there.

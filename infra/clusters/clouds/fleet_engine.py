@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from pathlib import Path
 
 import msgspec
 
@@ -67,7 +66,7 @@ class FleetEngine:
 
     def __init__(self, cluster: Aws) -> None:
         self.cluster = cluster
-        self._prices = Prices(Path(cluster.prices) if cluster.prices else None)
+        self._prices = Prices.of_cluster(cluster)
 
     @cached_property
     def _account(self) -> FleetAccount:
