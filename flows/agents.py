@@ -1,5 +1,5 @@
-"""Experiments by agents that an engine starts, on Slurm or by SSH: what `regrow run --on` and
-`regrow cluster submit` do here.
+"""Experiments by agents that an engine starts: what `regrow run --on` and `regrow cluster submit`
+do here.
 
 The agents run the experiment, whatever happens here. This machine only looks at the log, and asks
 the engine who is there.
@@ -7,6 +7,7 @@ the engine who is there.
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections import Counter
@@ -17,7 +18,8 @@ from typing import Any
 
 from regrow.flows.remote import RunRequest, joining
 from regrow.infra.clusters.agents import Agent, AgentEngine, Submission, Work
-from regrow.infra.clusters.description import Cluster, Slurm, Ssh
+from regrow.infra.clusters.clouds.fleet_engine import FleetEngine
+from regrow.infra.clusters.description import Aws, Cluster, Slurm, Ssh, WithHead
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.slurm import SlurmEngine
 from regrow.infra.clusters.ssh import SshEngine
@@ -30,6 +32,8 @@ from regrow.tasks.process import background
 
 LOOK_SECONDS = 10.0
 """Seconds between two questions to the engine: Slurm's controller serves all users."""
+MOST_SECONDS = 60.0
+"""Seconds after which it is asked although the log grows: other agents may not be able to join."""
 _SHOWN = 12
 """Lines of an agent's output that are shown if the agents end before the experiment."""
 
@@ -39,8 +43,12 @@ class Gone(UserError):
 
 
 def engine(cluster: Cluster) -> AgentEngine[Any] | None:
-    """Return the engine of agents of a cluster; None for a cluster with a head."""
+    """Return the engine of agents of a cluster, also of one that may have a head instead; None: it
+    has none.
+    """
     match cluster:
+        case Aws():
+            return FleetEngine(cluster)
         case Slurm():
             return SlurmEngine(cluster)
         case Ssh():
@@ -56,6 +64,11 @@ class AgentRun:
     engine: AgentEngine[Any]
     file: Path
     say: Callable[[str], None]
+
+    def again(self, experiment: str) -> str:
+        """Return the command that follows and continues the experiment of a file, for people."""
+        words = ["regrow", "run", experiment, "--on", str(self.file)]
+        return shlex.join(words + ["--agents"] * isinstance(self.cluster, WithHead))
 
     def work(self, order: RunRequest) -> Work:
         """Return what agents are started for. Raises UserError and SpecError."""
@@ -91,6 +104,11 @@ class AgentRun:
             made: Submission = self.engine.submit(work, self.say)
         return made
 
+    def done(self, submission: Submission) -> None:
+        """Delete what would cost something after the experiment's end."""
+        with Folder(self.cluster.name).alone(self.say):
+            self.engine.done(submission, self.say)
+
     def down(self) -> None:
         """Tell all agents to leave, and check that nothing is left. Raises as AgentEngine.end."""
         with Folder(self.cluster.name).alone(self.say):
@@ -112,24 +130,29 @@ class Watch:
     """Who runs an experiment, for its live view. `submission`: None: nobody, as it is over.
 
     The engine is asked in another thread, since a machine that is off takes seconds to not answer,
-    and only while the log does not grow.
+    and less often while the log grows.
     """
 
     run: AgentRun
     submission: Submission | None
     _due: float = 0.0
+    _latest: float = 0.0
+    """When it is asked at the latest, although the log grows."""
     _asking: threading.Thread | None = None
     _missing: bool = False
     _told: str = ""
+    _failed: str = ""
     _gone: Gone | None = field(default=None, init=False)
 
     def heard(self) -> None:
         """Take note that the log has grown."""
         self._missing, self._told = False, ""
-        self._due = time.monotonic() + LOOK_SECONDS
+        self._due = min(time.monotonic() + LOOK_SECONDS, self._latest)
 
     def banner(self, history: History | None = None) -> str:
-        """Return a message while no agent runs, "" if one does. Raises Gone."""
+        """Return a message while no agent runs, or some could not take part; else "". Raises
+        Gone.
+        """
         if self.submission is None:
             return ""
         if self._gone is not None:
@@ -137,13 +160,16 @@ class Watch:
         under_way = self._asking is not None and self._asking.is_alive()
         if not under_way and time.monotonic() >= self._due:
             self._due = time.monotonic() + LOOK_SECONDS
+            self._latest = time.monotonic() + MOST_SECONDS
             self._asking = background.start(self._ask, self.submission, name="agents")
-        return self._told
+        return self._failed or self._told
 
     def _ask(self, submission: Submission) -> None:
         place = self.run.engine.place
         try:
-            agents = self.run.engine.agents(submission)
+            found = self.run.engine.agents(submission)
+            failed = [one for one in found if one.failed]
+            agents = [one for one in found if not one.failed]
             if any(one.there for one in agents):
                 self._missing = False
             elif self._missing:
@@ -153,6 +179,9 @@ class Watch:
                 self._missing = True
             waits = agents and not any(one.node for one in agents)
             self._told = f"waiting for {place}: {in_words(agents)}" if waits else ""
+            if failed:
+                such = f"{failed[-1].name}: {failed[-1].reason or 'it printed nothing'}"
+                self._failed = f"{len(failed)} could not take part, such as {such}"
         except RegrowError as error:
             self._told = f"{place} does not answer: {error}"
 
@@ -161,9 +190,6 @@ class Watch:
         outputs = self.run.engine.outputs(submission)
         told = f"the agents of {submission.experiment} on {self.run.engine.place} ended before it"
         if not outputs:
-            return (
-                f"{told}, without output; where the nodes share no folder with this machine, name"
-                " one that they do at `output` in the cluster file"
-            )
+            return f"{told}, without output; {self.run.engine.no_output}"
         said = max(outputs, key=lambda one: one.t)
         return "\n".join([f"{told}; {said.title} ends with:", *said.lines[-_SHOWN:]])

@@ -65,10 +65,10 @@ def launch(session: Session) -> None:
     spec = session.prepared.spec
     if spec.endless:
         most = f"at most {spec.most_steps:,} steps"
-        session.announce(
-            "nothing ends a trial: max_steps and stop are not given, so each runs until your"
-            f" function returns ({most})"
-        )
+        why = "nothing ends a trial: max_steps and stop are not given"
+        if spec.stop.limited:
+            why = "only money or time ends a trial: max_steps is not given"
+        session.announce(f"{why}, so each runs until your function returns ({most})")
     # The user's home is not used unless the user has a separate Prefect server, whose
     # settings are there.
     with interrupts(), within(settings(os.environ)):

@@ -32,7 +32,7 @@ from regrow.infra.clusters.description import (
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.jobs import Away, Job, Jobs, about
 from regrow.infra.clusters.kubernetes.engine import KubernetesEngine
-from regrow.infra.clusters.provider import DASHBOARD_PORT, Offer, Provider
+from regrow.infra.clusters.provider import DASHBOARD_PORT, Provider
 from regrow.infra.ray import scaling
 from regrow.infra.state.places import AGAIN, Places
 from regrow.search.durations import in_words
@@ -127,25 +127,6 @@ def check_state(places: Places, cluster: Cluster, key: str) -> None:
         " the cluster file"
     )
     raise SpecError(key, places.root, "is on this machine, where the cluster does not see it", hint)
-
-
-def offer(offers: list[Offer]) -> list[str]:
-    """Describe what may be started and its price, for people to confirm."""
-    lines = []
-    for one in offers:
-        several = one.role == "workers" and one.most > 1
-        what = f"up to {one.most} x {one.type}" if several else one.type
-        market = f", {one.market}" if one.market else ""
-        price = f", {one.price * one.most:.2f} USD an hour" if one.price else ""
-        lines.append(f"  {one.role + ':':9}{what}{market}{price}")
-    if all(one.price == 0 for one in offers):
-        return lines
-    if unknown := dict.fromkeys(one.type for one in offers if one.price is None):
-        hint = "a file of prices, at `prices` in the cluster file, says it"
-        total = f"what {', '.join(unknown)} costs is not known; {hint}"
-    else:
-        total = f"at most {sum((one.price or 0) * one.most for one in offers):.2f} USD an hour"
-    return [*lines, f"  {total}"]
 
 
 def growth(cluster: Cluster) -> dict[str, str]:

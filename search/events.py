@@ -501,8 +501,7 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
         message: one line for people.
         trace: the traceback of the user's code, empty for none.
         by: the writer of the outcome. "planner" if the loss was concluded from the log, or if an
-            attempt that waited for a machine was withdrawn (then it is "paused", and costs no
-            retry).
+            attempt that had not begun was withdrawn (then it is "paused", and costs no retry).
         cost: what the attempt has cost, None if its node has no price.
         narrower: the trial continues with as few workers as it may have, as there is no room for
             more.

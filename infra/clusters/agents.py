@@ -66,6 +66,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         ran: since when it runs: 1:02:03; empty: unknown.
         reason: why it is in that state; empty: nothing to say.
         there: whether it runs, waits to run, or may do so.
+        failed: whether it could not take part, for `reason`.
 
     """
 
@@ -76,6 +77,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     ran: str = ""
     reason: str = ""
     there: bool = True
+    failed: bool = False
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,31 +97,41 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
 class AgentEngine(Protocol[S]):
     """The agents of one cluster file. Methods that ask others raise RegrowError, with their words,
-    for what could not be done.
+    for what could not be done; those that take work raise SpecError and UserError for mistakes.
     """
 
     place: str
     """Where agents are, for people: Slurm."""
     sends: bool
     """Whether the project is sent there."""
+    no_output: str
+    """Why agents may have ended without output, and what to do, for people."""
 
     def check(self) -> None:
         """Check for mistakes without asking others. Raises SpecError."""
 
-    def files(self, work: Work) -> dict[str, str]:
+    def offer(self, work: Work) -> list[str]:
+        """Describe what `submit` starts and what it costs at most, for people to confirm; empty if
+        it starts nothing, or asks for no money of its own.
+        """
+
+    def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
         """Return what agents are started by, without secrets, for use without regrow."""
 
     def submit(self, work: Work, say: Callable[[str], None]) -> S:
         """Start the agents that are missing. `say` gets lines for people."""
 
     def submissions(self) -> list[S]:
-        """Return what was submitted from here, the newest last."""
+        """Return what was submitted, as far as it is known here, the newest last."""
 
     def agents(self, *of: S) -> list[Agent]:
         """Return the agents of these submissions; without any: all of the cluster file."""
 
     def outputs(self, of: S) -> list[Output]:
         """Return the ends of what its agents printed."""
+
+    def done(self, of: S, say: Callable[[str], None]) -> None:
+        """Delete what would cost something after the experiment's end."""
 
     def end(self, say: Callable[[str], None]) -> None:
         """Tell all agents to leave, and check that nothing is left. Raises RegrowError if there is,

@@ -57,6 +57,25 @@ def offers(
     ]
 
 
+def described(offers: Sequence[Offer]) -> list[str]:
+    """Describe what may be started and its price, for people to confirm."""
+    lines = []
+    for one in offers:
+        several = one.role == "workers" and one.most > 1
+        what = f"up to {one.most} x {one.type}" if several else one.type
+        market = f", {one.market}" if one.market else ""
+        price = f", {one.price * one.most:.2f} USD an hour" if one.price else ""
+        lines.append(f"  {one.role + ':':9}{what}{market}{price}")
+    if all(one.price == 0 for one in offers):
+        return lines
+    if unknown := dict.fromkeys(one.type for one in offers if one.price is None):
+        hint = "a file of prices, at `prices` in the cluster file, says it"
+        total = f"what {', '.join(unknown)} costs is not known; {hint}"
+    else:
+        total = f"at most {sum((one.price or 0) * one.most for one in offers):.2f} USD an hour"
+    return [*lines, f"  {total}"]
+
+
 class Provider(Protocol):
     """One cluster, as managed by an engine. All methods raise RegrowError, with the engine's
     message, for what the engine could not do.

@@ -157,6 +157,10 @@ class SlurmEngine:
 
     place = "Slurm"
     sends = False
+    no_output = (
+        "where the nodes share no folder with this machine, name one that they do at `output` in"
+        " the cluster file"
+    )
 
     def __init__(self, cluster: Slurm) -> None:
         self.cluster = cluster
@@ -166,8 +170,11 @@ class SlurmEngine:
     def check(self) -> None:
         variables(self.cluster, os.environ)
 
-    def files(self, work: Work) -> dict[str, str]:
-        return {f"{work.experiment}.sbatch": self._script(work, comment=None)}
+    def offer(self, work: Work) -> list[str]:
+        return []
+
+    def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
+        return {f"{work.experiment}.sbatch": self._script(work, comment=None).encode()}
 
     def submissions(self) -> list[Array]:
         return self._arrays.all()
@@ -238,6 +245,9 @@ class SlurmEngine:
             )
             for file in files
         ]
+
+    def done(self, of: Array, say: Callable[[str], None]) -> None:
+        """Do nothing: agents that still wait are cancelled by those that end."""
 
     def end(self, say: Callable[[str], None]) -> None:
         """Cancel all elements in the queue, and wait for their end. Raises RegrowError, naming

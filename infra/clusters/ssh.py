@@ -58,6 +58,7 @@ class SshEngine:
     """The agents on the machines of one cluster file; see AgentEngine."""
 
     sends = True
+    no_output = "`regrow cluster status` shows the machines"
 
     def __init__(self, cluster: Ssh) -> None:
         self.cluster = cluster
@@ -71,8 +72,12 @@ class SshEngine:
             raise SpecError("key", self.cluster.key, "there is no such file", hint)
         variables(self.cluster, os.environ)
 
-    def files(self, work: Work) -> dict[str, str]:
-        return unit_files.files(self.cluster, work)
+    def offer(self, work: Work) -> list[str]:
+        return []
+
+    def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
+        texts = unit_files.files(self.cluster, work)
+        return {name: text.encode() for name, text in texts.items()}
 
     def submissions(self) -> list[Launch]:
         return self._launches.all()
@@ -132,6 +137,9 @@ class SshEngine:
             said = [line for line in lines if line]
             found.append(Output(title=remote.address, lines=said, t=float(t)))
         return found
+
+    def done(self, of: Launch, say: Callable[[str], None]) -> None:
+        """Do nothing: agents end with the experiment."""
 
     def end(self, say: Callable[[str], None]) -> None:
         """Tell all agents to leave, remove what was sent, and look whether anything is left. Raises

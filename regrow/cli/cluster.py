@@ -14,10 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import msgspec
 import typer
 
-from regrow.cli import fleets, on_agents
-from regrow.cli.console import agreed
+from regrow.cli import on_agents
+from regrow.cli.console import confirm, say
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.help import Grouped
 from regrow.cli.options import (
@@ -37,6 +38,7 @@ from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
     from regrow.flows.remote import ClusterRun, RunRequest
+    from regrow.infra.clusters.agents import Agent
     from regrow.infra.clusters.description import Cluster
 
 cluster = typer.Typer(
@@ -49,11 +51,6 @@ cluster = typer.Typer(
     cls=Grouped,
 )
 ClusterFile = Annotated[Path, typer.Argument(help="The cluster's YAML file", readable=False)]
-
-
-def say(line: str) -> None:
-    """Print a message on standard error: standard output is the experiment's."""
-    tell(line, error=True, flush=True)
 
 
 def show(text: str) -> None:
@@ -74,6 +71,12 @@ def opened(file: Path) -> ClusterRun:
             f" `regrow run EXPERIMENT --on {file}` starts its agents, `regrow ui` opens its pages"
         )
     return ClusterRun(cluster=cluster, say=say, show=show, file=file)
+
+
+def agents_of(file: Path) -> list[Agent]:
+    """Return the agents of a cluster that may have a head, too."""
+    run_by, _ = on_agents.maybe(file)
+    return [] if run_by is None else run_by.engine.agents()
 
 
 def order(
@@ -115,15 +118,6 @@ def order(
     )
 
 
-def confirm(lines: list[str], *, yes: bool) -> None:
-    """Show what will be started, and ask. Exits on a no; raises UserError without a terminal."""
-    for line in lines:
-        say(line)
-    alone = "nobody is there to say yes to this; give --yes"
-    if not agreed("start it?", yes=yes, alone=alone, error=True):
-        sys.exit(ExitCode.DONE)
-
-
 def run_on(
     file: Path, cluster_file: Path, *, yes: bool, keep: bool, agents: bool, **options: Any
 ) -> NoReturn:
@@ -132,27 +126,19 @@ def run_on(
 
     `options`: those of `order`.
     """
-    from regrow.flows.remote import offer
+    from regrow.infra.clusters.provider import described
 
-    if (run_by := on_agents.opened(cluster_file)) is not None:
+    if (run_by := on_agents.opened(cluster_file, "--agents" if agents else None)) is not None:
         if keep:
             raise UserError("--keep: nothing is left up: agents end with the experiment")
         what = order(run_by.cluster, file, **options)
         say_served(what)
-        on_agents.run_on(run_by, what)
+        on_agents.run_on(run_by, what, yes=yes)
     run = opened(cluster_file)
     what = order(run.cluster, file, **options)
-    if agents:
-        if (fleet := fleets.opened(run.cluster, cluster_file)) is None or keep:
-            hint = f"`regrow cluster submit {cluster_file} {file} --agents` on Kubernetes"
-            raise UserError(f"--agents: is for clusters on AWS, without --keep; {hint}")
-        say_served(what)
-        fleets.run_on(fleet, what, lambda lines: confirm(lines, yes=yes))
     run.provider.check()
-    confirm(
-        [f"{what.spec.name} on {run.cluster.name}, {run.cluster.on}:", *offer(run.provider.plan())],
-        yes=yes,
-    )
+    head = f"{what.spec.name} on {run.cluster.name}, {run.cluster.on}:"
+    confirm([head, *described(run.provider.plan())], yes=yes)
     with told_what_may_be_left(run):
         run.up(keep=keep)
         job = run.submit(what)
@@ -201,10 +187,10 @@ def told_what_may_be_left(run: ClusterRun) -> Iterator[None]:
 @cluster.command()
 def up(file: ClusterFile, yes: YesOption = False) -> None:
     """Bring a cluster up, or the missing parts of it. Running parts are not touched."""
-    from regrow.flows.remote import offer
+    from regrow.infra.clusters.provider import described
 
     run = opened(file)
-    confirm([f"{file} starts", *offer(run.provider.plan())], yes=yes)
+    confirm([f"{file} starts", *described(run.provider.plan())], yes=yes)
     began = time.monotonic()
     with told_what_may_be_left(run):
         run.up(keep=True)
@@ -226,7 +212,7 @@ def status(
         on_agents.status(run_by, as_json=as_json)
         return
     run = opened(file)
-    machines, kept = run.provider.status(), fleets.of(run.cluster, file)
+    machines, agents = run.provider.status(), agents_of(file)
     try:
         jobs = run.jobs.all() if any(machine.role == "head" for machine in machines) else []
     except Away as away:
@@ -238,7 +224,7 @@ def status(
         ]
         there = [asdict(one) for one in machines]
         found = {"name": run.cluster.name, "machines": there, "experiments": experiments}
-        print(json.dumps({**found, "fleets": [asdict(one) for one in kept]}))
+        print(json.dumps({**found, "agents": msgspec.to_builtins(agents)}))
         return
     if not machines:
         tell(f"nothing of the cluster {run.cluster.name} is there")
@@ -250,8 +236,8 @@ def status(
                 if word
             )
         )
-    for fleet in kept:
-        tell(fleets.line(fleet))
+    for line in on_agents.summaries(agents):
+        tell(line)
     for job in jobs:
         tell(f"{job.experiment}: {job.status.lower()} (job {job.id})")
 
@@ -286,21 +272,17 @@ def submit(
         "retry_failed": retry_failed,
         "state": state,
     }
-    if (run_by := on_agents.opened(file)) is not None:
-        what = order(run_by.cluster, experiment, **asked)
-        on_agents.submit(run_by, what)
-        say_served(what)
-        return
     if apart and agents:
         raise UserError("--job and --agents are two ways; choose one")
-    run = opened(file)
-    what = order(run.cluster, experiment, **asked)
-    if agents and (fleet := fleets.opened(run.cluster, file)) is not None:
-        fleets.submit(fleet, what, lambda lines: confirm(lines, yes=yes))
+    if (run_by := on_agents.opened(file, "--agents" if agents else None)) is not None:
+        what = order(run_by.cluster, experiment, **asked)
+        on_agents.submit(run_by, what, yes=yes)
         say_served(what)
         return
-    if apart or agents:
-        (run.submit_agents if agents else run.submit_apart)(what)
+    run = opened(file)
+    what = order(run.cluster, experiment, **asked)
+    if apart:
+        run.submit_apart(what)
         say_served(what)
         say(
             f"`regrow cluster status {file}` shows its pods, `regrow cluster down {file}` ends it"
@@ -320,7 +302,10 @@ def attach(
     file: ClusterFile, experiment: Annotated[str, typer.Argument(help="The experiment's name")]
 ) -> None:
     """Follow an experiment that runs on a cluster, from its beginning. Ctrl-C leaves it running."""
-    if (run_by := on_agents.opened(file)) is not None:
+    from regrow.infra.clusters.description import WithHead
+
+    run_by, there = on_agents.maybe(file)
+    if run_by and (not isinstance(there, WithHead) or on_agents.known(run_by, experiment)):
         on_agents.attach(run_by, experiment)
     run = opened(file)
     jobs = [job for job in run.jobs.all() if job.experiment == experiment]
@@ -340,18 +325,18 @@ def logs(file: ClusterFile) -> None:
     """Print the launcher's log of a cluster, on this machine; over SSH, on Slurm, and of a fleet's
     machines that could not take part, the last lines of the agents' output.
     """
-    from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.infra.clusters.folder import Folder
 
     if (run_by := on_agents.opened(file)) is not None:
         on_agents.logs(run_by)
         return
-    found = read_cluster(file)
+    run_by, found = on_agents.maybe(file)
     log = Folder(found.name).log
     if log.exists():
         tell(log.read_text(), end="")
-    if not fleets.logs(found, file) and not log.exists():
-        more = "; no machine of a fleet of it failed to take part" * (found.on == "aws")
+    told = run_by is not None and on_agents.print_outputs(run_by, *run_by.engine.submissions())
+    if not told and not log.exists():
+        more = "" if run_by is None else ", and no output of agents is known"
         raise UserError(f"the cluster of {file} was never brought up from this machine{more}")
 
 
@@ -380,9 +365,8 @@ def down(file: ClusterFile, yes: YesOption = False) -> None:
         return
     run = opened(file)
     with told_what_may_be_left(run):
-        there = dict.fromkeys(
-            [*run.busy(), *(one.experiment for one in fleets.of(run.cluster, file))]
-        )
+        agents = (one.experiment for one in agents_of(file) if one.there)
+        there = dict.fromkeys([*run.busy(), *agents])
         if there:
             confirm(
                 [
@@ -429,7 +413,8 @@ def export(
     """
     from regrow.infra.clusters.clouds import sky as skypilot
 
-    if (run_by := on_agents.opened(file)) is not None:
+    option = None if experiment is None else "with an experiment"
+    if (run_by := on_agents.opened(file, option)) is not None:
         if sky:
             skypilot.files(run_by.cluster)  # raises
         if experiment is None:
@@ -437,11 +422,6 @@ def export(
         what = order(run_by.cluster, experiment, name=name, trials=None, state=state)
         if (files := on_agents.export(run_by, what)) is None:
             return
-    elif experiment is not None:
-        run = opened(file)
-        what = order(run.cluster, experiment, name=name, trials=None, state=state)
-        fleet = fleets.opened(run.cluster, file)
-        files = run.agents_files(what) if fleet is None else fleet.files(what)
     else:
         run = opened(file)
         files = skypilot.files(run.cluster) if sky else run.provider.files()

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
+from regrow.cli.exit_codes import ExitCode
 from regrow.infra.log.log import CorruptLog
-from regrow.show.live.terminal import PlainConsole
+from regrow.show.live.terminal import PlainConsole, tell
 from regrow.tasks.errors import UserError
 
 
@@ -29,6 +30,20 @@ def agreed(question: str, *, yes: bool, alone: str, error: bool = False) -> bool
     if not sys.stdin.isatty():
         raise UserError(alone)
     return typer.confirm(question, err=error)
+
+
+def say(line: str) -> None:
+    """Print a message on standard error: standard output is the experiment's."""
+    tell(line, error=True, flush=True)
+
+
+def confirm(lines: list[str], *, yes: bool, question: str = "start it?") -> None:
+    """Show what will be done, and ask. Exits on a no; raises UserError without a terminal."""
+    for line in lines:
+        say(line)
+    alone = "nobody is there to say yes to this; give --yes"
+    if not agreed(question, yes=yes, alone=alone, error=True):
+        sys.exit(ExitCode.DONE)
 
 
 @contextmanager

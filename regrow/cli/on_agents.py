@@ -1,5 +1,5 @@
-"""`regrow run --on` and `regrow cluster` with a file whose engine starts agents: `on: slurm` and
-`on: ssh`.
+"""`regrow run --on` and `regrow cluster` with a file whose engine starts agents: `on: slurm`,
+`on: ssh`, and with `--agents` others.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
 from regrow.cli import exit_codes
-from regrow.cli.console import agreed
+from regrow.cli.console import confirm, say
 from regrow.cli.exit_codes import ExitCode
 from regrow.infra.state.places import AGAIN, Places
 from regrow.show.live.terminal import tell
@@ -24,40 +25,45 @@ from regrow.tasks.errors import UserError
 if TYPE_CHECKING:
     from regrow.flows.agents import AgentRun
     from regrow.flows.remote import RunRequest
-    from regrow.infra.clusters.agents import Submission
+    from regrow.infra.clusters.agents import Agent, Submission
+    from regrow.infra.clusters.description import Cluster
     from regrow.search.events import Closed
 
 _TICK = 0.5
 
 
-def say(line: str) -> None:
-    """Print a message on standard error: standard output is the experiment's."""
-    tell(line, error=True, flush=True)
-
-
-def opened(file: Path) -> AgentRun | None:
-    """Return the runs by agents that a cluster file describes; None for a cluster with a head.
-    Raises UserError and SpecError.
+def opened(file: Path, option: str | None = None) -> AgentRun | None:
+    """Return the runs by agents that a cluster file describes; None for a cluster with a head, if
+    no `option` of the command asks for agents. Raises UserError and SpecError.
     """
-    from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.infra.clusters.description import WithHead
 
-    cluster = read_cluster(file)
-    if isinstance(cluster, WithHead):
-        return None
+    run, cluster = maybe(file)
+    if run is None and option is not None:
+        where = f"{cluster.name} is on {cluster.on}"
+        raise UserError(f"{option}: is for Kubernetes and AWS, and {where}; leave it out")
+    return None if option is None and isinstance(cluster, WithHead) else run
+
+
+def maybe(file: Path) -> tuple[AgentRun | None, Cluster]:
+    """Return a cluster, and the runs by agents that it may have instead of a head; None: it cannot
+    have any. Raises UserError and SpecError.
+    """
     from regrow.flows.agents import AgentRun, engine
+    from regrow.infra.clusters.cluster_file import read_cluster
 
+    cluster = read_cluster(file)
     found = engine(cluster)
-    return None if found is None else AgentRun(cluster=cluster, engine=found, file=file, say=say)
+    if found is None:
+        return None, cluster
+    return AgentRun(cluster=cluster, engine=found, file=file, say=say), cluster
 
 
-def run_on(run: AgentRun, order: RunRequest) -> NoReturn:
+def run_on(run: AgentRun, order: RunRequest, *, yes: bool) -> NoReturn:
     """Start the agents that are missing, follow the experiment, and exit with its code."""
-    again = os.environ[AGAIN] = shlex.join(
-        ["regrow", "run", str(order.file), "--on", str(run.file)]
-    )
+    again = os.environ[AGAIN] = run.again(str(order.file))
     before = run.end_of(order)
-    submission = None if run.over(order) else run.submit(order)
+    submission = None if run.over(order) else _submitted(run, order, yes=yes)
     if submission is not None:
         say(
             f"{order.spec.name} runs on {run.engine.place} without this terminal, too; after"
@@ -111,6 +117,8 @@ def follow(
             told = banner
             time.sleep(_TICK)
         history = view(places.known(name), runs_it, places, name, quiet=quiet, as_json=as_json)
+        if submission is not None and history is not None:
+            run.done(submission)
     except Gone as gone:
         say(f"{gone}\n{name} is not finished; `{os.environ[AGAIN]}` continues it")
         sys.exit(ExitCode.INTERRUPTED)
@@ -122,22 +130,37 @@ def follow(
     sys.exit(ExitCode.DONE if history is None else exit_codes.of_experiment(history))
 
 
-def submit(run: AgentRun, order: RunRequest) -> None:
+def _submitted(run: AgentRun, order: RunRequest, *, yes: bool) -> Submission:
+    """Ask if it costs something, and start the agents that are missing."""
+    if lines := run.engine.offer(run.work(order)):
+        confirm(lines, yes=yes)
+    return run.submit(order)
+
+
+def submit(run: AgentRun, order: RunRequest, *, yes: bool) -> None:
     """Start the agents that are missing, without following the experiment."""
     if run.over(order):
         say(f"{order.spec.name} has ended; --trials asks for more of them")
         return
-    run.submit(order)
-    say(f"`regrow cluster attach {shlex.quote(str(run.file))} {order.spec.name}` follows it")
+    _submitted(run, order, yes=yes)
+    file = shlex.quote(str(run.file))
+    say(
+        f"`regrow cluster attach {file} {order.spec.name}` follows it, `regrow cluster status"
+        f" {file}` shows its agents, `regrow cluster down {file}` ends them"
+    )
+
+
+def known(run: AgentRun, experiment: str) -> Submission | None:
+    """Return the newest submission of an experiment; None: there is none."""
+    ours = (one for one in reversed(run.engine.submissions()) if one.experiment == experiment)
+    return next(ours, None)
 
 
 def attach(run: AgentRun, experiment: str) -> NoReturn:
     """Follow an experiment that was submitted from here."""
-    known = (one for one in reversed(run.engine.submissions()) if one.experiment == experiment)
-    submission = next(known, None)
-    if submission is None:
+    if (submission := known(run, experiment)) is None:
         raise UserError(f"{experiment} was not submitted from here by {run.file}")
-    os.environ.setdefault(AGAIN, f"regrow run FILE --on {shlex.quote(str(run.file))}")
+    os.environ.setdefault(AGAIN, run.again("FILE"))
     follow(run, submission, Places.at(submission.state), experiment)
 
 
@@ -147,13 +170,11 @@ def status(run: AgentRun, *, as_json: bool) -> None:
 
     agents = run.engine.agents()
     if as_json:
-        there = [msgspec.to_builtins(one) for one in agents]
-        print(json.dumps({"name": run.cluster.name, "agents": there}))
+        print(json.dumps({"name": run.cluster.name, "agents": msgspec.to_builtins(agents)}))
         return
     if not any(one.there for one in agents):
         tell(f"no agent of {run.cluster.name} runs or waits")
-    for name in dict.fromkeys(one.experiment for one in agents):
-        ours = [one for one in agents if one.experiment == name]
+    for name, ours in _by_experiment(agents).items():
         if name:
             tell(f"{name}: {in_words(ours)}")
         for one in ours:
@@ -163,13 +184,34 @@ def status(run: AgentRun, *, as_json: bool) -> None:
 
 def logs(run: AgentRun) -> None:
     """Print the last lines of what the agents of the newest submission printed."""
-    known = run.engine.submissions()
-    if not known:
+    there = run.engine.submissions()
+    if not there:
         raise UserError(f"nothing was submitted from here by {run.file}")
-    for one in run.engine.outputs(known[-1]):
+    print_outputs(run, there[-1])
+
+
+def summaries(agents: Sequence[Agent]) -> list[str]:
+    """Describe the agents of each experiment in a line, for people."""
+    from regrow.flows.agents import in_words
+
+    return [f"{name}, agents: {in_words(one)}" for name, one in _by_experiment(agents).items()]
+
+
+def _by_experiment(agents: Sequence[Agent]) -> dict[str, list[Agent]]:
+    found: dict[str, list[Agent]] = {}
+    for one in agents:
+        found.setdefault(one.experiment, []).append(one)
+    return found
+
+
+def print_outputs(run: AgentRun, *of: Submission) -> bool:
+    """Print the last lines of what agents printed. Return whether there are some."""
+    outputs = [output for one in of for output in run.engine.outputs(one)]
+    for one in outputs:
         tell(f"==> {one.title} <==")
         for line in one.lines:
             tell(line)
+    return bool(outputs)
 
 
 def down(run: AgentRun, *, yes: bool) -> None:
@@ -178,20 +220,18 @@ def down(run: AgentRun, *, yes: bool) -> None:
 
     there = [one for one in run.engine.agents() if one.experiment and one.there]
     names = ", ".join(dict.fromkeys(one.experiment for one in there))
-    if there and not agreed(
-        f"end {in_words(there)}, of {names}?",
-        yes=yes,
-        alone="nobody is there to say yes to this; give --yes",
-        error=True,
-    ):
-        sys.exit(ExitCode.DONE)
+    if there:
+        confirm([], yes=yes, question=f"end {in_words(there)}, of {names}?")
     run.down()
 
 
 def export(run: AgentRun, order: RunRequest) -> dict[str, bytes] | None:
-    """Print the file that agents are started by; return the files if there are several."""
-    files = run.engine.files(run.work(order))
-    if len(files) == 1:
-        tell(next(iter(files.values())), end="")
-        return None
-    return {name: text.encode() for name, text in files.items()}
+    """Return the files that agents are started by; None: one for a command of this machine, which
+    is printed.
+    """
+    files = run.engine.files(run.work(order), say)
+    if run.engine.sends:
+        return files
+    for text in files.values():
+        tell(text.decode(), end="")
+    return None

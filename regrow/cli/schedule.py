@@ -195,21 +195,23 @@ def _check(spec: Spec, places: Places) -> None:
 def _check_cluster(file: str | None, places: Places) -> list[str]:
     """Return what each run starts and costs on the cluster. Raises UserError and SpecError."""
     from regrow.flows import agents
-    from regrow.flows.remote import check_state, engine, offer
+    from regrow.flows.remote import check_state, engine
     from regrow.infra.clusters.cluster_file import read_cluster
+    from regrow.infra.clusters.description import WithHead
+    from regrow.infra.clusters.provider import described
 
     if file is None:
         return []
     cluster = read_cluster(Path(file))
     check_state(places, cluster, "state")
-    started = agents.engine(cluster)
+    started = None if isinstance(cluster, WithHead) else agents.engine(cluster)
     # A run's own file is there for its time alone: agents that come back later need a copy.
     if started is not None and started.sends:
         started.check()
         return [f"on {cluster.name}, {cluster.on}: agents on {started.place}"]
     provider = engine(cluster)
     provider.check()
-    return [f"on {cluster.name}, {cluster.on}:", *offer(provider.plan())]
+    return [f"on {cluster.name}, {cluster.on}:", *described(provider.plan())]
 
 
 def _check_files(pattern: str | None) -> str:

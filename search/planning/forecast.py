@@ -79,10 +79,13 @@ def of(history: History, now: float) -> Forecast | None:
     ended = [trial for trial in history.trials if trial.state.final and trial.attempts]
     if history.unlimited or history.closed is not None or len(ended) < LEAST or not history.slots:
         return None
-    took = [_taken(trial, now) for trial in ended]
+    later = [trial for trial in ended if trial.number >= history.slots]
+    # Processes start beside the first ones. Of fewer the quickest would have ended.
+    seen = later if len(later) >= max(LEAST, history.slots) else ended
+    took = [_taken(history, trial, now) for trial in seen]
     mean, spread = fmean(took), stdev(took)
     left = history.total - history.ended
-    begun = sum(_taken(trial, now) for trial in history.trials if not trial.state.final)
+    begun = sum(_taken(history, trial, now) for trial in history.trials if not trial.state.final)
     work = max(left * mean - begun, 0.1 * left * mean)
     limit = history.spec.concurrency or history.slots
     wide = max(1, min(history.slots, limit * history.spec.resources.widths[1], left))
@@ -132,7 +135,7 @@ def progress(history: History, now: float) -> float:
     each, _ = _whole(history, now)
     work, more = _left(history, each)
     begun = [trial for trial in history.trials if not trial.state.final and trial.attempts]
-    done = sum(_taken(trial, now) for trial in history.trials if trial.state.final)
+    done = sum(_taken(history, trial, now) for trial in history.trials if trial.state.final)
     done += sum(each - left for left in work[: len(begun)])
     return done / max(done + sum(work) + more * each, 1e-9)
 
@@ -146,7 +149,7 @@ def _whole(history: History, now: float) -> tuple[float, float]:
     steps = history.spec.max_steps or 1
     whole = (pace.arrival or pace.step or 0.0) + steps * fmean(every)
     doubt = steps * (2 * pstdev(every) / math.sqrt(max(1, seen)) + MODEL * fmean(every))
-    took = [_taken(t, now) for t in history.trials if t.state.final and t.attempts]
+    took = [_taken(history, t, now) for t in history.trials if t.state.final and t.attempts]
     if len(took) < ENOUGH:
         return whole, doubt
     mean, error = fmean(took), 2 * stdev(took) / math.sqrt(len(took))
@@ -214,10 +217,14 @@ def _on_slots(work: Sequence[float], more: int, each: float, slots: int) -> floa
     return max(rows) + rounds * each
 
 
-def _taken(trial: TrialRecord, now: float) -> float:
-    """Return the slot-seconds of a trial's attempts, the time until they began included."""
+def _taken(history: History, trial: TrialRecord, now: float) -> float:
+    """Return the slot-seconds of a trial's attempts. Until it began, an attempt counts as long as
+    usual: a session's first ones take longer, as their processes start.
+    """
+    usual = history.pace.begin
     return sum(
-        ((now if a.t_ended is None else a.t_ended) - a.t_started) * a.width
+        a.slot_seconds(now)
+        + min(usual, (now if a.t_began is None else a.t_began) - a.t_started) * a.width
         for a in trial.attempts
         if not a.withdrawn
     )

@@ -183,7 +183,7 @@ def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) ->
         (one["market"], one["node_price_per_hour"], one["node_type"]) for one in attempts(cloud)
     } == {("spot", 0.03, "m5.large")}
     check_safe(cloud)
-    assert "keeps 2 machines, has 2" in typed(cloud, "cluster", "status", "cluster.yaml")
+    assert "sweep, agents: 2 running\n" in typed(cloud, "cluster", "status", "cluster.yaml")
     assert "has fleets already" in submit(cloud)
 
     (leader,) = [one["host"] for one in show(cloud)["agents"] if one["state"] == "leads"]

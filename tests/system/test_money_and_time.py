@@ -21,7 +21,7 @@ from regrow.tasks.checkpoint.saving import restore_one
 from tests.system.conftest import Desk
 from tests.system.hosts import RayCluster, await_, ray_cluster
 
-CAP, DEADLINE, LEASE = 0.05, 90.0, 5.0
+CAP, DEADLINE, FURTHER, LEASE = 0.05, 90.0, 60.0, 5.0
 PRICES = {"head": 0.6, "on-demand": 1.8, "spot": 1.2}
 """An hour. All four nodes together use the cap up in 37 s."""
 ADDRESS = "127.0.0.1"
@@ -84,11 +84,8 @@ def await_used(
     """Returns once so much of a limit is used, or the process has ended."""
 
     def passed() -> bool:
-        used = [
-            e["percent"]
-            for e in desk.events(name)
-            if e["event"] == "milestone" and e["limit"] == limit
-        ]
+        history = replay(desk.places.store(name))
+        used = [one.percent for one in history.milestones if one.limit == limit]
         return process.poll() is not None or max(used, default=0) >= percent
 
     await_(passed, f"{percent} % of {limit}", 180.0)
@@ -166,7 +163,7 @@ def test_money_and_a_deadline_are_kept_where_nodes_and_the_driver_are_killed(
     assert any(trial["steps"] for trial in view["trials"])
     left = {trial["number"]: trial["steps"] for trial in view["trials"]}
 
-    end = datetime.fromtimestamp(time.time() + DEADLINE / 2, UTC)
+    end = datetime.fromtimestamp(time.time() + FURTHER, UTC)
     desk.run("resume", "kept", "--dollars", 1, "--deadline", end.isoformat())
     view = check_paused(desk, "kept")
     check_in_time(desk, "kept", end.timestamp())

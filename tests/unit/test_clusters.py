@@ -16,7 +16,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from regrow.flows.remote import ClusterRun, RunRequest, check_state, growth, offer
+from regrow.flows.remote import ClusterRun, RunRequest, check_state, growth
 from regrow.infra.clusters import node, shipping
 from regrow.infra.clusters.clouds.engine import RayEngine
 from regrow.infra.clusters.cluster_file import read_cluster, schema
@@ -25,7 +25,7 @@ from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.clusters.machines import Remote
 from regrow.infra.clusters.node import Node, main
 from regrow.infra.clusters.prices import Prices
-from regrow.infra.clusters.provider import Offer
+from regrow.infra.clusters.provider import Offer, described
 from regrow.infra.ray.scaling import with_market
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
@@ -351,13 +351,13 @@ def test_prices_in_the_cluster_file_hold_in_every_region() -> None:
 def test_what_it_costs_at_most_is_shown_before_anything_starts() -> None:
     head = Offer(role="head", type="m6i.large", market="on-demand", most=1, price=0.096)
     workers = Offer(role="workers", type="g5.xlarge", market="spot", most=30, price=0.35)
-    assert offer([head, workers]) == [
+    assert described([head, workers]) == [
         "  head:    m6i.large, on-demand, 0.10 USD an hour",
         "  workers: up to 30 x g5.xlarge, spot, 10.50 USD an hour",
         "  at most 10.60 USD an hour",
     ]
     unknown = Offer(role="workers", type="x", market="spot", most=3)
-    assert offer([head, unknown])[-1].startswith("  what x costs is not known")
+    assert described([head, unknown])[-1].startswith("  what x costs is not known")
 
 
 def test_a_state_that_the_cluster_does_not_see_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from ray._private.runtime_env.packaging import create_package
 
 from regrow.cli.options import take_along
-from regrow.infra.clusters.kubernetes import project
+from regrow.infra.clusters import project
 from regrow.infra.machine.confidential import INCLUDE, confidential, excludes, told
 
 PRIVATE = [

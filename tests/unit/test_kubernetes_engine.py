@@ -21,8 +21,8 @@ import yaml
 from typer.testing import CliRunner
 
 from regrow.cli.app import app
+from regrow.infra.clusters import project
 from regrow.infra.clusters.kubernetes import engine as under_test
-from regrow.infra.clusters.kubernetes import project
 from regrow.infra.clusters.kubernetes.engine import KubernetesEngine, state
 from regrow.infra.clusters.kubernetes.kubectl import Kubectl
 from regrow.infra.clusters.provider import Machine, Provider

@@ -66,11 +66,14 @@ class FleetAccount(AwsAccount):
         with told():
             return [_fleet(one) for one in self._described()]
 
-    def submitted(self) -> list[tuple[str, str]]:
-        """Return experiment and state root of all that was submitted, ended or not."""
+    def submitted(self) -> list[tuple[str, str, float]]:
+        """Return experiment, state root and time (seconds since the epoch) of all that was
+        submitted, ended or not, the newest last.
+        """
         with told():
-            of = [tags_of(one) for one in self._templates()]
-        return list({(one[EXPERIMENT_TAG], one[STATE_TAG]): None for one in of})
+            there = [(one["CreateTime"].timestamp(), tags_of(one)) for one in self._templates()]
+        found = {(of[EXPERIMENT_TAG], of[STATE_TAG]): t for t, of in there}
+        return sorted(((*key, t) for key, t in found.items()), key=lambda one: one[2])
 
     def prepare_agents(self, order: Order, say: Callable[[str], None]) -> Account:
         """Look up and create what machines need, whatever an earlier try has left. Raises

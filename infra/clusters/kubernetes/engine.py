@@ -15,9 +15,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
+from regrow.infra.clusters import project
 from regrow.infra.clusters.description import Kubernetes
 from regrow.infra.clusters.folder import Folder, variables
-from regrow.infra.clusters.kubernetes import checks, manifests, project
+from regrow.infra.clusters.kubernetes import checks, manifests
 from regrow.infra.clusters.kubernetes.kubectl import Kubectl, NoOperator
 from regrow.infra.clusters.provider import Machine, Offer, offers
 from regrow.infra.machine import confidential, private_files

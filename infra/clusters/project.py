@@ -1,4 +1,5 @@
-"""The project's files for a Secret: a packed folder, small, always the same bytes.
+"""The project's files for machines that get them at their start: a packed folder, always the same
+bytes. For Kubernetes it is small, and in a Secret.
 
 Why a Secret: it is stored in Kubernetes itself, so it exists for each cluster that a RayJob starts,
 needs no package in the image, and gives only the head's pod something to read (workers get the

@@ -1,0 +1,241 @@
+"""The engine for agents on AWS: EC2 keeps fleets of machines, which join the experiment and delete
+their fleets at its end.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+
+import msgspec
+
+from regrow.infra.clusters import project
+from regrow.infra.clusters.agents import Agent, Output, Submission, Work
+from regrow.infra.clusters.clouds import fleet, fleet_export
+from regrow.infra.clusters.clouds.fleet import Order
+from regrow.infra.clusters.clouds.fleet_account import Fleet, FleetAccount
+from regrow.infra.clusters.clouds.fleet_machine import ENDED, ENVIRONMENT, PARCEL
+from regrow.infra.clusters.description import Aws
+from regrow.infra.clusters.folder import variables
+from regrow.infra.clusters.prices import Prices
+from regrow.infra.clusters.provider import Offer, described
+from regrow.infra.machine import confidential
+from regrow.infra.state.places import Places
+from regrow.search.durations import in_words
+from regrow.search.errors import SpecError
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports.store import Missing
+
+END_SECONDS = 120.0
+"""Seconds in which the machines delete their fleets after the experiment's end."""
+_MOST_UNABLE = 100
+_TICK = 2.0
+_OTHER_SERVER = "AWS_ENDPOINT_URL_S3"
+
+
+class Unable(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine that could not take part, as it put itself into the bucket.
+
+    Attributes:
+        host: its name.
+        group: its group of workers.
+        status: exit status of its agent, or the name of a signal.
+        t: when, seconds since the epoch.
+        lines: the last lines of its output.
+
+    """
+
+    host: str
+    group: str
+    status: str
+    t: float
+    lines: list[str] = []
+
+
+class FleetEngine:
+    """The fleets of one cluster file; see AgentEngine."""
+
+    place = "EC2"
+    sends = True
+    no_output = "they were deleted, or their time (`expires`) was over"
+
+    def __init__(self, cluster: Aws) -> None:
+        self.cluster = cluster
+        self._prices = Prices.of_cluster(cluster)
+
+    @cached_property
+    def _account(self) -> FleetAccount:
+        return FleetAccount(self.cluster)
+
+    def check(self) -> None:
+        variables(self.cluster, os.environ)
+        if self.cluster.mounts:
+            hint = "have the files in the project's folder, in a bucket or in the image"
+            raise SpecError("mounts", list(self.cluster.mounts), "are not sent to agents", hint)
+        if os.environ.get(_OTHER_SERVER):
+            raise UserError(
+                f"{_OTHER_SERVER} names another server, and the machines of a fleet get their files"
+                " from a bucket of Amazon's; unset it"
+            )
+
+    def offer(self, work: Work) -> list[str]:
+        self._checked(work)
+        if self._there(work.experiment):
+            return []
+        started = [
+            Offer(
+                role="workers",
+                type=one.type,
+                market=one.market,
+                most=one.most,
+                price=self._prices.of(one.type, self.cluster.region, one.market),
+            )
+            for one in self.cluster.workers
+        ]
+        head = f"{work.experiment} on fleets of {self.cluster.name}, in {self.cluster.region}:"
+        until = f"  until the experiment ends, at most for {in_words(self.cluster.expires)}"
+        waits = [f"workers.{n}" for n, one in enumerate(self.cluster.workers) if one.after]
+        at_once = [f"  {', '.join(waits)}: `after` is not used, all groups start at once"]
+        return [head, *described(started), until, *at_once * bool(waits)]
+
+    def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
+        """Return the files for the aws CLI, without values of variables."""
+        order = self._checked(work)
+        parcel = self._parcel(work, order, say)
+        return fleet_export.files(self.cluster, order, self._prices, parcel)
+
+    def submit(self, work: Work, say: Callable[[str], None]) -> Submission:
+        """Start fleets, unless the experiment has some."""
+        made = Submission(experiment=work.experiment, state=work.state, t=time.time())
+        if self._there(work.experiment):
+            say(f"{work.experiment} has fleets already")
+            return made
+        order, places = self._checked(work), Places.at(work.state)
+        packed = {
+            PARCEL: self._parcel(work, order, say),
+            ENVIRONMENT: fleet.environment(variables(self.cluster, os.environ)),
+        }
+        account = self._account.prepare_agents(order, say)
+        self._account.make_templates(order, account, self._prices)
+        fleet.forget(places, work.experiment, self.cluster.name)
+        folder = fleet.objects(self.cluster.name, order)
+        for called, content in packed.items():
+            places.store(work.experiment).create(f"{folder}/{called}", content)
+        try:
+            ids = self._account.start(order, account)
+        except BaseException:
+            fleet.forget(places, work.experiment, self.cluster.name)
+            raise
+        most = sum(one.most for one in self.cluster.workers)
+        say(f"{work.experiment}: made {', '.join(ids)} of at most {most} machines")
+        return made
+
+    def submissions(self) -> list[Submission]:
+        """Return what was submitted, from anywhere, until `end`."""
+        return [
+            Submission(experiment=experiment, state=state, t=t)
+            for experiment, state, t in self._account.submitted()
+        ]
+
+    def agents(self, *of: Submission) -> list[Agent]:
+        """Return the machines that fleets have and lack; with `of`, also those that were unable."""
+        names = {one.experiment for one in of}
+        found = [
+            Agent(
+                name=f"{one.id}/{place}",
+                experiment=one.experiment,
+                state="running" if place < one.running else "missing",
+                node=one.group if place < one.running else "",
+                reason="" if place < one.running else f"{one.group}, {one.id}",
+            )
+            for one in self._account.fleets()
+            if not of or one.experiment in names
+            for place in range(one.most)
+        ]
+        return found + [
+            Agent(
+                name=unable.host,
+                experiment=one.experiment,
+                state="unable",
+                reason=next((line for line in reversed(unable.lines) if line.strip()), "").strip(),
+                there=False,
+                failed=True,
+            )
+            for one in of
+            for unable in self._unable(one)
+        ]
+
+    def outputs(self, of: Submission) -> list[Output]:
+        """Return what machines printed that could not take part."""
+        return [
+            Output(
+                title=f"{one.host} ({one.group}), exit status {one.status}",
+                lines=one.lines,
+                t=one.t,
+            )
+            for one in self._unable(of)
+        ]
+
+    def done(self, of: Submission, say: Callable[[str], None]) -> None:
+        """Delete what is left, unless others run there. The machines delete their fleets
+        themselves, if they get the time.
+        """
+        deadline = time.monotonic() + END_SECONDS
+        while (there := self._account.fleets()) and time.monotonic() < deadline:
+            if others := [one for one in there if one.experiment != of.experiment]:
+                names = ", ".join(dict.fromkeys(one.experiment for one in others))
+                say(f"fleets of {self.cluster.name} stay, as {names} runs there")
+                return
+            time.sleep(_TICK)
+        self.end(say)
+        say(f"nothing of {of.experiment} is left in {self.cluster.region}")
+
+    def end(self, say: Callable[[str], None]) -> None:
+        self._account.end(say)
+
+    def _there(self, experiment: str) -> list[Fleet]:
+        return [one for one in self._account.fleets() if one.experiment == experiment]
+
+    def _unable(self, of: Submission) -> list[Unable]:
+        """Return the newest machines that could not take part, the newest last."""
+        store, found = Places.at(of.state).store(of.experiment), []
+        keys = [key for key in store.list(f"{fleet.objects(self.cluster.name)}/") if ENDED in key]
+        for key in keys[-_MOST_UNABLE:]:
+            with suppress(Missing, msgspec.MsgspecError):
+                found.append(msgspec.json.decode(store.read(key), type=Unable))
+        return sorted(found, key=lambda one: one.t)
+
+    def _checked(self, work: Work) -> Order:
+        """Return the order of an experiment. Raises SpecError and UserError for mistakes that are
+        found without an account.
+        """
+        self.check()
+        ends = datetime.now(UTC) + timedelta(seconds=self.cluster.expires)
+        order = Order(
+            experiment=work.experiment,
+            state=work.state,
+            words=work.words,
+            user=getpass.getuser(),
+            expires=ends.isoformat(timespec="seconds"),
+            endpoint=os.environ.get("AWS_ENDPOINT_URL"),
+        )
+        for place in range(len(self.cluster.workers)):
+            fleet.launch_template(
+                self.cluster, order, self._prices, place, image="", security_group=""
+            )
+        return order
+
+    def _parcel(self, work: Work, order: Order, say: Callable[[str], None]) -> bytes:
+        """Return the agents' files, without values of variables."""
+        left_out = confidential.confidential(work.project)
+        files = project.packed(
+            work.project, left_out, most=fleet.MOST_PROJECT, of="what a fleet's machines get has"
+        )
+        if left_out:
+            say(confidential.told(left_out))
+        return fleet.parcel(self.cluster, order, files)
