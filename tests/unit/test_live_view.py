@@ -15,6 +15,7 @@ from rich.console import Console
 
 from regrow.search.events import AnyEvent, Began, Decided, Ended, Opened
 from regrow.search.history import cost
+from regrow.search.numbers import money
 from regrow.search.planning.simulator import Simulation
 from regrow.show.live import text, words
 from regrow.show.live.board import Board, Pace
@@ -272,7 +273,7 @@ def test_an_attempt_has_the_price_of_its_session_and_the_present_one_where_that_
         Opened(t=t, by="driver", driver="d", slots=4, trials=41, settings={"price_per_hour": 5.0})
     )
     assert cost.of(board.history, t).money == pytest.approx(share * done)
-    assert f"cost {share * done:,.2f} at " in text.spent(board.history, t)
+    assert f"cost {money(share * done)} at " in text.spent(board.history, t)
 
 
 def test_while_nobody_runs_it_no_time_goes_on() -> None:
