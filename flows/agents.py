@@ -1,5 +1,4 @@
-"""Experiments by agents that an engine starts: what `regrow run --on` and `regrow cluster submit` do
-here.
+"""Experiments by agents that an engine starts: what `regrow run --on` and `regrow cluster` do here.
 
 The agents run the experiment, whatever happens here. This machine only looks at the log, and asks
 the engine who is there.
@@ -19,8 +18,9 @@ from typing import Any
 from regrow.flows.remote import RunRequest, joining
 from regrow.infra.clusters.agents import Agent, AgentEngine, Submission, Work
 from regrow.infra.clusters.clouds.fleet_engine import FleetEngine
-from regrow.infra.clusters.description import Aws, Cluster, Slurm, Ssh, WithHead
+from regrow.infra.clusters.description import Aws, Cluster, Kubernetes, Slurm, Ssh, WithHead
 from regrow.infra.clusters.folder import Folder
+from regrow.infra.clusters.kubernetes.agents import JobsEngine
 from regrow.infra.clusters.slurm import SlurmEngine
 from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.log.reading import survey
@@ -49,6 +49,8 @@ def engine(cluster: Cluster) -> AgentEngine[Any] | None:
     match cluster:
         case Aws():
             return FleetEngine(cluster)
+        case Kubernetes():
+            return JobsEngine(cluster)
         case Slurm():
             return SlurmEngine(cluster)
         case Ssh():
