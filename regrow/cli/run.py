@@ -56,7 +56,10 @@ def run(
     ] = False,
     keep: Annotated[bool, option("With --on: leave the cluster up", "--keep")] = False,
     agents: Annotated[
-        bool, option("With --on: as agents, without a head: Jobs on Kubernetes, fleets on AWS", "--agents")
+        bool,
+        option(
+            "With --on: as agents, without a head: Jobs on Kubernetes, fleets on AWS", "--agents"
+        ),
     ] = False,
 ) -> None:
     """Run the experiment that FILE describes, or resume it if it exists already."""

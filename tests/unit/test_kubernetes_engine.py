@@ -357,7 +357,7 @@ def test_agents_come_as_jobs_and_go_where_no_operator_is(
     office.answer(
         ("get jobs.batch", items(steady)),
         ("get pods --selector=job-name=sweep-steady", items(alive, over)),
-        ("logs p2", {"out": "first\nlast\n"}),
+        ("logs p2", {"out": "first\nlast"}),
     )
     by_jobs = JobsEngine(engine.cluster, engine)
     (submitted,) = by_jobs.submissions()

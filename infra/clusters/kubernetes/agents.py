@@ -21,6 +21,7 @@ class JobsEngine:
 
     place = "Kubernetes"
     sends = True
+    reads = False  # pods may have rights that this machine does not have
     no_output = "the Jobs were deleted, or their time (`expires`) was over"
 
     def __init__(self, cluster: Kubernetes, engine: KubernetesEngine | None = None) -> None:
