@@ -57,9 +57,7 @@ def run(
     keep: Annotated[bool, option("With --on: leave the cluster up", "--keep")] = False,
     agents: Annotated[
         bool,
-        option(
-            "With --on: as agents, without a head: Jobs on Kubernetes, fleets on AWS", "--agents"
-        ),
+        option("With --on: as agents, without a head, on Kubernetes and AWS", "--agents"),
     ] = False,
 ) -> None:
     """Run the experiment that FILE describes, or resume it if it exists already."""

@@ -123,7 +123,7 @@ def agents(cluster: Kubernetes, words: Sequence[str], *, user: str) -> list[Json
     return jobs
 
 
-def agent_command(job: Json) -> list[str]:
+def agent_command(job: Mapping[str, Any]) -> list[str]:
     """Return the command of a Job's pods; empty for a Job that is not of agents."""
     containers = job.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ())
     return next((one["command"] for one in containers if one["name"] == "agent"), [])
