@@ -28,6 +28,7 @@ from typer.testing import CliRunner, Result
 from regrow.cli.app import app
 from regrow.infra.clusters.clouds import aws, fleet, fleet_machine
 from regrow.infra.clusters.clouds.fleet import Bucket, Order
+from regrow.infra.clusters.clouds.fleet_engine import FleetEngine
 from regrow.infra.clusters.description import Aws, Cluster
 from regrow.infra.clusters.prices import Prices
 from regrow.search.errors import SpecError
@@ -437,6 +438,20 @@ def test_machines_that_cannot_take_part_end_their_group_s_fleet_and_no_other(
         Bucket="bucket", Key=f"{machine.described['folder']}/ended/{GROUPS[0]}-ip-1.json"
     )
     assert json.loads(last["Body"].read())["lines"] == ["first", "last"]
+
+
+def test_who_follows_sees_running_missing_and_unable_machines(machine: Machine) -> None:
+    machine.ended("2")
+    engine = FleetEngine(described())
+    (submission,) = engine.submissions()
+    assert (submission.experiment, submission.state) == ("digits", ORDER.state)
+    agents = engine.agents(submission)
+    running = sum(one["FulfilledCapacity"] for one in machine.ec2.describe_fleets()["Fleets"])
+    assert len([one for one in agents if one.state == "running"]) == running
+    assert len([one for one in agents if one.there]) == 32
+    (unable,) = [one for one in agents if one.failed]
+    assert unable.reason == "last"
+    assert [one.lines for one in engine.outputs(submission)] == [["first", "last"]]
 
 
 def test_an_agent_that_crashes_is_started_again_until_its_machine_is_replaced(
