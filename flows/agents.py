@@ -1,5 +1,4 @@
-"""Experiments by agents that an engine starts: what `regrow run --on` and `regrow cluster submit`
-do here.
+"""Experiments by agents that an engine starts: what `regrow run --on` and `regrow cluster` do here.
 
 The agents run the experiment, whatever happens here. This machine only looks at the log, and asks
 the engine who is there.
@@ -19,8 +18,9 @@ from typing import Any
 from regrow.flows.remote import RunRequest, joining
 from regrow.infra.clusters.agents import Agent, AgentEngine, Submission, Work
 from regrow.infra.clusters.clouds.fleet_engine import FleetEngine
-from regrow.infra.clusters.description import Aws, Cluster, Slurm, Ssh, WithHead
+from regrow.infra.clusters.description import Aws, Cluster, Kubernetes, Slurm, Ssh, WithHead
 from regrow.infra.clusters.folder import Folder
+from regrow.infra.clusters.kubernetes.agents import JobsEngine
 from regrow.infra.clusters.slurm import SlurmEngine
 from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.log.reading import survey
@@ -49,6 +49,8 @@ def engine(cluster: Cluster) -> AgentEngine[Any] | None:
     match cluster:
         case Aws():
             return FleetEngine(cluster)
+        case Kubernetes():
+            return JobsEngine(cluster)
         case Slurm():
             return SlurmEngine(cluster)
         case Ssh():
@@ -70,13 +72,14 @@ class AgentRun:
         words = ["regrow", "run", experiment, "--on", str(self.file)]
         return shlex.join(words + ["--agents"] * isinstance(self.cluster, WithHead))
 
-    def work(self, order: RunRequest) -> Work:
-        """Return what agents are started for. Raises UserError and SpecError."""
+    def work(self, order: RunRequest, end: Closed | None = None) -> Work:
+        """Return what agents are started for. `end`: how the experiment has ended before. Raises
+        UserError and SpecError.
+        """
         self.engine.check()
         file = order.file.resolve()
         sent = file.relative_to(order.project) if self.engine.sends else file
         words = joining(order, str(sent))
-        end = self.end_of(order)
         words += ["--resume"] * (end is not None and end.status == "stopped")
         return Work(
             experiment=order.spec.name,
@@ -85,9 +88,11 @@ class AgentRun:
             words=tuple(words),
         )
 
-    def over(self, order: RunRequest) -> bool:
-        """Return whether the experiment has ended, and nothing more is asked for."""
-        if self.end_of(order) is None:
+    def over(self, order: RunRequest, end: Closed | None) -> bool:
+        """Return whether the experiment has ended, and nothing more is asked for. `end`: see
+        `end_of`.
+        """
+        if end is None:
             return False
         found = prepare(order.places, order.spec.name, order.spec, trials=order.trials, code=None)
         return found.nothing_left
@@ -97,9 +102,9 @@ class AgentRun:
         last = survey(order.places.store(order.spec.name)).last
         return last if isinstance(last, Closed) else None
 
-    def submit(self, order: RunRequest) -> Submission:
-        """Start the agents that are missing; return what was submitted."""
-        work = self.work(order)
+    def submit(self, order: RunRequest, end: Closed | None = None) -> Submission:
+        """Start the agents that are missing; return what was submitted. `end`: see `end_of`."""
+        work = self.work(order, end)
         with Folder(self.cluster.name).alone(self.say):
             made: Submission = self.engine.submit(work, self.say)
         return made

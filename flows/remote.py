@@ -240,28 +240,6 @@ class ClusterRun:
         room = {**growth(self.cluster), AGAIN: f"{self._again(order)} --job"}
         self.provider.start(words, order.project, self.say, environment=room, about=tell)
 
-    def submit_agents(self, order: RunRequest) -> None:
-        """Start agents of the experiment, which need no operator and no head. Raises UserError for
-        clusters that are not on Kubernetes.
-        """
-        self._of_kubernetes("--agents").start_agents(*self._agents(order), self.say)
-
-    def agents_files(self, order: RunRequest) -> dict[str, bytes]:
-        """Return the manifests of `submit_agents`. Raises as that."""
-        return self._of_kubernetes("with an experiment").agents_files(
-            *self._agents(order), self.say
-        )
-
-    def _agents(self, order: RunRequest) -> tuple[list[str], Path]:
-        file = str(order.file.resolve().relative_to(order.project))
-        return joining(order, file), order.project
-
-    def _of_kubernetes(self, option: str) -> KubernetesEngine:
-        if not isinstance(self.provider, KubernetesEngine):
-            where = f"{self.cluster.name} is on {self.cluster.on}"
-            raise UserError(f"{option}: is for Kubernetes and AWS, and {where}; leave it out")
-        return self.provider
-
     def follow(self, order: RunRequest, job: Job) -> int:
         """Show its output until it has ended, and restart a lost head; return its exit code."""
         shown, away = 0, None

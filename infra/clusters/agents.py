@@ -104,6 +104,8 @@ class AgentEngine(Protocol[S]):
     """Where agents are, for people: Slurm."""
     sends: bool
     """Whether the project is sent there."""
+    reads: bool
+    """Whether a machine that submits needs to read the state. Otherwise only one that follows."""
     no_output: str
     """Why agents may have ended without output, and what to do, for people."""
 

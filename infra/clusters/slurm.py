@@ -157,6 +157,7 @@ class SlurmEngine:
 
     place = "Slurm"
     sends = False
+    reads = True
     no_output = (
         "where the nodes share no folder with this machine, name one that they do at `output` in"
         " the cluster file"

@@ -58,6 +58,7 @@ class SshEngine:
     """The agents on the machines of one cluster file; see AgentEngine."""
 
     sends = True
+    reads = True
     no_output = "`regrow cluster status` shows the machines"
 
     def __init__(self, cluster: Ssh) -> None:

@@ -63,7 +63,7 @@ def run_on(run: AgentRun, order: RunRequest, *, yes: bool) -> NoReturn:
     """Start the agents that are missing, follow the experiment, and exit with its code."""
     again = os.environ[AGAIN] = run.again(str(order.file))
     before = run.end_of(order)
-    submission = None if run.over(order) else _submitted(run, order, yes=yes)
+    submission = None if run.over(order, before) else _submitted(run, order, before, yes=yes)
     if submission is not None:
         say(
             f"{order.spec.name} runs on {run.engine.place} without this terminal, too; after"
@@ -130,19 +130,20 @@ def follow(
     sys.exit(ExitCode.DONE if history is None else exit_codes.of_experiment(history))
 
 
-def _submitted(run: AgentRun, order: RunRequest, *, yes: bool) -> Submission:
+def _submitted(run: AgentRun, order: RunRequest, before: Closed | None, *, yes: bool) -> Submission:
     """Ask if it costs something, and start the agents that are missing."""
-    if lines := run.engine.offer(run.work(order)):
+    if lines := run.engine.offer(run.work(order, before)):
         confirm(lines, yes=yes)
-    return run.submit(order)
+    return run.submit(order, before)
 
 
 def submit(run: AgentRun, order: RunRequest, *, yes: bool) -> None:
     """Start the agents that are missing, without following the experiment."""
-    if run.over(order):
+    before = run.end_of(order) if run.engine.reads else None
+    if run.over(order, before):
         say(f"{order.spec.name} has ended; --trials asks for more of them")
         return
-    _submitted(run, order, yes=yes)
+    _submitted(run, order, before, yes=yes)
     file = shlex.quote(str(run.file))
     say(
         f"`regrow cluster attach {file} {order.spec.name}` follows it, `regrow cluster status"
@@ -229,7 +230,10 @@ def export(run: AgentRun, order: RunRequest) -> dict[str, bytes] | None:
     """Return the files that agents are started by; None: one for a command of this machine, which
     is printed.
     """
-    files = run.engine.files(run.work(order), say)
+    from regrow.infra.clusters.description import WithHead
+
+    before = None if isinstance(run.cluster, WithHead) else run.end_of(order)
+    files = run.engine.files(run.work(order, before), say)
     if run.engine.sends:
         return files
     for text in files.values():

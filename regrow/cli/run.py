@@ -56,7 +56,8 @@ def run(
     ] = False,
     keep: Annotated[bool, option("With --on: leave the cluster up", "--keep")] = False,
     agents: Annotated[
-        bool, option("With --on a cluster on AWS: as fleets of agents, without a head", "--agents")
+        bool,
+        option("With --on: as agents, without a head, on Kubernetes and AWS", "--agents"),
     ] = False,
 ) -> None:
     """Run the experiment that FILE describes, or resume it if it exists already."""

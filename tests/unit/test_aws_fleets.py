@@ -26,10 +26,13 @@ from moto import mock_aws
 from typer.testing import CliRunner, Result
 
 from regrow.cli.app import app
+from regrow.infra.clusters.agents import Submission
 from regrow.infra.clusters.clouds import aws, fleet, fleet_machine
 from regrow.infra.clusters.clouds.fleet import Bucket, Order
+from regrow.infra.clusters.clouds.fleet_engine import FleetEngine
 from regrow.infra.clusters.description import Aws, Cluster
 from regrow.infra.clusters.prices import Prices
+from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
 
@@ -437,6 +440,23 @@ def test_machines_that_cannot_take_part_end_their_group_s_fleet_and_no_other(
         Bucket="bucket", Key=f"{machine.described['folder']}/ended/{GROUPS[0]}-ip-1.json"
     )
     assert json.loads(last["Body"].read())["lines"] == ["first", "last"]
+
+
+def test_who_follows_sees_running_missing_and_unable_machines(machine: Machine) -> None:
+    engine = FleetEngine(described())
+    (found,) = engine.submissions()
+    assert (found.experiment, found.state) == ("digits", ORDER.state)
+    here = Submission(experiment="digits", state=str(machine.folder / "state"), t=found.t)
+    unable = {"host": "ip-1", "group": GROUPS[0], "status": "2", "t": 1.0, "lines": ["a", "b", ""]}
+    place = f"{fleet.objects('sweep', ORDER)}/{fleet_machine.ENDED}1.json"
+    Places.at(here.state).store("digits").create(place, json.dumps(unable).encode())
+
+    agents = engine.agents(here)
+    running = sum(one["FulfilledCapacity"] for one in machine.ec2.describe_fleets()["Fleets"])
+    assert len([one for one in agents if one.state == "running"]) == running
+    assert len([one for one in agents if one.there]) == 32
+    assert [(one.name, one.reason) for one in agents if one.failed] == [("ip-1", "b")]
+    assert [one.lines for one in engine.outputs(here)] == [["a", "b", ""]]
 
 
 def test_an_agent_that_crashes_is_started_again_until_its_machine_is_replaced(

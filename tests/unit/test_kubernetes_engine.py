@@ -21,8 +21,10 @@ import yaml
 from typer.testing import CliRunner
 
 from regrow.cli.app import app
+from regrow.flows.agents import in_words
 from regrow.infra.clusters import project
 from regrow.infra.clusters.kubernetes import engine as under_test
+from regrow.infra.clusters.kubernetes.agents import JobsEngine
 from regrow.infra.clusters.kubernetes.engine import KubernetesEngine, state
 from regrow.infra.clusters.kubernetes.kubectl import Kubectl
 from regrow.infra.clusters.provider import Machine, Provider
@@ -345,6 +347,28 @@ def test_agents_come_as_jobs_and_go_where_no_operator_is(
     assert done.exit_code == 0, done.output
     kinds = [one["kind"] for one in yaml.safe_load_all((written / "agents.yaml").read_text())]
     assert kinds == ["Secret", "NetworkPolicy", "Job", "Job"]
+
+    alive = {"kind": "Pod", "metadata": {"name": "p1"}, "spec": {"nodeName": "n7"}}
+    alive["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+    finished = {"state": {"terminated": {"finishedAt": "1970-01-01T00:00:09Z"}}}
+    over = {"kind": "Pod", "metadata": {"name": "p2"}, "spec": {}}
+    over["status"] = {"phase": "Failed", "containerStatuses": [finished]}
+    steady = jobs[1] | {"status": {}}
+    office.answer(
+        ("get jobs.batch", items(steady)),
+        ("get pods --selector=job-name=sweep-steady", items(alive, over)),
+        ("logs p2", {"out": "first\nlast"}),
+    )
+    by_jobs = JobsEngine(engine.cluster, engine)
+    (submitted,) = by_jobs.submissions()
+    assert (submitted.experiment, submitted.state) == ("tried", "s3://bucket/x")
+    most = steady["spec"]["parallelism"]
+    told = in_words(by_jobs.agents(submitted))
+    assert told == ", ".join(["1 running", *[f"{most - 1} missing (sweep-steady)"] * (most > 1)])
+    (said_last,) = [one for one in by_jobs.outputs(submitted) if one.t]
+    assert (said_last.title, said_last.lines, said_last.t) == ("p2", ["first", "last"], 9.0)
+    again = CliRunner().invoke(app, ["cluster", "submit", *files, *where, "--agents"])
+    assert "tried has Jobs already" in again.output
 
     office.answer(("get jobs.batch", items({"kind": "Job", "metadata": {"name": "sweep-spot"}})))
     with pytest.raises(RegrowError, match=r"^Job sweep-spot is under way"):

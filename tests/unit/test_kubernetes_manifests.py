@@ -324,6 +324,7 @@ def test_agents_are_jobs_that_need_no_operator(data: dict[str, Any]) -> None:
     jobs = manifests.agents(cluster, ("join", "sweep.yaml", "--state", "s3://b/x"), user="me")
     for job, group in zip(jobs, cluster.workers, strict=True):
         validate(job, "1.30", strict=True)
+        assert job["metadata"]["labels"]["regrow.io/cluster"] == cluster.name, "`down` finds it"
         assert job["metadata"]["name"] == f"{cluster.name}-{group.name}"
         assert job["spec"]["parallelism"] == job["spec"]["completions"] == group.most
         pod = job["spec"]["template"]["spec"]

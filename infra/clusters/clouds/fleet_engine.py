@@ -62,6 +62,7 @@ class FleetEngine:
 
     place = "EC2"
     sends = True
+    reads = True
     no_output = "they were deleted, or their time (`expires`) was over"
 
     def __init__(self, cluster: Aws) -> None:

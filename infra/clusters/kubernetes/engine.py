@@ -123,14 +123,7 @@ class KubernetesEngine:
         Raises RegrowError if some are under way, UserError for a large project.
         """
         self.check()
-        under_way = [
-            job["metadata"]["name"]
-            for job in self._kubectl.listed("jobs.batch", self._selector)
-            if not any(
-                one["type"] in ("Complete", "Failed") and one["status"] == "True"
-                for one in job.get("status", {}).get("conditions", ())
-            )
-        ]
+        under_way = [job["metadata"]["name"] for job in self.jobs() if not ended(job)]
         if under_way:
             raise RegrowError(
                 f"Job {', '.join(under_way)} is under way; wait for it, or end it by regrow cluster"
@@ -141,6 +134,19 @@ class KubernetesEngine:
         self._kubectl.apply(manifests.written(self._agents(words, folder, say)))
         names = ", ".join(f"{self.cluster.name}-{group.name}" for group in self.cluster.workers)
         say(f"made Job {names} of agents in namespace {self.cluster.namespace}")
+
+    def jobs(self) -> list[Json]:
+        """Return the Jobs of agents, ended or not."""
+        return self._kubectl.listed("jobs.batch", self._selector)
+
+    def pods(self, job: Json) -> list[Json]:
+        """Return the pods of a Job, ended or not."""
+        return self._kubectl.listed("pods", f"job-name={job['metadata']['name']}")
+
+    def log_of(self, pod: Json, lines: int) -> list[str]:
+        """Return the last lines of a pod's output; empty if it has none yet."""
+        done = self._kubectl.attempt("logs", pod["metadata"]["name"], f"--tail={lines}")
+        return done.stdout.decode(errors="replace").splitlines()
 
     def agents_files(
         self, words: Sequence[str], folder: Path, say: Callable[[str], None]
@@ -322,6 +328,14 @@ class KubernetesEngine:
         if clusters:
             found += self._kubectl.listed(_THEIRS, f"{_OF_RAY} in ({','.join(clusters)})")
         return sorted({f"{one['kind']} {one['metadata']['name']}" for one in found})
+
+
+def ended(job: Mapping[str, Any]) -> bool:
+    """Return whether a Job has completed or failed."""
+    return any(
+        one["type"] in ("Complete", "Failed") and one["status"] == "True"
+        for one in job.get("status", {}).get("conditions", ())
+    )
 
 
 def ready(pod: Mapping[str, Any]) -> bool:

@@ -107,7 +107,7 @@ def agents(cluster: Kubernetes, words: Sequence[str], *, user: str) -> list[Json
     """Return a Job of agents for each group, which need no operator: each pod runs the command in
     the project's folder, and they elect a leader. `words`: arguments of `regrow`, such as join.
     """
-    return [
+    jobs = [
         _made(
             "Agents",
             cluster,
@@ -118,6 +118,15 @@ def agents(cluster: Kubernetes, words: Sequence[str], *, user: str) -> list[Json
         )
         for group in cluster.workers
     ]
+    for job in jobs:
+        job["metadata"]["labels"][CLUSTER] = cluster.name
+    return jobs
+
+
+def agent_command(job: Mapping[str, Any]) -> list[str]:
+    """Return the command of a Job's pods; empty for a Job that is not of agents."""
+    containers = job.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ())
+    return next((one["command"] for one in containers if one["name"] == "agent"), [])
 
 
 def _agent(cluster: Kubernetes, group: Pods, words: Sequence[str]) -> Json:
