@@ -43,12 +43,10 @@ def follow(agent: Agent) -> Ended | None:
         if agent.is_term_over(number):
             return None
         if (why := agent.notices.why) is None:
-            ended = (
-                f"this machine was cut off for {contact.cut:.0f} s"
-                if contact.cut
-                else ("Ray's node ended")
-            )
-            agent.tell(f"{ended}; Ray's node is started again")
+            again = "Ray's node ended; it"
+            if contact.cut:
+                again = f"this machine was cut off for {contact.cut:.0f} s; Ray's node"
+            agent.tell(f"{again} is started again")
             return None
         agent.tell(f"{why}: its trials save, and run elsewhere")
         node.end(drain=True)
