@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from regrow.flows.coordinator.present import AgentNode, Present
+from regrow.flows.coordinator.present import NODE_LOST, AgentNode, Present
 from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL, MARKET_LABEL
 from regrow.infra.ray.nodes import Nodes
-from regrow.infra.state.agents import AGENT, Agents
+from regrow.infra.state.agents import AGENT, LEASE_SECONDS, Agents
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Store
 from regrow.tasks.process import background
@@ -31,6 +31,8 @@ class Members:
         self._nodes, self._agents = nodes, Agents(store)
         self._looked = -math.inf
         self._there: dict[str, AgentNode] = {}
+        self._missing: dict[str, float] = {}
+        """Since when an agent has no node, if it is not known why (monotonic seconds)."""
         self._present = Present(nodes=(), left={})
 
     def present(self) -> Present:
@@ -40,23 +42,30 @@ class Members:
     def look(self) -> None:
         """See who is there, and why others are gone."""
         there = {node.agent: node for node in map(_agent, self._nodes.alive()) if node is not None}
-        missing = self._there.keys() - there.keys() - self._present.left.keys()
-        now, left = time.monotonic(), self._present.left
+        now = time.monotonic()
+        left = {name: why for name, why in self._present.left.items() if name not in there}
+        missing = self._there.keys() - there.keys() - left.keys()
+        self._missing = {name: self._missing.get(name, now) for name in missing}
         if missing or now - self._looked > STORE_SECONDS:
             self._looked = now
             with suppress(RegrowError):  # out of reach: the next look may succeed
                 self._agents.look()
-                left = {**left, **dict(self._gone())}
+                gone = {name: why for name, why in self._gone(now) if name not in there}
+                left |= gone
         self._there |= there
         self._present = Present(nodes=tuple(there.values()), left=left)
 
-    def _gone(self) -> Iterator[tuple[str, str]]:
-        """Yield the agents that have left or are lost, and why."""
+    def _gone(self, now: float) -> Iterator[tuple[str, str]]:
+        """Yield the agents that have left or are lost, and why. One whose node is gone may be about
+        to write why it leaves.
+        """
         for name, seen in self._agents.members.items():
             if (found := self._agents.left(name)) is not None:
                 yield name, found.why
             elif seen.lost:
                 yield name, "it was lost"
+            elif now - self._missing.get(name, now) > LEASE_SECONDS:
+                yield name, NODE_LOST
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from regrow.search.history import History
 
 SAVE_SECONDS = 10.0
 """Seconds that saving a checkpoint and leaving may take."""
+NODE_LOST = "its node of Ray was lost"
+"""Why an agent left that is there itself, and starts another node."""
 STEPS = 2
 """Steps that a trial must be able to do before its machine ends, else it leaves."""
 
@@ -43,6 +45,8 @@ def changes(history: History, seen: Present, now: float) -> Iterator[Joined | Le
     for name, node in there.items():
         known = history.agents.get(name)
         if known is None or not known.present or known.joined.node_id != node.node_id:
+            if known is not None and known.present:
+                yield Left(t=now, agent=name, why=seen.left.get(name, NODE_LOST))
             yield Joined(t=now, **msgspec.structs.asdict(node))
 
 

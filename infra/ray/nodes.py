@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from regrow.infra.ray import cluster, private, scaling
-from regrow.infra.ray.labels import MARKET_LABEL, price_of
+from regrow.infra.ray.labels import AGENT_LABEL, MARKET_LABEL, price_of
 from regrow.search.needs import ClusterCapacity, ClusterPrice, Needs, Shape
 from regrow.tasks.process import background
 
@@ -179,18 +179,32 @@ class Nodes:
     def _look(self) -> None:
         nodes = {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]  # ray's
         draining = private.draining_nodes()
-        alive = {key: node for key, node in nodes.items() if node["Alive"]}
+        there = {key: node for key, node in nodes.items() if node["Alive"]}
         with self._lock:
+            alive = self._of_their_agents(there)
             lost = [key for key in self._alive if key not in alive and key not in self._gone]
             self._gone.update(dict.fromkeys(lost, time.monotonic()))
             self._lost += lost
-            if alive.keys() - self._known.keys():
+            if there.keys() - self._known.keys():
                 self._fitting.clear()
             self._alive = alive
-            self._known |= alive
+            self._known |= there
             self._draining = {
                 key: _DRAINED for key in draining if key in alive and key not in self._to_drain
             }
+
+    def _of_their_agents(self, there: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return the nodes without those that their agents have replaced, which Ray may find dead
+        only a minute later. The caller holds the lock.
+        """
+        ordered = [key for key in {**self._known, **there} if key in there]
+        newest = {there[key].get("Labels", {}).get(AGENT_LABEL): key for key in ordered}
+        return {
+            key: there[key]
+            for key in ordered
+            if (agent := there[key].get("Labels", {}).get(AGENT_LABEL)) is None
+            or newest[agent] == key
+        }
 
     def _drain_asked(self) -> None:
         with self._lock:

@@ -281,6 +281,13 @@ def test_a_laptop_that_vanishes_a_machine_that_is_cut_off_and_the_leaders_loss_c
     await_(lambda: field.losses("alone"), "loss of the attempt", seconds=120)
     field.hosts.heal(apart)
     begun = field.begun("alone")[apart.name]
+    await_(lambda: field.begun("alone")[apart.name] > begun, "a trial there again", seconds=120)
+    assert field.leader("alone") is first
+    (agent,) = field.agents("alone", apart)
+    record = field.history("alone").agents[agent]
+    assert record.joined.t > record.first, "its next node is in the log"
+
+    begun = field.begun("alone")[apart.name]
     field.hosts.kill(first)
     await_(lambda: field.leader("alone") is not first, "the next leader", seconds=120)
     await_(lambda: field.begun("alone")[apart.name] > begun, "a trial there again", seconds=300)

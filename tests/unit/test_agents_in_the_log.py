@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from regrow.flows.coordinator.present import SAVE_SECONDS, AgentNode, Present
+from regrow.flows.coordinator.present import NODE_LOST, SAVE_SECONDS, AgentNode, Present
 from regrow.search.events import Joined, Left, Opened, Place, Row
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
@@ -56,6 +56,8 @@ def test_arrivals_and_departures_are_recorded_once(office: Office) -> None:
     assert told(office)[2:] == [("b", "it was told to leave")]
     see(office, node("a"), node("b", node_id="n3"), b="it was told to leave")
     assert told(office)[3:] == [("b", "n3")], "it is back"
+    see(office, node("a"), node("b", node_id="n4"))
+    assert told(office)[4:] == [("b", NODE_LOST), ("b", "n4")], "it has started another node"
     found = agents.view(office.history, alive=True)
     assert [(one["agent"], one["state"]) for one in found] == [("a", "works"), ("b", "works")]
 

@@ -4,14 +4,15 @@ there is room.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from regrow.infra.ray import nodes as module
 from regrow.infra.ray import private
+from regrow.infra.ray.labels import AGENT_LABEL
 from regrow.infra.ray.nodes import Nodes
 from regrow.search.needs import ClusterCapacity
 from regrow.search.spec.parts import Resources
@@ -23,18 +24,26 @@ See = Callable[..., Nodes]
 @pytest.fixture
 def see(monkeypatch: pytest.MonkeyPatch) -> See:
     """The nodes after one more look at the cluster, which has these: markets by name, None for no
-    label.
+    label. `agents`: the agents of nodes, by the nodes' names.
     """
     drained: set[str] = set()
     monkeypatch.setattr(private, "draining_nodes", lambda: drained)
     context = SimpleNamespace(get_node_id=lambda: "head")
     made: list[Nodes] = []
 
-    def look(*, draining: tuple[str, ...] = (), **markets: str | None) -> Nodes:
+    def look(
+        *,
+        draining: tuple[str, ...] = (),
+        agents: Mapping[str, str] = MappingProxyType({}),
+        **markets: str | None,
+    ) -> Nodes:
         found = [
             _node("head", None, 0),
             *(_node(name, market, 2) for name, market in markets.items()),
         ]
+        for node in found:
+            if node["NodeID"] in agents:
+                node["Labels"][AGENT_LABEL] = agents[node["NodeID"]]
         monkeypatch.setattr(
             module, "ray", SimpleNamespace(nodes=lambda: found, get_runtime_context=lambda: context)
         )
@@ -79,6 +88,16 @@ def test_what_waits_behind_a_request_to_a_node_that_vanished_is_asked_for_in_ano
     assert see(b=None, d=None).selector(NEEDS, avoid_spot=False, avoid=["b"]) == {
         "ray.io/node-id": "!in(b,a,c)"
     }
+
+
+def test_a_node_that_its_agent_has_replaced_is_lost_before_ray_finds_it_dead(see: See) -> None:
+    see(a=None, b=None, agents={"a": "one", "b": "two"})
+    agents = {"new": "one", "a": "one", "b": "two"}
+    nodes = see(new=None, a=None, b=None, agents=agents)
+    assert nodes.take_lost() == ["a"]
+    assert {node["NodeID"] for node in nodes.alive()} == {"head", "new", "b"}
+    assert nodes.selector(NEEDS, avoid_spot=False) == {"ray.io/node-id": "!in(a)"}
+    assert see(new=None, a=None, b=None, agents=agents).take_lost() == []
 
 
 def test_whoever_started_the_cluster_says_which_nodes_may_come(

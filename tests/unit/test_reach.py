@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from regrow.apps.agent import reach
@@ -25,6 +27,23 @@ def test_only_who_knows_the_nonce_calls_an_agent() -> None:
         assert calls.term == 3, "an older leader's call changes nothing"
     assert reach.refuses(address)
     assert not reach.call("127.0.0.1", calls.port, "")
+
+
+@pytest.mark.parametrize(("least", "is_cut"), [(0.0, True), (600.0, False)])
+def test_a_leader_that_was_out_of_reach_for_long_is_noticed_once_it_answers_again(
+    monkeypatch: pytest.MonkeyPatch, *, least: float, is_cut: bool
+) -> None:
+    monkeypatch.setattr(reach, "CUT_SECONDS", least)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "127.0.0.1", server.getsockname()[1]
+        contact = reach.Contact(f"{address[0]}:{address[1]}")
+        contact.look()
+        assert contact.cut == 0.0
+    contact.look()
+    assert contact.cut == 0.0, "it is still away"
+    with socket.create_server(address):
+        contact.look()
+    assert (contact.cut > 0.0) == is_cut
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from regrow.apps.agent.agent import LOOK_SECONDS, TICK, Agent
 from regrow.apps.agent.request import Ended
 from regrow.infra.clusters.node import versions
 from regrow.infra.log.reading import survey
+from regrow.infra.ray.own_node import OwnNode
 from regrow.infra.state.agents import Head
 from regrow.infra.state.environment import differences
 from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.process import background
 
 CALL_SECONDS = 20.0
 """Seconds that an agent which reaches the leader waits for the leader's call."""
@@ -30,29 +32,43 @@ def follow(agent: Agent) -> Ended | None:
     _check_versions(agent, head)
     if not _is_called(agent, number, head):
         return None
+    contact = reach.Contact(head.address)
     node = agent.node([f"--address={head.address}"], head)
     try:
-        try:
-            node.wait(unless=lambda: agent.is_over(number))
-        except RegrowError as error:
-            if not agent.is_over(number):
-                agent.not_started(error)
-            return None
-        agent.started()
-        agent.tell(f"{agent.me.id} works for {agent.leader}")
-        _tell_differences(agent)
-        while node.is_alive() and not agent.is_over(number):
-            time.sleep(TICK)
+        with background.every(LOOK_SECONDS, contact.look, name="contact", wait=0.0):
+            if not _has_started(agent, node, number, contact):
+                return None
+            while node.is_alive() and not contact.cut and not agent.is_over(number):
+                time.sleep(TICK)
         if agent.is_term_over(number):
             return None
         if (why := agent.notices.why) is None:
-            agent.tell("Ray's node ended; it is started again")
+            again = "Ray's node ended; it"
+            if contact.cut:
+                again = f"this machine was cut off for {contact.cut:.0f} s; Ray's node"
+            agent.tell(f"{again} is started again")
             return None
         agent.tell(f"{why}: its trials save, and run elsewhere")
         node.end(drain=True)
         return Ended(why=why)
     finally:
         node.end(drain=False)
+
+
+def _has_started(agent: Agent, node: OwnNode, number: int, contact: reach.Contact) -> bool:
+    """Wait until the node is part of the leader's cluster. Returns False if it has to be started
+    again, or not at all. Raises RegrowError if it does not start time after time.
+    """
+    try:
+        node.wait(unless=lambda: bool(contact.cut) or agent.is_over(number))
+    except RegrowError as error:
+        if not (contact.cut or agent.is_over(number)):
+            agent.not_started(error)
+        return False
+    agent.started()
+    agent.tell(f"{agent.me.id} works for {agent.leader}")
+    _tell_differences(agent)
+    return True
 
 
 def _check_versions(agent: Agent, head: Head) -> None:
@@ -75,15 +91,15 @@ def _tell_differences(agent: Agent) -> None:
 
 
 def _is_called(agent: Agent, number: int, head: Head) -> bool:
-    """Wait for the leader's call. Returns False if there is another leader, or none. Raises
-    UserError if only this agent reaches the other.
+    """Wait until the leader is within reach, and has called. Returns False if there is another
+    leader, or none. Raises UserError if only this agent reaches the other.
     """
     reached = 0.0
-    while agent.calls.term < number:
-        if agent.is_over(number):
-            return False
+    while not agent.is_over(number):
         began = time.monotonic()
         if reach.answers(head.address):
+            if agent.calls.term >= number:
+                return True
             time.sleep(TICK)
             reached += time.monotonic() - began
         else:
@@ -97,4 +113,4 @@ def _is_called(agent: Agent, number: int, head: Head) -> bool:
                 " as with NAT or a firewall between: agents have to reach each other; open the"
                 " ports of --ports, or name another address by --address"
             )
-    return True
+    return False

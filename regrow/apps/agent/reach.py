@@ -20,6 +20,11 @@ from regrow.tasks.process import background
 
 CONNECT_SECONDS = 3.0
 """Seconds for a connection between two machines."""
+CUT_SECONDS = 25.0
+"""Seconds without the leader after which a node is of no use any more, also if Ray has not found it
+dead yet. TCP sends again at intervals that double, so that Ray's connections find that the network
+is back as late again, and Ray's health check gives a node 65 s (measured, Ray 2.60).
+"""
 _MOST_BYTES = 128
 _READ_SECONDS = 1.0
 """Seconds for all of a call: others wait meanwhile."""
@@ -82,6 +87,31 @@ def call(address: str, port: int, words: str) -> bool:
     except OSError:
         return False
     return True
+
+
+class Contact:
+    """Whether a cluster at host:port stays within reach. `look` runs in a thread.
+
+    Attributes:
+        cut: seconds for which it was out of reach until it answered again, if those were
+            CUT_SECONDS or more; 0: it never was.
+
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._answered, self._away = time.monotonic(), False
+        self.cut = 0.0
+
+    def look(self) -> None:
+        """Connect to it, and take note of the end of a time out of reach."""
+        if not answers(self._address):
+            self._away = True
+            return
+        now = time.monotonic()
+        if self._away and now - self._answered >= CUT_SECONDS:
+            self.cut = now - self._answered
+        self._answered, self._away = now, False
 
 
 class Calls:
