@@ -12,7 +12,7 @@ from regrow.search.history import History
 SAVE_SECONDS = 10.0
 """Seconds that saving a checkpoint and leaving may take."""
 NODE_LOST = "its node of Ray was lost"
-"""Why an agent left that is there itself, and starts another node."""
+"""Why an agent left that is present itself, and starts another node."""
 STEPS = 2
 """Steps that a trial must be able to do before its machine ends, else it leaves."""
 

@@ -142,7 +142,7 @@ def _experiment(
     changes: list[str] | None,
     state: str | None,
 ) -> tuple[Spec | None, Places, str, list[str]]:
-    """Return the specification (None: that of the experiment that is there), the state root, the
+    """Return the specification (None: that of the existing experiment), the state root, the
     experiment's name, and the command with which a leader runs it.
     """
     words = ["--trials", str(trials)] if trials else []
