@@ -2,6 +2,7 @@
 
     python -m benchmarks.money spot TRACE... [--seeds 10] [--windows 20] [--processes 2]
     python -m benchmarks.money value [--seeds 10]
+    python -m benchmarks.money forecast [--seeds 10]
 
 `spot` runs whole searches under the simulator, with the planner of real runs, on windows of
 recorded traces of spot machines (`availability_*.json` of Wu et al., NSDI 2024), with deadlines of
@@ -10,12 +11,14 @@ machines alone; spot machines alone (late where these do not suffice); the stati
 others (on demand after ten minutes without a spot machine, whatever the deadline); and a bound that
 knows the future (all spot hours that the window has until the deadline, the rest on demand).
 
-`value` compares the best value at a deadline with plain ASHA that is stopped there.
+`value` compares the best value at a deadline with plain ASHA that is stopped there. `forecast` tells
+how often the interval of 80 % held the end, with trials whose durations differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -26,7 +29,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from regrow.search.history import cost
+from regrow.search.history import History, cost
+from regrow.search.planning import forecast as foreseen
 from regrow.search.planning.machines import Machine, availability
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.spec import Spec
@@ -198,7 +202,55 @@ def value(asked: argparse.Namespace) -> None:
         print(f"{hours:g} h: {fmean(found):+.4f}, better {wins}, equal {equal} of {len(found)}")
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], None]] = {"spot": spot, "value": value}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uneven:
+    """A curve whose steps take longer in some trials. `spread`: of the logarithm."""
+
+    seed: int
+    spread: float
+
+    def at(
+        self, config: Mapping[str, Any], step: int, seed: int
+    ) -> tuple[Mapping[str, float], float]:
+        """See Objective."""
+        trial = random.Random(f"{self.seed}/{seed}")
+        each = random.Random(f"{self.seed}/{seed}/{step}")
+        loss = float((config["x"] - 0.3) ** 2 + math.exp(-step / 5) + 0.02 * each.random())
+        slow = math.exp(trial.gauss(0.0, self.spread) + each.gauss(0.0, 0.1))
+        return {"loss": loss}, 30.0 * slow
+
+
+def forecast(asked: argparse.Namespace) -> None:
+    """Print how often the end came within the interval, and how often after it."""
+    found: dict[tuple[str, float], list[tuple[bool, bool]]] = {}
+    for spread, schedule, seed in itertools.product(
+        (0.0, 0.3, 0.6), ("fifo", "asha", "median"), range(asked.seeds)
+    ):
+        task = Task(name="", trials=40, steps=9, step=30.0, schedule=schedule)
+        spec = Spec.parse({**task.parts, "trials": 40, "seed": seed})
+        run = Simulation(
+            spec=spec, objective=Uneven(seed=seed, spread=spread), workers=WORKERS, startup=5.0
+        )
+        run.open().run()
+        history, due = History(), [0.25, 0.5, 0.8]
+        for event in run.events:
+            history.apply(event)
+            if due and history.total and history.ended >= due[0] * history.total:
+                made, share = foreseen.of(history, event.t), due.pop(0)
+                if made is not None:
+                    first, last = made.interval
+                    came = (first <= run.now <= last, run.now > last)
+                    found.setdefault((schedule, share), []).append(came)
+    for (schedule, share), came in sorted(found.items()):
+        held, late = (fmean(one[place] for one in came) for place in (0, 1))
+        print(f"| {schedule} | {share:.0%} | {len(came)} | {held:.2f} | {late:.2f} |")
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "spot": spot,
+    "value": value,
+    "forecast": forecast,
+}
 
 
 def main() -> None:

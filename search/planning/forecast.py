@@ -1,25 +1,28 @@
 """When an experiment will end, and what it will have cost, as far as its trials have shown.
 
-The work that is left is the mean slot-time of a trial times the trials that are left, without what
-running ones have done. Its spread is that of the trials seen, as a sum of independent ones, and the
-uncertainty of their mean. Only experiments with a number of trials have an end to forecast: others
-use their money or time up.
+The trials that are left are drawn from those seen, a few times over (a bootstrap of the trials, and
+of their mean): a running trial takes as long as one of those that took longer than it has by now.
+They are placed one after the other on the slots, so that the last ones, which run alone, count as
+well. Only experiments with a number of trials have an end to forecast: others use their money or
+time up.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, pstdev, stdev
 
+from regrow.search.chance import seed_for
 from regrow.search.durations import on_clock
 from regrow.search.history import History, TrialRecord, cost, waste
 from regrow.search.numbers import money
 from regrow.search.planning import limits
 
-LEAST = 3
+LEAST = 5
 """Trials that must have ended."""
 MOST_PLACED = 1_000
 """Pieces of work that are placed one by one."""
@@ -29,11 +32,15 @@ ENOUGH = 6
 """Trials that must have ended for their mean to tell how long others take."""
 WITHIN = 0.8
 """The interval holds the outcome with this probability."""
-MODEL = 0.05
-"""Part of the time that is left by which the forecast itself may be wrong (one standard deviation):
+DRAWS = 100
+"""Outcomes that are drawn."""
+MODEL = 0.1
+"""Part of the time that is left by which a draw itself may be wrong (one standard deviation):
 machines change, later trials differ from earlier ones.
 """
-_Z = NormalDist().inv_cdf(0.5 + WITHIN / 2)
+MOST_DRAWN = 200
+"""Trials that are drawn one by one; more count as so many times longer ones."""
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,37 +48,45 @@ class Forecast:
     """A forecast, made at the time `t`. Times are in seconds since the epoch.
 
     Attributes:
-        ends: the expected end.
-        spread: the standard deviation of the end, in seconds.
-        money: the expected cost in the end; None without prices.
+        draws: possible ends, ascending.
+        paid: what has been spent by `t`; None without prices.
         per_hour: what an hour more costs.
 
     """
 
     t: float
-    ends: float
-    spread: float
-    money: float | None
+    draws: Sequence[float]
+    paid: float | None
     per_hour: float
+
+    @property
+    def ends(self) -> float:
+        """The expected end: as likely before as after."""
+        return self.draws[len(self.draws) // 2]
 
     @property
     def interval(self) -> tuple[float, float]:
         """The times between which it ends with a probability of WITHIN."""
-        return max(self.t, self.ends - _Z * self.spread), self.ends + _Z * self.spread
+        outside = round(len(self.draws) * (1 - WITHIN) / 2)
+        return self.draws[outside], self.draws[-1 - outside]
 
     @property
-    def paid(self) -> tuple[float, float] | None:
+    def money(self) -> float | None:
+        """The expected cost in the end; None without prices."""
+        return self._cost(self.ends)
+
+    @property
+    def costs(self) -> tuple[float, float] | None:
         """The costs between which it ends with a probability of WITHIN; None without prices."""
-        if self.money is None:
-            return None
-        first, last = ((end - self.ends) / 3600.0 * self.per_hour for end in self.interval)
-        return self.money + first, self.money + last
+        first, last = (self._cost(end) for end in self.interval)
+        return None if first is None or last is None else (first, last)
 
     def before(self, t: float) -> float:
         """Return the chance that it ends before `t`."""
-        if self.spread == 0:
-            return float(self.ends <= t)
-        return NormalDist(self.ends, self.spread).cdf(t)
+        return sum(end <= t for end in self.draws) / len(self.draws)
+
+    def _cost(self, end: float) -> float | None:
+        return None if self.paid is None else self.paid + (end - self.t) / 3600.0 * self.per_hour
 
 
 def of(history: History, now: float) -> Forecast | None:
@@ -83,28 +98,56 @@ def of(history: History, now: float) -> Forecast | None:
     # Processes start beside the first ones. Of fewer the quickest would have ended.
     seen = later if len(later) >= max(LEAST, history.slots) else ended
     took = [_taken(history, trial, now) for trial in seen]
-    mean, spread = fmean(took), stdev(took)
-    left = history.total - history.ended
-    begun = sum(_taken(history, trial, now) for trial in history.trials if not trial.state.final)
-    work = max(left * mean - begun, 0.1 * left * mean)
+    begun = [t for t in history.trials if not t.state.final and t.attempts]
+    by_now = [_taken(history, trial, now) for trial in begun]
+    left = history.total - history.ended - len(begun)
     limit = history.spec.concurrency or history.slots
-    wide = max(1, min(history.slots, limit * history.spec.resources.widths[1], left))
-    # The last ones do not run beside others: on average half a trial with each slot but one.
-    seconds = work / wide + mean / 2 * (1 - 1 / wide) * bool(left)
-    own = spread * math.sqrt(left) / wide
-    of_mean = spread / math.sqrt(len(took)) * left / wide
-    doubt = math.hypot(own, of_mean, MODEL * seconds)
+    wide = max(1, min(history.slots, limit * history.spec.resources.widths[1]))
+    chance = random.Random(seed_for(history.spec.seed, history.ended, "forecast"))  # noqa: S311
+    draws = sorted(now + _drawn(took, by_now, left, wide, chance) for _ in range(DRAWS))
     rate = cost.per_hour(history)
     if history.occupied and not history.spending.per_hour:
-        rate *= wide / history.occupied  # it is paid by the attempt, and a slot may just be free
-    paid = cost.of(history, now).total
-    return Forecast(
-        t=now,
-        ends=now + seconds,
-        spread=doubt,
-        money=None if paid is None else paid + seconds / 3600.0 * rate,
-        per_hour=rate,
-    )
+        # It is paid by the attempt, and a slot may just be free.
+        rate *= min(wide, len(begun) + left) / history.occupied
+    return Forecast(t=now, draws=draws, paid=cost.of(history, now).total, per_hour=rate)
+
+
+def _drawn(
+    took: Sequence[float], by_now: Sequence[float], left: int, wide: int, chance: random.Random
+) -> float:
+    """Return one possible duration of what is left, in seconds.
+
+    Args:
+        took: how long trials took that have ended.
+        by_now: how long others have run.
+        left: how many have not begun.
+        wide: slots.
+        chance: random numbers.
+
+    """
+
+    def one(of: Sequence[float]) -> float:
+        return of[int(chance.random() * len(of))]
+
+    longest = max(took)
+    # Those that run count as well: else only the quick ones would have been seen.
+    pool = [*took, *(_longer(by, took, longest, one) for by in by_now)]
+    again = [one(pool) for _ in pool]
+    work = [_longer(by, again, longest, one) - by for by in by_now]
+    each = max(1.0, left / MOST_DRAWN)
+    work += [each * one(again) for _ in range(min(left, MOST_DRAWN))]
+    wrong = math.exp(MODEL * _NORMAL.inv_cdf(max(1e-9, chance.random())))
+    return _on_slots(work, 0, 0.0, wide) * wrong
+
+
+def _longer(
+    by: float, seen: Sequence[float], longest: float, one: Callable[[Sequence[float]], float]
+) -> float:
+    """Return how long a trial takes that has run for `by` seconds: as one of those that took
+    longer, else a little longer than any.
+    """
+    found = [took for took in seen if took > by]
+    return one(found) if found else max(by * 1.1, longest)
 
 
 def most_seconds(history: History, now: float) -> float:

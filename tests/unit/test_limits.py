@@ -222,8 +222,8 @@ def test_the_forecast_holds_the_end(seed: int) -> None:
     assert made is not None
     first, last = made.interval
     assert first <= done.now <= last
-    assert made.paid is not None
-    assert made.paid[0] <= (cost.of(done.history, done.now).total or 0.0) <= made.paid[1]
+    assert made.costs is not None
+    assert made.costs[0] <= (cost.of(done.history, done.now).total or 0.0) <= made.costs[1]
 
 
 def written() -> Iterator[tuple[Any, float]]:
