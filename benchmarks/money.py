@@ -11,8 +11,8 @@ machines alone; spot machines alone (late where these do not suffice); the stati
 others (on demand after ten minutes without a spot machine, whatever the deadline); and a bound that
 knows the future (all spot hours that the window has until the deadline, the rest on demand).
 
-`value` compares the best value at a deadline with plain ASHA that is stopped there. `forecast` tells
-how often the interval of 80 % held the end, with trials whose durations differ.
+`value` compares the best value at a deadline with plain ASHA that is stopped there. `forecast`
+tells how often the interval of 80 % held the end, with trials whose durations differ.
 """
 
 from __future__ import annotations
@@ -241,9 +241,9 @@ def forecast(asked: argparse.Namespace) -> None:
                     first, last = made.interval
                     came = (first <= run.now <= last, run.now > last)
                     found.setdefault((schedule, share), []).append(came)
-    for (schedule, share), came in sorted(found.items()):
-        held, late = (fmean(one[place] for one in came) for place in (0, 1))
-        print(f"| {schedule} | {share:.0%} | {len(came)} | {held:.2f} | {late:.2f} |")
+    for (schedule, share), ends in sorted(found.items()):
+        held, late = (fmean(one[place] for one in ends) for place in (0, 1))
+        print(f"| {schedule} | {share:.0%} | {len(ends)} | {held:.2f} | {late:.2f} |")
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
