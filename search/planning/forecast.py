@@ -12,7 +12,8 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, pstdev, stdev
 
@@ -39,7 +40,9 @@ MODEL = 0.1
 machines change, later trials differ from earlier ones.
 """
 MOST_DRAWN = 200
-"""Trials that are drawn one by one; more count as so many times longer ones."""
+"""So many of the trials that ended last are drawn from, and so many are drawn: more that are left
+count as longer ones.
+"""
 _NORMAL = NormalDist()
 
 
@@ -97,7 +100,7 @@ def of(history: History, now: float) -> Forecast | None:
     later = [trial for trial in ended if trial.number >= history.slots]
     # Processes start beside the first ones. Of fewer the quickest would have ended.
     seen = later if len(later) >= max(LEAST, history.slots) else ended
-    took = [_taken(history, trial, now) for trial in seen]
+    took = sorted(_taken(history, trial, now) for trial in seen[-MOST_DRAWN:])
     begun = [t for t in history.trials if not t.state.final and t.attempts]
     by_now = [_taken(history, trial, now) for trial in begun]
     left = history.total - history.ended - len(begun)
@@ -118,7 +121,7 @@ def _drawn(
     """Return one possible duration of what is left, in seconds.
 
     Args:
-        took: how long trials took that have ended.
+        took: how long trials took that have ended, ascending.
         by_now: how long others have run.
         left: how many have not begun.
         wide: slots.
@@ -126,28 +129,24 @@ def _drawn(
 
     """
 
-    def one(of: Sequence[float]) -> float:
-        return of[int(chance.random() * len(of))]
+    def one(of: Sequence[float], first: int = 0) -> float:
+        return of[first + int(chance.random() * (len(of) - first))]
 
-    longest = max(took)
+    def longer(by: float, seen: Sequence[float]) -> float:
+        """Return how long a trial takes that has run for `by`: as one of those, which ascend, that
+        took longer, else a little longer than any.
+        """
+        place = bisect_right(seen, by)
+        return one(seen, place) if place < len(seen) else max(by * 1.1, took[-1])
+
     # Those that run count as well: else only the quick ones would have been seen.
-    pool = [*took, *(_longer(by, took, longest, one) for by in by_now)]
-    again = [one(pool) for _ in pool]
-    work = [_longer(by, again, longest, one) - by for by in by_now]
+    pool = [*took, *(longer(by, took) for by in by_now)]
+    again = sorted(one(pool) for _ in pool)
+    work = [longer(by, again) - by for by in by_now]
     each = max(1.0, left / MOST_DRAWN)
     work += [each * one(again) for _ in range(min(left, MOST_DRAWN))]
     wrong = math.exp(MODEL * _NORMAL.inv_cdf(max(1e-9, chance.random())))
     return _on_slots(work, 0, 0.0, wide) * wrong
-
-
-def _longer(
-    by: float, seen: Sequence[float], longest: float, one: Callable[[Sequence[float]], float]
-) -> float:
-    """Return how long a trial takes that has run for `by` seconds: as one of those that took
-    longer, else a little longer than any.
-    """
-    found = [took for took in seen if took > by]
-    return one(found) if found else max(by * 1.1, longest)
 
 
 def most_seconds(history: History, now: float) -> float:
