@@ -57,6 +57,8 @@ from regrow.search.lifecycle import (
 )
 from regrow.search.spec import Spec
 
+HANDOVER_SECONDS = 120.0
+"""Most seconds between two sessions of agents for which their machines count as waiting."""
 HALTED = "the user stopped it"
 """Why a trial ended early, if not by a decision."""
 
@@ -109,6 +111,8 @@ class History(View):
             self._before += 0.0 if self.opened is None else self.t_last - self._t_opened
             self.cut = self.t_last
             self.spending.rest(self.t_last)
+            if event.agent and event.t - self.t_last <= HANDOVER_SECONDS:
+                self.spending.stayed(event.t)  # the other agents' machines wait for this leader
             self._t_opened = self.t_last = max(event.t, self.t_last)
             self.sessions += 1
             self.openings.append(event)

@@ -20,6 +20,8 @@ class Spending:
     """Slot-seconds of ended attempts on nodes without a price, by the price of a slot and hour that
     the specification had (None: none).
     """
+    _last: float = 0.0
+    """The last price that was not 0."""
     _paid: float = 0.0
     _since: float = 0.0
 
@@ -31,7 +33,15 @@ class Spending:
     def rest(self, t: float) -> None:
         """End the time of the last price: no session runs after `t` (seconds since the epoch)."""
         self._paid, self._since = self.of_nodes(t), t
+        self._last = self.per_hour or self._last
         self.per_hour, self.nodes = 0.0, 0
+
+    def stayed(self, t: float) -> None:
+        """Count the time until `t` as well, at the last price: the machines have stayed between two
+        sessions.
+        """
+        self._paid += self._last * max(0.0, t - self._since) / 3600.0
+        self._since = t
 
     def of_nodes(self, now: float) -> float:
         """Return what the nodes with a price have cost while sessions ran."""

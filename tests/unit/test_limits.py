@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from regrow.search.errors import SpecError
-from regrow.search.events import AnyEvent, Closing, Priced, Proposed
+from regrow.search.events import AnyEvent, Closed, Closing, Opened, Priced, Proposed
 from regrow.search.history import History, cost
 from regrow.search.planning import forecast, limits
 from regrow.search.planning.simulator import FunctionObjective, Simulation
@@ -184,6 +184,20 @@ def test_idle_machines_and_the_head_count() -> None:
     limit = limits.nearest(history, begun + HOUR)
     assert limit is not None
     assert limit.at == pytest.approx(begun + 12.0 / 2.5 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("agent", "gap", "paid"), [("a", 60.0, 6.1), ("a", 600.0, 6.0), ("", 60.0, 6.0)]
+)
+def test_machines_of_agents_cost_between_two_leaders(agent: str, gap: float, paid: float) -> None:
+    done = run({"dollars": 1.0})
+    begun = done.events[1].t
+    history = folded(Priced(t=begun, per_hour=6.0, nodes=3), like=done)
+    history.apply(Closing(t=begun + HOUR, status="interrupted", why="it leaves", by="user"))
+    history.apply(Closed(t=begun + HOUR, status="interrupted"))
+    later = begun + HOUR + gap
+    history.apply(Opened(t=later, by="driver", driver="b", slots=4, trials=9, agent=agent))
+    assert cost.of(history, later).rest == pytest.approx(paid)
 
 
 def test_an_attempt_without_a_price_ends_the_session_with_what_to_do() -> None:
