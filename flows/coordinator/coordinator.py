@@ -297,7 +297,11 @@ class Coordinator:
                     starts + ledger.starts,
                     withdrawn + ledger.withdrawn,
                 )
-                return Instructions(nodes=nodes_of(ledger.history), trouble=await self.trouble())
+                return Instructions(
+                    nodes=nodes_of(ledger.history),
+                    trouble=await self.trouble(),
+                    overdue=limits.overdue(ledger.history, ledger.now()),
+                )
             except Superseded:
                 return Instructions(superseded=True)
             starts = [lease for lease in starts if ledger.history.lease(*lease) is not None]

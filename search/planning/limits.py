@@ -182,8 +182,6 @@ def why_over(history: History, now: float) -> str | None:
     """Return why all trials have to save now, None if they need not."""
     if not history.spec.stop.limited:
         return None
-    if (unknown := _unpriced(history)) is not None:
-        return unknown
     if (limit := nearest(history, now)) is None:
         return None
     longest = SLACK * (history.pace.slowest + SAVE_SECONDS) + LEAVE_SECONDS
@@ -305,8 +303,10 @@ def _one_more(history: History) -> float:
     return (history.spec.price_per_hour or 0.0) * history.spec.resources.widths[0]
 
 
-def _unpriced(history: History) -> str | None:
-    """Return the problem if money is limited and an attempt runs on a node without a price."""
+def why_not_kept(history: History) -> str | None:
+    """Return the problem if money is limited and an attempt runs on a node without a price; None if
+    there is none.
+    """
     if history.spec.stop.dollars is None or history.spec.price_per_hour is not None:
         return None
     for number in sorted(history.running):

@@ -341,6 +341,8 @@ class Planner:
             return Closed(t=now, status=history.closing.status) if not history.running else None
         if (why := why_enough(history.spec.stop, history, now)) is not None:
             return Closing(t=now, status="finished", why=why, by="planner")
+        if (why := limits.why_not_kept(history)) is not None:
+            return Closing(t=now, status="failed", why=why, by="planner", pause=True)
         if (why := limits.why_over(history, now)) is not None:
             return Closing(t=now, status="finished", why=why, by="planner", pause=True)
         if self._failed_now >= min(HOPELESS, history.total) and not self._reported_now:

@@ -203,6 +203,7 @@ def test_machines_of_agents_cost_between_two_leaders(agent: str, gap: float, pai
 def test_an_attempt_without_a_price_ends_the_session_with_what_to_do() -> None:
     done = run({"dollars": 12.0, "deadline": "1h"}, price_per_hour=None)
     assert done.history.closing is not None
+    assert done.history.closing.status == "failed"
     assert "price_per_hour" in done.history.closing.why
     assert not limits.further(done.history)
 
