@@ -316,7 +316,9 @@ def many(asked: argparse.Namespace) -> dict[str, Any]:
         site.await_leader(NAME)
         joined = 0
         while joined < asked.agents and time.time() - began < asked.patience:
-            joined = len({e["agent"] for e in site.events(NAME, "joined")})
+            before, joined = joined, len({e["agent"] for e in site.events(NAME, "joined")})
+            if joined != before:
+                print(f"{time.time() - began:6.0f} s: {joined} joined", file=sys.stderr, flush=True)
             least = min(least, _available())
             if least < RESERVE:
                 break
