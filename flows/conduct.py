@@ -39,7 +39,6 @@ from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state import snapshot
-from regrow.infra.state.agents import AGENT
 from regrow.infra.state.environment import collected
 from regrow.infra.state.presence import present
 from regrow.infra.state.sources import code_changed
@@ -89,12 +88,12 @@ def conduct(
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
                 signs,
-                stop_requests(store, asked, near=not places.shared),
+                stop_requests(store, asked, near=not places.shared, by_agent=bool(session.agent)),
                 trial_orders(store, coordinator, near=not places.shared),
                 page_requests(client, flow_run.id, asked),
                 spares(nodes, spec.resources.widths[1]),
                 relays(coordinator) as speakers,
-                members(nodes, store) as there,
+                members(nodes, store, by_agent=bool(session.agent)) as there,
             ):
                 status = Loop(
                     coordinator, attempts, nodes, speakers, asked, spec, session.say, there
@@ -132,13 +131,13 @@ def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> O
     if prepared.folder is not None:
         recorded = {**recorded, **_snapshot(session)}
     fixed = most(spec) is not None
-    if (fixed or AGENT in os.environ) and (line := shortage(spec, ray_cluster)) is not None:
+    if (fixed or session.agent) and (line := shortage(spec, ray_cluster)) is not None:
         session.say(line)
     # a decision may depend on these
     libraries = ("regrow", "optuna", "numpy", "ray", "prefect", "mlflow")
     versions = {"python": platform.python_version(), **{name: version(name) for name in libraries}}
     return Opening(
-        slots=slots(spec, ray_cluster),
+        slots=slots(spec, ray_cluster, by_agent=bool(session.agent)),
         trials=prepared.trials,
         flow_run=flow_run,
         code=prepared.code[1] if prepared.code else None,
@@ -152,7 +151,7 @@ def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> O
         retry_failed=session.retry_failed,
         widest=spec.resources.shape.widest(ray_cluster.nodes()),
         fixed=fixed,
-        agent=os.environ.get(AGENT, ""),
+        agent=session.agent,
     )
 
 

@@ -17,7 +17,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from regrow.infra.machine.supervised import until
-from regrow.infra.state.agents import AGENT
 from regrow.search.events import Status
 from regrow.tasks.process import background
 from regrow.tasks.process.forking import Handler, handling
@@ -44,9 +43,12 @@ _WHY = {
 
 
 class Interrupts:
-    """Requests to end a session. `begun`: (status, why) of the ending in progress; None: none."""
+    """Requests to end a session. `begun`: (status, why) of the ending in progress; None: none.
+    `agent`: the agent that runs this driver; empty for none.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, agent: str = "") -> None:
+        self._agent = agent
         self.begun: tuple[Status, str] | None = None
         self._told = False
         """Whether this process has to end (SIGTERM, SIGHUP), rather than being asked by Ctrl-C."""
@@ -85,7 +87,7 @@ class Interrupts:
         """
         if number == signal.SIGHUP:
             _leave_terminal()
-        if number == signal.SIGTERM and AGENT in os.environ:
+        if number == signal.SIGTERM and self._agent:
             now = time.monotonic()
             if now - self._sigterm < SAME_SECONDS:
                 return
@@ -100,8 +102,9 @@ class Interrupts:
             return
         if self._signals == 1:
             self._since = time.monotonic()
-        agent = os.environ.get(AGENT)
-        why = f"agent {agent}, which led, leaves" if agent else _WHY[signal.Signals(number)]
+        why = _WHY[signal.Signals(number)]
+        if self._agent:
+            why = f"agent {self._agent}, which led, leaves"
         self.begin("interrupted", why)
         self._came.put(number)
 
@@ -149,13 +152,14 @@ _open: list[Interrupts] = []
 
 
 @contextmanager
-def interrupts() -> Iterator[Interrupts]:
+def interrupts(agent: str = "") -> Iterator[Interrupts]:
     """Handle SIGINT, SIGTERM and SIGHUP within the block, if this is the main thread.
 
     Children that the user's code forks do not handle them. A nested block yields the same object.
+    `agent`: see Interrupts.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield _open[0] if _open else Interrupts()
+        yield _open[0] if _open else Interrupts(agent)
         return
     if _open:
         for number, handler in _open[0].handlers.items():
@@ -164,7 +168,7 @@ def interrupts() -> Iterator[Interrupts]:
         yield _open[0]
         return
     check()
-    caught = Interrupts()
+    caught = Interrupts(agent)
     _open.append(caught)
     background.start(caught.see_to_it, name="interrupts")
     try:

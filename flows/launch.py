@@ -31,7 +31,7 @@ from regrow.infra.prefect.settings import own_home, settings
 from regrow.infra.ray import metadata
 from regrow.infra.ray.joining import check_room, environment, join, slots
 from regrow.infra.state import passwords, served
-from regrow.infra.state.agents import AGENT, living
+from regrow.infra.state.agents import living
 from regrow.infra.state.environment import begin_collecting
 from regrow.infra.state.places import CLUSTER, Places
 from regrow.search.errors import SpecError
@@ -71,7 +71,7 @@ def launch(session: Session) -> None:
         session.announce(f"{why}, so each runs until your function returns ({most})")
     # The user's home is not used unless the user has a separate Prefect server, whose
     # settings are there.
-    with interrupts(), within(settings(os.environ)):
+    with interrupts(session.agent), within(settings(os.environ)):
         home = own_home(session.places)
         server = prefect_server.begin(session.places.prefect_home, port=session.prefect_port)
         try:
@@ -155,7 +155,7 @@ def _catch_up(session: Session) -> None:
 
 def _check_agents(session: Session) -> None:
     """Raise UserError if agents run the experiment: this session would take it away from them."""
-    if AGENT in os.environ:
+    if session.agent:
         return
     if there := living(session.prepared.store):
         name, places = session.name, session.places
@@ -206,14 +206,14 @@ def _run(session: Session, server: Any) -> None:
     with (
         ExitStack() as leaving,
         _importing("regrow.flows.run") as flow,
-        join(spec, session.announce) as ray_cluster,
+        join(spec, session.announce, by_agent=bool(session.agent)) as ray_cluster,
     ):
         with announced("Prefect to load", session.announce):
             flow.join()
         if ray_cluster.local:
             trials = (spec.concurrency or 2) * spec.resources.widths[1]
             warm_up(spec, min(trials, capacity.cpus()))
-        slots(spec, ray_cluster)
+        slots(spec, ray_cluster, by_agent=bool(session.agent))
         check_trainable(spec)
         url = redacted(server.wait(say=session.announce).ui_url)
         server.watch()

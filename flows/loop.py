@@ -4,7 +4,6 @@ nodes to it. Beside it, requests to stop are looked for.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from regrow.flows.interrupts import PAUSED, Interrupts
 from regrow.flows.members import Members
 from regrow.infra.ray import cluster
 from regrow.infra.ray.nodes import Nodes
-from regrow.infra.state.agents import AGENT
 from regrow.infra.state.experiments import carry_out_orders, take_stop_requests
 from regrow.search.events import Status
 from regrow.search.history.orders import TrialOrder
@@ -146,12 +144,14 @@ class Loop:
 
 
 @contextmanager
-def stop_requests(store: Store, asked: Interrupts, *, near: bool = False) -> Iterator[None]:
+def stop_requests(
+    store: Store, asked: Interrupts, *, near: bool = False, by_agent: bool = False
+) -> Iterator[None]:
     """Within the block, begin the ending once a stop is requested. `near`: whether the store is a
     folder on this machine.
 
     Requests that arrive after an ending has begun are removed: they do not stop the next session,
-    unless an agent runs this one.
+    unless an agent runs this one (`by_agent`).
     """
 
     def look() -> bool:
@@ -166,7 +166,7 @@ def stop_requests(store: Store, asked: Interrupts, *, near: bool = False) -> Ite
             yield
     finally:
         # With agents the next session begins by itself, so a request that came too late counts.
-        if AGENT not in os.environ or (asked.begun or ("", ""))[0] == "stopped":
+        if not by_agent or (asked.begun or ("", ""))[0] == "stopped":
             with suppress(RegrowError):
                 take_stop_requests(store)
 

@@ -5,7 +5,6 @@ and why an agent left, which the state has.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ from typing import Any
 from regrow.flows.coordinator.present import NODE_LOST, AgentNode, Present
 from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL, MARKET_LABEL
 from regrow.infra.ray.nodes import Nodes
-from regrow.infra.state.agents import AGENT, LEASE_SECONDS, Agents
+from regrow.infra.state.agents import LEASE_SECONDS, Agents
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Store
 from regrow.tasks.process import background
@@ -69,9 +68,9 @@ class Members:
 
 
 @contextmanager
-def members(nodes: Nodes, store: Store) -> Iterator[Members | None]:
-    """Watch the agents within the block; yields None for a driver without agents."""
-    if AGENT not in os.environ:
+def members(nodes: Nodes, store: Store, *, by_agent: bool) -> Iterator[Members | None]:
+    """Watch the agents within the block; yields None for a driver that no agent runs."""
+    if not by_agent:
         yield None
         return
     found = Members(nodes, store)

@@ -118,10 +118,14 @@ def _requested(
 def _driven(session: Session) -> State[None]:
     """Run the experiment to the end of its session."""
     prepared = session.prepared
-    with driving(session.places, session.name), interrupts() as asked:
+    by_agent = bool(session.agent)
+    with (
+        driving(session.places, session.name, by_agent=by_agent),
+        interrupts(session.agent) as asked,
+    ):
         asked.handle_signals()
         if asked.begun is None:  # else an ending began since the previous cluster was lost
-            with join(prepared.spec, session.say) as ray_cluster:
+            with join(prepared.spec, session.say, by_agent=by_agent) as ray_cluster:
                 try:
                     with crash_report.prepare(session.places, session.name):
                         status, history = conduct(session, ray_cluster, asked)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from regrow.infra.machine.caller_context import CallerContext
+from regrow.infra.state.agents import of_this_driver
 from regrow.infra.state.experiments import Prepared, prepare
 from regrow.infra.state.places import Places
 from regrow.search.spec import Spec
@@ -48,6 +49,7 @@ class Session:
         flow_run: ID of the flow run if Prefect has it already; None for the experiment's own.
         running: ID of the flow run that runs it; None before.
         after: called with `say` after the session, unless it is to be resumed.
+        agent: ID of the agent that runs this driver; empty: no agent does.
 
     """
 
@@ -66,6 +68,7 @@ class Session:
     flow_run: str | None = None
     running: UUID | None = None
     after: Callable[[Callable[[str], None]], object] = _nothing
+    agent: str = field(default_factory=of_this_driver)
 
     @cached_property
     def prepared(self) -> Prepared:
@@ -90,6 +93,7 @@ class Session:
             trials=self.trials,
             code=self.code,
             retry_failed=self.retry_failed,
+            by_agent=bool(self.agent),
         )
 
     @property

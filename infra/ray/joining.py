@@ -11,7 +11,6 @@ from typing import Any
 from regrow.infra.machine import capacity
 from regrow.infra.machine.confidential import confidential, excludes, told
 from regrow.infra.ray import cluster, scaling
-from regrow.infra.state.agents import AGENT
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.process import own_code
@@ -30,18 +29,22 @@ HEAD_SECONDS = 60.0
 
 
 @contextmanager
-def join(spec: Spec, say: Callable[[str], None]) -> Iterator[cluster.Cluster]:
+def join(
+    spec: Spec, say: Callable[[str], None], *, by_agent: bool = False
+) -> Iterator[cluster.Cluster]:
     """Join the Ray cluster within the block, with what the workers of `spec` need. A cluster that
     this process joined before stays connected.
 
     If a local one does not start, it tries a second time, and announces that by `say`; then with
     Ray's own programs only, as another Ray may wait for something from them. Raises NotStarted
     after that.
+
+    `by_agent`: an agent runs this driver, and starts the cluster's head at the same time.
     """
     import ray
 
     before, shipped = ray.is_initialized(), None
-    if AGENT in os.environ:  # the head starts at the same time as its driver
+    if by_agent:
         cluster.await_head(HEAD_SECONDS, lambda: False)
     if os.environ.get("RAY_ADDRESS") and spec.working_dir is not None:
         left_out = confidential(Path(spec.working_dir))
@@ -87,17 +90,17 @@ def code(spec: Spec) -> dict[str, str]:
     return own_code.told(spec.program, None if os.environ.get("RAY_ADDRESS") else spec.working_dir)
 
 
-def slots(spec: Spec, ray_cluster: cluster.Cluster) -> int:
+def slots(spec: Spec, ray_cluster: cluster.Cluster, *, by_agent: bool = False) -> int:
     """Return how many slots attempts may use at a time: the specified number, else as many as the
     cluster has room for now.
 
     Raises SpecError if there is no room for any slot, unless the number is specified and the
-    cluster is the user's, as it may grow once something waits, or the cluster is one of agents, of
-    which more may join.
+    cluster is the user's, as it may grow once something waits, or the cluster is one of agents
+    (`by_agent`), of which more may join.
     """
     nodes = ray_cluster.nodes()
     present, most = spec.resources.shape.slots(nodes), scaling.most(spec)
-    if present == 0 and (ray_cluster.local or (most is None and AGENT not in os.environ)):
+    if present == 0 and (ray_cluster.local or (most is None and not by_agent)):
         raise _no_room(spec, nodes, local=ray_cluster.local)
     return most or present  # a specification without resources has a concurrency
 

@@ -13,6 +13,7 @@ No decision of the experiment depends on them: two leaders would be kept apart b
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +47,11 @@ _KEY = re.compile(
     + r"(?:(member)/([a-z0-9-]+)|(term)/([0-9]{8}))(?:\.(head|over|left|alive-[0-9]+))?"
 )
 T = TypeVar("T")
+
+
+def of_this_driver() -> str:
+    """Return the id of the agent that runs this process as its driver; empty: no agent does."""
+    return os.environ.get(AGENT, "")
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

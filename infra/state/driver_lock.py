@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from regrow.infra.machine import locks, private_files
 from regrow.infra.state import unhealed
-from regrow.infra.state.agents import AGENT
 from regrow.infra.state.places import Places
 from regrow.infra.state.presence import signs
 from regrow.tasks.errors import UserError
@@ -24,18 +22,18 @@ _LOOKS_TAKE_SECONDS = 0.5
 
 
 @contextmanager
-def driving(places: Places, experiment: str) -> Iterator[None]:
+def driving(places: Places, experiment: str, *, by_agent: bool = False) -> Iterator[None]:
     """Mark the experiment as run by this process within the block.
 
     Raises UserError if another process runs it, here or on another host that has the state root on
     a file system with locks that work between hosts. Other drivers are not detected here; the log
-    fences one of the two off. So it is for an agent's driver, whose agent has claimed the lead: one
-    that still runs here is suspended, or hangs.
+    fences one of the two off. So it is for an agent's driver (`by_agent`), whose agent has claimed
+    the lead: one that still runs here is suspended, or hangs.
     """
     path = lock_file(places, experiment)
     private_files.folder(path.parent)
     lock = locks.take(path, wait=_LOOKS_TAKE_SECONDS)
-    if lock is None and AGENT in os.environ:
+    if lock is None and by_agent:
         unhealed.withdraw(places, experiment)
         yield
         return

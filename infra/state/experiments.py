@@ -19,7 +19,6 @@ import msgspec
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import Survey, replay, survey
 from regrow.infra.state import snapshot
-from regrow.infra.state.agents import AGENT
 from regrow.infra.state.driver_lock import already, await_wound_up
 from regrow.infra.state.places import CLUSTER, Places
 from regrow.search import samplers
@@ -199,6 +198,7 @@ def prepare(
     trials: int | None,
     code: str | None,
     retry_failed: bool = False,
+    by_agent: bool = False,
 ) -> Prepared:
     """Find the experiment's log and compare `spec` with it. Raises UserError or SpecError for what
     cannot be run.
@@ -210,13 +210,14 @@ def prepare(
         trials: the new total of trials; None: as in the specification, else unchanged.
         code: SHA-256 of a pickled trainable; None: not pickled, or as in the last session.
         retry_failed: whether failed trials are to be retried.
+        by_agent: whether an agent runs the driver, see `driving`.
 
     """
     if spec is not None:
         places.refuse_removed(name)
     store = places.known(name) if spec is None else places.store(name)
     ended = await_wound_up(places, name, lambda: isinstance(survey(store).last, Closed))
-    if not ended and AGENT not in os.environ:  # see `driving`
+    if not ended and not by_agent:
         raise already(places, name)
     log = survey(store)
     if log.created is None:
