@@ -102,16 +102,14 @@ def test_who_does_not_end_after_a_second_sigterm_is_ended() -> None:
 
 
 def test_the_sigterm_of_its_agent_and_that_of_slurm_are_one() -> None:
-    asked = interrupts.Interrupts()
+    asked = interrupts.Interrupts("node1-1")
     asked.handle_signals()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REGROW_AGENT", "node1-1")
-        asked.ask(signal.SIGTERM, None)
-        asked.ask(signal.SIGTERM, None)
-        assert asked.begun == ("interrupted", "agent node1-1, which led, leaves")
-        assert not asked.urgent
-        asked.ask(signal.SIGINT, None)
-        assert asked.urgent
+    asked.ask(signal.SIGTERM, None)
+    asked.ask(signal.SIGTERM, None)
+    assert asked.begun == ("interrupted", "agent node1-1, which led, leaves")
+    assert not asked.urgent
+    asked.ask(signal.SIGINT, None)
+    assert asked.urgent
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
