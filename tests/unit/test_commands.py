@@ -18,7 +18,6 @@ from tests.unit.simulated import created, opened
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {
-    "arrays",
     "__init__",
     "app",
     "cluster",
@@ -26,6 +25,7 @@ SHARED = {
     "exit_codes",
     "help",
     "hidden_modules",
+    "on_agents",
     "options",
     "session",
     "spec_file",

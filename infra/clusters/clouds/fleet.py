@@ -27,6 +27,7 @@ from regrow.infra.clusters.launcher import Launcher, Site
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.state.places import Places
 from regrow.infra.stores.keys import CONFIDENTIAL
+from regrow.infra.stores.s3 import is_s3
 from regrow.tasks.errors import UserError
 
 Json = dict[str, Any]
@@ -127,7 +128,7 @@ class Bucket:
         is not in a bucket of Amazon's.
         """
         parts = urlsplit(root)
-        if parts.scheme != "s3" or parse_qs(parts.query).get("endpoint_url"):
+        if not is_s3(root) or parse_qs(parts.query).get("endpoint_url"):
             raise UserError(
                 f"--state: {root} is in no bucket of Amazon's, from which the machines of a fleet"
                 " get their files; give --state s3://BUCKET/PREFIX"
