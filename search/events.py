@@ -555,20 +555,20 @@ class Closing(Event, frozen=True, kw_only=True, tag="closing"):
         status: how the session ends.
         why: for people.
         by: "planner" for a stop condition.
-        pause: with "planner", running trials save and may continue in a later session, as they do
-            with "user".
+        limit: the limit of money or time that ends it, such as "stop.dollars"; empty: none. Then
+            running trials save and may continue in a later session, as they do with "user".
 
     """
 
     status: Status
     why: str
     by: Literal["planner", "user"]
-    pause: bool = False
+    limit: str = ""
 
     @property
     def pauses(self) -> bool:
         """Whether running trials save and may continue, instead of ending for good."""
-        return self.pause or self.by == "user"
+        return bool(self.limit) or self.by == "user"
 
 
 class Closed(Event, frozen=True, kw_only=True, tag="closed"):

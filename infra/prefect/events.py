@@ -129,7 +129,7 @@ class PrefectEvents:
             case Closing():
                 hours, line = history.spec.stop.hours, f"ending: {event.why}"
                 spent = hours is not None and history.elapsed(event.t) >= hours * 3600
-                if event.by == "planner" and (spent or event.pause):
+                if event.by == "planner" and (spent or event.limit):
                     name = "regrow.experiment.budget"
                     yield self._made(line, name, why=event.why, percent=100)
                 else:

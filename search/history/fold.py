@@ -388,7 +388,7 @@ class History(View):
             self.spending.apart[attempt.price] += attempt.slot_seconds(event.t)
         attempt.cost = attempt.cost_at(attempt.t_ended) if event.cost is None else event.cost
         attempt.narrower, attempt.usage = event.narrower, event.usage
-        limited = self.closing is not None and self.closing.pause
+        limited = self.closing is not None and bool(self.closing.limit)
         if attempt.withdrawn and not attempt.narrower and not limited:
             trial.unmet_market = attempt.market, event.t
         self.waiting.pop(trial.number, None)

@@ -36,10 +36,6 @@ class Pace:
     """Seconds that ended attempts ran, each on its machine."""
     losses: int = 0
     """Attempts that ended without being able to save."""
-    slowest: float = 0.0
-    """The longest of all so far, a step and a checkpoint together."""
-    _longest_step: float = 0.0
-    _longest_save: float = 0.0
 
     def began(self, attempt: Attempt) -> None:
         """Take the begin of an attempt."""
@@ -61,8 +57,6 @@ class Pace:
         seconds = max(0.0, rows[-1].t - begin) / len(rows)
         (self.first if before is None else self.steps).append(seconds)
         attempt.step_seconds = max(seconds, FADES * attempt.step_seconds)
-        self._longest_step = max(self._longest_step, seconds)
-        self.slowest = self._longest_step + self._longest_save
 
     def saved(self, attempt: Attempt, seconds: float | None) -> None:
         """Take the duration of a checkpoint; None: not measured."""
@@ -70,8 +64,6 @@ class Pace:
             return
         self.saves.append(seconds)
         attempt.save_seconds = max(seconds, FADES * attempt.save_seconds)
-        self._longest_save = max(self._longest_save, seconds)
-        self.slowest = self._longest_step + self._longest_save
 
     @property
     def step(self) -> float | None:

@@ -19,7 +19,6 @@ import numpy as np
 
 from regrow.search.chance import seed_for
 from regrow.search.history import cost, waste
-from regrow.search.planning import limits
 from regrow.search.planning.curves import Drawn, RecordedCurve
 from regrow.search.planning.machines import Availability, Machine, Trace, shifted
 from regrow.search.planning.simulator import Simulation
@@ -299,7 +298,7 @@ def outcome(run: Simulation) -> Outcome:
         best=None if leader is None or leader.best is None else leader.best[0],
         trials=history.ended,
         wasted=sum(one.seconds for one in waste.of_all(history).values()),
-        cut="" if history.unlimited else limits.cut_by(history.closing),
+        cut="" if history.unlimited or history.closing is None else history.closing.limit,
         ended=history.closed is not None,
         events=len(run.events),
     )

@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from regrow.search.durations import in_words as span
-from regrow.search.events import Closing, Milestone
+from regrow.search.events import Milestone
 from regrow.search.history import Attempt, History, TrialRecord, cost
 from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import money
@@ -39,7 +40,7 @@ LATE_SHARE = 0.5
 LATER_SECONDS = 1800.0
 """Seconds until a further deadline that is proposed, at least."""
 NEARLY = 0.5
-"""A limit of which at least this share is used may have ended a session."""
+"""A limit of which at least this share is used is soon used up in a further session."""
 MILESTONES = (25, 50, 80)
 """Percent of a limit whose use is recorded, with a forecast."""
 RECENT = 8
@@ -48,7 +49,7 @@ RECENT = 8
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The nearest limit.
+    """One of the limits.
 
     Attributes:
         at: when all attempts must have ended, seconds since the epoch.
@@ -60,6 +61,13 @@ class Limit:
     at: float
     key: str
     share: float
+
+
+class Reason(NamedTuple):
+    """Why a session ends, or nothing begins. `limit`: `stop.dollars` or `stop.deadline`."""
+
+    limit: str
+    why: str
 
 
 def deadline(history: History) -> float | None:
@@ -85,16 +93,20 @@ def every(history: History, now: float, *, more: float = 0.0) -> list[Limit]:
     """Return all limits; `more` as for `nearest`."""
     stop, found = history.spec.stop, []
     if (end := deadline(history)) is not None:
-        whole = max(0.0, end - history.t_created)
-        at = end - min(FINISH_SECONDS, FINISH_SHARE * whole)
-        share = 1.0 if whole == 0 else (now - history.t_created) / whole
-        found.append(Limit(at, "stop.deadline", share))
+        whole = end - history.t_created
+        share = (now - history.t_created) / whole if whole > 0 else 1.0
+        found.append(Limit(saved_by(history, end), "stop.deadline", share))
     if stop.dollars is not None:
         paid, rate = spent(history, now), cost.per_hour(history) + more
         left = max(0.0, stop.dollars - paid)
         at = now if left == 0 else now + left / rate * 3600.0 if rate > 0 else float("inf")
         found.append(Limit(at, "stop.dollars", paid / stop.dollars))
     return found
+
+
+def saved_by(history: History, end: float) -> float:
+    """Return when all attempts must have ended for a deadline, seconds since the epoch as it is."""
+    return end - min(FINISH_SECONDS, FINISH_SHARE * max(0.0, end - history.t_created))
 
 
 def told(history: History) -> str:
@@ -119,19 +131,14 @@ def share(history: History, now: float) -> float:
 
 
 def further(history: History) -> list[tuple[str, str]]:
-    """Return for each limit that may have ended the last session a larger value, as users write
-    it.
+    """Return a larger value, as users write it, for the limit that ended the last session, and for
+    the other one if it is nearly used up.
     """
-    found = []
-    attempts = (attempt for trial in history.trials for attempt in trial.attempts[-1:])
-    if history.spec.stop.dollars is not None and any(
-        attempt.t_began is not None and attempt.price is None for attempt in attempts
-    ):
-        return []  # it ended as a node had no price
-    used = every(history, history.t_last)
-    least = min(NEARLY, max((limit.share for limit in used), default=0.0))
-    for limit in used:
-        if limit.share == 0 or limit.share < least:
+    closing, found = history.closing, []
+    if closing is None or not closing.limit or closing.status == "failed":
+        return []  # or a node has no price: more money does not help
+    for limit in every(history, history.t_last):
+        if limit.key != closing.limit and limit.share < NEARLY:
             continue
         if limit.key == "stop.dollars":
             found.append((limit.key, f"{1.5 * (history.spec.stop.dollars or 0.0):g}"))
@@ -178,53 +185,36 @@ def leave_seconds(history: History) -> float:
     return longest + LEAVE_SECONDS if history.running else 0.0
 
 
-def why_over(history: History, now: float) -> str | None:
+def over(history: History, now: float) -> Reason | None:
     """Return why all trials have to save now, None if they need not."""
-    if not history.spec.stop.limited:
+    limit = nearest(history, now)
+    if limit is None or now + leave_seconds(history) < limit.at:
         return None
-    if (limit := nearest(history, now)) is None:
-        return None
-    longest = SLACK * (history.pace.slowest + SAVE_SECONDS) + LEAVE_SECONDS
-    if now + longest < limit.at or now + leave_seconds(history) < limit.at:
-        return None
-    return _words(history, limit, now)
+    return Reason(limit.key, _words(history, limit, now))
 
 
 def due(history: History, now: float) -> float | None:
-    """Return from when on `why_over` or `overdue` hold if nothing happens before; None: never."""
-    limit = nearest(history, now) if history.spec.stop.limited else None
+    """Return from when on `over` or `overdue` hold if nothing happens before; None: never."""
+    limit = nearest(history, now)
     if limit is None or limit.at == float("inf"):
         return None
     if history.closing is not None:
-        return limit.at if history.closing.pause and history.running else None
-    longest = SLACK * (history.pace.slowest + SAVE_SECONDS) + LEAVE_SECONDS
-    return limit.at - min(longest, leave_seconds(history))
+        return limit.at if history.closing.limit and history.running else None
+    return limit.at - leave_seconds(history)
 
 
 def overdue(history: History, now: float) -> bool:
     """Return whether a limit is reached although all trials were asked to save before: what still
     runs is to be ended.
     """
-    if history.closing is None or not history.closing.pause or not history.running:
+    if history.closing is None or not history.closing.limit or not history.running:
         return False
     limit = nearest(history, now)
     return limit is not None and now >= limit.at
 
 
-def cut_by(closing: Closing | None) -> str:
-    """Return the limit by which the planner ended a session: `stop.dollars`, `stop.deadline`, or
-    empty for none.
-    """
-    if closing is None or not closing.pause:
-        return ""
-    money = any(word in closing.why for word in ("dollars", "money"))
-    return "stop.dollars" if money else "stop.deadline"
-
-
 def is_late(history: History, now: float) -> bool:
     """Return whether a new trial could not be trained as a whole any more."""
-    if not history.spec.stop.limited:
-        return False
     limit = nearest(history, now, more=_one_more(history))
     if limit is None:
         return False
@@ -232,7 +222,7 @@ def is_late(history: History, now: float) -> bool:
     return limit.share >= LATE_SHARE and now + whole > limit.at
 
 
-def why_not(history: History, trial: TrialRecord, until: int | None, now: float) -> str | None:
+def why_not(history: History, trial: TrialRecord, until: int | None, now: float) -> Reason | None:
     """Return why an attempt of a trial may not begin; None if it may.
 
     `until`: the step of its first decision; None for none before its end.
@@ -243,10 +233,8 @@ def why_not(history: History, trial: TrialRecord, until: int | None, now: float)
     return _too_late(history, trial, steps, now)
 
 
-def why_no_new(history: History, now: float) -> str | None:
+def why_no_new(history: History, now: float) -> Reason | None:
     """Return why no new trial may be proposed; None if one may."""
-    if not history.spec.stop.limited:
-        return None
     whole = history.spec.max_steps or 1
     begun = (
         trial.attempts[0].first or whole for trial in history.trials[-RECENT:] if trial.attempts
@@ -257,13 +245,13 @@ def why_no_new(history: History, now: float) -> str | None:
     return _too_late(history, None, steps, now)
 
 
-def _too_late(history: History, trial: TrialRecord | None, steps: int, now: float) -> str | None:
+def _too_late(history: History, trial: TrialRecord | None, steps: int, now: float) -> Reason | None:
     limit = nearest(history, now, more=_one_more(history))
     if limit is None or now + _seconds(history, trial, steps) <= limit.at:
         return None
     what = "a new trial" if trial is None else f"trial {trial.number}"
     left = "time" if limit.key == "stop.deadline" else "money"
-    return f"{what} could not reach a result with the {left} that is left"
+    return Reason(limit.key, f"{what} could not reach a result with the {left} that is left")
 
 
 def _seconds(history: History, trial: TrialRecord | None, steps: int) -> float:
@@ -303,7 +291,7 @@ def _one_more(history: History) -> float:
     return (history.spec.price_per_hour or 0.0) * history.spec.resources.widths[0]
 
 
-def why_not_kept(history: History) -> str | None:
+def why_not_kept(history: History) -> Reason | None:
     """Return the problem if money is limited and an attempt runs on a node without a price; None if
     there is none.
     """
@@ -312,9 +300,10 @@ def why_not_kept(history: History) -> str | None:
     for number in sorted(history.running):
         attempt = history.trials[number].attempts[-1]
         if attempt.t_began is not None and attempt.price is None:
-            return (
+            return Reason(
+                "stop.dollars",
                 f"stop.dollars cannot be kept: the node {attempt.node} has no price; give"
-                " price_per_hour, or the label regrow.io/price"
+                " price_per_hour, or the label regrow.io/price",
             )
     return None
 

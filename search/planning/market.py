@@ -46,12 +46,9 @@ def deadline(history: History) -> float | None:
     if wish is None or wish.first != "spot":
         return None
     if wish.deadline is not None:
-        end = epoch(wish.deadline, history.t_created)
-    elif history.unlimited or (end_ := limits.deadline(history)) is None:
-        return None
-    else:
-        end = end_
-    return end - min(limits.FINISH_SECONDS, limits.FINISH_SHARE * (end - history.t_created))
+        return limits.saved_by(history, epoch(wish.deadline, history.t_created))
+    end = None if history.unlimited else limits.deadline(history)
+    return None if end is None else limits.saved_by(history, end)
 
 
 def due(history: History, now: float) -> float | None:

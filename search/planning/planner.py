@@ -9,7 +9,7 @@ each of its decisions recomputed (`verify.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -192,7 +192,7 @@ class Planner:
         of money or time ends the session; no work is lost.
         """
         closing = self.history.closing
-        if closing is not None and closing.pause:
+        if closing is not None and closing.limit:
             for number in sorted(self.history.running):
                 trial = self.history.trials[number]
                 if trial.attempts[-1].t_began is None:
@@ -300,10 +300,8 @@ class Planner:
     def _milestone(self, now: float) -> Milestone | None:
         """Record that a part of a limit is used, with what is expected by then."""
         history = self.history
-        if not history.spec.stop.limited or history.closing is not None:
-            return None
         due = limits.milestone(history, now)
-        if due is None:
+        if due is None or history.closing is not None:
             return None
         limit, percent = due
         seen = forecast.of(history, now)
@@ -341,10 +339,10 @@ class Planner:
             return Closed(t=now, status=history.closing.status) if not history.running else None
         if (why := why_enough(history.spec.stop, history, now)) is not None:
             return Closing(t=now, status="finished", why=why, by="planner")
-        if (why := limits.why_not_kept(history)) is not None:
-            return Closing(t=now, status="failed", why=why, by="planner", pause=True)
-        if (why := limits.why_over(history, now)) is not None:
-            return Closing(t=now, status="finished", why=why, by="planner", pause=True)
+        if (reason := limits.why_not_kept(history)) is not None:
+            return _limited(now, reason, status="failed")
+        if (reason := limits.over(history, now)) is not None:
+            return _limited(now, reason)
         if self._failed_now >= min(HOPELESS, history.total) and not self._reported_now:
             why = f"{self._failed_now} trials failed and none reported anything"
             return Closing(t=now, status="failed", why=why, by="planner")
@@ -362,47 +360,39 @@ class Planner:
         history = self.history
         if not has_room(history):
             return None
-        number = self._next_waiting()
-        why = None if number is None else self._why_not(now, number)
-        if (number is None or why is not None) and history.held:
-            number = self._promoted(complete=complete or limits.is_late(history, now))
+        refused = None
+        for number in self._next(now, complete=complete):
             if number in history.running:
                 return None  # its own slot is about to be free; no other trial may take its turn
-            if number is not None:
-                why = self._why_not(now, number)
-        if number is not None and why is None:
-            return self._started(now, history.trials[number])
-        if complete and why is None:
+            trial = history.trials[number]
+            until = self._scheduler.first(number, trial.decided)
+            refused = limits.why_not(history, trial, until, now)
+            if refused is None:
+                return self._started(now, trial)
+        if refused is None and not complete:
+            refused = limits.why_no_new(history, now)
+        if refused is not None:
+            return None if history.running else _limited(now, refused)
+        if complete:
             return None
-        if why is None:
-            why = limits.why_no_new(history, now)
-        if why is not None:
-            return self._idle(now, why)
         # If the sampler has nothing left to try, no further trial will be proposed.
         return self._propose(now, len(history.trials)) or self._advance(now, complete=True)
 
-    def _promoted(self, *, complete: bool) -> int | None:
-        """Return the paused trial that the scheduler continues, None for none."""
-        number = self._scheduler.promote(complete=complete)
+    def _next(self, now: float, *, complete: bool) -> Iterator[int]:
+        """Yield the trials that may start, the most urgent first: the one that is ready, and the
+        paused one that the scheduler continues.
+        """
+        if (number := self._next_waiting()) is not None:
+            yield number
+        if not self.history.held:
+            return
+        number = self._scheduler.promote(complete=complete or limits.is_late(self.history, now))
         if number is not None and number not in self.history.held:
             problem = f"promotes trial {number}, which is not paused"
             hint = "promote what it was told to have paused"
             raise SpecError("schedule", chosen(self.history.spec.schedule), problem, hint)
-        return number
-
-    def _why_not(self, now: float, number: int) -> str | None:
-        """Return why a trial may not begin an attempt, by the limits of money and time."""
-        if not self.history.spec.stop.limited:
-            return None
-        trial = self.history.trials[number]
-        until = self._scheduler.first(number, trial.decided)
-        return limits.why_not(self.history, trial, until, now)
-
-    def _idle(self, now: float, why: str) -> Closing | None:
-        """End the session if nothing runs and nothing may begin, for the reason `why`."""
-        if self.history.running:
-            return None
-        return Closing(t=now, status="finished", why=why, by="planner", pause=True)
+        if number is not None:
+            yield number
 
     def _next_waiting(self) -> int | None:
         """Return the lowest-numbered trial that is ready to run unpromoted, None for none."""
@@ -531,6 +521,11 @@ class Planner:
                 # retention may drop its checkpoints once the cloning trial no longer needs them
                 grown.add(clone.source)
         return grown
+
+
+def _limited(now: float, reason: limits.Reason, status: Status = "finished") -> Closing:
+    """Return the end of a session by a limit of money or time."""
+    return Closing(t=now, status=status, why=reason.why, by="planner", limit=reason.limit)
 
 
 def _check_plain(value: object, key: str, name: str) -> None:

@@ -370,7 +370,7 @@ def must_keep_limits(events: Iterable[AnyEvent]) -> int:
         if stop.deadline is not None and isinstance(event, Started | Reported | Saved):
             end = history.t_created + float(stop.deadline)
             must("nothing is done after the deadline", event.t <= end + lease, event)
-        if isinstance(event, Closed) and history.closing is not None and history.closing.pause:
+        if isinstance(event, Closed) and history.closing is not None and history.closing.limit:
             ended += 1
             _must_be_saved(history)
         last = event.t

@@ -68,7 +68,7 @@ def test_a_limit_is_kept_and_all_is_saved_before(stop: dict[str, Any], schedule:
     assert history.closed is not None
     assert history.closed.status == "finished"
     assert history.closing is not None
-    assert history.closing.pause
+    assert history.closing.limit == f"stop.{next(iter(stop))}"
     assert (cost.of(history, done.now).total or 0.0) <= stop.get("dollars", float("inf"))
     assert done.now <= (3 * HOUR if "deadline" in stop else float("inf"))
     assert not unsaved(history)

@@ -158,7 +158,7 @@ def test_money_and_time_are_kept_with_everything_saved(stop: dict[str, Any]) -> 
     fleet = [HEAD, *(spot(availability=one) for one in COMES_AND_GOES)]
     done = run(fleet, stop=stop, trials=500, max_steps=20, save=10.0, slots=3)
     assert done.history.closing is not None
-    assert done.history.closing.pause
+    assert done.history.closing.limit
     total = cost.of(done.history, done.now).total
     if "dollars" in stop:
         assert total is not None

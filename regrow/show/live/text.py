@@ -268,8 +268,7 @@ def raised(history: History, places: Places) -> Iterator[str]:
         further = "null" if now is None else f"{2 * now:g}"
         change = f"--set {key}={further}"
         yield f"to continue beyond {key}: {places.command('resume', name, change)}"
-    ended = history.closing is not None and history.closing.pause
-    if ended and (larger := limits.further(history)):
+    if larger := limits.further(history):
         keys = " and ".join(key for key, _ in larger)
         change = " ".join(f"--{key.removeprefix('stop.')} {more}" for key, more in larger)
         yield f"to continue beyond {keys}: {places.command('resume', name, change)}"
