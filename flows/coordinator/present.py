@@ -56,18 +56,9 @@ def ending(history: History, nodes: Sequence[AgentNode], now: float) -> Iterator
     """
     if not any(node.ends for node in nodes):
         return
-    need = STEPS * longest_step(history) + SAVE_SECONDS
+    attempts = (history.trials[number].attempts[-1] for number in history.running)
+    longest = max((attempt.step_seconds for attempt in attempts), default=0.0)
+    need = STEPS * longest + SAVE_SECONDS
     for node in nodes:
         if node.ends is not None and now > node.ends - need:
             yield node.node_id, f"the time of agent {node.agent} ends"
-
-
-def longest_step(history: History) -> float:
-    """Return the longest of the last steps of the running trials, in seconds."""
-    longest = 0.0
-    for number in history.running:
-        curve = history.trials[number].curve
-        last = len(curve)
-        if last > 1 and curve.attempt_at(last) == curve.attempt_at(last - 1):
-            longest = max(longest, curve.times[-1] - curve.times[-2])
-    return longest

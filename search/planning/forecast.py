@@ -101,11 +101,10 @@ def of(history: History, now: float) -> Forecast | None:
     # Processes start beside the first ones. Of fewer the quickest would have ended.
     seen = later if len(later) >= max(LEAST, history.slots) else ended
     took = sorted(_taken(history, trial, now) for trial in seen[-MOST_DRAWN:])
-    begun = [t for t in history.trials if not t.state.final and t.attempts]
+    begun = _begun(history)
     by_now = [_taken(history, trial, now) for trial in begun]
     left = history.total - history.ended - len(begun)
-    limit = history.spec.concurrency or history.slots
-    wide = max(1, min(history.slots, limit * history.spec.resources.widths[1]))
+    wide = _wide(history, history.slots)
     chance = random.Random(seed_for(history.spec.seed, history.ended, "forecast"))  # noqa: S311
     draws = sorted(now + _drawn(took, by_now, left, wide, chance) for _ in range(DRAWS))
     rate = cost.per_hour(history)
@@ -156,12 +155,11 @@ def most_seconds(history: History, now: float) -> float:
     Of trials that a schedule may stop, the mean so far and twice its error count, once there are
     ENOUGH.
     """
-    pace, slots = history.pace, max(1, history.slots - history.spot_slots)
+    pace = history.pace
     if pace.step is None:
         return 0.0
     mean, doubt = _whole(history, now)
-    limit = history.spec.concurrency
-    wide = slots if limit is None else min(slots, limit * history.spec.resources.widths[1])
+    wide = _wide(history, history.slots - history.spot_slots)
     left = _on_slots(*_left(history, mean + doubt), mean + doubt, wide)
     # A change loses the steps since the last checkpoint, and the time to start elsewhere.
     arrival, save = pace.arrival or pace.step, pace.save or 0.0
@@ -176,9 +174,8 @@ def progress(history: History, now: float) -> float:
         return 0.0
     each, _ = _whole(history, now)
     work, more = _left(history, each)
-    begun = [trial for trial in history.trials if not trial.state.final and trial.attempts]
     done = sum(_taken(history, trial, now) for trial in history.trials if trial.state.final)
-    done += sum(each - left for left in work[: len(begun)])
+    done += sum(each - left for left in work)
     return done / max(done + sum(work) + more * each, 1e-9)
 
 
@@ -200,9 +197,20 @@ def _whole(history: History, now: float) -> tuple[float, float]:
 
 def _left(history: History, whole: float) -> tuple[list[float], int]:
     """Return how long begun trials still take, each, and how many others are left."""
-    begun = [trial for trial in history.trials if not trial.state.final and trial.attempts]
+    begun = _begun(history)
     work = [whole * (1 - _done(history, trial, whole)) for trial in begun]
     return work, history.total - history.ended - len(begun)
+
+
+def _begun(history: History) -> list[TrialRecord]:
+    """Return the trials that have had an attempt and have not ended."""
+    return [trial for trial in history.trials if not trial.state.final and trial.attempts]
+
+
+def _wide(history: History, slots: int) -> int:
+    """Return how many of so many slots attempts may use at a time, at least one."""
+    limit = history.spec.concurrency or slots
+    return max(1, min(slots, limit * history.spec.resources.widths[1]))
 
 
 def on_time(history: History, now: float) -> float | None:

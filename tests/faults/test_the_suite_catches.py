@@ -202,7 +202,7 @@ def stops_trials_at_a_limit() -> AbstractContextManager[object]:
 
 def spends_on() -> AbstractContextManager[object]:
     """Nothing new begins at a limit, and what runs is left alone."""
-    return patch.object(limits, "why_over", lambda *_: None)
+    return patch.object(limits, "over", lambda *_: None)
 
 
 def leaves_no_time_to_save() -> AbstractContextManager[object]:
