@@ -73,8 +73,8 @@ def test_a_new_leader_records_those_that_left_while_nobody_led(office: Office) -
 def test_no_step_is_begun_on_a_machine_that_ends_before_it(office: Office) -> None:
     now = time.time()
     (one,) = office.instructions().submit
-    began = Arrival(place=Place("node", "n1"), task_run="run-0", restored=0, ago=80.0)
-    rows = (Row(1, now - 40.0, {"score": 1.0}), Row(2, now, {"score": 1.0}))
+    began = Arrival(place=Place("node", "n1"), task_run="run-0", restored=0)
+    rows = (Row(1, now + 40.0, {"score": 1.0}), Row(2, now + 80.0, {"score": 1.0}))
     office.report(Progress(trial=0, attempt=1, began=began, rows=rows))
     steps = 2 * 40.0 + SAVE_SECONDS
     assert see(office, node("a", ends=now + steps + 30.0)) == ()
