@@ -119,5 +119,4 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
 def _changed(first: Spec, now: Spec) -> dict[str, Any]:
     """Return the settings in which this session differs from the created experiment."""
     renamed = {} if first.name == now.name else {"name": now.name}
-    before = first.settings()
-    return renamed | {key: value for key, value in now.settings().items() if value != before[key]}
+    return renamed | now.settings_since(first)

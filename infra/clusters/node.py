@@ -16,7 +16,6 @@ Processes of the cluster are recognised by a variable in their environment.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -25,21 +24,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from regrow.infra.clusters import marks
 from regrow.infra.clusters.jobs import under_way
 from regrow.infra.clusters.private import RAY
 from regrow.infra.clusters.provider import DASHBOARD_PORT
-from regrow.infra.machine import capacity, locks
+from regrow.infra.machine import capacity
 from regrow.infra.machine.descendants import adopt, end_children
 from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import marked
-from regrow.infra.machine.supervised import Supervised, await_ready, spawn, until
+from regrow.infra.machine.supervised import Supervised, await_ready, sole, sole_record, spawn, until
 from regrow.infra.state.places import CLUSTER
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import temporary
@@ -90,7 +86,11 @@ class Node:
             key, _, value = line.partition("=")
             found[key] = value
         bin_folder = str(Path(sys.executable).parent)
-        ray = {"RAY_TMPDIR": str(Path(at).parent)} if (at := self._said().get("ray")) else {}
+        ray = (
+            {"RAY_TMPDIR": str(Path(at).parent)}
+            if (at := sole_record(self._lock).get("ray"))
+            else {}
+        )
         return {
             **found,
             **ray,
@@ -103,17 +103,8 @@ class Node:
 
     def running(self) -> int | None:
         """Return the process id of this machine's supervisor; None if there is none."""
-        process: int | None = self._said().get("process")
+        process: int | None = sole_record(self._lock).get("process")
         return process
-
-    def _said(self) -> dict[str, Any]:
-        """Return the supervisor's record: `process`, the folder of its `ray`; empty for none."""
-        if not locks.is_held(self._lock):
-            return {}
-        try:
-            return dict(json.loads(self._lock.read_text()))
-        except ValueError:  # it is starting
-            return {}
 
     def start(self, arguments: Sequence[str]) -> None:
         """Start the supervisor unless it runs, and wait for Ray. Raises RegrowError."""
@@ -140,7 +131,7 @@ class Node:
         run for `idle` seconds. Then run `then`.
         """
         place = ray_folder(os.environ)
-        with self._only(place) as told:
+        with sole(self._lock, f"the cluster {self.name}", ray=str(place)) as told:
             # Where Ray's autoscaler keeps what it has launched.
             os.environ["RAY_TMPDIR"] = str(place.parent)
             # Ray's agents outlive their parents, and hide their environment behind a title.
@@ -208,27 +199,6 @@ class Node:
     def left(self) -> list[str]:
         """Return the commands of the processes here that belong to the cluster."""
         return marks.left(f"{MARK}={self.name}")
-
-    @contextmanager
-    def _only(self, place: Path) -> Iterator[list[int]]:
-        """Make this process the only supervisor here, with Ray at `place`. Yields a list to which
-        the signals that ask for its end are added.
-        """
-        told: list[int] = []
-
-        def take(number: int, _frame: FrameType | None) -> None:
-            told.append(number)
-
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, take)
-        lock = locks.take(self._lock, wait=1.0)  # checks hold it for an instant
-        if lock is None:
-            raise RegrowError(f"the cluster {self.name} runs on {os.uname().nodename} already")
-        with lock:
-            lock.truncate(0)
-            lock.write(json.dumps({"process": os.getpid(), "ray": str(place)}))
-            lock.flush()
-            yield told
 
 
 def _of_this_machine(arguments: Sequence[str]) -> Iterator[str]:

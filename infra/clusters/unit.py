@@ -22,13 +22,20 @@ import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from regrow.infra.clusters import marks
 from regrow.infra.clusters.node import versions
 from regrow.infra.machine import locks
-from regrow.infra.machine.supervised import Backoff, Supervised, await_ready, spawn, until
+from regrow.infra.machine.supervised import (
+    Backoff,
+    Supervised,
+    await_ready,
+    sole,
+    sole_record,
+    spawn,
+    until,
+)
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import temporary
 
@@ -143,20 +150,7 @@ class Unit:
 
     def supervise(self) -> None:
         """Run the agent, again and again, until its end is final or a signal asks for its end."""
-        told: list[int] = []
-
-        def take(number: int, _frame: FrameType | None) -> None:
-            told.append(number)
-
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, take)
-        lock = locks.take(self._lock, wait=1.0)  # checks hold it for an instant
-        if lock is None:
-            raise RegrowError(f"{self.name} runs on {os.uname().nodename} already")
-        with lock:
-            lock.truncate(0)
-            lock.write(json.dumps({"process": os.getpid()}))
-            lock.flush()
+        with sole(self._lock, self.name) as told:
             pauses = Backoff(_PAUSE_SECONDS, _MOST_SECONDS, steady=_STEADY_SECONDS)
             while not told:
                 began = time.monotonic()
@@ -177,7 +171,7 @@ class Unit:
         """Tell it to leave, and not to start again; return at once."""
         if _services().joinpath(self._service).exists():
             _systemctl("disable", "--now", "--no-block", self._service)
-        if (supervisor := self._supervisor()) is not None:
+        if (supervisor := sole_record(self._lock).get("process")) is not None:
             with suppress(ProcessLookupError):
                 os.kill(supervisor, signal.SIGTERM)
 
@@ -196,14 +190,6 @@ class Unit:
         )
         marks.kill(*self._marks)
         self._lock.unlink(missing_ok=True)
-
-    def _supervisor(self) -> int | None:
-        if not locks.is_held(self._lock):
-            return None
-        try:
-            return int(json.loads(self._lock.read_text())["process"])
-        except (OSError, ValueError):
-            return None
 
 
 def units(cluster: str) -> list[Unit]:

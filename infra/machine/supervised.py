@@ -5,6 +5,7 @@ What ends processes whose owner was killed is in `processes.py` and `descendants
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,16 +14,53 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from types import FrameType
+from typing import IO, Any, Self
 
 from regrow.infra.machine import locks, private_files
 from regrow.infra.machine.awaiting import Deadline
 from regrow.infra.machine.processes import is_running
+from regrow.tasks.errors import RegrowError
 
 KILLED_SECONDS = 10.0
 """Seconds for a killed process to be gone."""
 TICK = 0.05
 """Seconds between two looks at a process."""
+
+
+@contextmanager
+def sole(lock: Path, name: str, **record: str) -> Iterator[list[int]]:
+    """Make this process the only supervisor of `name` on this machine within the block: its id and
+    `record` are in the lock file. Yields a list to which the signals that ask for its end are
+    added. Raises RegrowError if another process is.
+    """
+    told: list[int] = []
+
+    def take(number: int, _frame: FrameType | None) -> None:
+        told.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, take)
+    held = locks.take(lock, wait=1.0)  # checks hold it for an instant
+    if held is None:
+        raise RegrowError(f"{name} runs on {os.uname().nodename} already")
+    with held:
+        held.truncate(0)
+        held.write(json.dumps({"process": os.getpid(), **record}))
+        held.flush()
+        yield told
+
+
+def sole_record(lock: Path) -> dict[str, Any]:
+    """Return the record of the process that is `sole` now, with its id at `process`; empty for
+    none.
+    """
+    if not locks.is_held(lock):
+        return {}
+    try:
+        return dict(json.loads(lock.read_text()))
+    except ValueError:  # it is starting
+        return {}
 
 
 def spawn(

@@ -182,6 +182,8 @@ class Simulation:
             if machine.permanent and machine.availability.up(self.now):
                 self._fleet.booted(number)
             self._watch(number)
+        created = self.history.created
+        assert created is not None
         trials = max(self.spec.total, self.history.total)
         driver = f"session {self.history.sessions}"
         self.tell(
@@ -191,20 +193,11 @@ class Simulation:
                 driver=driver,
                 slots=self._fleet.slots if self.slots is None else self.slots,
                 trials=trials,
-                settings=self._settings(),
+                settings=self.spec.settings_since(specification(created)),
                 retry_failed=retry_failed,
             )
         )
         return self
-
-    def _settings(self) -> dict[str, Any]:
-        """Return the keys that may change between sessions, where they differ from those at the
-        creation.
-        """
-        created = self.history.created
-        assert created is not None
-        now, then = self.spec.settings(), specification(created).settings()
-        return {key: value for key, value in now.items() if value != then[key]}
 
     def run(
         self, *, most_events: int | None = None, most_seconds: float | None = None

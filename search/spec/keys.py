@@ -427,6 +427,11 @@ class Keys(Part):
         """Return the values that may differ between sessions, as plain data."""
         return self.model_dump(mode="json", include=set(PER_SESSION))
 
+    def settings_since(self, first: Keys) -> dict[str, Any]:
+        """Return the settings that differ from those of the experiment as it was created."""
+        before = first.settings()
+        return {key: value for key, value in self.settings().items() if value != before[key]}
+
     @property
     def recorded_as(self) -> str:
         """The name of the MLflow experiment in which it is recorded."""
