@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from regrow.cli import app as command
 from regrow.search.spec import Spec
 
 SPACE: dict[str, Any] = {
@@ -56,3 +60,25 @@ def write(
         writer.writerow(columns)
         writer.writerows(rows)
     return path
+
+
+Call = Callable[..., tuple[int, str, str]]
+"""A command, called with its arguments: status, standard output, standard error."""
+
+
+def caller(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> Call:
+    """The command line `regrow` with these words first, in this process."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["regrow", *words, *arguments])
+        status: Any = 0
+        try:
+            command.main()
+        except SystemExit as end:
+            status = end.code
+        told = capsys.readouterr()
+        return int(status or 0), told.out, told.err
+
+    return call

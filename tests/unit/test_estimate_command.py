@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from regrow.cli import app as command
 from regrow.infra.log.log import Log
 from regrow.infra.state.places import Places
 from regrow.search.events import encode
 from regrow.search.planning.simulator import FunctionObjective, Machine, simulate
 from regrow.show import web
-from tests.unit.curve_tables import spec, write
+from tests.unit.curve_tables import Call, caller, spec, write
 
 CLUSTER = """
 name: sweep
@@ -33,7 +30,6 @@ prices:
   - {type: small, on_demand: 0.1}
   - {type: large, on_demand: 3.0, spot: 1.0}
 """
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -53,17 +49,7 @@ def regrow(
     """Runs `regrow estimate` here: status, standard output, standard error."""
     monkeypatch.chdir(files)
 
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["regrow", "estimate", "spec.yaml", *arguments])
-        status: Any = 0
-        try:
-            command.main()
-        except SystemExit as end:
-            status = end.code
-        told = capsys.readouterr()
-        return int(status or 0), told.out, told.err
-
-    return call
+    return caller(monkeypatch, capsys, "estimate", "spec.yaml")
 
 
 def earlier(root: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from regrow.cli import app as command
 from regrow.search.events import decode
 from regrow.search.planning.verify import verify
-from tests.unit.curve_tables import ROWS, SPACE, write
+from tests.unit.curve_tables import ROWS, SPACE, Call, caller, write
 
 
 @pytest.fixture
@@ -44,9 +42,6 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-Call = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
 def regrow(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -55,17 +50,7 @@ def regrow(
     monkeypatch.chdir(files)
     monkeypatch.setenv("COLUMNS", "200")
 
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["regrow", "simulate", *arguments])
-        status: Any = 0
-        try:
-            command.main()
-        except SystemExit as end:
-            status = end.code
-        told = capsys.readouterr()
-        return int(status or 0), told.out, told.err
-
-    return call
+    return caller(monkeypatch, capsys, "simulate")
 
 
 def test_it_shows_the_best_and_how_long_it_would_have_taken(regrow: Call) -> None:
