@@ -30,6 +30,7 @@ def view(history: History, now: float, *, alive: bool) -> dict[str, Any] | None:
             "ends": _iso(seen.ends),
             "between": [_iso(one) for one in seen.interval],
             "cost": seen.money,
+            "cost_between": seen.costs,
             "on_time": None if chance is None else round(chance, 4),
         }
     found["milestones"] = [
