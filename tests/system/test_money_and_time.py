@@ -118,7 +118,7 @@ def check_paused(desk: Desk, name: str) -> dict[str, Any]:
     view = desk.show(name)
     assert view["status"] == "finished"
     (closing,) = [e for e in desk.events(name) if e["event"] == "closing"][-1:]
-    assert closing["pause"]
+    assert closing["limit"]
     store = desk.places.store(name)
     for trial in replay(store).trials:
         if trial.checkpoints:

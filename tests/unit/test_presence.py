@@ -74,12 +74,11 @@ def test_one_sign_is_left_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_agents_driver_begins_beside_one_that_is_suspended_and_no_other_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     places = Places.at(str(tmp_path))
     with driving(places, "sweep"):
         with pytest.raises(UserError, match="is running already"), driving(places, "sweep"):
             pass
-        monkeypatch.setenv("REGROW_AGENT", "node1-1")
-        with driving(places, "sweep"):
+        with driving(places, "sweep", by_agent=True):
             assert runs_here(places, "sweep")

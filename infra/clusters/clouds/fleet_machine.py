@@ -45,8 +45,8 @@ def fetch(fleet: dict[str, Any]) -> None:
 def ended(fleet: dict[str, Any], status: str) -> None:
     """Act on an end of the agent. Turns the machine off, unless systemd starts the agent again."""
     if status == OVER or (status == FAILED and _has_failed(fleet)):
+        _try(lambda: _forget(fleet))  # first, as this machine ends with its fleet
         _until_done(lambda: _delete(fleet, all_groups=True))
-        _try(lambda: _forget(fleet))
     elif status != LEFT:
         if status not in WRONG and _crashes() < MOST_CRASHES:
             return
