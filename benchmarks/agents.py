@@ -316,7 +316,8 @@ def many(asked: argparse.Namespace) -> dict[str, Any]:
         site.await_leader(NAME)
         joined = 0
         while joined < asked.agents and time.time() - began < asked.patience:
-            before, joined = joined, len({e["agent"] for e in site.events(NAME, "joined")})
+            before, seen = joined, len({e["agent"] for e in site.events(NAME, "joined")})
+            joined = max(before, seen)  # none are seen while the log is being written
             if joined != before:
                 print(f"{time.time() - began:6.0f} s: {joined} joined", file=sys.stderr, flush=True)
             least = min(least, _available())

@@ -420,6 +420,16 @@ class Halted(Event, frozen=True, kw_only=True, tag="halted"):
     trial: int
 
 
+class Moved(Event, frozen=True, kw_only=True, tag="moved"):
+    """Decision: a running attempt leaves its machine at its next report, with a checkpoint, and its
+    trial continues on a machine of the kind that comes first for it.
+    """
+
+    trial: int
+    attempt: int
+    why: str
+
+
 class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     """A checkpoint was committed.
 
@@ -597,6 +607,7 @@ AnyEvent = (
     | Revived
     | Excluded
     | Halted
+    | Moved
     | Saved
     | Dropped
     | Ended
@@ -625,5 +636,14 @@ def is_decision(event: AnyEvent) -> bool:
         return event.by == "planner"
     return isinstance(
         event,
-        Proposed | Started | Suggested | Decided | Retired | Revived | Dropped | Milestone | Closed,
+        Proposed
+        | Started
+        | Suggested
+        | Decided
+        | Retired
+        | Revived
+        | Moved
+        | Dropped
+        | Milestone
+        | Closed,
     )

@@ -159,7 +159,7 @@ class Ledger:
 
     def decide(self) -> None:
         """Make the decisions that depend on time alone."""
-        if self._settle():
+        if self._settle(self.now()):
             self._work.set()
 
     async def committed(self, *, urgent: bool = True) -> None:
@@ -279,12 +279,13 @@ class Ledger:
         with self._search():
             self._planner.apply(event)
         self._lines.append(line)
-        self._settle()
+        self._t = max(self._t, event.t)
+        self._settle(self._t)  # at the event's own time, as `verify` recomputes it
 
-    def _next(self) -> AnyEvent | None:
+    def _next(self, now: float) -> AnyEvent | None:
         """Make the next decision, apply it, and queue its line; None if there is none."""
         with self._search():
-            decision = self._planner.next(self.now())
+            decision = self._planner.next(now)
             if decision is None:
                 return None
             line, decision = _as_read(decision)
@@ -309,10 +310,11 @@ class Ledger:
             self._broken = error
             raise
 
-    def _settle(self) -> bool:
+    def _settle(self, now: float) -> bool:
+        """Make all decisions that are due at `now`. Return whether there was one."""
         decided = False
         # After an error the history may have events that are not written: no decisions from them.
-        while self._broken is None and (decision := self._next()) is not None:
+        while self._broken is None and (decision := self._next(now)) is not None:
             decided = True
             if isinstance(decision, Started):
                 self.starts.append((decision.trial, decision.attempt))

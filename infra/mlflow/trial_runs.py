@@ -28,6 +28,7 @@ from regrow.search.events import (
     Ended,
     Excluded,
     Halted,
+    Moved,
     Opened,
     Proposed,
     Reported,
@@ -152,6 +153,7 @@ class Runs:
                 | Revived()
                 | Excluded()
                 | Halted()
+                | Moved()
             ):
                 self._dirty[event.trial] = None
                 told = isinstance(event, Excluded)

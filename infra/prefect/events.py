@@ -36,6 +36,7 @@ from regrow.search.events import (
     Excluded,
     Halted,
     Milestone,
+    Moved,
     Opened,
     Reported,
     Retired,
@@ -119,6 +120,8 @@ class PrefectEvents:
             case Revived():
                 how = again(history.trials[event.trial])
                 yield self._made(f"trial {event.trial}, which had failed, is {how}")
+            case Moved():
+                yield self._made(f"trial {event.trial} leaves its machine: {event.why}")
             case Halted():
                 yield self._made(f"the user stopped trial {event.trial}; {self.standing}")
             case Excluded():

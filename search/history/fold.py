@@ -28,6 +28,7 @@ from regrow.search.events import (
     Joined,
     Left,
     Milestone,
+    Moved,
     Noted,
     Opened,
     Priced,
@@ -335,6 +336,13 @@ class History(View):
             )
             attempt.verdict, attempt.why = "stop", HALTED
             self._index(trial)
+
+    def _moved(self, event: Moved) -> None:
+        trial, attempt, after = self._holder(event.trial, event.attempt, AttemptMove.LEAVE)
+        if attempt.verdict is not None or after is not AttemptState.LEAVING:
+            self._refuse(trial, attempt, "move to another machine: it does not run, or it ends")
+        attempt.state, attempt.verdict, attempt.why = after, "restart", event.why
+        self._index(trial)
 
     def _saved(self, event: Saved) -> None:
         trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.SAVE)

@@ -161,11 +161,17 @@ def most_seconds(history: History, now: float) -> float:
     mean, doubt = _whole(history, now)
     wide = _wide(history, history.slots - history.spot_slots)
     left = _on_slots(*_left(history, mean + doubt), mean + doubt, wide)
-    # A change loses the steps since the last checkpoint, and the time to start elsewhere.
-    arrival, save = pace.arrival or pace.step, pace.save or 0.0
-    again = (history.spec.checkpoint.every_steps or 1) * pace.step + save
-    change = limits.SLACK * (pace.begin + arrival + again) + limits.LEAVE_SECONDS
-    return left + CHANGES * change
+    return left + CHANGES * change_seconds(history)
+
+
+def change_seconds(history: History) -> float:
+    """Return how long a change of machine takes, in seconds: the steps since the last checkpoint
+    are lost, and it starts elsewhere.
+    """
+    pace = history.pace
+    step = pace.step or 0.0
+    again = (history.spec.checkpoint.every_steps or 1) * step + (pace.save or 0.0)
+    return limits.SLACK * (pace.begin + (pace.arrival or step) + again) + limits.LEAVE_SECONDS
 
 
 def progress(history: History, now: float) -> float:

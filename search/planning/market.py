@@ -4,8 +4,11 @@ With a deadline this is Uniform Progress: Wu et al., "Can't Be Late: Optimizing 
 Savings under Deadlines", NSDI 2024, section 4, for many trials instead of one job. Spot machines
 are used as long as there are any. Without one, an attempt waits as long as the experiment is ahead
 of uniform progress towards the deadline, and takes an on-demand machine once it is behind. As soon
-as the work that is left takes all the time that is left, everything asks for on-demand machines. An
-attempt that runs stays where it is.
+as the work that is left takes all the time that is left, everything asks for on-demand machines.
+
+An attempt leaves its on-demand machine for a spot machine once the experiment is ahead by the time
+of two such changes (the hysteresis of that section). Whether there are spot machines is tried by
+one attempt; others follow when it has found one.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from __future__ import annotations
 from typing import Literal
 
 from regrow.search.durations import in_words
-from regrow.search.history import History, TrialRecord
+from regrow.search.history import Attempt, History, TrialRecord
+from regrow.search.lifecycle import AttemptState
 from regrow.search.planning import forecast, limits
 from regrow.search.spec.moments import epoch
 
@@ -81,6 +85,48 @@ def following(history: History, trial: TrialRecord, now: float) -> Market:
     waits = patience(history)
     later = waits is not None and now >= since + BACK * waits
     return home if found or later else "spot" if home == "on-demand" else "on-demand"
+
+
+def leaving(history: History, now: float) -> tuple[TrialRecord, str] | None:
+    """Return a trial whose attempt is to leave its on-demand machine for a spot machine, and why;
+    None for none.
+    """
+    if history.closing is not None or deadline(history) is None:
+        return None
+    current = [history.trials[number] for number in sorted(history.running)]
+    staying = [trial for trial in current if _may_leave(history, trial, now)]
+    if not staying or _runs_late(history, now):
+        return None
+    tried = any(_tries_spot(trial.attempts[-1]) for trial in current)
+    for trial in staying:
+        if not tried or history.found.get("spot", 0.0) > (trial.attempts[-1].t_began or 0.0):
+            return trial, "it continues on a spot machine: there is time to spare"
+    return None
+
+
+def _tries_spot(attempt: Attempt) -> bool:
+    """Return whether an attempt waits for a spot machine, or is about to leave its machine."""
+    return attempt.leave is not None or (attempt.market == "spot" and attempt.t_began is None)
+
+
+def _may_leave(history: History, trial: TrialRecord, now: float) -> bool:
+    """Return whether an attempt runs on a machine other than a spot one and has reported there, its
+    trial has a checkpoint, and the next attempt would ask for a spot machine.
+    """
+    attempt = trial.attempts[-1]
+    return (
+        attempt.state is AttemptState.RUNNING
+        and attempt.market != "spot"
+        and attempt.to_step > attempt.from_step
+        and bool(trial.checkpoints)
+        and following(history, trial, now) == "spot"
+    )
+
+
+def _runs_late(history: History, now: float) -> bool:
+    """Return whether two changes of machine would bring the experiment behind."""
+    change = due(history, now)
+    return change is None or now + 2 * forecast.change_seconds(history) >= change
 
 
 def why_withdrawn(history: History, market: str, waited: float, now: float) -> str | None:

@@ -31,6 +31,7 @@ from regrow.search.events import (
     Excluded,
     Halted,
     Milestone,
+    Moved,
     Opened,
     Proposed,
     Reported,
@@ -45,7 +46,7 @@ from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
 from regrow.search.planning import forecast, limits
 from regrow.search.planning.learning import by_experiment, first_configurations
-from regrow.search.planning.market import following, why_withdrawn
+from regrow.search.planning.market import following, leaving, why_withdrawn
 from regrow.search.planning.results import Results
 from regrow.search.planning.retention import surplus
 from regrow.search.planning.saving import interval
@@ -147,6 +148,7 @@ class Planner:
                 or self._decide(now)
                 or self._retain(now)
                 or self._milestone(now)
+                or self._move(now)
                 or self._advance(now, complete=len(history.trials) >= history.total)
             )
 
@@ -314,6 +316,14 @@ class Planner:
             between=None if seen is None else seen.interval,
             cost=None if seen is None else seen.money,
         )
+
+    def _move(self, now: float) -> Moved | None:
+        """Let an attempt leave an on-demand machine for a spot machine, with time to spare."""
+        found = leaving(self.history, now)
+        if found is None:
+            return None
+        trial, why = found
+        return Moved(t=now, trial=trial.number, attempt=trial.attempts[-1].number, why=why)
 
     def _retire(self, now: float, *, complete: bool) -> AnyEvent | None:
         """Stop a paused trial that will never be promoted."""

@@ -47,6 +47,7 @@ from regrow.search.events import (
     Joined,
     Left,
     Milestone,
+    Moved,
     Opened,
     Priced,
     Proposed,
@@ -259,6 +260,9 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
         if isinstance(event, Retired):
             must("only a trial that does not run is given up", curve.holder is None, event)
             curve.over = True
+            continue
+        if isinstance(event, Moved):
+            must("only a running trial moves", event.attempt == curve.holder, event)
             continue
         if isinstance(event, Halted):
             must("only a trial that has not ended is stopped", not curve.over, event)

@@ -28,6 +28,7 @@ from regrow.search.events import (
     Joined,
     Left,
     Milestone,
+    Moved,
     Noted,
     Opened,
     Outcome,
@@ -75,6 +76,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         code=st.none() | text,
         versions=st.dictionaries(text, text, max_size=3),
     ),
+    Moved: st.builds(Moved, t=times, trial=whole, attempt=whole, why=text),
     Joined: st.builds(
         Joined,
         t=times,

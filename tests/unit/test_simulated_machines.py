@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regrow.search.events import Began, Ended, Priced, Reported, Saved, Started, Waited
+from regrow.search.events import Began, Ended, Moved, Priced, Reported, Saved, Started, Waited
 from regrow.search.history import cost
 from regrow.search.planning.machines import Availability, Machine, availability
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
@@ -213,6 +213,23 @@ def test_on_demand_machines_are_asked_for_only_when_the_deadline_asks_for_them()
         for done in (ample, tight)
     ]
     assert share[0] < share[1] / 2
+
+
+def test_an_attempt_returns_to_a_spot_machine_once_there_is_time_to_spare() -> None:
+    gone = Availability(changes=(0.0, 1200.0, 4800.0))  # up, down, and up for good
+    fleet = [spot(availability=gone)] * 3 + [on_demand()] * 3
+    trials: dict[str, Any] = {"trials": 3, "max_steps": 200, "slots": 3, "save": 5.0}
+    end = 1.4 * 200 * 60
+    done = run(fleet, market={"first": "spot"}, stop={"deadline": end}, **trials)
+    assert done.now < end
+    assert all(trial.state.value == "done" for trial in done.history.trials)
+    moves = [event for event in done.events if isinstance(event, Moved)]
+    assert {event.trial for event in moves} == {0, 1, 2}
+    after = [e for e in done.events if isinstance(e, Began) and e.t > moves[-1].t]
+    assert after[-1].market == "spot"
+    for move in moves:  # with a checkpoint of its last step, so that no step is done twice
+        attempt = done.history.trials[move.trial].attempts[move.attempt - 1]
+        assert (attempt.outcome, attempt.superseded) == ("paused", 0)
 
 
 def test_with_auto_checkpoints_follow_from_their_duration_and_the_losses() -> None:

@@ -179,12 +179,8 @@ class Board:
                 return [] if loss is None else [words.recovery(loss)]
             case events.Ended():
                 return self._ended(event)
-            case events.Revived():
-                return [words.revival(history.trials[event.trial])]
-            case events.Halted():
-                return [f"the user stopped trial {event.trial}"]
-            case events.Excluded():
-                return [words.exclusion(history.trials[event.trial])]
+            case events.Revived() | events.Moved() | events.Halted() | events.Excluded():
+                return [words.change(event, history.trials[event.trial])]
             case events.Milestone() if event.percent >= words.TOLD_PERCENT:
                 return [limits.in_words(history, event)]
             case events.Closing():

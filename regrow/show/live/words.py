@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regrow.infra.prefect.events import again
 from regrow.search.durations import in_words, on_clock
-from regrow.search.events import Ended, Joined, Left
+from regrow.search.events import Ended, Excluded, Halted, Joined, Left, Moved, Revived
 from regrow.search.history import History, TrialRecord
 from regrow.search.planning.market import kind
 from regrow.show.live.incidents import Absence, Loss
@@ -69,14 +69,18 @@ def waiting(attempts: int) -> str:
     return f"{attempts} wait{'s' if attempts == 1 else ''} for room on a node"
 
 
-def revival(trial: TrialRecord) -> str:
-    return f"trial {trial.number}, which had failed, is {again(trial)}"
-
-
-def exclusion(trial: TrialRecord) -> str:
-    """Tell that the user dropped a trial, or keeps it."""
-    what = "dropped: it does not rank" if trial.excluded else "kept: it ranks again"
-    return f"trial {trial.number} is {what}"
+def change(event: Revived | Moved | Halted | Excluded, trial: TrialRecord) -> str:
+    """Tell what was done with a trial: by the user, or to save money."""
+    match event:
+        case Revived():
+            return f"trial {trial.number}, which had failed, is {again(trial)}"
+        case Moved():
+            return f"trial {trial.number} leaves {trial.attempts[-1].where}: {event.why}"
+        case Halted():
+            return f"the user stopped trial {trial.number}"
+        case Excluded():
+            what = "dropped: it does not rank" if event.excluded else "kept: it ranks again"
+            return f"trial {trial.number} is {what}"
 
 
 def lost(one: Loss) -> str:
