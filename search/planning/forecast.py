@@ -145,7 +145,7 @@ def _drawn(
     each = max(1.0, left / MOST_DRAWN)
     work += [each * one(again) for _ in range(min(left, MOST_DRAWN))]
     wrong = math.exp(MODEL * _NORMAL.inv_cdf(max(1e-9, chance.random())))
-    return _on_slots(work, 0, 0.0, wide) * wrong
+    return max(_on_slots(work, 0, 0.0, wide)) * wrong
 
 
 def most_seconds(history: History, now: float) -> float:
@@ -153,15 +153,19 @@ def most_seconds(history: History, now: float) -> float:
     machine beside; 0 if no step was seen yet.
 
     Of trials that a schedule may stop, the mean so far and twice its error count, once there are
-    ENOUGH.
+    ENOUGH; but any one of them may be trained as a whole, also the last to begin.
     """
-    pace = history.pace
-    if pace.step is None:
+    if history.pace.step is None:
         return 0.0
-    mean, doubt = _whole(history, now)
+    mean, doubt = _usual(history, now)
     wide = _wide(history, history.slots - history.spot_slots)
-    left = _on_slots(*_left(history, mean + doubt), mean + doubt, wide)
-    return left + CHANGES * change_seconds(history)
+    work, more = _left(history, mean + doubt)
+    left = max(_on_slots(work, more, mean + doubt, wide))
+    whole = _whole(history)
+    alone = max(_left(history, whole)[0], default=0.0)
+    if more:
+        alone = max(alone, min(_on_slots(work, more - 1, mean + doubt, wide)) + whole)
+    return max(left, alone) + CHANGES * change_seconds(history)
 
 
 def change_seconds(history: History) -> float:
@@ -178,21 +182,27 @@ def progress(history: History, now: float) -> float:
     """Return the part of the work that is done, from 0 to 1, as far as it can be foreseen."""
     if history.pace.step is None:
         return 0.0
-    each, _ = _whole(history, now)
+    each, _ = _usual(history, now)
     work, more = _left(history, each)
     done = sum(_taken(history, trial, now) for trial in history.trials if trial.state.final)
     done += sum(each - left for left in work)
     return done / max(done + sum(work) + more * each, 1e-9)
 
 
-def _whole(history: History, now: float) -> tuple[float, float]:
-    """Return how long a trial takes, in seconds, and by how much that may be too short."""
+def _whole(history: History) -> float:
+    """Return how long a trial takes that is trained to its end, in seconds."""
     pace = history.pace
+    steps = history.spec.max_steps or 1
+    return (pace.arrival or pace.step or 0.0) + steps * fmean(pace.steps or pace.first)
+
+
+def _usual(history: History, now: float) -> tuple[float, float]:
+    """Return how long a trial takes, in seconds, and by how much that may be too short."""
+    pace, whole = history.pace, _whole(history)
     every = pace.steps or pace.first
     # The steps of other trials may be slower: the fewer were seen, the more.
     seen = sum(1 for trial in history.trials if trial.step)
     steps = history.spec.max_steps or 1
-    whole = (pace.arrival or pace.step or 0.0) + steps * fmean(every)
     doubt = steps * (2 * pstdev(every) / math.sqrt(max(1, seen)) + MODEL * fmean(every))
     took = [_taken(history, t, now) for t in history.trials if t.state.final and t.attempts]
     if len(took) < ENOUGH:
@@ -262,15 +272,15 @@ def _done(history: History, trial: TrialRecord, whole: float) -> float:
     return min(1.0, (times[-1] - trial.attempts[0].t_started) / whole) if times else 0.0
 
 
-def _on_slots(work: Sequence[float], more: int, each: float, slots: int) -> float:
-    """Return when the last of some work has ended, one after the other on slots that are free:
-    `work` in seconds, then `more` pieces of `each`.
+def _on_slots(work: Sequence[float], more: int, each: float, slots: int) -> list[float]:
+    """Return by slot when some work has ended, one after the other on slots that are free: `work`
+    in seconds, then `more` pieces of `each`.
     """
     rows = [0.0] * slots
     rounds = max(0, more - MOST_PLACED) // slots  # equal pieces fill all slots alike
     for seconds in [*work, *[each] * (more - rounds * slots)]:
         heapq.heapreplace(rows, rows[0] + seconds)
-    return max(rows) + rounds * each
+    return [row + rounds * each for row in rows]
 
 
 def _taken(history: History, trial: TrialRecord, now: float) -> float:
