@@ -193,7 +193,7 @@ def _whole(history: History) -> float:
     """Return how long a trial takes that is trained to its end, in seconds."""
     pace = history.pace
     steps = history.spec.max_steps or 1
-    return (pace.arrival or pace.step or 0.0) + steps * fmean(pace.steps or pace.first)
+    return (pace.arrival or pace.step or 0.0) + (steps - 1) * fmean(pace.steps or pace.first)
 
 
 def _usual(history: History, now: float) -> tuple[float, float]:
