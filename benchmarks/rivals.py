@@ -30,7 +30,6 @@ from benchmarks.clock import Config, Decision, Task
 ETA = 3
 BRACKETS = 4
 """As many as Hyperband has for 27 steps and an ETA of 3."""
-WORKERS = 4
 
 
 # ---- Optuna
@@ -43,7 +42,8 @@ class Optuna:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._curves = curves
-        self._space = {name: _OPTUNAS[kind](form) for name, kind, form in _forms(curves.space)}
+        self._active = {p.name: p for p in curves.spec.space.flat}
+        self._forms = sorted(_forms(curves.space), key=lambda form: [*self._active].index(form[0]))
         self._study = optuna.create_study(
             # the Hyperband pruner draws its brackets from it
             study_name=f"{curves.spec.name}-{seed}",
@@ -55,7 +55,10 @@ class Optuna:
         self._best: list[float] = []
 
     def ask(self) -> Config:
-        trial = self._study.ask(self._space)
+        trial = self._study.ask()
+        for name, kind, form in self._forms:
+            if self._active[name].active(trial.params):
+                _OPTUNAS[kind](trial, name, form)
         self._trials.append(trial)
         self._best.append(float("inf"))
         return trial.params
@@ -72,13 +75,16 @@ class Optuna:
             return "stop"
         return "continue"
 
+    def fail(self, trial: int, step: int) -> None:
+        self._study.tell(self._trials[trial], state=optuna.trial.TrialState.FAIL)
 
-_OPTUNAS: Mapping[str, Callable[[list[Any]], optuna.distributions.BaseDistribution]] = {
-    "uniform": lambda form: optuna.distributions.FloatDistribution(form[0], form[1]),
-    "loguniform": lambda form: optuna.distributions.FloatDistribution(form[0], form[1], log=True),
-    "int": lambda form: optuna.distributions.IntDistribution(form[0], form[1]),
-    "logint": lambda form: optuna.distributions.IntDistribution(form[0], form[1], log=True),
-    "choice": optuna.distributions.CategoricalDistribution,
+
+_OPTUNAS: Mapping[str, Callable[[optuna.Trial, str, list[Any]], Any]] = {
+    "uniform": lambda trial, name, form: trial.suggest_float(name, *form),
+    "loguniform": lambda trial, name, form: trial.suggest_float(name, *form, log=True),
+    "int": lambda trial, name, form: trial.suggest_int(name, *form),
+    "logint": lambda trial, name, form: trial.suggest_int(name, *form, log=True),
+    "choice": lambda trial, name, form: trial.suggest_categorical(name, form),
 }
 _SAMPLERS: Mapping[str, Callable[[int], optuna.samplers.BaseSampler]] = {
     "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
@@ -222,6 +228,13 @@ class RayTune:
             return "stop"
         return "continue"
 
+    def fail(self, trial: int, step: int) -> None:
+        handle = self._begun[trial]
+        self._scheduler.on_trial_error(self, handle)
+        if self._search:
+            self._search.on_trial_complete(handle.trial_id, error=True)
+        handle.status = "TERMINATED"
+
     def _draw(self) -> Config:
         return {
             name: domain.sample(random_state=self._random) for name, domain in self._space.items()
@@ -271,6 +284,9 @@ class SyneTune:
     def report(self, trial: int, step: int, score: float) -> Decision:
         answer: Decision = self._call("report", trial, step, score)
         return answer
+
+    def fail(self, trial: int, step: int) -> None:
+        self._call("fail", trial)
 
     def used(self) -> float:
         """Seconds of processor time of the other process."""

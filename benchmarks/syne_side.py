@@ -91,6 +91,10 @@ class Side:
             self._scheduler.on_trial_complete(self._trials[number], result)
         return decision
 
+    def fail(self, number: int) -> bool:
+        self._scheduler.on_trial_error(self._trials[number])
+        return True
+
 
 def plain(value: Any) -> Any:
     """What JSON does not know: NumPy's scalars."""
