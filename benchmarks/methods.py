@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import yahpo
 from benchmarks.clock import Task, Tuner, simulate
 from benchmarks.ours import Regrow
-from benchmarks.rivals import Optuna, RayTune, SyneTune
+from benchmarks.rivals import Elsewhere, Hebo, Optuna, RayTune, Smac, SyneTune
 from regrow.search.events import Known
 from regrow.search.planning.learning import learnt_from
 
@@ -63,9 +63,10 @@ def tune(searcher: str, scheduler: str, *, usual: bool = False) -> Method:
     return Method(who="Ray Tune", how=f"{searcher}, {scheduler}", make=made, usual=usual)
 
 
-def syne(scheduler: str, *, usual: bool = False) -> Method:
-    made = partial(SyneTune, scheduler=scheduler)
-    return Method(who="Syne Tune", how=scheduler, make=made, usual=usual)
+def elsewhere(who: str, kind: str, *, usual: bool = False) -> Method:
+    """One that runs in an environment of its own."""
+    made = partial(ELSEWHERE[who], kind=kind)
+    return Method(who=who, how=kind, make=made, usual=usual)
 
 
 @cache
@@ -84,6 +85,7 @@ def learnt(scenario: str) -> list[Known]:
     return found
 
 
+ELSEWHERE: dict[str, type[Elsewhere]] = {"Syne Tune": SyneTune, "SMAC": Smac, "HEBO": Hebo}
 SCHEDULES: dict[str, Any] = {"auto": "auto", "tpe": {"async_hyperband": {"eager": 24}}}
 PROMOTION = {"asha": {"type": "promotion"}}
 FIRST = ours("auto", "auto", "auto", usual=True)
@@ -102,9 +104,10 @@ METHODS = {
         optuna("gp", "none", usual=True),
         optuna("tpe", "hyperband", usual=True),
         tune("random", "asha", usual=True),
-        syne("asha", usual=True),
-        syne("bohb", usual=True),
-        syne("mobster", usual=True),
+        elsewhere("Syne Tune", "asha", usual=True),
+        elsewhere("Syne Tune", "bohb", usual=True),
+        elsewhere("SMAC", "multi-fidelity", usual=True),
+        elsewhere("HEBO", "hebo", usual=True),
         learning("auto"),
         learning("tpe"),
         ours("random", "fifo"),
@@ -134,9 +137,10 @@ METHODS = {
         tune("random", "median"),
         tune("optuna", "fifo"),
         tune("optuna", "asha"),
-        syne("random"),
-        syne("asha-brackets"),
-        syne("median"),
-        syne("cqr"),
+        elsewhere("Syne Tune", "random"),
+        elsewhere("Syne Tune", "asha-brackets"),
+        elsewhere("Syne Tune", "median"),
+        elsewhere("Syne Tune", "cqr"),
+        elsewhere("Syne Tune", "bore"),
     )
 }

@@ -1,4 +1,4 @@
-"""How good the search is: regret over simulated time, ours beside Optuna's, Ray Tune's and Syne
+r"""How good the search is: regret over simulated time, ours beside Optuna's, Ray Tune's and Syne
 Tune's, in the same run.
 
     python benchmarks/quality.py zoo               # families to tune on: results/zoo.{md,json}
@@ -12,11 +12,13 @@ The zoo is in `zoo/`: each of its families says how many workers search it and f
 other tasks have four workers and the time of 30 full trainings. After Ctrl-C it writes what it has
 of the seeds that are complete.
 
-Syne Tune needs an environment of its own. Where there is none, its rows are left out and a line
-says so.
+Syne Tune, SMAC and HEBO need environments of their own. Where there is none, its rows are left out
+and a line says so.
 
-    python -m venv /tmp/syne && /tmp/syne/bin/pip install 'syne-tune[gpsearchers]==0.16.0'
-    SYNE_PYTHON=/tmp/syne/bin/python python benchmarks/quality.py zoo
+    python -m venv /tmp/syne && /tmp/syne/bin/pip install syne-tune==0.16.0
+    python -m venv /tmp/smac && /tmp/smac/bin/pip install smac==2.4.0
+    SYNE_PYTHON=/tmp/syne/bin/python SMAC_PYTHON=/tmp/smac/bin/python \
+        python benchmarks/quality.py zoo
 
 Each method searches each task once a seed under one virtual clock (`clock.py`). A training takes a
 minute, and a second that a tuner computes is one during which it answers nobody. Regret is 0 at the
@@ -58,8 +60,7 @@ from scipy.stats import spearmanr, trim_mean
 
 from benchmarks import yahpo
 from benchmarks.clock import Curves, Task, simulate
-from benchmarks.methods import AGAIN, FIRST, METHODS
-from benchmarks.rivals import SyneTune
+from benchmarks.methods import AGAIN, ELSEWHERE, FIRST, METHODS
 from benchmarks.surrogate import Continuum, Quadratic
 from benchmarks.yahpo import Yahpo
 from benchmarks.zoo.families import ZOO
@@ -142,8 +143,8 @@ def tried(job: Job) -> Run | tuple[str, str]:
 def run(job: Job) -> Run:
     """One method on one task with one seed."""
     method = METHODS[job.method]
-    if method.who == "Syne Tune":
-        SyneTune.find()
+    if method.who in ELSEWHERE:
+        ELSEWHERE[method.who].find()
     task = task_named(job.task)
     task.workers = job.workers or task.workers
     trainings = job.trainings or (ZOO[job.task].trainings if job.task in ZOO else TRAININGS)
@@ -415,9 +416,10 @@ def main() -> None:
         return
     start = time.perf_counter()
     methods, absent = chosen(options.methods), []
-    if any(METHODS[name].who == "Syne Tune" for name in methods) and SyneTune.find() is None:
-        methods = [name for name in methods if METHODS[name].who != "Syne Tune"]
-        absent.append("Syne Tune is left out: SYNE_PYTHON names no Python that has it")
+    for who, tuner in ELSEWHERE.items():
+        if any(METHODS[name].who == who for name in methods) and tuner.find() is None:
+            methods = [name for name in methods if METHODS[name].who != who]
+            absent.append(f"{who} is left out: {tuner.variable} names no Python that has it.")
     known = json.loads(options.known.read_text())["runs"] if options.known else []
     runs = [
         Run(**one)
@@ -487,7 +489,7 @@ def _versions() -> list[str]:
     from importlib.metadata import version
 
     found = [f"{name} {version(name)}" for name in ("optuna", "ray")]
-    return [*found, f"syne-tune {SyneTune.version}"] if SyneTune.version else found
+    return found + [f"{who} {tuner.version}" for who, tuner in ELSEWHERE.items() if tuner.version]
 
 
 if __name__ == "__main__":

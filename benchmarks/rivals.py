@@ -9,7 +9,8 @@ all that have rungs.
 * Ray Tune: its schedulers are called as its TuneController does (Ray 2.60:
   `_process_trial_result`, `stop_trial` and the queue of pending trials, 200 for random
   configurations and one for a searcher), without Ray's processes.
-* Syne Tune: runs in the Python of an environment of its own (`syne_side.py`), named by SYNE_PYTHON.
+* Syne Tune, SMAC, HEBO: run in the Python of environments of their own, named by SYNE_PYTHON,
+  SMAC_PYTHON and HEBO_PYTHON (`syne_side.py`, `smac_side.py`, `hebo_side.py`).
 """
 
 from __future__ import annotations
@@ -241,31 +242,40 @@ class RayTune:
         }
 
 
-# ---- Syne Tune
+# ---- in an environment of their own
 
 
-class SyneTune:
-    """A scheduler of Syne Tune in a process of its Python, which answers one line for each line."""
+class Elsewhere:
+    """A tuner in a process of another Python, which answers one line for each line (`side.py`)."""
 
+    variable: str
+    """The variable of the environment that names the Python."""
+    module: str
     _side: subprocess.Popen[str] | None = None
     version: str | None = None
-    """None where there is no Syne Tune."""
+    """None where it is not installed."""
 
-    def __init__(self, curves: Task, seed: int, scheduler: str) -> None:
-        self._max_steps = curves.max_steps
-        about = {"mode": curves.mode, "max_t": curves.max_steps, "eta": ETA, "brackets": BRACKETS}
-        self._call("make", scheduler, seed, list(_forms(curves.space)), about)
+    def __init__(self, curves: Task, seed: int, kind: str) -> None:
+        about = {
+            "mode": curves.mode,
+            "max_t": curves.max_steps,
+            "eta": ETA,
+            "brackets": BRACKETS,
+            "workers": curves.workers,
+        }
+        self._call("make", kind, seed, list(_forms(curves.space)), about)
 
     @classmethod
     def find(cls) -> str | None:
-        """Starts the process, if there is none yet in this one; the version of Syne Tune, None
+        """Starts the process, if there is none yet in this one; the version of the library, None
         where there is none.
         """
-        python = os.environ.get("SYNE_PYTHON")
+        python = os.environ.get(cls.variable)
         if python and cls._side is None:
             try:
                 cls._side = subprocess.Popen(
-                    [python, Path(__file__).with_name("syne_side.py")],
+                    [python, "-m", cls.module],
+                    cwd=Path(__file__).parents[1],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
@@ -277,9 +287,9 @@ class SyneTune:
                 return None
         return cls.version
 
-    def ask(self) -> Config | None:
-        config: Config | None = self._call("ask")
-        return config
+    def ask(self) -> Config | int | None:
+        answer: Config | int | None = self._call("ask")
+        return answer
 
     def report(self, trial: int, step: int, score: float) -> Decision:
         answer: Decision = self._call("report", trial, step, score)
@@ -296,15 +306,25 @@ class SyneTune:
     @classmethod
     def _call(cls, *message: Any) -> Any:
         if cls._side is None or cls._side.stdin is None or cls._side.stdout is None:
-            raise LookupError("Syne Tune's process was not started")
+            raise LookupError(f"the process of {cls.module} was not started")
         cls._side.stdin.write(json.dumps(message) + "\n")
         line = cls._side.stdout.readline()
         if not line:
-            raise EOFError(
-                f"Syne Tune's process ended at {message[:2]}: run"
-                f" {Path(__file__).with_name('syne_side.py')} by hand"
-            )
+            cls._side = None
+            raise EOFError(f"{cls.module} ended at {message[:2]}: run it by hand")
         return json.loads(line)
+
+
+class SyneTune(Elsewhere):
+    variable, module = "SYNE_PYTHON", "benchmarks.syne_side"
+
+
+class Smac(Elsewhere):
+    variable, module = "SMAC_PYTHON", "benchmarks.smac_side"
+
+
+class Hebo(Elsewhere):
+    variable, module = "HEBO_PYTHON", "benchmarks.hebo_side"
 
 
 def _forms(space: Mapping[str, Any]) -> list[tuple[str, str, list[Any]]]:
