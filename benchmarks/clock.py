@@ -64,6 +64,8 @@ class Task(ABC):
     """The cost whose regret is 0, and the one whose regret is 1."""
     middle: float
     workers: int = 4
+    trainings: float = 30
+    """How long it is searched, in full trainings of worker time."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec

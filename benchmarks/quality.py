@@ -72,8 +72,6 @@ TABLES = ("digits", "linear", "wine", "cancer", "diabetes")
 RESAMPLES = 2000
 MINUTE = 60.0
 """What a training takes, when a tuner's own seconds are counted."""
-TRAININGS = 30.0
-"""The budget of a task that names none."""
 POINTS = 20
 """Points of time at which regret is kept, evenly over the budget."""
 LOST = 0.6
@@ -147,8 +145,8 @@ def run(job: Job) -> Run:
         ELSEWHERE[method.who].find()
     task = task_named(job.task)
     task.workers = job.workers or task.workers
-    trainings = job.trainings or (ZOO[job.task].trainings if job.task in ZOO else TRAININGS)
-    budget = trainings * task.training / task.workers
+    task.trainings = job.trainings or task.trainings
+    budget = task.trainings * task.training / task.workers
     written = f"{job.task}:{job.method}:{job.seed}"
     own = int.from_bytes(hashlib.sha256(written.encode()).digest()[:4], "big")
     best, trials, steps = simulate(
@@ -333,15 +331,13 @@ def describe(name: str) -> str:
     ranks = [spearmanr(whole[:, step], whole[:, -1]).statistic for step in (0, early, middle)]
     ranks.append(spearmanr(whole[:, 0], whole.min(axis=1)).statistic)
     before = (whole.argmin(axis=1) < 0.9 * task.max_steps - 1).mean()
-    family = ZOO.get(name)
-    budget = f"{family.trainings:g}" if family else f"{TRAININGS:g}"
     return _row(
         [
             name,
             str(len(task.spec.space.flat)),
             str(task.max_steps),
             str(task.workers),
-            budget,
+            f"{task.trainings:g}",
             *(f"{rank:.2f}" for rank in ranks),
             f"{1 - len(whole) / len(costs):.0%}",
             f"{before:.0%}",

@@ -261,7 +261,7 @@ class Elsewhere:
             "max_t": curves.max_steps,
             "eta": ETA,
             "brackets": BRACKETS,
-            "workers": curves.workers,
+            "trainings": curves.trainings,
         }
         self._call("make", kind, seed, list(_forms(curves.space)), about)
 

@@ -48,7 +48,7 @@ class Family:
 
     def task(self) -> Task:
         task = self.make()
-        task.workers = self.workers
+        task.workers, task.trainings = self.workers, self.trainings
         return task
 
 
