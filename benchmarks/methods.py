@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import yahpo
 from benchmarks.clock import Task, Tuner, simulate
 from benchmarks.ours import Regrow
-from benchmarks.rivals import Elsewhere, Hebo, Optuna, RayTune, Smac, SyneTune
+from benchmarks.rivals import Elsewhere, Optuna, RayTune, Smac, SyneTune
 from regrow.search.events import Known
 from regrow.search.planning.learning import learnt_from
 
@@ -85,7 +85,7 @@ def learnt(scenario: str) -> list[Known]:
     return found
 
 
-ELSEWHERE: dict[str, type[Elsewhere]] = {"Syne Tune": SyneTune, "SMAC": Smac, "HEBO": Hebo}
+ELSEWHERE: dict[str, type[Elsewhere]] = {"Syne Tune": SyneTune, "SMAC": Smac}
 SCHEDULES: dict[str, Any] = {"auto": "auto", "tpe": {"async_hyperband": {"eager": 24}}}
 PROMOTION = {"asha": {"type": "promotion"}}
 FIRST = ours("auto", "auto", "auto", usual=True)
@@ -107,7 +107,6 @@ METHODS = {
         elsewhere("Syne Tune", "asha", usual=True),
         elsewhere("Syne Tune", "bohb", usual=True),
         elsewhere("SMAC", "multi-fidelity", usual=True),
-        elsewhere("HEBO", "hebo", usual=True),
         learning("auto"),
         learning("tpe"),
         ours("random", "fifo"),

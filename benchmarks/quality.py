@@ -1,5 +1,5 @@
-r"""How good the search is: regret over simulated time, ours beside Optuna's, Ray Tune's and Syne
-Tune's, in the same run.
+r"""How good the search is: regret over simulated time, ours beside Optuna's, Ray Tune's, Syne
+Tune's and SMAC's, in the same run.
 
     python benchmarks/quality.py zoo               # families to tune on: results/zoo.{md,json}
     python benchmarks/quality.py zoo --describe    # what their curves are like; searches nothing
@@ -12,11 +12,11 @@ The zoo is in `zoo/`: each of its families says how many workers search it and f
 other tasks have four workers and the time of 30 full trainings. After Ctrl-C it writes what it has
 of the seeds that are complete.
 
-Syne Tune, SMAC and HEBO need environments of their own. Where there is none, its rows are left out
-and a line says so.
+Syne Tune and SMAC need environments of their own. Where there is none, its rows are left out and a
+line says so.
 
     python -m venv /tmp/syne && /tmp/syne/bin/pip install syne-tune==0.16.0
-    python -m venv /tmp/smac && /tmp/smac/bin/pip install smac==2.4.0
+    python -m venv /tmp/smac && /tmp/smac/bin/pip install smac==2.4.0 scikit-learn==1.7.2
     SYNE_PYTHON=/tmp/syne/bin/python SMAC_PYTHON=/tmp/smac/bin/python \
         python benchmarks/quality.py zoo
 

@@ -1,4 +1,4 @@
-"""Optuna, Ray Tune and Syne Tune as tuners of a simulated experiment (`clock.py`): their own
+"""Optuna, Ray Tune, Syne Tune and SMAC as tuners of a simulated experiment (`clock.py`): their own
 samplers, pruners and schedulers.
 
 Every adapter passes on what its library would be told in a real experiment, in that order, and
@@ -9,8 +9,8 @@ all that have rungs.
 * Ray Tune: its schedulers are called as its TuneController does (Ray 2.60:
   `_process_trial_result`, `stop_trial` and the queue of pending trials, 200 for random
   configurations and one for a searcher), without Ray's processes.
-* Syne Tune, SMAC, HEBO: run in the Python of environments of their own, named by SYNE_PYTHON,
-  SMAC_PYTHON and HEBO_PYTHON (`syne_side.py`, `smac_side.py`, `hebo_side.py`).
+* Syne Tune, SMAC: run in the Python of environments of their own, named by SYNE_PYTHON and
+  SMAC_PYTHON (`syne_side.py`, `smac_side.py`).
 """
 
 from __future__ import annotations
@@ -321,10 +321,6 @@ class SyneTune(Elsewhere):
 
 class Smac(Elsewhere):
     variable, module = "SMAC_PYTHON", "benchmarks.smac_side"
-
-
-class Hebo(Elsewhere):
-    variable, module = "HEBO_PYTHON", "benchmarks.hebo_side"
 
 
 def _forms(space: Mapping[str, Any]) -> list[tuple[str, str, list[Any]]]:
