@@ -13,6 +13,7 @@ import csv
 import gzip
 import heapq
 import itertools
+import math
 import statistics
 import time
 from abc import ABC, abstractmethod
@@ -47,6 +48,10 @@ class Tuner(Protocol):
         """
         ...
 
+    def fail(self, trial: int, step: int) -> None:
+        """A trial has raised an error in place of reporting this step."""
+        ...
+
 
 class Task(ABC):
     """An experiment whose every configuration has a known learning curve, of the one metric
@@ -58,6 +63,9 @@ class Task(ABC):
     best: float
     """The cost whose regret is 0, and the one whose regret is 1."""
     middle: float
+    workers: int = 4
+    trainings: float = 30
+    """How long it is searched, in full trainings of worker time."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -72,7 +80,13 @@ class Task(ABC):
 
     @abstractmethod
     def at(self, config: Config, step: int) -> tuple[float, float]:
-        """The score of a configuration at a step, and the seconds that the step takes."""
+        """The score of a configuration at a step, and the seconds that the step takes. NaN: the
+        training fails there.
+        """
+
+    def without_noise(self, config: Config, step: int, score: float) -> float:
+        """What a reported score is worth, which regret is taken of."""
+        return score
 
     def cost(self, score: float) -> float:
         """Less is better."""
@@ -115,15 +129,17 @@ def used(tuner: Tuner) -> float:
 
 
 def simulate(
-    tuner: Tuner, curves: Task, *, workers: int, seconds: float, thought: float = 0.0
+    tuner: Tuner, curves: Task, *, seconds: float, thought: float = 0.0
 ) -> tuple[list[tuple[float, float]], int, int]:
-    """Every (time, score) at which the best score so far improved, up to `seconds`; then the trials
-    begun and the steps taken.
+    """Every (time, score) at which the best score so far improved, up to `seconds`, without noise;
+    then the trials begun and the steps taken.
 
     `thought`: simulated seconds for each second of processor time that the tuner takes, one
     question after the other.
     """
     best: list[tuple[float, float]] = []
+    least = math.inf
+    """The least cost that was reported."""
     trials: list[Config] = []
     done: list[int] = []
     """Steps by trial."""
@@ -144,7 +160,7 @@ def simulate(
         return answer
 
     while True:
-        while len(ends) < workers and (asked := asking(tuner.ask)) is not None:
+        while len(ends) < curves.workers and (asked := asking(tuner.ask)) is not None:
             if isinstance(asked, int):
                 begin(asked)
             else:
@@ -156,8 +172,12 @@ def simulate(
         now, _, trial, score = heapq.heappop(ends)
         done[trial] += 1
         steps += 1
-        if not best or curves.cost(score) < curves.cost(best[-1][1]):
-            best.append((now, score))
+        if math.isnan(score):
+            asking(partial(tuner.fail, trial, done[trial]))
+            continue
+        if curves.cost(score) < least:
+            least = curves.cost(score)
+            best.append((now, curves.without_noise(trials[trial], done[trial], score)))
         decision = asking(partial(tuner.report, trial, done[trial], score))
         if decision == "continue" and done[trial] < curves.max_steps:
             begin(trial)

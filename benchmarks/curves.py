@@ -1,21 +1,22 @@
 """Tables of real learning curves, for simulated experiments: what any configuration would have
 reported, and when.
 
-    python benchmarks/curves.py   # trains all 1,500 models again, about ten minutes
+    python benchmarks/curves.py   # trains all 3,600 models again, about half an hour
     python benchmarks/curves.py --only wine --out /tmp/curves
 
-Five small tasks on data that ship with scikit-learn. Each trains the same 300 configurations, the
-first points of a scrambled Sobol sequence in the unit cube of its space, for 27 steps, and writes
-two files:
+Small tasks on data that ship with scikit-learn: models of scikit-learn's, and networks in PyTorch
+(`networks.py`). Each trains 300 configurations, the first points of a scrambled Sobol sequence in
+the unit cube of its space, for 27 steps or as many as it says, and writes two files:
 
 * `<task>.yaml`: the experiment as `regrow` reads it, with the space and the metric
 * `<task>.csv.gz`: one row for each configuration and step: the parameters by name, `step` from 1,
-  `score` on examples that the model was not trained on, and `seconds`, the CPU time of the step's
-  training and scoring in one thread: unlike wall-clock time it hardly depends on what else the
-  machine is doing
+  `score` on examples that the model was not trained on, and `seconds`, the mean CPU time of a
+  step's training and scoring in one thread: unlike wall-clock time it hardly depends on what else
+  the machine is doing
 
-The scores follow from the seeds and the versions of NumPy and scikit-learn; the seconds never come
-out the same twice. A model that overflows scores like one that knows nothing from then on.
+The scores follow from the seeds and the versions of NumPy, scikit-learn and PyTorch; the seconds
+never come out the same twice. A model that overflows scores like one that knows nothing from then
+on.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ from scipy.stats import qmc
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
 from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 from sklearn.linear_model import SGDClassifier
-from sklearn.metrics import log_loss, root_mean_squared_error
+from sklearn.metrics import hinge_loss, log_loss, root_mean_squared_error
 from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks import networks
 from regrow.search.space import Space
 
 if TYPE_CHECKING:
@@ -129,6 +131,58 @@ def wine_curve(config: Config) -> Iterator[float]:
         yield right / len(x)
 
 
+def tumour_lines_curve(config: Config) -> Iterator[float]:
+    """A linear model tells tumours apart; a step is one pass."""
+    x, y = load_breast_cancer(return_X_y=True)
+    train_x, valid_x, train_y, valid_y = train_test_split(
+        x, y, test_size=0.5, stratify=y, random_state=SEED
+    )
+    scaler = StandardScaler().fit(train_x)
+    train_x, valid_x = scaler.transform(train_x), scaler.transform(valid_x)
+    model = SGDClassifier(
+        loss=config["loss"],
+        penalty="elasticnet",
+        alpha=config["alpha"],
+        l1_ratio=config["l1_ratio"],
+        learning_rate="invscaling",
+        eta0=config["eta0"],
+        power_t=config["power"],
+        random_state=SEED,
+    )
+    rng = np.random.default_rng(SEED)
+    while True:
+        order = rng.permutation(len(train_x))
+        model.partial_fit(train_x[order], train_y[order], classes=range(2))
+        yield float(hinge_loss(valid_y, np.clip(model.decision_function(valid_x), -20, 20)))
+
+
+def wine_trees_curve(config: Config) -> Iterator[float]:
+    """Boosted trees, one model for each of three folds, tell wines apart; a step is one round."""
+    x, y = load_wine(return_X_y=True)
+    folds = list(_folds(x, y, StratifiedKFold(3, shuffle=True, random_state=SEED)))
+    models = [
+        GradientBoostingClassifier(
+            n_estimators=0,
+            warm_start=True,
+            learning_rate=config["lr"],
+            max_depth=config["depth"],
+            random_state=SEED,
+            subsample=config["subsample"],
+            max_features=config["features"],
+            min_samples_leaf=config["leaf"],
+            ccp_alpha=config["pruning"],
+        )
+        for _ in folds
+    ]
+    while True:
+        losses = []
+        for model, (train_x, valid_x, train_y, valid_y) in zip(models, folds, strict=True):
+            model.n_estimators += 1
+            model.fit(train_x, train_y)
+            losses.append(min(log_loss(valid_y, model.predict_proba(valid_x)), WORST_LOSS))
+        yield float(np.mean(losses))
+
+
 def cancer_curve(config: Config) -> Iterator[float]:
     """Boosted trees tell tumours apart, which overfits; a step is three trees."""
     x, y = load_breast_cancer(return_X_y=True)
@@ -192,8 +246,18 @@ class Task:
     mode: str
     measured: str
     ignorant: float
+    steps: int = STEPS
 
 
+_NETWORK: dict[str, Any] = {
+    "lr": {"loguniform": [1e-4, 2.0]},
+    "momentum": {"uniform": [0.0, 0.98]},
+    "weight_decay": {"loguniform": [1e-6, 0.1]},
+    "dropout": {"uniform": [0.0, 0.7]},
+    "batch": {"choice": [16, 64, 256]},
+    "width": {"logint": [8, 128]},
+    "warmup": {"uniform": [0.0, 0.4]},
+}
 TASKS = {
     "digits": Task(
         curve=digits_curve,
@@ -265,6 +329,103 @@ TASKS = {
             "loss": {"choice": ["squared_error", "huber"]},
         },
     ),
+    "warmup": Task(
+        curve=networks.warmup_curve,
+        steps=50,
+        mode="min",
+        measured="log loss on 1,197 images of digits",
+        ignorant=2.303,
+        space={**_NETWORK, "decay": {"choice": ["constant", "cosine"]}},
+    ),
+    "mislabelled": Task(
+        curve=networks.mislabelled_curve,
+        steps=40,
+        mode="min",
+        measured="log loss on 1,297 images of digits, learnt with wrong labels",
+        ignorant=2.303,
+        space={
+            "lr": {"loguniform": [1e-5, 0.3]},
+            "beta1": {"uniform": [0.0, 0.99]},
+            "weight_decay": {"loguniform": [1e-4, 10.0]},
+            "dropout": {"uniform": [0.0, 0.8]},
+            "batch": {"choice": [16, 64, 256]},
+            "width": {"logint": [8, 128]},
+            "layers": {"int": [1, 3]},
+        },
+    ),
+    "tumours": Task(
+        curve=networks.tumours_curve,
+        steps=80,
+        mode="min",
+        measured="log loss on 289 tumours",
+        ignorant=0.66,
+        space={
+            **_NETWORK,
+            "layers": {"int": [1, 4]},
+            "activation": {"choice": ["relu", "tanh", "gelu"]},
+        },
+    ),
+    "convolution": Task(
+        curve=networks.convolution_curve,
+        steps=30,
+        mode="max",
+        measured="accuracy on 1,397 images of digits",
+        ignorant=0.1,
+        space={
+            "lr": {"loguniform": [1e-4, 3.0]},
+            "momentum": {"uniform": [0.0, 0.99]},
+            "weight_decay": {"loguniform": [1e-6, 0.1]},
+            "dropout": {"uniform": [0.0, 0.7]},
+            "batch": {"choice": [16, 64, 256]},
+            "channels": {"logint": [2, 16]},
+            "activation": {"choice": ["relu", "tanh", "gelu"]},
+            "decay": {"choice": ["constant", "cosine"]},
+        },
+    ),
+    "patients": Task(
+        curve=networks.patients_curve,
+        steps=60,
+        mode="min",
+        measured="RMSE on 222 patients, in standard deviations",
+        ignorant=1.0,
+        space={
+            "lr": {"loguniform": [1e-5, 0.3]},
+            "weight_decay": {"loguniform": [1e-4, 10.0]},
+            "dropout": {"uniform": [0.0, 0.8]},
+            "batch": {"choice": [16, 64, 256]},
+            "width": {"logint": [8, 128]},
+            "layers": {"int": [1, 3]},
+        },
+    ),
+    "tumour_lines": Task(
+        curve=tumour_lines_curve,
+        steps=40,
+        mode="min",
+        measured="hinge loss on 285 tumours",
+        ignorant=1.0,
+        space={
+            "eta0": {"loguniform": [1e-5, 10.0]},
+            "power": {"uniform": [0.0, 1.0]},
+            "loss": {"choice": ["hinge", "log_loss", "modified_huber"]},
+            "alpha": {"loguniform": [1e-7, 1.0]},
+            "l1_ratio": {"uniform": [0.0, 1.0]},
+        },
+    ),
+    "wine_trees": Task(
+        curve=wine_trees_curve,
+        steps=30,
+        mode="min",
+        measured="log loss on 178 wines, each left out once",
+        ignorant=1.09,
+        space={
+            "lr": {"loguniform": [0.005, 2.0]},
+            "depth": {"int": [1, 6]},
+            "subsample": {"uniform": [0.2, 1.0]},
+            "features": {"uniform": [0.05, 1.0]},
+            "leaf": {"logint": [1, 30]},
+            "pruning": {"loguniform": [1e-5, 0.3]},
+        },
+    ),
 }
 
 
@@ -283,7 +444,9 @@ def trainable(name: str) -> Callable[[rg.Trial], None]:
     return train
 
 
-digits, linear, wine, cancer, diabetes = map(trainable, TASKS)
+digits, linear, wine, cancer, diabetes = map(trainable, list(TASKS)[:5])
+warmup, mislabelled, tumours, convolution, patients = map(trainable, list(TASKS)[5:10])
+tumour_lines, wine_trees = map(trainable, list(TASKS)[10:])
 
 
 def _digits() -> Split:
@@ -321,7 +484,7 @@ def configurations(space: Space, count: int) -> list[dict[str, Any]]:
 def measured(task: Task, config: Config) -> Iterator[tuple[float, float]]:
     """Score and CPU seconds of each step."""
     curve, overflown, seconds = task.curve(config), False, 0.0
-    for _ in range(STEPS):
+    for _ in range(task.steps):
         score, start = task.ignorant, time.process_time()
         if not overflown:
             try:
@@ -341,9 +504,11 @@ def write(name: str, folder: Path, count: int) -> str:
     table.writerow([*(p.name for p in space.flat), "step", "score", "seconds"])
     last = []
     for config in configurations(space, count):
-        for step, (score, seconds) in enumerate(measured(task, config), start=1):
+        curve = list(measured(task, config))
+        seconds = np.mean([seconds for _, seconds in curve])
+        for step, (score, _) in enumerate(curve, start=1):
             table.writerow(
-                [*(config[p.name] for p in space.flat), step, f"{score:.5g}", f"{seconds:.3g}"]
+                [*(config[p.name] for p in space.flat), step, f"{score:.4g}", f"{seconds:.3g}"]
             )
         last.append(score)
     folder.mkdir(parents=True, exist_ok=True)
@@ -368,7 +533,7 @@ def specification(name: str, task: Task) -> str:
         f" benchmarks/curves.py.\nname: {name}\ntrainable: ../curves.py:{name}   # `regrow"
         " simulate` reads the table instead\nmetric: score\nmode:"
         f" {task.mode}\nspace:\n{space}search: tpe\nschedule: {{asha: {{grace_period: 1,"
-        f" reduction_factor: 3}}}}\ntrials: 100\nmax_steps: {STEPS}\nseed: 0\n"
+        f" reduction_factor: 3}}}}\ntrials: 100\nmax_steps: {task.steps}\nseed: 0\n"
     )
 
 

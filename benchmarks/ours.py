@@ -34,6 +34,8 @@ from regrow.search.spec import Spec
 
 TRIALS = 100_000
 """More than any budget allows: an experiment that ends by its time."""
+AUTO_TRIALS = 2000
+"""The same for `search: auto`, which has another sampler for more than so many."""
 
 
 class Regrow:
@@ -47,16 +49,18 @@ class Regrow:
         seed: int,
         search: Any,
         schedule: Any,
-        workers: int,
         learnt: Sequence[Known] = (),
     ) -> None:
-        changes = {"search": search, "schedule": schedule, "trials": TRIALS, "seed": seed}
-        spec = Spec.parse({**curves.spec.to_json(), **changes})
+        trials = AUTO_TRIALS if search == "auto" else TRIALS
+        changes = {"search": search, "schedule": schedule, "trials": trials, "seed": seed}
+        spec = Spec.parse({**curves.spec.to_json(), **changes}).resolved
         self._max_steps = curves.max_steps
         self._planner = Planner()
         self._now = itertools.count(1)  # nothing here depends on how much time goes by
         self._apply(Created(t=0, id=spec.name, spec=spec.to_json(), learnt=list(learnt)))
-        self._apply(Opened(t=0, by="driver", driver="benchmark", slots=workers, trials=TRIALS))
+        self._apply(
+            Opened(t=0, by="driver", driver="benchmark", slots=curves.workers, trials=trials)
+        )
 
     def ask(self) -> Config | int | None:
         new = False
@@ -114,6 +118,21 @@ class Regrow:
             Ended(t=now, trial=trial, attempt=attempt.number, outcome=outcomes[decision], step=step)
         )
         return "stop" if decision == "continue" else decision
+
+    def fail(self, trial: int, step: int) -> None:
+        attempt = self._planner.history.trials[trial].attempt
+        if attempt is None:
+            raise LookupError(f"trial {trial} fails and has no attempt")
+        self._apply(
+            Ended(
+                t=next(self._now),
+                trial=trial,
+                attempt=attempt.number,
+                outcome="failed",
+                cause="error",
+                step=step - 1,
+            )
+        )
 
     @property
     def history(self) -> History:

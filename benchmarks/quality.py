@@ -1,40 +1,42 @@
-"""How good the search is: regret over simulated time, ours beside Optuna's, Ray Tune's and Syne
-Tune's, in the same run.
+r"""How good the search is: regret over simulated time, ours beside Optuna's, Ray Tune's, Syne
+Tune's and SMAC's, in the same run.
 
-    python benchmarks/quality.py   # 30 seeds, ten minutes; writes results/quality.{md,png}
-    python benchmarks/quality.py --seeds 5 --out /tmp/quality
+    python benchmarks/quality.py zoo               # families to tune on: results/zoo.{md,json}
+    python benchmarks/quality.py zoo --describe    # what their curves are like; searches nothing
+    python benchmarks/quality.py zoo --held-out    # the other half, once all choices are made
+    python benchmarks/quality.py tables            # five tables of recorded curves
+    YAHPO=FOLDER python benchmarks/quality.py yahpo [--held-out]  # surrogates, see yahpo.py
+    python benchmarks/quality.py zoo --only late crossing --methods auto gp --seeds 5 --out /tmp/zoo
 
-After Ctrl-C it writes what it has of the seeds that are complete.
+The zoo is in `zoo/`: each of its families says how many workers search it and for how long. The
+other tasks have four workers and the time of 30 full trainings. After Ctrl-C it writes what it has
+of the seeds that are complete.
 
-Left out: what regrow has no counterpart of; population-based training, for a table cannot say what
-a model does that goes on in another way; NSGA-II and Syne Tune's TPE, which are random search
-within this budget: the first generation of Optuna's has 50 trials, and the first model of Syne
-Tune's takes 47 results where there are six parameters.
-
-Syne Tune needs an environment of its own. Where there is none, its rows are left out and a line
-says so.
+Syne Tune and SMAC need environments of their own. Where there is none, its rows are left out and a
+line says so.
 
     python -m venv /tmp/syne && /tmp/syne/bin/pip install syne-tune==0.16.0
-    SYNE_PYTHON=/tmp/syne/bin/python python benchmarks/quality.py
+    python -m venv /tmp/smac && /tmp/smac/bin/pip install smac==2.4.0 scikit-learn==1.7.2
+    SYNE_PYTHON=/tmp/syne/bin/python SMAC_PYTHON=/tmp/smac/bin/python \
+        python benchmarks/quality.py zoo
 
-Each method searches each table of learning curves (`curves.py`) once a seed, on four workers under
-one virtual clock (`clock.py`), for as long as `--trainings` configurations take to be trained to
-their last step. Regret is the gap between the best score so far and the table's best, over the gap
-between the table's median last score and its best; at most 1, and 1 before the first score. `final`
-is the regret at the end, `over time` its mean over the budget.
+Each method searches each task once a seed under one virtual clock (`clock.py`). A training takes a
+minute, and a second that a tuner computes is one during which it answers nobody. Regret is 0 at the
+best of 2,000 random configurations (in `tables` the table's best) and 1 at their median, so it may
+get below 0; a search is lost if it ends above 0.6. Where scores are noisy, a tuner is judged by
+what its best score is worth without noise. Every task, method and seed has chance of its own.
 
-Over all tasks and seeds these are aggregated as their interquartile mean, with a 95 % interval by a
-stratified bootstrap that resamples the seeds of each task (Agarwal et al., "Deep Reinforcement
-Learning at the Edge of the Statistical Precipice", NeurIPS 2021, sections 4.1 and 4.3). A
-difference is ours less theirs, so below 0 is in our favour: `better` and `worse` are said only
-where the whole interval lies on one side of 0. `not worse` says no more than that a difference was
-not found; how large one may still be is what the interval says.
+Interquartile means over tasks and seeds, with 95 % intervals by a stratified bootstrap that
+resamples the seeds of each task (Agarwal et al., "Deep Reinforcement Learning at the Edge of the
+Statistical Precipice", NeurIPS 2021, sections 4.1 and 4.3), and of each difference to `auto`. One
+method is there twice ("again"): how far two rows differ by chance. A method wins or loses only
+where the whole interval lies on one side of 0.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
+import hashlib
 import json
 import multiprocessing
 import os
@@ -42,456 +44,448 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 # before NumPy and Ray are loaded
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", RAY_AIR_NEW_OUTPUT="0")
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import spearmanr, trim_mean
 
-from benchmarks.clock import Curves, Task, Tuner, simulate
-from benchmarks.ours import Regrow
-from benchmarks.rivals import WORKERS, Optuna, RayTune, SyneTune
-from regrow.search.errors import SpecError
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
+from benchmarks import yahpo
+from benchmarks.clock import Curves, Task, simulate
+from benchmarks.methods import AGAIN, ELSEWHERE, FIRST, METHODS
+from benchmarks.surrogate import Continuum, Quadratic
+from benchmarks.yahpo import Yahpo
+from benchmarks.zoo.families import ZOO
+from regrow.search import samplers
 
 Floats = npt.NDArray[np.float64]
 HERE = Path(__file__).parent
-TASKS = ("digits", "linear", "wine", "cancer", "diabetes")
-GRID = 200
-"""Points of time at which regret is taken, evenly over the budget."""
+TABLES = ("digits", "linear", "wine", "cancer", "diabetes")
 RESAMPLES = 2000
-BAND = 300
-"""Resamples for a band in the figure, at each of a quarter of the points."""
+MINUTE = 60.0
+"""What a training takes, when a tuner's own seconds are counted."""
+POINTS = 20
+"""Points of time at which regret is kept, evenly over the budget."""
+LOST = 0.6
+"""A search that ends with more regret is lost."""
+DESCRIBED = 400
+"""Random configurations by which the curves of a task are described."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """`who` does `algorithm`; `how` is its own name there."""
-
-    algorithm: str
-    who: str
-    how: str
-    make: Callable[[Task, int], Tuner]
-
-    @property
-    def name(self) -> str:
-        return f"{self.who}: {self.how}"
-
-
-def ours(algorithm: str, search: str, schedule: Any) -> Method:
-    name, options = (schedule, {}) if isinstance(schedule, str) else next(iter(schedule.items()))
-    how = f"{search}, {name}" + "".join(f" ({value})" for value in options.values())
-    return Method(
-        algorithm=algorithm,
-        who="regrow",
-        how=how,
-        make=lambda c, seed: Regrow(c, seed, search, schedule, WORKERS),
-    )
-
-
-def optuna(algorithm: str, sampler: str, pruner: str) -> Method:
-    return Method(
-        algorithm=algorithm,
-        who="Optuna",
-        how=f"{sampler}, {pruner}",
-        make=lambda c, seed: Optuna(c, seed, sampler, pruner),
-    )
-
-
-def tune(algorithm: str, searcher: str, scheduler: str) -> Method:
-    return Method(
-        algorithm=algorithm,
-        who="Ray Tune",
-        how=f"{searcher}, {scheduler}",
-        make=lambda c, seed: RayTune(c, seed, searcher, scheduler),
-    )
-
-
-def syne(algorithm: str, scheduler: str) -> Method:
-    return Method(
-        algorithm=algorithm,
-        who="Syne Tune",
-        how=scheduler,
-        make=lambda c, seed: SyneTune(c, seed, scheduler),
-    )
-
-
-METHODS = {
-    method.name: method
-    for method in (
-        ours("random", "random", "fifo"),
-        optuna("random", "random", "none"),
-        tune("random", "random", "fifo"),
-        syne("random", "random"),
-        ours("TPE", "tpe", "fifo"),
-        optuna("TPE", "tpe", "none"),
-        tune("TPE", "optuna", "fifo"),
-        ours("CMA-ES", "cmaes", "fifo"),
-        optuna("CMA-ES", "cmaes", "none"),
-        ours("ASHA", "random", "asha"),
-        ours("ASHA", "random", {"asha": {"type": "promotion"}}),
-        optuna("ASHA", "random", "halving"),
-        tune("ASHA", "random", "asha"),
-        syne("ASHA", "asha"),
-        ours("ASHA with TPE", "tpe", "asha"),
-        ours("ASHA with TPE", "tpe", {"asha": {"type": "promotion"}}),
-        optuna("ASHA with TPE", "tpe", "halving"),
-        tune("ASHA with TPE", "optuna", "asha"),
-        ours("Hyperband", "random", "hyperband"),
-        tune("Hyperband", "random", "hyperband"),
-        ours("asynchronous Hyperband", "random", "async_hyperband"),
-        optuna("asynchronous Hyperband", "random", "hyperband"),
-        tune("asynchronous Hyperband", "random", "asha-brackets"),
-        syne("asynchronous Hyperband", "asha-brackets"),
-        ours("BOHB", "bohb", "hyperband"),
-        ours("BOHB", "bohb", "asha"),
-        ours("BOHB", "tpe", "async_hyperband"),
-        optuna("BOHB", "tpe", "hyperband"),
-        syne("BOHB", "bohb"),
-        ours("median stopping", "random", "median"),
-        optuna("median stopping", "random", "median"),
-        tune("median stopping", "random", "median"),
-        syne("median stopping", "median"),
-        ours("median stopping with TPE", "tpe", "median"),
-        optuna("median stopping with TPE", "tpe", "median"),
-    )
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One search: regret at each point of the grid, trials begun, steps taken."""
+class Job:
+    """A search to be made. `trainings`, `workers`: None for the task's own."""
 
     method: str
     task: str
     seed: int
+    trainings: float | None
+    workers: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One search: the regret at the end, its mean over the budget, and at points of time; trials
+    begun, steps taken.
+    """
+
+    method: str
+    task: str
+    seed: int
+    final: float
+    mean: float
     regret: list[float]
     trials: int
     steps: int
 
 
+def tasks_of(group: str, *, held_out: bool) -> list[str]:
+    """The names of tasks, those to tune on or those held out."""
+    if group == "zoo":
+        return [family.name for family in ZOO.values() if family.held_out == held_out]
+    if group == "yahpo":
+        found = yahpo.tasks(reporting=held_out)
+        return found if held_out else [*TABLES, "quadratic", *found]
+    return [f"table:{name}" for name in TABLES]
+
+
 @cache
-def curves(task: str) -> Curves:
-    """A task's table, read once a process."""
-    return Curves(HERE / "curves" / f"{task}.yaml")
+def task_named(name: str) -> Task:
+    """A task, made once a process."""
+    if name in ZOO:
+        return ZOO[name].task()
+    if name == "quadratic":
+        return Quadratic()
+    kind, _, rest = name.partition(":")
+    if kind == "table":
+        return Curves(HERE / "curves" / f"{rest}.yaml")
+    return Yahpo(kind, rest) if rest else Continuum(HERE / "curves" / f"{name}.yaml")
 
 
-def tried(job: tuple[str, str, int, float]) -> Run | tuple[str, str]:
+def tried(job: Job) -> Run | tuple[str, str]:
     """`run`, or the method's name and what it raised."""
     try:
         return run(job)
     except Exception as error:  # noqa: BLE001  # a method that breaks must not take the others with it
-        return job[0], f"it broke on {job[1]}, seed {job[2]}: {type(error).__name__}: {error}"
+        return job.method, f"it broke on {job.task}, seed {job.seed}: {error!r}"
 
 
-def run(job: tuple[str, str, int, float]) -> Run:
-    """One method on one task with one seed, for the time of so many trainings."""
-    method, task, seed, trainings = job
-    if METHODS[method].who == "Syne Tune":
-        SyneTune.find()
-    table = curves(task)
-    budget = trainings * table.training / WORKERS
+def run(job: Job) -> Run:
+    """One method on one task with one seed."""
+    method = METHODS[job.method]
+    if method.who in ELSEWHERE:
+        ELSEWHERE[method.who].find()
+    task = task_named(job.task)
+    task.workers = job.workers or task.workers
+    task.trainings = job.trainings or task.trainings
+    budget = task.trainings * task.training / task.workers
+    written = f"{job.task}:{job.method}:{job.seed}"
+    own = int.from_bytes(hashlib.sha256(written.encode()).digest()[:4], "big")
     best, trials, steps = simulate(
-        METHODS[method].make(table, seed), table, workers=WORKERS, seconds=budget
+        method.make(task, own), task, seconds=budget, thought=task.training / MINUTE
     )
-    at = np.searchsorted(
-        [when for when, _ in best], np.linspace(0, budget, GRID + 1)[1:], side="right"
-    )
-    regrets = [1.0, *(table.regret(score) for _, score in best)]
+    at = np.array([0.0, *(when for when, _ in best), budget])
+    regrets = np.array([1.0, *(task.regret(score) for _, score in best)])
+    places = np.searchsorted(at[1:-1], np.linspace(0, budget, POINTS + 1)[1:], side="right")
     return Run(
-        method=method,
-        task=task,
-        seed=seed,
-        regret=[regrets[i] for i in at],
+        method=job.method,
+        task=job.task,
+        seed=job.seed,
+        final=float(regrets[-1]),
+        mean=float((np.diff(at) * regrets).sum() / budget),
+        regret=[round(float(regret), 4) for regret in regrets[places]],
         trials=trials,
         steps=steps,
     )
 
 
-def available() -> tuple[list[Method], list[str]]:
-    """The methods that can be run here, and a line on each that cannot."""
-    methods, absent = [], []
-    for method in METHODS.values():
-        why = None
-        if method.who == "regrow":
-            try:
-                method.make(curves(TASKS[0]), 0)
-            except SpecError as error:
-                why = str(error)
-        elif method.who == "Syne Tune" and SyneTune.find() is None:
-            why = "SYNE_PYTHON names no Python that has it"
-        if why is None:
-            methods.append(method)
-        else:
-            absent.append(f"{method.name} is left out: {why}")
-    return methods, absent
-
-
 # ---- statistics
-
-
-def iqm(values: Floats) -> Floats:
-    """The mean of the middle half over the last axis."""
-    ordered = np.sort(values, axis=-1)
-    cut = values.shape[-1] // 4
-    middle: Floats = ordered[..., cut : values.shape[-1] - cut].mean(axis=-1)
-    return middle
-
-
-def resampled(values: Floats, rng: np.random.Generator, count: int = RESAMPLES) -> Floats:
-    """Interquartile means of `count` resamples; `values` by task and seed, resampled within each
-    task.
-    """
-    tasks, seeds = values.shape
-    picks = rng.integers(0, seeds, size=(count, tasks, seeds))
-    return iqm(np.take_along_axis(values[None], picks, axis=2).reshape(count, -1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """An interquartile mean, or a difference of two, and its 95 % interval."""
+    """An interquartile mean, or a difference of two, and those of resamples."""
 
     value: float
-    low: float
-    high: float
+    resamples: Floats
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        return Estimate(value=self.value - other.value, resamples=self.resamples - other.resamples)
+
+    @property
+    def low(self) -> float:
+        return float(np.quantile(self.resamples, 0.025))
+
+    @property
+    def high(self) -> float:
+        return float(np.quantile(self.resamples, 0.975))
 
     def __str__(self) -> str:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
-    @property
-    def verdict(self) -> str:
-        return "better" if self.high < 0 else "worse" if self.low > 0 else "not worse"
 
+class Results:
+    """Runs of the same seeds of every method on every task."""
 
-def estimate(values: Floats, other: Floats | None = None) -> Estimate:
-    """Of `values` by task and seed, or of these less those of another."""
-    rng = np.random.default_rng(0)
-    value, samples = float(iqm(values.reshape(-1))), resampled(values, rng)
-    if other is not None:
-        value, samples = value - float(iqm(other.reshape(-1))), samples - resampled(other, rng)
-    low, high = np.quantile(samples, [0.025, 0.975])
-    return Estimate(value=value, low=float(low), high=float(high))
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.methods = list(dict.fromkeys(run.method for run in runs))
+        self.tasks = list(dict.fromkeys(run.task for run in runs))
+        self._seeds = sorted({run.seed for run in runs})
+        self._runs = {(run.method, run.task, run.seed): run for run in runs}
 
+    def values(self, method: str, what: str, tasks: Sequence[str] | None = None) -> Floats:
+        """A number of each run of a method, by task and seed."""
+        return np.array(
+            [
+                [getattr(self._runs[method, task, seed], what) for seed in self._seeds]
+                for task in tasks or self.tasks
+            ]
+        )
 
-def by_task(runs: Sequence[Run]) -> Floats:
-    """Regret by task, seed and point of time."""
-    seeds = sorted({run.seed for run in runs})
-    found = {(run.task, run.seed): run.regret for run in runs}
-    return np.array([[found[task, seed] for seed in seeds] for task in TASKS])
+    def middle(self, method: str, what: str, tasks: Sequence[str] | None = None) -> Estimate:
+        values = self.values(method, what, tasks)
+        count, seeds = values.shape
+        picks = np.random.default_rng(0).integers(0, seeds, size=(RESAMPLES, count, seeds))
+        resampled = np.take_along_axis(values[None], picks, axis=2).reshape(RESAMPLES, -1)
+        return Estimate(
+            value=float(trim_mean(values.ravel(), 0.25)),
+            resamples=np.asarray(trim_mean(resampled, 0.25, axis=1)),
+        )
+
+    def lost(self, method: str, tasks: Sequence[str] | None = None) -> float:
+        """The share of searches that are lost."""
+        return float((self.values(method, "final", tasks) > LOST).mean())
 
 
 # ---- what is written
 
 
-def report(methods: Sequence[Method], runs: Sequence[Run], about: str) -> str:
-    """The tables, in Markdown."""
-    regret = {
-        method.name: by_task([run for run in runs if run.method == method.name])
-        for method in methods
-    }
-    final = {name: values[:, :, -1] for name, values in regret.items()}
-    mean = {name: values.mean(axis=2) for name, values in regret.items()}
-    lines = [
-        "# Regret over simulated time",
-        "",
-        about,
-        "",
-        "## Each method",
-        "",
-        "| algorithm | method | trials | steps | final regret | regret over time |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    for method in methods:
-        mine = [run for run in runs if run.method == method.name]
-        trials, steps = (
-            np.mean([getattr(run, what) for run in mine]) for what in ("trials", "steps")
-        )
-        lines.append(
-            f"| {method.algorithm} | {method.name} | {trials:.0f} | {steps:.0f} "
-            f"| {estimate(final[method.name])} | {estimate(mean[method.name])} |"
-        )
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [_row(head), "|---" + "|---:" * (len(head) - 1) + "|", *map(_row, rows)]
+
+
+def report(results: Results, about: str) -> str:
+    """The tables, in Markdown: all tasks together, then each of them."""
+    first = FIRST.name if FIRST.name in results.methods else results.methods[0]
+    others = [name for name in results.methods if name not in (first, AGAIN.name)]
+    lines = ["# Regret over simulated time", "", about, "", "## All tasks", ""]
+    head = ("method", "trials", "lost", "at the end", "less", "over time", "less", "ends before it")
+    rows = []
+    for name in sorted(results.methods, key=lambda name: results.middle(name, "final").value):
+        cells = [
+            name,
+            f"{results.values(name, 'trials').mean():.0f}",
+            f"{results.lost(name):.1%}",
+        ]
+        for what in ("final", "mean"):
+            middle = results.middle(name, what)
+            cells += [str(middle)]
+            cells += [str(middle - results.middle(first, what)) if name != first else ""]
+        won = {
+            task: results.middle(name, "final", [task]) - results.middle(first, "final", [task])
+            for task in results.tasks
+        }
+        ahead = {task: -d.value for task, d in won.items() if d.high < 0 and name != first}
+        named = sorted(ahead.items(), key=lambda one: -one[1])
+        rows.append([*cells, ", ".join(f"{task} by {by:.2f}" for task, by in named)])
+    lines += _table(head, rows)
     lines += [
-        "",
-        "## Ours beside theirs",
-        "",
-        "Differences of the interquartile means: ours less theirs, below 0 is in our favour.",
         "",
         (
-            "| algorithm | ours | theirs | final: ours | theirs | difference | | over time: ours |"
-            " theirs | difference | |"
+            f"`less`: the difference to {first}, below 0 where the method is better. `ends before"
+            f" it`: the tasks on which the method is better than {first} with the whole interval."
         ),
-        "|---|---|---|---:|---:|---:|---|---:|---:|---:|---|",
+        "",
+        "## Each task",
+        "",
+        (
+            f"{first} beside the best of the others, which is chosen by the same runs and so a"
+            " little lucky; differences below 0 are in favour of the first."
+        ),
+        "",
     ]
-    for one in methods:
-        for other in methods:
-            if one.who == "regrow" and other.who != "regrow" and one.algorithm == other.algorithm:
-                cells = [one.algorithm, one.how, other.name]
-                for values in (final, mean):
-                    difference = estimate(values[one.name], values[other.name])
-                    cells += [
-                        f"{iqm(values[who].reshape(-1)):.3f}" for who in (one.name, other.name)
-                    ] + [str(difference), difference.verdict]
-                lines.append("| " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "## By task",
-        "",
-        "Interquartile mean of the regret over time.",
-        "",
-        "| method | " + " | ".join(TASKS) + " |",
+    columns = (
+        *("task", "first: at the end", "lost", "best other", "its", "difference", ""),
+        *("over time", "best other", "its", "difference", ""),
+    )
+    rows = []
+    for task in results.tasks:
+        cells = [task]
+        for what in ("final", "mean"):
+            own = results.middle(first, what, [task])
+            cells += [str(own), *([f"{results.lost(first, [task]):.0%}"] * (what == "final"))]
+            if others:
+                best = min(others, key=lambda name: results.middle(name, what, [task]).value)
+                theirs = results.middle(best, what, [task])
+                less = own - theirs
+                verdict = "wins" if less.high < 0 else "loses" if less.low > 0 else ""
+                cells += [best, f"{theirs.value:.3f}", str(less), verdict]
+            else:
+                cells += [""] * 4
+        rows.append(cells)
+    lines += _table(columns, rows)
+    lines += ["", "## Medians at the end", ""]
+    medians = [
+        [
+            task,
+            *(
+                f"{np.median(results.values(name, 'final', [task])):.3f}"
+                for name in results.methods
+            ),
+        ]
+        for task in results.tasks
     ]
-    lines.append("|---|" + "---:|" * len(TASKS))
-    for method in methods:
-        lines.append(
-            f"| {method.name} | " + " | ".join(f"{v:.3f}" for v in iqm(mean[method.name])) + " |"
-        )
+    lines += _table(("task", *results.methods), medians)
     return "\n".join(lines) + "\n"
 
 
-def figure(methods: Sequence[Method], runs: Sequence[Run], trainings: float, path: Path) -> None:
-    """One panel for each algorithm that ours and another have: regret over time with its
-    interval.
+def describe(name: str) -> str:
+    """A line on the curves of random configurations: rank correlations of the first, an early and
+    the middle step with the last, and of the first with each curve's best; the share that fail,
+    and of those whose best step is not among the last tenth.
     """
-    algorithms = [
-        name
-        for name in dict.fromkeys(method.algorithm for method in methods)
-        if len({method.who == "regrow" for method in methods if method.algorithm == name}) > 1
-    ] or list(dict.fromkeys(method.algorithm for method in methods))
-    columns = 3
-    rows = -(-len(algorithms) // columns)
-    fig, axes = plt.subplots(
-        rows, columns, figsize=(4.6 * columns, 3.3 * rows), sharex=True, sharey=True, squeeze=False
+    task = task_named(name)
+    sampler = samplers.make("random", task.spec.setting)
+    drawn = [sampler.ask(number, number) for number in range(DESCRIBED)]
+    costs = np.array(
+        [
+            [task.cost(task.at(one.config, step)[0]) for step in range(1, task.max_steps + 1)]
+            for one in drawn
+            if one is not None
+        ]
     )
-    rivals = {"Optuna": ["#2166ac"], "Ray Tune": ["#b2182b"], "Syne Tune": ["#e08214"]}
-    colours = {"regrow": ["#00441b", "#41ab5d", "#a1d99b"], **rivals}
-    times = np.linspace(0, trainings, GRID + 1)[1:]
-    for axis, algorithm in zip(axes.flat, algorithms, strict=False):
-        used: dict[str, int] = {}
-        for method in (m for m in methods if m.algorithm == algorithm):
-            values = by_task([run for run in runs if run.method == method.name])
-            every = slice(3, None, 4)
-            middle = iqm(np.moveaxis(values.reshape(-1, GRID), 0, -1))
-            samples = np.array(
-                [
-                    resampled(values[:, :, t], np.random.default_rng(0), BAND)
-                    for t in range(GRID)[every]
-                ]
-            )
-            low, high = np.quantile(samples, [0.025, 0.975], axis=1)
-            shades = colours[method.who]
-            colour = shades[min(used.get(method.who, 0), len(shades) - 1)]
-            used[method.who] = used.get(method.who, 0) + 1
-            axis.plot(
-                times,
-                middle,
-                color=colour,
-                label=method.name,
-                lw=1.6,
-                zorder=3 if method.who == "regrow" else 2,
-            )
-            axis.fill_between(times[every], low, high, color=colour, alpha=0.15, lw=0)
-        axis.set_title(algorithm, fontsize=10)
-        axis.set_yscale("log")
-        axis.grid(alpha=0.25, which="both")
-        axis.legend(fontsize=7, loc="upper right")
-    for axis in axes.flat[len(algorithms) :]:
-        axis.set_axis_off()
-    for axis in axes[:, 0]:
-        axis.set_ylabel("regret (IQM, 95 %)")
-    for axis in axes[-1]:
-        axis.set_xlabel("worker time, in full trainings")
-    fig.tight_layout()
-    fig.savefig(path, dpi=110)
+    whole = costs[~np.isnan(costs).any(axis=1)]
+    early, middle = max(task.max_steps // 9, 1), task.max_steps // 2
+    ranks = [spearmanr(whole[:, step], whole[:, -1]).statistic for step in (0, early, middle)]
+    ranks.append(spearmanr(whole[:, 0], whole.min(axis=1)).statistic)
+    before = (whole.argmin(axis=1) < 0.9 * task.max_steps - 1).mean()
+    return _row(
+        [
+            name,
+            str(len(task.spec.space.flat)),
+            str(task.max_steps),
+            str(task.workers),
+            f"{task.trainings:g}",
+            *(f"{rank:.2f}" for rank in ranks),
+            f"{1 - len(whole) / len(costs):.0%}",
+            f"{before:.0%}",
+        ]
+    )
 
 
-def main() -> None:
+DESCRIPTION = (
+    *("task", "parameters", "steps", "workers", "trainings", "first", "early", "middle"),
+    *("first, best", "fail", "best before the end"),
+)
+
+
+# ---- the command
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument(
-        "--trainings",
-        type=float,
-        default=30,
-        help="the budget of worker time, in mean full trainings",
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument(
-        "--only", nargs="+", help="methods whose name or algorithm contains one of these"
-    )
+    parser.add_argument("tasks", choices=("zoo", "yahpo", "tables"), help="which tasks")
+    parser.add_argument("--held-out", action="store_true", help="those that nobody has looked at")
+    parser.add_argument("--only", nargs="+", help="tasks whose name contains one of these")
+    parser.add_argument("--methods", nargs="+", help="methods of these names, or that contain them")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--trainings", type=float, help="the budget, in place of each task's own")
+    parser.add_argument("--workers", type=int, help="in place of each task's own")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--describe", action="store_true", help="the curves; nothing is searched")
+    parser.add_argument("--known", type=Path, help="results whose runs need not be made again")
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--raw", type=Path, help="write every run here too (gzip JSON)")
     options = parser.parse_args()
-    start = time.perf_counter()
-    methods, absent = available()
-    if options.only:
-        methods = [
-            m for m in methods if any(word in f"{m.name} {m.algorithm}" for word in options.only)
-        ]
-    jobs = [
-        (m.name, task, seed, options.trainings)
-        for seed in range(options.seeds)
-        for m in methods
-        for task in TASKS
+    options.names = [
+        name
+        for name in tasks_of(options.tasks, held_out=options.held_out)
+        if not options.only or any(word in name for word in options.only)
     ]
-    runs: list[Run] = []
+    if not options.names:
+        parser.error("there is no such task; YAHPO's need YAHPO=FOLDER (see benchmarks/yahpo.py)")
+    return options
+
+
+def chosen(words: Sequence[str] | None) -> list[str]:
+    """The methods that the words name: each its own method, or all whose name contains it."""
+    if words is None:
+        return [name for name, method in METHODS.items() if method.usual]
+    return [
+        name
+        for name in METHODS
+        if any(word == name or (word not in METHODS and word in name) for word in words)
+    ]
+
+
+@contextmanager
+def mapper(processes: int) -> Iterator[Callable[..., Iterable[Run | tuple[str, str]]]]:
+    """Several processes, or none but this."""
+    if processes == 1:
+        yield map
+        return
+    with multiprocessing.get_context("spawn").Pool(
+        processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    ) as pool:
+        yield pool.imap
+
+
+def main() -> None:
+    options = arguments()
+    if options.describe:
+        print("\n".join(_table(DESCRIPTION, [])))
+        for name in options.names:
+            print(describe(name), flush=True)
+        return
+    start = time.perf_counter()
+    methods, absent = chosen(options.methods), []
+    for who, tuner in ELSEWHERE.items():
+        if any(METHODS[name].who == who for name in methods) and tuner.find() is None:
+            methods = [name for name in methods if METHODS[name].who != who]
+            absent.append(f"{who} is left out: {tuner.variable} names no Python that has it.")
+    known = json.loads(options.known.read_text())["runs"] if options.known else []
+    runs = [
+        Run(**one)
+        for one in known
+        if one["method"] in methods and one["task"] in options.names and one["seed"] < options.seeds
+    ]
+    there = {(one.method, one.task, one.seed) for one in runs}
+    jobs = [
+        Job(
+            method=method,
+            task=task,
+            seed=seed,
+            trainings=options.trainings,
+            workers=options.workers,
+        )
+        for seed in range(options.seeds)
+        for method in methods
+        for task in options.names
+        if (method, task, seed) not in there
+    ]
     broken: dict[str, str] = {}
-    count, each = 0, len(methods) * len(TASKS)
     try:
-        with multiprocessing.get_context("spawn").Pool(
-            options.jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)
-        ) as pool:
-            for done in pool.imap(tried, jobs, chunksize=2):
-                count += 1
+        with mapper(options.processes) as mapped:
+            for place, (job, done) in enumerate(zip(jobs, mapped(tried, jobs), strict=True), 1):
                 if isinstance(done, Run):
                     runs.append(done)
                 else:
                     broken.setdefault(*done)
-                if count % each == 0:
-                    print(
-                        f"seed {count // each} of {options.seeds},"
-                        f" {time.perf_counter() - start:.0f} s",
-                        file=sys.stderr,
-                    )
+                if place == len(jobs) or job.seed < jobs[place].seed:
+                    took = f"{time.perf_counter() - start:.0f} s"
+                    print(f"seed {job.seed + 1} of {options.seeds}, {took}", file=sys.stderr)
+                    write(options, "", runs)
     except KeyboardInterrupt:
-        options.seeds = count // each
-        runs = [run for run in runs if run.seed < options.seeds]
+        there = {(one.method, one.task, one.seed) for one in runs}
+        complete = (
+            {(m, task, seed) for m in methods if m not in broken for task in options.names} <= there
+            for seed in range(options.seeds)
+        )
+        options.seeds = sum(takewhile(bool, complete))
+        runs = [each for each in runs if each.seed < options.seeds]
         if options.seeds < 2:
             raise
-    methods = [method for method in methods if method.name not in broken]
+    runs = [each for each in runs if each.method not in broken]
     absent += [f"{name} is left out: {why}" for name, why in broken.items()]
     about = (
-        f"{len(TASKS)} tasks, {options.seeds} seeds, {WORKERS} workers, {options.trainings:g} full"
-        f" trainings of worker time. Python {platform.python_version()}, {', '.join(_versions())}."
-        " Interquartile means with 95 % intervals."
+        f"{options.tasks}{', held out' if options.held_out else ''}: {len(options.names)} tasks,"
+        f" {options.seeds} seeds each. Interquartile means with 95 % intervals."
+        f" Python {platform.python_version()}, {', '.join(_versions())}."
     )
-    text = report(methods, runs, "\n".join([about, *(f"\n{line}." for line in absent)]))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "quality.md").write_text(text)
-    figure(methods, runs, options.trainings, options.out / "quality.png")
-    if options.raw:
-        raw = [
-            {"method": r.method, "task": r.task, "seed": r.seed, "regret": r.regret} for r in runs
-        ]
-        options.raw.write_bytes(gzip.compress(json.dumps(raw).encode()))
+    text = report(Results(runs), "\n\n".join([about, *absent]))
+    write(options, text, runs)
     print(text)
     print(f"{len(runs)} searches in {time.perf_counter() - start:.0f} s")
+
+
+def write(options: argparse.Namespace, text: str, runs: Sequence[Run]) -> None:
+    """The tables, and every run, which `--known` reads."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = f"{options.tasks}{'-held-out' if options.held_out else ''}"
+    found = {"trainings": options.trainings, "workers": options.workers}
+    found["runs"] = [asdict(run) for run in runs]
+    (options.out / f"{name}.json").write_text(json.dumps(found))
+    (options.out / f"{name}.md").write_text(text)
 
 
 def _versions() -> list[str]:
     from importlib.metadata import version
 
     found = [f"{name} {version(name)}" for name in ("optuna", "ray")]
-    return [*found, f"syne-tune {SyneTune.version}"] if SyneTune.version else found
+    return found + [f"{who} {tuner.version}" for who, tuner in ELSEWHERE.items() if tuner.version]
 
 
 if __name__ == "__main__":

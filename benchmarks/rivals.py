@@ -1,4 +1,4 @@
-"""Optuna, Ray Tune and Syne Tune as tuners of a simulated experiment (`clock.py`): their own
+"""Optuna, Ray Tune, Syne Tune and SMAC as tuners of a simulated experiment (`clock.py`): their own
 samplers, pruners and schedulers.
 
 Every adapter passes on what its library would be told in a real experiment, in that order, and
@@ -9,7 +9,8 @@ all that have rungs.
 * Ray Tune: its schedulers are called as its TuneController does (Ray 2.60:
   `_process_trial_result`, `stop_trial` and the queue of pending trials, 200 for random
   configurations and one for a searcher), without Ray's processes.
-* Syne Tune: runs in the Python of an environment of its own (`syne_side.py`), named by SYNE_PYTHON.
+* Syne Tune, SMAC: run in the Python of environments of their own, named by SYNE_PYTHON and
+  SMAC_PYTHON (`syne_side.py`, `smac_side.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from benchmarks.clock import Config, Decision, Task
 ETA = 3
 BRACKETS = 4
 """As many as Hyperband has for 27 steps and an ETA of 3."""
-WORKERS = 4
 
 
 # ---- Optuna
@@ -43,7 +43,8 @@ class Optuna:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._curves = curves
-        self._space = {name: _OPTUNAS[kind](form) for name, kind, form in _forms(curves.space)}
+        self._active = {p.name: p for p in curves.spec.space.flat}
+        self._forms = sorted(_forms(curves.space), key=lambda form: [*self._active].index(form[0]))
         self._study = optuna.create_study(
             # the Hyperband pruner draws its brackets from it
             study_name=f"{curves.spec.name}-{seed}",
@@ -55,7 +56,10 @@ class Optuna:
         self._best: list[float] = []
 
     def ask(self) -> Config:
-        trial = self._study.ask(self._space)
+        trial = self._study.ask()
+        for name, kind, form in self._forms:
+            if self._active[name].active(trial.params):
+                _OPTUNAS[kind](trial, name, form)
         self._trials.append(trial)
         self._best.append(float("inf"))
         return trial.params
@@ -72,13 +76,16 @@ class Optuna:
             return "stop"
         return "continue"
 
+    def fail(self, trial: int, step: int) -> None:
+        self._study.tell(self._trials[trial], state=optuna.trial.TrialState.FAIL)
 
-_OPTUNAS: Mapping[str, Callable[[list[Any]], optuna.distributions.BaseDistribution]] = {
-    "uniform": lambda form: optuna.distributions.FloatDistribution(form[0], form[1]),
-    "loguniform": lambda form: optuna.distributions.FloatDistribution(form[0], form[1], log=True),
-    "int": lambda form: optuna.distributions.IntDistribution(form[0], form[1]),
-    "logint": lambda form: optuna.distributions.IntDistribution(form[0], form[1], log=True),
-    "choice": optuna.distributions.CategoricalDistribution,
+
+_OPTUNAS: Mapping[str, Callable[[optuna.Trial, str, list[Any]], Any]] = {
+    "uniform": lambda trial, name, form: trial.suggest_float(name, *form),
+    "loguniform": lambda trial, name, form: trial.suggest_float(name, *form, log=True),
+    "int": lambda trial, name, form: trial.suggest_int(name, *form),
+    "logint": lambda trial, name, form: trial.suggest_int(name, *form, log=True),
+    "choice": lambda trial, name, form: trial.suggest_categorical(name, form),
 }
 _SAMPLERS: Mapping[str, Callable[[int], optuna.samplers.BaseSampler]] = {
     "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
@@ -222,37 +229,53 @@ class RayTune:
             return "stop"
         return "continue"
 
+    def fail(self, trial: int, step: int) -> None:
+        handle = self._begun[trial]
+        self._scheduler.on_trial_error(self, handle)
+        if self._search:
+            self._search.on_trial_complete(handle.trial_id, error=True)
+        handle.status = "TERMINATED"
+
     def _draw(self) -> Config:
         return {
             name: domain.sample(random_state=self._random) for name, domain in self._space.items()
         }
 
 
-# ---- Syne Tune
+# ---- in an environment of their own
 
 
-class SyneTune:
-    """A scheduler of Syne Tune in a process of its Python, which answers one line for each line."""
+class Elsewhere:
+    """A tuner in a process of another Python, which answers one line for each line (`side.py`)."""
 
+    variable: str
+    """The variable of the environment that names the Python."""
+    module: str
     _side: subprocess.Popen[str] | None = None
     version: str | None = None
-    """None where there is no Syne Tune."""
+    """None where it is not installed."""
 
-    def __init__(self, curves: Task, seed: int, scheduler: str) -> None:
-        self._max_steps = curves.max_steps
-        about = {"mode": curves.mode, "max_t": curves.max_steps, "eta": ETA, "brackets": BRACKETS}
-        self._call("make", scheduler, seed, list(_forms(curves.space)), about)
+    def __init__(self, curves: Task, seed: int, kind: str) -> None:
+        about = {
+            "mode": curves.mode,
+            "max_t": curves.max_steps,
+            "eta": ETA,
+            "brackets": BRACKETS,
+            "trainings": curves.trainings,
+        }
+        self._call("make", kind, seed, list(_forms(curves.space)), about)
 
     @classmethod
     def find(cls) -> str | None:
-        """Starts the process, if there is none yet in this one; the version of Syne Tune, None
+        """Starts the process, if there is none yet in this one; the version of the library, None
         where there is none.
         """
-        python = os.environ.get("SYNE_PYTHON")
+        python = os.environ.get(cls.variable)
         if python and cls._side is None:
             try:
                 cls._side = subprocess.Popen(
-                    [python, Path(__file__).with_name("syne_side.py")],
+                    [python, "-m", cls.module],
+                    cwd=Path(__file__).parents[1],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
@@ -264,13 +287,16 @@ class SyneTune:
                 return None
         return cls.version
 
-    def ask(self) -> Config | None:
-        config: Config | None = self._call("ask")
-        return config
+    def ask(self) -> Config | int | None:
+        answer: Config | int | None = self._call("ask")
+        return answer
 
     def report(self, trial: int, step: int, score: float) -> Decision:
         answer: Decision = self._call("report", trial, step, score)
         return answer
+
+    def fail(self, trial: int, step: int) -> None:
+        self._call("fail", trial)
 
     def used(self) -> float:
         """Seconds of processor time of the other process."""
@@ -280,15 +306,21 @@ class SyneTune:
     @classmethod
     def _call(cls, *message: Any) -> Any:
         if cls._side is None or cls._side.stdin is None or cls._side.stdout is None:
-            raise LookupError("Syne Tune's process was not started")
+            raise LookupError(f"the process of {cls.module} was not started")
         cls._side.stdin.write(json.dumps(message) + "\n")
         line = cls._side.stdout.readline()
         if not line:
-            raise EOFError(
-                f"Syne Tune's process ended at {message[:2]}: run"
-                f" {Path(__file__).with_name('syne_side.py')} by hand"
-            )
+            cls._side = None
+            raise EOFError(f"{cls.module} ended at {message[:2]}: run it by hand")
         return json.loads(line)
+
+
+class SyneTune(Elsewhere):
+    variable, module = "SYNE_PYTHON", "benchmarks.syne_side"
+
+
+class Smac(Elsewhere):
+    variable, module = "SMAC_PYTHON", "benchmarks.smac_side"
 
 
 def _forms(space: Mapping[str, Any]) -> list[tuple[str, str, list[Any]]]:

@@ -34,7 +34,7 @@ Curve = tuple[list[float], list[float]]
 """The score of each step, and the seconds that it takes."""
 REFERENCE = 2000
 """So many random configurations say what is good: regret 0 is the best score of any of them at any
-step, 1 the median of their last scores. A search may get below 0.
+step, 1 the median of their last scores, failures apart. A search may get below 0.
 """
 COMPONENTS = 5
 """Principal components of the curves: 97 to 99.8 % of their variance."""
@@ -52,8 +52,9 @@ class Surrogate(Task):
         sampler = samplers.make("random", self.spec.setting)
         drawn = [sampler.ask(number, number) for number in range(REFERENCE)]
         curves = [self.curve(proposal.config) for proposal in drawn if proposal is not None]
-        self.best = min(self.cost(score) for scores, _ in curves for score in scores)
-        self.middle = statistics.median(self.cost(scores[-1]) for scores, _ in curves)
+        costs = [[self.cost(score) for score in scores] for scores, _ in curves]
+        self.best = min(cost for one in costs for cost in one if not math.isnan(cost))
+        self.middle = statistics.median(one[-1] for one in costs if not math.isnan(one[-1]))
         self.training = statistics.fmean(sum(seconds) for _, seconds in curves)
 
     def at(self, config: Config, step: int) -> tuple[float, float]:

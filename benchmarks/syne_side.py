@@ -1,7 +1,6 @@
-"""Syne Tune's side of `rivals.py`: run by the Python of its own environment, it answers one line of
-JSON for each line.
+"""Syne Tune's side of `rivals.py`, run by the Python of its own environment.
 
-It imports nothing of regrow. Its schedulers are called as Syne Tune's own Tuner does: `suggest`,
+Its schedulers are called as Syne Tune's own Tuner does: `suggest`,
 `on_trial_add`, `on_trial_result` for each step, then `on_trial_remove` for a trial that it stops,
 `on_trial_complete` for one that ends.
 """
@@ -9,11 +8,7 @@ It imports nothing of regrow. Its schedulers are called as Syne Tune's own Tuner
 from __future__ import annotations
 
 import datetime as dt
-import json
-import logging
 import os
-import sys
-import time
 from typing import Any
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
@@ -24,6 +19,8 @@ from syne_tune import config_space
 from syne_tune.backend.trial_status import Trial  # type: ignore[import-not-found]
 from syne_tune.optimizer import baselines  # type: ignore[import-not-found]
 from syne_tune.optimizer.schedulers.median_stopping_rule import MedianStoppingRule  # type: ignore[import-not-found]
+
+from benchmarks.side import serve
 
 STEP = "step"
 DOMAINS = {
@@ -63,15 +60,17 @@ class Side:
             self._scheduler = MedianStoppingRule(inner, STEP, metric="score", **common)
         else:
             kind, _, several = name.partition("-")
-            made = {"asha": baselines.ASHA, "bohb": baselines.BOHB, "cqr": baselines.ASHACQR}[kind]
+            made = {
+                "asha": baselines.ASHA,
+                "bohb": baselines.BOHB,
+                "cqr": baselines.ASHACQR,
+                "bore": baselines.ASHABORE,
+            }[kind]
             brackets = about["brackets"] if several else 1
             self._scheduler = made(space, metric="score", brackets=brackets, **rungs, **common)
         self._trials = []
         self._max_t = about["max_t"]
         return True
-
-    def used(self) -> float:
-        return time.process_time()
 
     def ask(self) -> dict[str, Any] | None:
         suggestion = self._scheduler.suggest()
@@ -91,21 +90,10 @@ class Side:
             self._scheduler.on_trial_complete(self._trials[number], result)
         return decision
 
-
-def plain(value: Any) -> Any:
-    """What JSON does not know: NumPy's scalars."""
-    return value.item()
-
-
-def main() -> None:
-    logging.disable(logging.CRITICAL)
-    answers, sys.stdout = sys.stdout, sys.stderr  # what the library prints is no answer
-    side = Side()
-    for line in sys.stdin:
-        method, *arguments = json.loads(line)
-        answers.write(json.dumps(getattr(side, method)(*arguments), default=plain) + "\n")
-        answers.flush()
+    def fail(self, number: int) -> bool:
+        self._scheduler.on_trial_error(self._trials[number])
+        return True
 
 
 if __name__ == "__main__":
-    main()
+    serve(Side())

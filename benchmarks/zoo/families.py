@@ -1,0 +1,155 @@
+"""The zoo: families of learning curves by name, each with the workers and the budget for which it
+is searched.
+
+Each kind has two variants, which differ in seed, size, workers and budget: one to tune on, and one
+that is held out, whose results nobody is to look at before all choices are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clock import Task
+from benchmarks.surrogate import Continuum
+from benchmarks.zoo.synthetic import (
+    Shape,
+    Synthetic,
+    cliff,
+    conditional,
+    crossing,
+    explosion,
+    failing,
+    late,
+    mild,
+    misleading,
+    mixed,
+    narrow,
+    numbers,
+    overfitting,
+    plateau,
+    useless,
+)
+
+RECORDED = Path(__file__).parent.parent / "curves"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A task of the zoo, how many workers search it and for how many full trainings."""
+
+    name: str
+    held_out: bool
+    workers: int
+    trainings: float
+    make: Callable[[], Task]
+
+    def task(self) -> Task:
+        task = self.make()
+        task.workers, task.trainings = self.workers, self.trainings
+        return task
+
+
+def _made(
+    kind: str,
+    shape: Shape,
+    tuning: tuple[int, int, dict[str, Any], int, int, float],
+    held_out: tuple[int, int, dict[str, Any], int, int, float],
+    noise: tuple[float, float] = (0.0, 0.0),
+) -> list[Family]:
+    """Both variants of a kind: seed, steps, space, parameters that matter, workers, budget."""
+
+    def variant(place: int) -> Family:
+        seed, steps, space, matter, workers, trainings = (tuning, held_out)[place]
+        name = f"{kind}-{place + 1}"
+        return Family(
+            name=name,
+            held_out=place == 1,
+            workers=workers,
+            trainings=trainings,
+            make=lambda: Synthetic(
+                name, seed, shape, steps=steps, space=space, matter=matter, noise=noise[place]
+            ),
+        )
+
+    return [variant(0), variant(1)]
+
+
+def _recorded(name: str, *, held_out: bool, workers: int, trainings: float) -> Family:
+    return Family(
+        name=name,
+        held_out=held_out,
+        workers=workers,
+        trainings=trainings,
+        make=lambda: Continuum(RECORDED / f"{name}.yaml"),
+    )
+
+
+ZOO = {
+    family.name: family
+    for family in (
+        *_made("mild", mild, (1, 27, numbers(5), 3, 4, 30), (101, 50, numbers(6), 4, 8, 30)),
+        *_made("useless", useless, (2, 27, numbers(6), 4, 4, 30), (102, 52, mixed(7), 4, 4, 10)),
+        *_made(
+            "misleading", misleading, (3, 52, numbers(7), 4, 4, 10), (103, 27, mixed(6), 3, 4, 30)
+        ),
+        *_made("late", late, (4, 40, numbers(5), 3, 4, 30), (104, 100, numbers(6), 4, 8, 30)),
+        *_made("crossing", crossing, (5, 27, mixed(6), 4, 4, 30), (105, 81, numbers(5), 3, 8, 10)),
+        *_made(
+            "overfitting", overfitting, (6, 50, mixed(6), 4, 4, 30), (106, 27, numbers(7), 4, 4, 30)
+        ),
+        *_made(
+            "noise-small",
+            mild,
+            (7, 27, numbers(5), 3, 4, 30),
+            (107, 50, mixed(6), 4, 8, 30),
+            (0.02, 0.03),
+        ),
+        *_made(
+            "noise-large",
+            mild,
+            (8, 27, mixed(6), 3, 4, 30),
+            (108, 40, numbers(5), 3, 4, 30),
+            (0.15, 0.2),
+        ),
+        *_made("plateau", plateau, (9, 27, numbers(5), 3, 4, 30), (109, 50, mixed(7), 3, 8, 30)),
+        *_made("narrow", narrow, (10, 27, numbers(4), 3, 4, 30), (110, 50, numbers(5), 3, 4, 30)),
+        *_made("cliff-nan", cliff, (11, 27, numbers(5), 3, 4, 30), (111, 50, mixed(7), 3, 8, 10)),
+        *_made(
+            "cliff-huge",
+            explosion,
+            (12, 50, numbers(6), 4, 4, 10),
+            (112, 27, numbers(5), 3, 4, 30),
+        ),
+        *_made("failing", failing, (13, 27, mixed(6), 3, 4, 30), (113, 30, numbers(5), 3, 8, 30)),
+        *_made(
+            "conditional",
+            mild,
+            (14, 27, conditional(3), 6, 4, 30),
+            (114, 50, conditional(5), 7, 8, 30),
+        ),
+        *_made("few", mild, (15, 27, numbers(2), 2, 4, 10), (115, 50, numbers(2), 2, 1, 10)),
+        *_made("fourteen", mild, (16, 27, mixed(14), 4, 4, 30), (116, 50, mixed(14), 5, 8, 30)),
+        *_made("forty", mild, (17, 27, numbers(40), 4, 8, 30), (117, 27, mixed(40), 5, 4, 30)),
+        *_made("short", mild, (18, 3, numbers(5), 3, 4, 30), (118, 5, mixed(6), 4, 4, 30)),
+        *_made("long", useless, (19, 300, numbers(5), 3, 4, 10), (119, 300, mixed(6), 4, 8, 10)),
+        *_made("alone", useless, (20, 27, mixed(6), 3, 1, 10), (120, 40, numbers(5), 3, 1, 30)),
+        *_made("crowd", mild, (21, 27, numbers(6), 4, 32, 30), (121, 50, mixed(6), 4, 32, 100)),
+        *_made("scarce", useless, (22, 27, numbers(4), 3, 4, 5), (122, 50, mixed(6), 3, 1, 5)),
+        *_made("plenty", late, (23, 27, mixed(6), 4, 8, 100), (123, 50, numbers(7), 4, 8, 100)),
+        _recorded("digits", held_out=False, workers=4, trainings=10),
+        _recorded("linear", held_out=False, workers=4, trainings=30),
+        _recorded("wine", held_out=False, workers=8, trainings=30),
+        _recorded("cancer", held_out=False, workers=4, trainings=30),
+        _recorded("diabetes", held_out=False, workers=4, trainings=10),
+        _recorded("warmup", held_out=False, workers=4, trainings=10),
+        _recorded("mislabelled", held_out=False, workers=4, trainings=30),
+        _recorded("tumours", held_out=True, workers=4, trainings=10),
+        _recorded("convolution", held_out=True, workers=8, trainings=30),
+        _recorded("patients", held_out=True, workers=4, trainings=30),
+        _recorded("tumour_lines", held_out=True, workers=4, trainings=30),
+        _recorded("wine_trees", held_out=True, workers=1, trainings=10),
+    )
+}
