@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from regrow.integrations.tune.arguments import Arguments
 from regrow.integrations.tune.hyperopt_space import is_hyperopts
 from regrow.integrations.tune.recorded import SEARCHERS
 from regrow.integrations.tune.recorded import given as given_to
@@ -48,14 +49,14 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
     if search is None:
         hint = f"take one of {', '.join(known)}"
         raise SpecError("search_alg", name, "has no counterpart", hint)
-    given = {} if isinstance(algorithm, str) else given_to(algorithm)
+    given = Arguments(name, {}, {}) if isinstance(algorithm, str) else given_to(algorithm)
     if name not in _IN_TUNE:
         say(f"search: {name} is regrow's {search}")
     seeds = [given.get(key) for key in ("seed", "random_state_seed", "random_state")]
     seed = next((one for one in seeds if isinstance(one, int)), 0)
     startup = given.get("n_initial_points")
     begins = search == "tpe" and isinstance(startup, int)
-    return Searching(
+    found = Searching(
         search={"tpe": {"n_startup_trials": startup}} if begins else search,
         concurrency=concurrency or given.get("max_concurrent") or None,
         repeats=repeats,
@@ -65,6 +66,9 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
         space=_own_space(name, given),
         points=tuple(given.get("points_to_evaluate") or ()),
     )
+    for line in given.unused():
+        say(line)
+    return found
 
 
 def _own_space(name: str, given: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from regrow.integrations.tune.arguments import Arguments
 from regrow.integrations.tune.hyperopt_space import is_hyperopts
 from regrow.integrations.tune.hyperopt_space import translate as hyperopts
 from regrow.integrations.tune.population import changeable, first_points, with_mutations
+from regrow.integrations.tune.recorded import storage_path
 from regrow.integrations.tune.resources import resources
 from regrow.integrations.tune.schedules import ITERATION, Scheduling, scheduling
 from regrow.integrations.tune.searchers import Searching, searching
 from regrow.integrations.tune.space import Translated, translate
 from regrow.integrations.tune.stopping import Stopping, stopping
 from regrow.integrations.tune.templates import render
-from regrow.integrations.tune.trainables import Trainable
+from regrow.integrations.tune.trainables import CHDIR, Trainable
 from regrow.search.errors import SpecError
 from regrow.search.samplers.random_search import drawn
 from regrow.search.space import Space
 
 ENDLESS = 100_000
 """Number of samples if `num_samples=-1` asks for as many as the time allows."""
-_INERT = ("trial_name_creator", "trial_dirname_creator")
+_READ_BY_TUNER = ("callbacks", "verbose")
+"""Fields of a RunConfig that the Tuner itself uses."""
 DEFAULT_SCORE = "last"
 
 
@@ -38,6 +42,7 @@ class TuneArguments:
     run: Any
     name: str | None = None
     """Overrides the script's name."""
+    retry_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,7 @@ class Translation:
         metric: as the script set it, None if not.
         mode: as the script set it, None if not.
         said: what is translated inexactly, a line each.
+        fail_fast: whether the first failure ends the experiment; "raise": and is raised.
 
     """
 
@@ -58,12 +64,22 @@ class Translation:
     mode: Any
     stopping: Stopping
     said: list[str] = field(default_factory=list)
+    fail_fast: bool | str = False
 
 
 def translated(asked: TuneArguments, default_name: str) -> Translation:
     """Translate a Tuner. Raises SpecError for what has no counterpart."""
+    from ray.tune import CheckpointConfig, FailureConfig
+
     said: list[str] = []
-    config, run = asked.tune, asked.run
+    config, run = Arguments.of_settings(asked.tune), Arguments.of_settings(asked.run)
+    failures, keeping = (
+        Arguments.of_settings(given or kind())
+        for given, kind in (
+            (run.failure_config, FailureConfig),
+            (run.checkpoint_config, CheckpointConfig),
+        )
+    )
     search = searching(config.search_alg, said.append)
     schedule = scheduling(config.scheduler, said.append)
     metric = config.metric or search.metric or schedule.metric
@@ -84,32 +100,41 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         **_objective(metric, mode, said),
         **_ending(config, schedule, stop),
         **_schedule(schedule, space),
-        **_keeping(run),
+        **_keeping(keeping, metric, mode, said),
         "points": [{"config": point} for point in points] or None,
     }
     if search.repeats > 1:
         options |= {"repeats": search.repeats, "trials": trials * search.repeats}
-    failures = run.failure_config.max_failures if run.failure_config else 0
-    if failures:
-        options["retries"] = {"error": "unlimited" if failures < 0 else failures}
-    # Tune's default is a folder in the user's home.
-    if run.storage_path and run.storage_path != type(run)().storage_path:
-        options["state"] = str(run.storage_path)
-    said += [
-        f"TuneConfig: {key} is not used: trials have numbers"
-        for key in _INERT
-        if getattr(config, key, None)
-    ]
+    if most := failures.max_failures:
+        options["retries"] = {"error": "unlimited" if most < 0 else most}
+    if run.storage_filesystem is not None:
+        problem = "is a file system of PyArrow's, which no other process can open by its name"
+        hint = "give storage_path alone: a folder, or s3://BUCKET/PREFIX"
+        raise SpecError("storage_filesystem", repr(run.storage_filesystem), problem, hint)
+    run.get("storage_path")
+    options["state"] = storage_path(asked.run)
+    fast = failures.fail_fast
+    for name in _READ_BY_TUNER:
+        run.get(name)
+    said += [line for settings in (config, run, failures, keeping) for line in settings.unused()]
     trainable = Trainable(
         theirs=asked.trainable,
         template=space.template,
         experiment=name,
         stop=stop.trial,
         explored=schedule.explored,
+        origin=os.getcwd(),
+        apart=os.environ.get(CHDIR, "1") != "0",
     )
     chosen = {key: value for key, value in options.items() if value is not None}
     return Translation(
-        trainable=trainable, options=chosen, metric=metric, mode=mode, stopping=stop, said=said
+        trainable=trainable,
+        options=chosen,
+        metric=metric,
+        mode=mode,
+        stopping=stop,
+        said=said,
+        fail_fast=fast.lower() if isinstance(fast, str) else fast,
     )
 
 
@@ -187,15 +212,22 @@ def _schedule(schedule: Scheduling, space: Translated) -> dict[str, Any]:
     return {"schedule": found}
 
 
-def _keeping(run: Any) -> dict[str, Any]:
-    given = run.checkpoint_config
-    if given is None:
-        return {}
+def _keeping(given: Arguments, metric: Any, mode: Any, said: list[str]) -> dict[str, Any]:
     keep: dict[str, Any] = {}
     if given.checkpoint_frequency:
         keep["every_steps"] = int(given.checkpoint_frequency)
-    if (count := given.num_to_keep) and given.checkpoint_score_attribute is not None:
+    count, by, order = (
+        given.num_to_keep,
+        given.checkpoint_score_attribute,
+        given.checkpoint_score_order,
+    )
+    if count and by is not None:
         keep |= {"keep_last": 1, "keep_best": count}
+        if (by, order) != (metric, mode or "max"):
+            said.append(
+                f"CheckpointConfig: checkpoints are kept by the search's metric, {metric} ({mode}),"
+                f" not by {by} ({order})"
+            )
     elif count:
         keep["keep_last"] = count
     return {"checkpoint": keep} if keep else {}
