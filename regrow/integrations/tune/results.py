@@ -149,12 +149,12 @@ class Result:
 class ResultGrid:
     """All trials of an experiment, by number."""
 
-    def __init__(self, log: Log, found: Translation | None = None) -> None:
+    def __init__(self, log: Log, found: Translation | None = None, *, template: Any = None) -> None:
+        """Read the results of a log. `template`: see Trainable, for one without a translation."""
         self._log = log
         named = isinstance(log.spec.metric, str) and log.spec.metric != ITERATION
         self._metric: Any = log.spec.metric if named else None
         self._mode: Any = log.spec.mode if named else None
-        template = None
         if found is not None:
             self._metric, self._mode = found.metric, found.mode
             template = found.trainable.template

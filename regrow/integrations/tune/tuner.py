@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.experiment import Experiment, run_session
+from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.analysis import ExperimentAnalysis
 from regrow.integrations.tune.arguments import Arguments
@@ -29,6 +30,7 @@ from regrow.result import open as open_experiment
 from regrow.show.live import Live
 from regrow.show.live.output import Terminal
 from regrow.show.live.terminal import tell
+from regrow.tasks.attempt.trainable import unpickled
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import MISSING
 
@@ -191,14 +193,14 @@ class Tuner:
                 watch=live.watch,
                 announce=live.announce,
             )
-        self._results = ResultGrid(result.refresh())
+        self._results = ResultGrid(result.refresh(), template=_template(result))
         self._results.write_folders()
         return self._results
 
     def get_results(self) -> ResultGrid:
         """Return `fit`'s results, or a restored Tuner's. Raises RuntimeError before that."""
         if self._results is None and self._restored is not None:
-            self._results = ResultGrid(self._restored)
+            self._results = ResultGrid(self._restored, template=_template(self._restored))
         if self._results is None:
             raise RuntimeError("there are no results yet: call fit() first")
         return self._results
@@ -244,6 +246,17 @@ class Tuner:
         except UserError:
             return False
         return True
+
+
+def _template(result: Result) -> Any:
+    """Return the template of the configurations of an experiment that another process began: it is
+    pickled with the trainable in its state, and names what no log can hold. None without one.
+    """
+    store = Places.at(result.state).known(result.name)
+    opened = replay(store, result.name).opened
+    if opened is None or opened.code is None:
+        return None
+    return getattr(unpickled(store, f"code/{opened.code}", opened.code), "template", None)
 
 
 def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> ExperimentAnalysis:
