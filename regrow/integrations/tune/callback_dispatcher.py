@@ -52,14 +52,15 @@ def feeding(
     stopping = found.stopping
     if not (callbacks or stopping.whole or stopping.named or found.fail_fast):
         yield feed
+        feed.close()
         return
     try:
         log = Subscription(Follower(store), LOOK_SECONDS)
         with log.in_background(feed.take, "tune-callbacks"):
             yield feed
     finally:
-        feed.withdraw()
         feed.call("on_experiment_end")
+        feed.close()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -152,8 +153,9 @@ class CallbackDispatcher:
         if any(stopper.stop_all() for stopper in self._found.stopping.whole):
             self._stop()
 
-    def withdraw(self) -> None:
-        """Withdraw the request to stop, which could end the next session."""
+    def close(self) -> None:
+        """Withdraw the request to stop, which could end the next session, and remove the folder."""
+        self._folder.cleanup()
         if self._request is not None:
             with suppress(StoreError):
                 withdraw_stop(self._store, self._request)

@@ -6,14 +6,21 @@ import math
 import tempfile
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regrow.infra.log.reading import replay
+from regrow.infra.state.places import Places
+from regrow.integrations.tune.private import default_storage
 from regrow.integrations.tune.reports import EAGER, Folders, Reports, nested
 from regrow.integrations.tune.session import FILES, ITERATION, flat
 from regrow.integrations.tune.templates import render
 from regrow.records import TrialResult
 from regrow.result import Result as Log
+from regrow.result import open as open_log
 from regrow.search.planning.planner import seed_for
+from regrow.tasks.attempt.trainable import unpickled
+from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import number_of
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 
 _WINDOWS = {"last-5-avg": 5, "last-10-avg": 10}
 _OVER = ("done", "stopped")
+NO_FILESYSTEM = "storage_filesystem is not used here; give a path: a folder, or s3://BUCKET/PREFIX"
 SCOPES = ("last", "all", "avg", *_WINDOWS)
 
 
@@ -51,6 +59,17 @@ class Result:
     def filesystem(self) -> Any:
         """PyArrow's file system in which `path` is."""
         return filesystem(self._log.state)
+
+    @classmethod
+    def from_path(cls, path: str, storage_filesystem: Any = None) -> Result:
+        """Read a trial's result from its `path`. Raises UserError for any other path."""
+        whole, _, name = str(path).rstrip("/").rpartition("/")
+        if storage_filesystem is not None:
+            raise UserError(NO_FILESYSTEM)
+        for result in ResultGrid.from_path(whole):
+            if result.trial_id == name:
+                return result
+        raise UserError(f"{path}: there is no trial of this name")
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
@@ -161,6 +180,12 @@ class ResultGrid:
         reports = Reports(log)
         self._results = [Result(log, trial, template, reports) for trial in log.trials]
 
+    @classmethod
+    def from_path(cls, path: str) -> ResultGrid:
+        """Read the results of an experiment, see `opened`."""
+        log = opened(path)
+        return cls(log, template=stored_template(log))
+
     def write_folders(self) -> None:
         """Write the folders of trials; of many, each when its `path` is asked for."""
         if len(self) <= EAGER:
@@ -255,3 +280,29 @@ def filesystem(state: str) -> Any:
         return fs.LocalFileSystem()
     found, _ = fs.FileSystem.from_uri(state)
     return found
+
+
+def stored_template(log: Log) -> Any:
+    """Return the template of the configurations of an experiment that another process began: it is
+    pickled with the trainable in its state, and names what no log can hold. None without one.
+    """
+    store = Places.at(log.state).known(log.name)
+    opened = replay(store, log.name).opened
+    if opened is None or opened.code is None:
+        return None
+    return getattr(unpickled(store, f"code/{opened.code}", opened.code), "template", None)
+
+
+def opened(path: str, *, state: str | None = None, name: str | None = None) -> Log:
+    """Return the experiment at a path of Tune's: state root, slash, name; `state` and `name` go
+    before both. Below Ray's default folder, experiments of scripts that named none are found, too.
+    Raises UserError if there is none.
+    """
+    root, _, last = str(path).rstrip("/").rpartition("/")
+    own, name = state or root or ".", name or last
+    try:
+        return open_log(name, own)
+    except UserError:
+        if state is None and Path(own).expanduser() == default_storage():
+            return open_log(name)
+        raise

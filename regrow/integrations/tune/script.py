@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from regrow.integrations.tune.analysis import ExperimentAnalysis
 from regrow.integrations.tune.private import check_version
 from regrow.integrations.tune.recorded import recording
 from regrow.integrations.tune.results import ResultGrid
@@ -36,6 +37,7 @@ _PLACES: dict[str, tuple[tuple[str, ...], Any]] = {
         with_parameters,
     ),
     "ResultGrid": (("ray.tune", "ray.tune.result_grid"), ResultGrid),
+    "ExperimentAnalysis": (("ray.tune", "ray.tune.analysis"), ExperimentAnalysis),
 }
 
 

@@ -114,8 +114,8 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
     run.get("storage_path")
     options["state"] = storage_path(asked.run)
     fast = failures.fail_fast
-    for name in _READ_BY_TUNER:
-        run.get(name)
+    for elsewhere in _READ_BY_TUNER:
+        run.get(elsewhere)
     said += [line for settings in (config, run, failures, keeping) for line in settings.unused()]
     trainable = Trainable(
         theirs=asked.trainable,

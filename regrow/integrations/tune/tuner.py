@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from regrow.experiment import Experiment, run_session
-from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.analysis import ExperimentAnalysis
 from regrow.integrations.tune.arguments import Arguments
@@ -19,22 +18,18 @@ from regrow.integrations.tune.private import (
     RESOURCES,
     asked_for,
     check_version,
-    default_storage,
     tune_run,
 )
 from regrow.integrations.tune.recorded import recorded
-from regrow.integrations.tune.results import ResultGrid
+from regrow.integrations.tune.results import NO_FILESYSTEM, ResultGrid, opened, stored_template
 from regrow.integrations.tune.translation import Translation, TuneArguments, translated
 from regrow.result import Result
-from regrow.result import open as open_experiment
 from regrow.show.live import Live
 from regrow.show.live.output import Terminal
 from regrow.show.live.terminal import tell
-from regrow.tasks.attempt.trainable import unpickled
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import MISSING
 
-NO_FILESYSTEM = "storage_filesystem is not used here; give a path: a folder, or s3://BUCKET/PREFIX"
 RESTARTS = (
     "restart: a trial that failed continues from its last checkpoint; to begin anew, give the"
     " experiment another name"
@@ -102,18 +97,8 @@ class Session:
         return grid, found
 
     def opened(self, path: str) -> Result:
-        """Return the experiment at a path of Tune's, state root and name. `--state` and `--name`
-        go before both. Below Ray's default folder, experiments of scripts that named none are
-        found, too. Raises UserError if there is none.
-        """
-        root, _, name = str(path).rstrip("/").rpartition("/")
-        own, name = self._state or root or ".", self._name or name
-        try:
-            return open_experiment(name, own)
-        except UserError:
-            if self._state is None and Path(own).expanduser() == default_storage():
-                return open_experiment(name)
-            raise
+        """Return the experiment at a path of Tune's; `--state` and `--name` go before it."""
+        return opened(path, state=self._state, name=self._name)
 
     def _numbered(self, found: Translation) -> Translation:
         """Number further experiments with the same name in one script: each has its own log."""
@@ -193,14 +178,15 @@ class Tuner:
                 watch=live.watch,
                 announce=live.announce,
             )
-        self._results = ResultGrid(result.refresh(), template=_template(result))
+        self._results = ResultGrid(result.refresh(), template=stored_template(result))
         self._results.write_folders()
         return self._results
 
     def get_results(self) -> ResultGrid:
         """Return `fit`'s results, or a restored Tuner's. Raises RuntimeError before that."""
         if self._results is None and self._restored is not None:
-            self._results = ResultGrid(self._restored, template=_template(self._restored))
+            found = self._restored
+            self._results = ResultGrid(found, template=stored_template(found))
         if self._results is None:
             raise RuntimeError("there are no results yet: call fit() first")
         return self._results
@@ -248,17 +234,6 @@ class Tuner:
         return True
 
 
-def _template(result: Result) -> Any:
-    """Return the template of the configurations of an experiment that another process began: it is
-    pickled with the trainable in its state, and names what no log can hold. None without one.
-    """
-    store = Places.at(result.state).known(result.name)
-    opened = replay(store, result.name).opened
-    if opened is None or opened.code is None:
-        return None
-    return getattr(unpickled(store, f"code/{opened.code}", opened.code), "template", None)
-
-
 def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> ExperimentAnalysis:
     """Run like `tune.run`. Raises TuneError if trials failed, with `raise_on_failed_trial`."""
     from ray import tune
@@ -268,10 +243,8 @@ def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> Experi
     if (resources := call["resources_per_trial"]) is not None:
         run_or_experiment = tune.with_resources(run_or_experiment, resources)
     if (start := call["restore"]) is not None:
-        hint = "a trial that reads it itself can be given the path in `config`"
-        raise UserError(
-            f"tune.run: restore={start!r}: a first checkpoint has no place here; {hint}"
-        )
+        hint = "give the path in `config`, and read it in the trainable"
+        raise UserError(f"tune.run: restore={start!r}: no first checkpoint is taken; {hint}")
     keeping = call["checkpoint_config"] or tune.CheckpointConfig()
     for old, new in _OLD_KEEPING.items():
         if (value := call[old]) and not getattr(keeping, new):
@@ -298,7 +271,7 @@ def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> Experi
         raise tune.TuneError(
             "Trials did not complete", [result.path for result in grid if result.error]
         )
-    return ExperimentAnalysis(grid, found.metric, found.mode)
+    return ExperimentAnalysis(grid, default_metric=found.metric, default_mode=found.mode)
 
 
 def _retries(resume: bool | str | None, config: Any) -> bool:
