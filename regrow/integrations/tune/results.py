@@ -19,6 +19,7 @@ from regrow.records import TrialResult
 from regrow.result import Result as Log
 from regrow.result import open as open_log
 from regrow.search.planning.planner import seed_for
+from regrow.search.samplers import suggests
 from regrow.tasks.attempt.trainable import unpickled
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import number_of
@@ -44,9 +45,11 @@ class Result:
         self._reports = reports
         self.trial_id = f"{log.name}_{trial.number:05d}"
         seed = seed_for(log.spec.seed, trial.number, "trial")
-        self.config: dict[str, Any] = (
-            trial.config if template is None else render(template, trial.config, seed)
-        )
+        self.config: dict[str, Any] = trial.config
+        if template is not None:
+            self.config = render(template, trial.config, seed)
+            if suggests(log.spec.search):
+                self.config |= trial.config
 
     @cached_property
     def path(self) -> str:

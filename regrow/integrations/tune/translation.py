@@ -17,7 +17,7 @@ from regrow.integrations.tune.recorded import storage_path
 from regrow.integrations.tune.resources import resources
 from regrow.integrations.tune.schedules import ITERATION, Scheduling, scheduling
 from regrow.integrations.tune.searchers import Searching, searching
-from regrow.integrations.tune.space import Translated, translate
+from regrow.integrations.tune.space import NOTHING, Translated, translate
 from regrow.integrations.tune.stopping import Stopping, stopping
 from regrow.integrations.tune.templates import render
 from regrow.integrations.tune.trainables import CHDIR, Trainable
@@ -96,13 +96,16 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         "concurrency": config.max_concurrent_trials or search.concurrency,
         "score": DEFAULT_SCORE,
         "duplicates": True,
-        "resources": resources(asked.trainable, _example(space)),
+        "resources": resources(asked.trainable, _example(space), said.append),
         **_objective(metric, mode, said),
         **_ending(config, schedule, stop),
         **_schedule(schedule, space),
         **_keeping(keeping, metric, mode, said),
-        "points": [{"config": point} for point in points] or None,
     }
+    if search.defined is not None:
+        options["enqueue"] = points or None
+    else:
+        options["points"] = [{"config": point} for point in points] or None
     if search.repeats > 1:
         options |= {"repeats": search.repeats, "trials": trials * search.repeats}
     if most := failures.max_failures:
@@ -123,6 +126,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         experiment=name,
         stop=stop.trial,
         explored=schedule.explored,
+        defined=search.defined,
         origin=os.getcwd(),
         apart=os.environ.get(CHDIR, "1") != "0",
     )
@@ -157,7 +161,9 @@ def _space(
     the cells of grids; and the configurations to try first.
     """
     given = dict(asked.param_space) or dict(search.space or {})
-    if is_hyperopts(given):
+    if search.defined is not None:
+        space = _constants(translate(given))
+    elif is_hyperopts(given):
         domains, template = hyperopts(given)
         space = Translated(space=domains, template=template, cells=1)
     else:
@@ -168,8 +174,10 @@ def _space(
             "num_samples", samples, "never ends", "give time_budget_s as well, or a number"
         )
     trials = (ENDLESS if samples < 0 else samples) * space.cells
+    if search.defined is not None:
+        return space, trials, list(search.points)
     if schedule.mutations:
-        space, first = with_mutations(space, schedule.mutations, search.seed, said.append)
+        space, first = with_mutations(space, schedule.mutations, search.seed, said.append, trials)
         flat = first_points(space.space, first, trials, search.seed)
         whole = Space.parse(space.space)
     else:
@@ -178,6 +186,16 @@ def _space(
             _point(whole, point, number, search.seed) for number, point in enumerate(search.points)
         ]
     return space, trials, [whole.nest(point) for point in flat]
+
+
+def _constants(space: Translated) -> Translated:
+    """Return the space of a function that suggests values: empty, as trials tell it. SpecError for
+    domains beside it.
+    """
+    if names := [name for name in space.searched if name != NOTHING]:
+        hint = "let the function of the searcher suggest them, too"
+        raise SpecError("param_space", ", ".join(names), "is beside a function's space", hint)
+    return Translated(space={}, template=space.template, cells=1)
 
 
 def _point(whole: Space, point: Mapping[str, Any], number: int, seed: int) -> dict[str, Any]:
