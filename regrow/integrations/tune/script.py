@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regrow.integrations.tune.analysis import ExperimentAnalysis
 from regrow.integrations.tune.private import check_version
@@ -27,6 +27,9 @@ from regrow.integrations.tune.unsupported import refused
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.output.traces import user_trace
+
+if TYPE_CHECKING:
+    from regrow.show.live.output import Events
 
 _PLACES: dict[str, tuple[tuple[str, ...], Any]] = {
     "Tuner": (("ray.tune", "ray.tune.tuner"), Tuner),
@@ -46,7 +49,13 @@ class ScriptFailed(RegrowError):
 
 
 def run_script(
-    script: Path, arguments: list[str], *, name: str | None, state: str | None, quiet: bool
+    script: Path,
+    arguments: list[str],
+    *,
+    name: str | None,
+    state: str | None,
+    quiet: bool,
+    events: Events | None = None,
 ) -> None:
     """Run the script as Python would. Raises UserError, with its line, for what cannot run here."""
     check_version()
@@ -55,7 +64,9 @@ def run_script(
     if wrong := refused(script):
         raise UserError(f"{script} cannot run here:\n" + "\n".join(wrong))
     replaced = _Replaced()
-    Tuner.session = Session(name=name, state=state, quiet=quiet, apart=replaced.apart)
+    Tuner.session = Session(
+        name=name, state=state, quiet=quiet, events=events, apart=replaced.apart
+    )
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     with replaced, recording():

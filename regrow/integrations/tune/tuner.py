@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regrow.experiment import Experiment, run_session
 from regrow.infra.state.places import Places
@@ -29,6 +29,9 @@ from regrow.show.live.output import Terminal
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import MISSING
+
+if TYPE_CHECKING:
+    from regrow.show.live.output import Events
 
 RESTARTS = (
     "restart: a trial that failed continues from its last checkpoint; to begin anew, give the"
@@ -53,7 +56,7 @@ def say(line: str) -> None:
 
 class Session:
     """How the experiments of one script are run. `name`, `state`: override the script's, None: do
-    not.
+    not. `events` takes the log's events, None: nothing does.
 
     `apart` makes a context for running regrow itself, in which the replaced names are Ray's again.
     """
@@ -64,9 +67,11 @@ class Session:
         name: str | None = None,
         state: str | None = None,
         quiet: bool = False,
+        events: Events | None = None,
         apart: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._name, self._state, self._quiet, self.apart = name, state, quiet, apart
+        self._events = events
         self._taken: dict[str, int] = {}
 
     def run(self, asked: TuneArguments) -> tuple[ResultGrid, Translation]:
@@ -84,7 +89,9 @@ class Session:
             experiment = Experiment(found.trainable, **options)
             quiet = self._quiet or asked.run.verbose == 0
             with feeding(experiment.spec, found, asked.run.callbacks or ()) as feed:
-                result = experiment.run(quiet=quiet, retry_failed=asked.retry_failed)
+                result = experiment.run(
+                    quiet=quiet, retry_failed=asked.retry_failed, events=self._events
+                )
         over = result.stopped_by == "planner" or feed.stopped
         if result.status == "interrupted" or (result.status == "stopped" and not over):
             say("the script ends here; the same command continues")
