@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regrow.infra.log.reading import replay
 from regrow.infra.state import notes
@@ -18,6 +18,9 @@ from regrow.search.spec import COMMAND, Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Store
 from regrow.tasks.trial.trial import Trial
+
+if TYPE_CHECKING:
+    from regrow.show.live.output import Events
 
 
 class Experiment:
@@ -60,7 +63,12 @@ class Experiment:
         self.spec = Spec.parse(given)
 
     def run(
-        self, *, trials: int | None = None, quiet: bool = False, retry_failed: bool = False
+        self,
+        *,
+        trials: int | None = None,
+        quiet: bool = False,
+        retry_failed: bool = False,
+        events: Events | None = None,
     ) -> Result:
         """Run the experiment, or resume it if the state root has it; return when the session has
         ended.
@@ -70,6 +78,8 @@ class Experiment:
             quiet: print no progress.
             retry_failed: retry failed trials from their last checkpoints; without failed trials it
                 changes nothing.
+            events: takes the log's events as they come; messages then go to standard error. None:
+                nothing takes them.
 
         In a notebook, one table in the cell shows the progress, and interrupting the kernel acts
         like Ctrl-C: running attempts save a checkpoint, and running the cell again resumes. Raises
@@ -84,7 +94,13 @@ class Experiment:
         store = places.store(self.spec.name)
         code = None if self._object is None else store_trainable(store, self._object)
         cell = NotebookViewer(quiet=quiet) if in_notebook() else None
-        live = Live(Terminal(), quiet=quiet, notes=lambda: notes.read(store), viewer=cell)
+        live = Live(
+            Terminal(stderr=events is not None),
+            quiet=quiet,
+            events=events,
+            notes=lambda: notes.read(store),
+            viewer=cell,
+        )
         run_session(
             name=self.spec.name,
             spec=self.spec,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.records import BestResult, TrialResult, best_result, trial_result
+from regrow.search.events import Row
 from regrow.search.history import History, TrialRecord
 from regrow.search.history.orders import TrialOrder
 from regrow.search.numbers import readable
@@ -171,6 +173,14 @@ class Result:
         """Return every (trial, step) once, with its attempt and metrics; names as in `history`."""
         with self._rows.sorted() as found:
             return list(summaries.points(found))
+
+    def reports(self) -> Iterator[tuple[int, int, Row, dict[str, Any]]]:
+        """Yield (trial, attempt, row, all that was reported) of each step that counts, as logged:
+        numbers of Ray Tune's scripts with their types, and what is no number.
+        """
+        for trial, event, rows in self._rows.events():
+            for row in rows:
+                yield trial.number, event.attempt, row, event.reported(row)
 
     def load_checkpoint(
         self, trial: int | None = None, step: int | None = None, folder: str | Path | None = None

@@ -11,6 +11,7 @@ us).
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -43,6 +44,9 @@ a GPU was full.
 
 Status = Literal["finished", "stopped", "interrupted", "failed"]
 """How an experiment (or one session of it) ended."""
+
+
+_INFINITE = ("inf", "-inf")
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -320,11 +324,29 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
 
 
 class Reported(Event, frozen=True, kw_only=True, tag="reported"):
-    """Rows that an attempt reported, steps ascending and contiguous."""
+    """Rows that an attempt reported, steps ascending and contiguous.
+
+    `exact`: what was reported and is no float, as JSON, by step and name: whole numbers, text,
+    truths, lists; "inf" or "-inf" for a metric whose number is None. None for nothing.
+    """
 
     trial: int
     attempt: int
     rows: list[Row]
+    exact: dict[int, dict[str, Any]] | None = None
+
+    def reported(self, row: Row) -> dict[str, Any]:
+        """Return what one of its rows was made of: metrics with their types, NaN where one was, and
+        what is no metric in JSON's types.
+        """
+        exact = (self.exact or {}).get(row.step, {})
+        found = {**dict.fromkeys(row.metrics, math.nan), **exact}
+        for name, value in row.metrics.items():
+            if value is not None:
+                found[name] = exact.get(name, value)
+            elif name in exact:
+                found[name] = float(exact[name]) if exact[name] in _INFINITE else math.nan
+        return found
 
 
 class Asked(Event, frozen=True, kw_only=True, tag="asked"):

@@ -60,7 +60,8 @@ def observe(
             )
         )
     if rows := [row for row in progress.rows if row.step > trial.step]:
-        ledger.record(Reported(t=now, **lease, rows=rows))
+        exact = {row.step: progress.exact[row.step] for row in rows if row.step in progress.exact}
+        ledger.record(Reported(t=now, **lease, rows=rows, exact=exact or None))
     refused: dict[str, str] = {}
     for question in progress.asked:
         if question.name in ledger.history.trials[progress.trial].config:

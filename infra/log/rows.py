@@ -49,12 +49,17 @@ class Rows:
 
     def __iter__(self) -> Iterator[tuple[TrialRecord, int, Sequence[Row]]]:
         """Yield (trial, attempt, rows) of each report, as logged: the steps of a trial ascend."""
+        for trial, event, rows in self.events():
+            yield trial, event.attempt, rows
+
+    def events(self) -> Iterator[tuple[TrialRecord, Reported, Sequence[Row]]]:
+        """Yield (trial, event, its rows that count) of each report, as logged."""
         trials = self.history.trials
         for event in self._reports():
             if 0 <= event.trial < len(trials):
                 trial = trials[event.trial]
                 if rows := counting(trial.curve.runs, event.attempt, event.rows):
-                    yield trial, event.attempt, rows
+                    yield trial, event, rows
 
     def of(self, number: int) -> Iterator[tuple[int, Row]]:
         """Yield (attempt, row) of each step of one trial."""

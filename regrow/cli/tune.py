@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.options import QuietOption, StateOption, option
+from regrow.cli.options import EventsOption, QuietOption, StateOption, option
 from regrow.show.live.terminal import tell
 
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -26,14 +27,17 @@ def tune(
     name: Annotated[str | None, option("Another name of the experiment than the script's")] = None,
     state: StateOption = None,
     quiet: QuietOption = False,
+    as_json: EventsOption = False,
 ) -> None:
     """Run SCRIPT, written for Ray Tune, unchanged: its trials are durable, and the same command
     resumes it after a loss.
     """
     from regrow.integrations.tune.script import ScriptFailed, run_script
+    from regrow.show.live.output import only_events
 
     try:
-        run_script(script, arguments or [], name=name, state=state, quiet=quiet)
+        with only_events() if as_json else nullcontext() as events:
+            run_script(script, arguments or [], name=name, state=state, quiet=quiet, events=events)
     except ScriptFailed as error:
         tell(error, error=True, end="")
         sys.exit(ExitCode.FAILED)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -100,7 +101,7 @@ class Member(Ranks):
 
     # ---- Reports: only rank 0 reports to the coordinator
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Row, exact: dict[str, Any] | None = None) -> None:
         """See Reports: rank 0 adds it."""
 
     def flush(self) -> Reply:

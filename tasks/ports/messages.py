@@ -188,6 +188,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         attempt: number of the attempt.
         began: start of the attempt; None once it was sent.
         rows: reports.
+        exact: see Reported, of these rows.
         saved: checkpoints that became durable.
         ended: end of the attempt; the message is the last one. None while it runs.
         carry_on: with `ended`, requests another trial to run in the same place.
@@ -205,6 +206,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     began: Arrival | None = None
     rows: tuple[Row, ...] = ()
+    exact: dict[int, dict[str, Any]] = {}
     saved: tuple[Saved, ...] = ()
     ended: Ended | None = None
     carry_on: bool = False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -121,8 +121,8 @@ class Reports(Protocol):
         """Last order to the attempt."""
         ...
 
-    def add(self, row: Row) -> None:
-        """Add a row."""
+    def add(self, row: Row, exact: dict[str, Any] | None = None) -> None:
+        """Add a row. `exact`: see Reported."""
         ...
 
     def flush(self) -> Reply:

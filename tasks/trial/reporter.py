@@ -50,6 +50,10 @@ while it processes the message.
 """
 
 
+NUMBER_BYTES = 8
+"""Bytes of what is kept exactly that count as one number."""
+
+
 class Reporter:
     """Single sender of an attempt's messages, one at a time, in order. Thread-safe."""
 
@@ -70,6 +74,7 @@ class Reporter:
         self._saved = saved
         self._usage = UsageMeter(gpus=assignment.needs.gpus)
         self._rows: deque[Row] = deque()
+        self._exact: dict[int, dict[str, Any]] = {}
         self._suggested, self._noted = dict(assignment.suggested), dict[str, Any]()
         self._draining = self._draining_node = ""
         self.silent_node = ""
@@ -116,8 +121,10 @@ class Reporter:
         finally:
             self._said, self._waiting = time.monotonic(), False
 
-    def add(self, row: Row) -> None:
-        """Add a row; it is sent with the next message."""
+    def add(self, row: Row, exact: dict[str, Any] | None = None) -> None:
+        """Add a row; it is sent with the next message. `exact`: see Reported."""
+        if exact is not None:
+            self._exact[row.step] = exact
         self._rows.append(row)
         self.step, self._said = row.step, time.monotonic()
         if len(self._rows) * (1 + len(row.metrics)) >= MOST_NUMBERS:
@@ -198,6 +205,7 @@ class Reporter:
         with self.awaited(), self._sending:
             if self.reply.reason == "fenced":
                 self._rows.clear()
+                self._exact.clear()
                 return self.reply
             # Checkpoints first: a row is added before its checkpoint is asked for, so the rows
             # taken next include it.
@@ -225,6 +233,8 @@ class Reporter:
         while len(rows) < most and size < MESSAGE_NUMBERS:
             rows.append(self._rows.popleft())
             size += 1 + len(rows[-1].metrics)
+            if (exact := self._exact.get(rows[-1].step)) is not None:
+                size += len(str(exact)) // NUMBER_BYTES
         return tuple(rows)
 
     def _report(self, rows: tuple[Row, ...], **more: Any) -> Reply:
@@ -238,6 +248,7 @@ class Reporter:
             attempt=self._lease.attempt,
             began=arrival,
             rows=rows,
+            exact={row.step: self._exact.pop(row.step) for row in rows if row.step in self._exact},
             draining=self._draining,
             draining_node=self._draining_node,
             silent_node=self.silent_node,

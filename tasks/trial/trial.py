@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
+
 from regrow.search.durations import in_words
 from regrow.search.endings import Endings
 from regrow.search.events import Row
@@ -29,6 +31,8 @@ from regrow.tasks.trial.reporter import Reporter
 
 ROOM_SECONDS = 1.0
 """Seconds between two tries to write a snapshot to a full disk."""
+EXACT_BYTES = 64 << 10
+"""Size limit of what `keep_exactly` keeps with one report, in bytes of JSON."""
 _ELSEWHERE = (
     "trial {}: trial.{} was called in a process that the trainable started, which cannot report;"
     " hand what it found back to the trainable (the result of a pool, a queue) and report it there"
@@ -125,6 +129,8 @@ class Trial(MediaLog):
         if self.enough is not None or self._out_of_time:
             self._limit = restored_step
         self._metrics: dict[str, float | None] = {job.objective: None}
+        self._exact: dict[str, Any] | None = None
+        """What `keep_exactly` was given for the next report."""
         self._dropped: set[str] = set()
         """Names of reported metrics whose values are not numbers."""
         self._saved_nothing = False
@@ -212,6 +218,20 @@ class Trial(MediaLog):
     def note(self, attributes: Mapping[str, Any]) -> None:
         """Write attributes of the trial (plain JSON by name) to the log. Raises as `suggest`."""
         self._asking.note(attributes)
+
+    def keep_exactly(self, values: Mapping[str, Any]) -> None:
+        """Keep plain JSON in the log with the next report, by name, see `Reported.exact`: what is
+        no float. What does not fit into 64 KB is left out, the largest first.
+        """
+        written = {name: msgspec.json.encode(value) for name, value in values.items()}
+        room, kept = EXACT_BYTES, dict[str, Any]()
+        for name, data in sorted(written.items(), key=lambda item: len(item[1])):
+            room -= len(name) + len(data)
+            if room >= 0:
+                kept[name] = msgspec.json.decode(data)
+            else:
+                self._drop(name, f"{len(data):,} bytes of JSON")
+        self._exact = kept or None
 
     def conclude(self, metrics: Mapping[str, float]) -> None:
         """Make the last report, which counts in any case. Raises ReportError as `report` does."""
@@ -301,7 +321,8 @@ class Trial(MediaLog):
     def _first_order(self, metrics: dict[str, float | None], *, saves: bool) -> RankCommand:
         """Record the step, which counts from here on, and decide what follows."""
         leaving = self._reporter.reply.leaving
-        self._reporter.add(Row(self._step, time.time(), metrics))
+        self._reporter.add(Row(self._step, time.time(), metrics), self._exact)
+        self._exact = None
         self._time = (
             self._step if self._job.clock is None else self._job.clock.time(metrics, self._time)
         )

@@ -61,6 +61,8 @@ RLLIB = {
 TUNE = {
     "ray.train._internal.session:_session": "a script of Ray Tune's finds no session: each trial ends at its first tune.report",
     "ray.train._internal.session:_TrainingResult(checkpoint, metrics)": "no class trainable of Ray Tune's continues from a checkpoint",
+    "ray.tune.trainable.trainable:TRIAL_INFO": "a class trainable of Ray Tune's does not know its trial",
+    "ray.tune.trainable.trainable:Trainable._setup_logdir()": "each trial of a class trainable leaves a folder in the user's home",
     "ray.tune.stopper:CombinedStopper._stoppers": "combined Stoppers of Ray Tune's end trials, but not the experiment",
     "ray.tune.stopper:TimeoutStopper._timeout_seconds": "a TimeoutStopper of Ray Tune's is refused with a traceback",
 }

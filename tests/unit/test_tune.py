@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optuna.distributions import FloatDistribution
 from ray import tune
 from ray.tune import schedulers as rays_schedulers
 from ray.tune.search import ConcurrencyLimiter, Repeater
@@ -295,7 +296,7 @@ def test_a_space_in_a_librarys_own_words_is_refused() -> None:
             {},
             metric="m",
             mode="max",
-            search_alg=OptunaSearch(space=lambda trial: None, metric="m", mode="max"),
+            search_alg=OptunaSearch(space={"a": FloatDistribution(0, 1)}, metric="m", mode="max"),
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,20 +18,28 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.subscription import Batch, Subscription
-from regrow.infra.state.experiments import request_stop
+from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
+from regrow.integrations.tune.stopping import UNKNOWN
 from regrow.integrations.tune.templates import render
 from regrow.search.events import Began, Ended, Proposed, Reported, Saved
 from regrow.search.history import History
 from regrow.search.planning.planner import seed_for
 from regrow.search.spec import Spec
-from regrow.tasks.ports.store import Store
+from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.process import temporary
 
 if TYPE_CHECKING:
     from regrow.integrations.tune.translation import Translation
 
 LOOK_SECONDS = (0.5, 0.5)
+
+
+def named_wrongly(message: str) -> bool:
+    """Return whether a trial failed since the script names a metric of `stop` that is not reported:
+    all of its trials will.
+    """
+    return message.startswith(UNKNOWN)
 
 
 @contextmanager
@@ -41,8 +49,10 @@ def feeding(
     """Within the block, tell callbacks, and Stoppers that consider all trials, of the events."""
     store = Places.at(spec.state).store(spec.name)
     feed = CallbackDispatcher(spec, found, callbacks, store)
-    if not callbacks and not found.stopping.whole:
+    stopping = found.stopping
+    if not (callbacks or stopping.whole or stopping.named or found.fail_fast):
         yield feed
+        feed.close()
         return
     try:
         log = Subscription(Follower(store), LOOK_SECONDS)
@@ -50,6 +60,7 @@ def feeding(
             yield feed
     finally:
         feed.call("on_experiment_end")
+        feed.close()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -91,6 +102,7 @@ class CallbackDispatcher:
         self._trials: dict[int, Any] = {}
         self._history = History(spec.name)
         self.stopped = False
+        self._request: str | None = None
         for callback in callbacks:
             callback.setup()
 
@@ -138,9 +150,20 @@ class CallbackDispatcher:
         self.call("on_trial_result", trial=trial, result=result)
         for stopper in self._found.stopping.whole:
             stopper(trial.trial_id, result)  # its verdict on the trial is requested in the trial
-        if not self.stopped and any(stopper.stop_all() for stopper in self._found.stopping.whole):
+        if any(stopper.stop_all() for stopper in self._found.stopping.whole):
+            self._stop()
+
+    def close(self) -> None:
+        """Withdraw the request to stop, which could end the next session, and remove the folder."""
+        self._folder.cleanup()
+        if self._request is not None:
+            with suppress(StoreError):
+                withdraw_stop(self._store, self._request)
+
+    def _stop(self) -> None:
+        if not self.stopped:
             self.stopped = True
-            request_stop(self._store)
+            self._request = request_stop(self._store)
 
     def _ended(self, trial: Any, event: Ended) -> None:
         state = self._history.trials[event.trial].state.value
@@ -150,6 +173,8 @@ class CallbackDispatcher:
         elif state == "failed":
             trial.status = "ERROR"
             self.call("on_trial_error", trial=trial)
+            if self._found.fail_fast or named_wrongly(event.message):
+                self._stop()
         elif event.cause:
             trial.status = "PENDING"
             self.call("on_trial_recover", trial=trial)

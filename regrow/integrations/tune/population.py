@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from regrow.integrations.tune.space import Translated, domain_of, leaves, rounding_of
-from regrow.integrations.tune.templates import ParameterRef, seeded
+from regrow.integrations.tune.templates import ParameterRef, SampleFrom, render, seeded
 from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
+from regrow.search.planning.planner import seed_for
 from regrow.search.samplers.random_search import drawn
 from regrow.search.space import Choice, Constant, Domain, Float, Int, Space
 
@@ -20,16 +21,24 @@ _DECADES = 20.0
 """Positive values over more than this factor may get a logarithmic range."""
 
 
+Beginning = Domain | Sequence[Any]
+"""First values of a mutated parameter: drawn from a domain, or one for each trial in turn."""
+
+
 def with_mutations(
-    translated: Translated, mutations: Mapping[str, Any], seed: int, say: Callable[[str], None]
-) -> tuple[Translated, dict[str, Domain]]:
-    """Return the space with a domain for each mutated parameter, and the domains of their first
-    values, by dotted name.
+    translated: Translated,
+    mutations: Mapping[str, Any],
+    seed: int,
+    say: Callable[[str], None],
+    trials: int = DRAWS,
+) -> tuple[Translated, dict[str, Beginning]]:
+    """Return the space with a domain for each mutated parameter, and their first values, by dotted
+    name. A function of `sample_from` is called for each of `trials`, DRAWS at most.
 
     Raises SpecError for mutations that have no counterpart.
     """
     space, template = _copy(translated.space), _copy(translated.template)
-    first: dict[str, Domain] = {}
+    first: dict[str, Beginning] = {}
     for path, given in _paths(mutations):
         name = ".".join(path)
         before = _at(space, path)
@@ -37,7 +46,11 @@ def with_mutations(
         if isinstance(before, Domain):
             now = _covering(now, before)
             first[name] = before
-        elif (known := _at(template, path)) is not None:
+        elif isinstance(known := _at(template, path), SampleFrom):
+            first[name] = values = _sampled(translated, path, seed, min(trials, DRAWS))
+            begins = Choice(values=tuple(dict.fromkeys(values)))
+            now = _covering(now, begins if isinstance(now, Choice) else _of_values(values))
+        elif known is not None:
             key, hint = f"hyperparam_mutations.{name}", "give it a number or a text"
             raise SpecError(key, repr(known), "cannot begin from this value", hint)
         _put(space, path, now)
@@ -45,8 +58,19 @@ def with_mutations(
     return replace(translated, space=space, template=template), first
 
 
+def _sampled(translated: Translated, path: tuple[str, ...], seed: int, trials: int) -> list[Any]:
+    """Return the values of a `sample_from` for the first trials, as they would get them."""
+    whole = Space.parse(translated.space)
+    found = []
+    for number in range(trials):
+        config = whole.nest(drawn(whole, number, seed + number, {}))
+        chance = seed_for(seed, number, "trial")
+        found.append(_plain(_at(render(translated.template, config, chance), path)))
+    return found
+
+
 def first_points(
-    space: Mapping[str, Any], first: Mapping[str, Domain], trials: int, seed: int
+    space: Mapping[str, Any], first: Mapping[str, Beginning], trials: int, seed: int
 ) -> list[dict[str, Any]]:
     """Return flat configurations to begin with, drawn from `first`, all others at random."""
     whole = Space.parse(space)
@@ -54,8 +78,11 @@ def first_points(
     points = []
     for number in range(trials):
         given = {}
-        for name, domain in first.items():
-            value = domain.quantile(uniform_draw(seed, f"tune:{number}:{name}"))
+        for name, begins in first.items():
+            if isinstance(begins, Domain):
+                value = begins.quantile(uniform_draw(seed, f"tune:{number}:{name}"))
+            else:
+                value = begins[number % len(begins)]
             if domains[name].contains(value):
                 given[name] = value
         points.append(drawn(whole, number, seed + number, given))
@@ -92,8 +119,14 @@ def _domain(name: str, given: Any, seed: int, say: Callable[[str], None]) -> Dom
 def _of_function(function: Callable[[], Any], seed: int) -> Domain:
     """Estimate a function's domain from its values: a log can store a domain, no function."""
     with seeded(seed):
-        values = [function() for _ in range(DRAWS)]
-    values = [value.item() if hasattr(value, "item") else value for value in values]
+        return _of_values([_plain(function()) for _ in range(DRAWS)])
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _of_values(values: list[Any]) -> Domain:
     distinct = list(dict.fromkeys(values))
     if len(distinct) == 1 or not all(
         isinstance(v, int | float) and not isinstance(v, bool) for v in distinct

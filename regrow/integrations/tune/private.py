@@ -57,6 +57,32 @@ def restored(checkpoint: Any, folder: Path | None) -> Any:
     return made(checkpoint=checkpoint, metrics=beside)
 
 
+TRIAL_INFO = "__trial_info__"
+"""Key of a configuration from which a class trainable takes what it knows of its trial."""
+
+
+def in_folder(cls: Any, folder: str) -> Any:
+    """Return the class trainable with `folder` as its logdir; else each object makes one below the
+    user's home, which nobody deletes.
+    """
+
+    def place(self: Any) -> None:
+        self._logdir = folder
+
+    return type(cls)(cls.__name__, (cls,), {"_setup_logdir": place, "__module__": cls.__module__})
+
+
+def tune_run() -> Any:
+    """Return Ray's own `tune.run`, also while a script finds ours under that name."""
+    return importlib.import_module("ray.tune.impl.tuner_internal").run
+
+
+def default_storage() -> Path:
+    """Return the folder in which Tune keeps experiments of scripts that name none."""
+    place: Any = importlib.import_module("ray.train.constants")
+    return Path(place.DEFAULT_STORAGE_PATH)
+
+
 def parts(stopper: Any) -> list[Any]:
     """Return the Stoppers of a combined one; else the Stopper itself."""
     found = getattr(stopper, "_stoppers", None)

@@ -16,6 +16,7 @@ from functools import cache, wraps
 from types import ModuleType
 from typing import Any
 
+from regrow.integrations.tune.arguments import Arguments
 from regrow.tasks.errors import UserError
 
 SEARCHERS = {
@@ -38,11 +39,14 @@ SCHEDULERS = (
     "ray.tune.schedulers.pb2:PB2",
     "ray.tune.schedulers.resource_changing_scheduler:ResourceChangingScheduler",
 )
+SETTINGS = ("ray.tune:RunConfig",)
+"""Settings of which a default and the same value given are to be told apart."""
 GIVEN = "_regrow_given"
-_KNOWN = {place.partition(":")[2] for place in (*SEARCHERS, *SCHEDULERS)}
+_ALL = (*SEARCHERS, *SCHEDULERS, *SETTINGS)
+_KNOWN = {place.partition(":")[2] for place in _ALL}
 
 
-def given(thing: object) -> dict[str, Any]:
+def given(thing: object) -> Arguments:
     """Return a searcher's or scheduler's arguments with defaults; unrecorded: UserError."""
     found: dict[str, Any] | None = getattr(thing, GIVEN, None)
     if found is None:
@@ -50,7 +54,20 @@ def given(thing: object) -> dict[str, Any]:
             f"the {type(thing).__name__} is Ray Tune's own and does not keep its arguments; import"
             " it from regrow.tune instead of ray.tune, or run the script with `regrow tune`"
         )
-    return found
+    return Arguments.of_call(type(thing).__name__, type(thing).__init__, found)
+
+
+def storage_path(run: Any) -> str | None:
+    """Return the storage path that a RunConfig was given, None for none.
+
+    A RunConfig of Ray's own fills in its default: there a path equal to it counts as none.
+    """
+    own: dict[str, Any] | None = getattr(run, GIVEN, None)
+    if own is not None:
+        path = own.get("storage_path")
+    else:
+        path = None if run.storage_path == type(run)().storage_path else run.storage_path
+    return str(path) if path else None
 
 
 @contextmanager
@@ -105,7 +122,7 @@ def _subclass(cls: Any) -> Any:
 
 
 def _classes() -> Iterator[Any]:
-    for place in (*SEARCHERS, *SCHEDULERS):
+    for place in _ALL:
         module, _, name = place.partition(":")
         with suppress(ImportError, AttributeError):  # it needs a library for its import
             yield getattr(importlib.import_module(module), name)

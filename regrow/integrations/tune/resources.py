@@ -9,7 +9,9 @@ from regrow.integrations.tune.private import asked_for
 from regrow.search.errors import SpecError
 
 
-def resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+def resources(
+    trainable: Any, config: Mapping[str, Any], say: Callable[[str], None]
+) -> dict[str, Any]:
     """Return the `resources` of a specification: the first bundle is the trial's; the others, which
     must be equal, are for its tasks and actors.
 
@@ -21,6 +23,7 @@ def resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
         asked = _answer(trainable.default_resource_request, config, "default_resource_request")
     if callable(asked) and not hasattr(asked, "bundles"):
         asked = _answer(asked, config, "its function", f" for {dict(config)}")
+        say(f"with_resources: every trial has what its function gives for {dict(config)}")
     if asked is None:
         return {}
     first, *others = asked.bundles if hasattr(asked, "bundles") else [asked]

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regrow.infra.log.reading import replay
+from regrow.infra.state.places import Places
+from regrow.integrations.tune.private import default_storage
+from regrow.integrations.tune.reports import EAGER, Folders, Reports, nested
 from regrow.integrations.tune.session import FILES, ITERATION, flat
 from regrow.integrations.tune.templates import render
 from regrow.records import TrialResult
-from regrow.result import COLUMNS
 from regrow.result import Result as Log
+from regrow.result import open as open_log
 from regrow.search.planning.planner import seed_for
+from regrow.search.samplers import suggests
+from regrow.tasks.attempt.trainable import unpickled
+from regrow.tasks.errors import UserError
+from regrow.tasks.trial.metric_values import number_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
 
 _WINDOWS = {"last-5-avg": 5, "last-10-avg": 10}
 _OVER = ("done", "stopped")
+NO_FILESYSTEM = "storage_filesystem is not used here; give a path: a folder, or s3://BUCKET/PREFIX"
 SCOPES = ("last", "all", "avg", *_WINDOWS)
 
 
@@ -30,31 +40,61 @@ class Result:
     metrics_dataframe, checkpoint, best_checkpoints.
     """
 
-    def __init__(self, log: Log, trial: TrialResult, template: Any) -> None:
+    def __init__(self, log: Log, trial: TrialResult, template: Any, reports: Reports) -> None:
         self._log, self._trial, self.state = log, trial, trial.state
+        self._reports = reports
         self.trial_id = f"{log.name}_{trial.number:05d}"
-        self.path = f"{log.state}/{log.name}"
         seed = seed_for(log.spec.seed, trial.number, "trial")
-        self.config: dict[str, Any] = (
-            trial.config if template is None else render(template, trial.config, seed)
-        )
+        self.config: dict[str, Any] = trial.config
+        if template is not None:
+            self.config = render(template, trial.config, seed)
+            if suggests(log.spec.search):
+                self.config |= trial.config
+
+    @cached_property
+    def path(self) -> str:
+        """The trial's own folder, a path or a URL: params.json, result.json and progress.csv, as
+        Tune writes them.
+        """
+        return Folders(self._log).written(self.trial_id, self.config, self._rows)
+
+    @property
+    def filesystem(self) -> Any:
+        """PyArrow's file system in which `path` is."""
+        return filesystem(self._log.state)
+
+    @classmethod
+    def from_path(cls, path: str, storage_filesystem: Any = None) -> Result:
+        """Read a trial's result from its `path`. Raises UserError for any other path."""
+        whole, _, name = str(path).rstrip("/").rpartition("/")
+        if storage_filesystem is not None:
+            raise UserError(NO_FILESYSTEM)
+        for result in ResultGrid.from_path(whole):
+            if result.trial_id == name:
+                return result
+        raise UserError(f"{path}: there is no trial of this name")
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        """Each report, flat, with Tune's entries."""
+        rows = list(self._reports.of(self._trial, self.trial_id))
+        if rows:
+            rows[-1]["done"] = self.state in _OVER
+        return rows
 
     @cached_property
     def metrics_dataframe(self) -> DataFrame:
-        """One row per report, with its metrics only."""
-        rows = self._log.history(self._trial.number).reset_index(drop=True)
-        rows = rows.drop(columns=["attempt", "time"])
-        return rows.rename(columns={f"metrics.{name}": name for name in COLUMNS})
+        """One row per report, with Tune's entries, and `config/NAME` for its configuration."""
+        import pandas as pd
+
+        settings = {f"config/{key}": value for key, value in flat(self.config).items()}
+        return pd.DataFrame([{**row, **settings} for row in self._rows])
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """Metrics of the last report, nested and flat, with the entries that Tune adds."""
-        rows = self.metrics_dataframe
-        last = {} if rows.empty else {str(key): value for key, value in rows.iloc[-1].items()}
-        if ITERATION in last:
-            last[ITERATION] = int(last[ITERATION])
-        about = {"config": self.config, "trial_id": self.trial_id, "done": self.state in _OVER}
-        return {**_nested(last), **last, **about}
+        """Result of the last report, nested and flat, with the entries that Tune adds."""
+        last = self._rows[-1] if self._rows else {"trial_id": self.trial_id, "done": False}
+        return {**nested(last), **last, "config": self.config}
 
     @property
     def error(self) -> Exception | None:
@@ -73,16 +113,16 @@ class Result:
     def best_checkpoints(self) -> list[tuple[Any, dict[str, Any]]]:
         """The retained checkpoints, oldest first, each with the metrics of its report."""
         return [
-            (self._restored(step), dict(self.metrics_dataframe.iloc[step - 1]))
-            for step in sorted(self._trial.checkpoints)
+            (self._restored(step), self._rows[step - 1]) for step in sorted(self._trial.checkpoints)
         ]
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Any:
         """Return the retained checkpoint at whose report `metric` was best."""
-        values = {
-            step: self.metrics_dataframe[metric].iloc[step - 1] for step in self._trial.checkpoints
-        }
-        values = {step: value for step, value in values.items() if math.isfinite(value)}
+        values: dict[int, float] = {}
+        for step in self._trial.checkpoints:
+            value = number_of(self._rows[step - 1].get(metric))
+            if value is not None and math.isfinite(value):
+                values[step] = value
         best = max if mode == "max" else min
         return self._restored(best(values, key=values.__getitem__)) if values else None
 
@@ -95,22 +135,33 @@ class Result:
         place = self._log.load_checkpoint(self._trial.number, step, f"{folder}/files")
         return Checkpoint.from_directory(str(place / FILES))
 
-    def value(self, metric: str, mode: str, scope: str) -> float | None:
-        """Return a metric's value for this scope; None if never finite. Raises ValueError."""
+    def value(self, metric: str, mode: str, scope: str, *, finite: bool = True) -> float | None:
+        """Return a metric's value for this scope; None if never finite, with `finite`. Raises
+        ValueError.
+        """
         if scope not in SCOPES:
             raise ValueError(f"scope={scope!r} is none of {', '.join(SCOPES)}")
-        rows = self.metrics_dataframe
-        if metric not in rows or rows.empty:
-            return None
-        values: Sequence[float] = [float(v) for v in rows[metric]]
+        found = [number_of(row[metric]) for row in self._rows if metric in row]
+        values = [value for value in found if value is not None]
         if scope == "last":
             values = values[-1:]
-        values = [v for v in values if math.isfinite(v)][-_WINDOWS.get(scope, len(values)) :]
+        values = [v for v in values if not finite or math.isfinite(v)]
+        values = values[-_WINDOWS.get(scope, len(values)) :]
         if not values:
             return None
         if scope == "all":
             return max(values) if mode == "max" else min(values)
         return sum(values) / len(values)
+
+    def row(self, metric: str | None, mode: str | None) -> dict[str, Any]:
+        """Return the report at which `metric` is best, None: the last one; without any, its id."""
+        rows = [
+            row for row in self._rows if metric is None or number_of(row.get(metric)) is not None
+        ]
+        if not rows:
+            return {"trial_id": self.trial_id}
+        best = max if mode == "max" else min
+        return rows[-1] if metric is None else best(rows, key=lambda row: float(row[metric]))
 
     def __repr__(self) -> str:
         shown = {k: v for k, v in self.metrics.items() if isinstance(v, float | int)}
@@ -120,21 +171,39 @@ class Result:
 class ResultGrid:
     """All trials of an experiment, by number."""
 
-    def __init__(self, log: Log, found: Translation | None = None) -> None:
+    def __init__(self, log: Log, found: Translation | None = None, *, template: Any = None) -> None:
+        """Read the results of a log. `template`: see Trainable, for one without a translation."""
         self._log = log
         named = isinstance(log.spec.metric, str) and log.spec.metric != ITERATION
         self._metric: Any = log.spec.metric if named else None
         self._mode: Any = log.spec.mode if named else None
-        template = None
         if found is not None:
             self._metric, self._mode = found.metric, found.mode
             template = found.trainable.template
-        self._results = [Result(log, trial, template) for trial in log.trials]
+        reports = Reports(log)
+        self._results = [Result(log, trial, template, reports) for trial in log.trials]
+
+    @classmethod
+    def from_path(cls, path: str) -> ResultGrid:
+        """Read the results of an experiment, see `opened`."""
+        log = opened(path)
+        return cls(log, template=stored_template(log))
+
+    def write_folders(self) -> None:
+        """Write the folders of trials; of many, each when its `path` is asked for."""
+        if len(self) <= EAGER:
+            for result in self:
+                _ = result.path
 
     @property
     def experiment_path(self) -> str:
         """State root and name: the argument of `Tuner.restore`."""
         return f"{self._log.state}/{self._log.name}"
+
+    @property
+    def filesystem(self) -> Any:
+        """PyArrow's file system in which `experiment_path` is."""
+        return filesystem(self._log.state)
 
     @property
     def errors(self) -> list[Exception]:
@@ -157,10 +226,12 @@ class ResultGrid:
         filter_nan_and_inf: bool = True,
     ) -> Result:
         """Return the best trial, by its last report; `scope`: by its best report (all), or a mean.
-        Raises RuntimeError if there is none.
+        `filter_nan_and_inf`: without values that are not finite. Raises RuntimeError if there is
+        none.
         """
         metric, mode = self._chosen(metric, mode)
-        values = [result.value(metric, mode, scope) for result in self._results]
+        finite = filter_nan_and_inf
+        values = [result.value(metric, mode, scope, finite=finite) for result in self._results]
         known = {number: value for number, value in enumerate(values) if value is not None}
         if not known:
             raise RuntimeError(f"no trial of {self._log.name} reported a finite {metric!r}")
@@ -180,14 +251,8 @@ class ResultGrid:
         )
 
     def _row(self, result: Result, metric: str | None, mode: str | None) -> dict[str, Any]:
-        rows, row = result.metrics_dataframe, dict[str, Any]()
-        if not rows.empty:
-            place = -1
-            if metric is not None:
-                place = int(rows[metric].idxmax() if mode == "max" else rows[metric].idxmin())
-            row = {str(k): v for k, v in rows.iloc[place].items()}
         settings = {f"config/{key}": value for key, value in flat(result.config).items()}
-        return {**row, "trial_id": result.trial_id, "logdir": result.path, **settings}
+        return {**result.row(metric, mode), "logdir": result.path, **settings}
 
     def _chosen(self, metric: str | None, mode: str | None) -> tuple[str, str]:
         metric, mode = metric or self._metric, mode or self._mode
@@ -210,16 +275,37 @@ class ResultGrid:
         return f"ResultGrid<[{', '.join(map(repr, self._results))}]>"
 
 
-def _nested(metrics: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in metrics.items():
-        *groups, last = key.split("/")
-        place = found
-        for group in groups:
-            inner = place.setdefault(group, {})
-            if not isinstance(inner, dict):
-                break
-            place = inner
-        else:
-            place[last] = value
+def filesystem(state: str) -> Any:
+    """Return PyArrow's file system of a state root."""
+    from pyarrow import fs
+
+    if "://" not in state:
+        return fs.LocalFileSystem()
+    found, _ = fs.FileSystem.from_uri(state)
     return found
+
+
+def stored_template(log: Log) -> Any:
+    """Return the template of the configurations of an experiment that another process began: it is
+    pickled with the trainable in its state, and names what no log can hold. None without one.
+    """
+    store = Places.at(log.state).known(log.name)
+    opened = replay(store, log.name).opened
+    if opened is None or opened.code is None:
+        return None
+    return getattr(unpickled(store, f"code/{opened.code}", opened.code), "template", None)
+
+
+def opened(path: str, *, state: str | None = None, name: str | None = None) -> Log:
+    """Return the experiment at a path of Tune's: state root, slash, name; `state` and `name` go
+    before both. Below Ray's default folder, experiments of scripts that named none are found, too.
+    Raises UserError if there is none.
+    """
+    root, _, last = str(path).rstrip("/").rpartition("/")
+    own, name = state or root or ".", name or last
+    try:
+        return open_log(name, own)
+    except UserError:
+        if state is None and Path(own).expanduser() == default_storage():
+            return open_log(name)
+        raise

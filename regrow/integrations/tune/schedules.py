@@ -48,7 +48,11 @@ def scheduling(scheduler: Any, say: Callable[[str], None]) -> Scheduling:
     make = _MAKE.get(name)
     if make is None:
         raise SpecError("scheduler", name, "has no counterpart", f"take one of {', '.join(_MAKE)}")
-    return make(given_to(scheduler), say)
+    given = given_to(scheduler)
+    found = make(given, say)
+    for line in given.unused():
+        say(line)
+    return found
 
 
 def _asha(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:
@@ -119,6 +123,7 @@ def _ranges(bounds: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changing(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:
     inner = scheduling(given["base_scheduler"], say)
+    given.get("resources_allocation_function")  # which the line below is about
     say(
         "scheduler: how many CPUs a trial has does not change; ResourceChangingScheduler is the"
         " scheduler inside of it"

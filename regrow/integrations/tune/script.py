@@ -9,8 +9,9 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from regrow.integrations.tune.analysis import ExperimentAnalysis
 from regrow.integrations.tune.private import check_version
 from regrow.integrations.tune.recorded import recording
 from regrow.integrations.tune.results import ResultGrid
@@ -27,6 +28,9 @@ from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.output.traces import user_trace
 
+if TYPE_CHECKING:
+    from regrow.show.live.output import Events
+
 _PLACES: dict[str, tuple[tuple[str, ...], Any]] = {
     "Tuner": (("ray.tune", "ray.tune.tuner"), Tuner),
     "run": (("ray.tune", "ray.tune.tune"), run),
@@ -36,6 +40,7 @@ _PLACES: dict[str, tuple[tuple[str, ...], Any]] = {
         with_parameters,
     ),
     "ResultGrid": (("ray.tune", "ray.tune.result_grid"), ResultGrid),
+    "ExperimentAnalysis": (("ray.tune", "ray.tune.analysis"), ExperimentAnalysis),
 }
 
 
@@ -44,7 +49,13 @@ class ScriptFailed(RegrowError):
 
 
 def run_script(
-    script: Path, arguments: list[str], *, name: str | None, state: str | None, quiet: bool
+    script: Path,
+    arguments: list[str],
+    *,
+    name: str | None,
+    state: str | None,
+    quiet: bool,
+    events: Events | None = None,
 ) -> None:
     """Run the script as Python would. Raises UserError, with its line, for what cannot run here."""
     check_version()
@@ -53,7 +64,9 @@ def run_script(
     if wrong := refused(script):
         raise UserError(f"{script} cannot run here:\n" + "\n".join(wrong))
     replaced = _Replaced()
-    Tuner.session = Session(name=name, state=state, quiet=quiet, apart=replaced.apart)
+    Tuner.session = Session(
+        name=name, state=state, quiet=quiet, events=events, apart=replaced.apart
+    )
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     with replaced, recording():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from regrow.integrations.tune.arguments import Arguments
 from regrow.integrations.tune.hyperopt_space import is_hyperopts
 from regrow.integrations.tune.recorded import SEARCHERS
 from regrow.integrations.tune.recorded import given as given_to
@@ -19,7 +20,9 @@ _IN_TUNE = ("BasicVariantGenerator",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searching:
-    """A translated search algorithm. `space`: one that it was given instead of the Tuner."""
+    """A translated search algorithm. `space`: one that it was given instead of the Tuner;
+    `defined`: a function of Optuna's trial that suggests it.
+    """
 
     search: str | dict[str, Any] = "random"
     concurrency: int | None = None
@@ -28,6 +31,7 @@ class Searching:
     metric: Any = None
     mode: Any = None
     space: Mapping[str, Any] | None = None
+    defined: Callable[[Any], dict[str, Any] | None] | None = None
     points: tuple[dict[str, Any], ...] = field(default=())
 
 
@@ -48,23 +52,32 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
     if search is None:
         hint = f"take one of {', '.join(known)}"
         raise SpecError("search_alg", name, "has no counterpart", hint)
-    given = {} if isinstance(algorithm, str) else given_to(algorithm)
+    given = Arguments(name, {}, {}) if isinstance(algorithm, str) else given_to(algorithm)
     if name not in _IN_TUNE:
         say(f"search: {name} is regrow's {search}")
     seeds = [given.get(key) for key in ("seed", "random_state_seed", "random_state")]
     seed = next((one for one in seeds if isinstance(one, int)), 0)
     startup = given.get("n_initial_points")
     begins = search == "tpe" and isinstance(startup, int)
-    return Searching(
-        search={"tpe": {"n_startup_trials": startup}} if begins else search,
+    space = given.get("space")
+    defined = space if callable(space) and search == "tpe" else None
+    form: str | dict[str, Any] = {"tpe": {"n_startup_trials": startup}} if begins else search
+    if defined is not None:
+        form = {"define_by_run": {"sampler": "TPESampler"}}
+    found = Searching(
+        search=form,
         concurrency=concurrency or given.get("max_concurrent") or None,
         repeats=repeats,
         seed=seed,
         metric=given.get("metric"),
         mode=given.get("mode"),
-        space=_own_space(name, given),
+        space=None if defined is not None else _own_space(name, given),
+        defined=defined,
         points=tuple(given.get("points_to_evaluate") or ()),
     )
+    for line in given.unused():
+        say(line)
+    return found
 
 
 def _own_space(name: str, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -81,10 +94,8 @@ def _own_space(name: str, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
         plain = (sample.Domain, dict, int, float, str, bool)
         if is_hyperopts(space) or all(isinstance(v, plain) for v in space.values()):
             return space
-    functional = "a function that defines it as it runs"
-    what = functional if callable(space) else "in the words of its own library"
     hint = "write it in Tune's words, as param_space"
-    raise SpecError("search_alg", name, f"has a space that is {what}", hint)
+    raise SpecError("search_alg", name, "has a space in the words of its own library", hint)
 
 
 def _is_bounds(value: Any) -> bool:

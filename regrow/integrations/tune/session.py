@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from regrow.search.bounds import MOST
+from regrow.tasks.trial.metric_values import number_of
 from regrow.tasks.trial.trial import Save, Trial
 
 FILES = "checkpoint"
@@ -49,9 +51,10 @@ class Reporting:
         config: dict[str, Any],
         name: str,
     ) -> None:
-        self.trial, self._stop, self._config, self._name = trial, stop, config, name
+        self.trial, self._stop, self._config, self.name = trial, stop, config, name
         self._before = self._remembered().get(TOTAL, 0.0)
         self._began = time.monotonic()
+        self._since = trial.step
         self._enough = False
         trial.enough_if(lambda _number, _metrics: self._enough)
 
@@ -67,12 +70,19 @@ class Reporting:
         told = {key: value for key, value in result.items() if key not in _FILLED_IN}
         full = {**flat(told), ITERATION: step, TOTAL: total}
         done = bool(result.get("done"))
-        about = {"config": self._config, "trial_id": self._name, "done": done}
-        self._enough = done or self._stop(self._name, {**result, **full, **about})
-        self.trial.report(
-            {key[:250]: value for key, value in full.items()},
-            checkpoint=save and self._saving(save, total),
-        )
+        about = {"config": self._config, "trial_id": self.name, "done": done}
+        filled = {
+            "iterations_since_restore": step - self._since,
+            "time_since_restore": total - self._before,
+            "timestamp": int(time.time()),
+        }
+        self._enough = done or self._stop(self.name, {**filled, **result, **full, **about})
+        numbers = {key: value for key, value in full.items() if number_of(value) is not None}
+        metric = self.trial.metric
+        if metric in full:
+            numbers[metric] = full[metric]  # a trial whose metric is no number fails with its value
+        self.trial.keep_exactly(_exact(full))
+        self.trial.report(numbers, checkpoint=save and self._saving(save, total))
 
     def _saving(self, save: Save, total: float) -> Save:
         def write(folder: Path) -> None:
@@ -89,27 +99,36 @@ class Reporting:
         return found
 
 
+def trial_info(name: str, folder: str, experiment: str) -> SimpleNamespace:
+    """Return what functions and classes are told of their trial, under the names of both."""
+    from ray import tune
+
+    resources = tune.PlacementGroupFactory([{"CPU": 1.0}])
+    return SimpleNamespace(
+        name=name,
+        id=name,
+        resources=resources,
+        trial_name=name,
+        trial_id=name,
+        trial_resources=resources,
+        logdir=folder,
+        experiment_name=experiment,
+        run_id=experiment,
+    )
+
+
 class Session:
     """Replaces Ray's session for a function that is a trial."""
 
-    def __init__(self, reporting: Reporting, experiment: str) -> None:
+    def __init__(self, reporting: Reporting, experiment: str, folder: str) -> None:
         from ray import tune
 
         self._reporting = reporting
         self.world_rank = None  # Ray recognizes Tune by it, as opposed to a worker of Ray Train
-        number, folder = reporting.trial.number, os.getcwd()
-        self.trial_id = f"{number:05d}"
-        self.trial_name = f"{experiment}_{self.trial_id}"
+        self.trial_id = self.trial_name = reporting.name
         self.trial_dir, self.experiment_name = folder, experiment
-        self.trial_resources = tune.PlacementGroupFactory([{"CPU": 1.0}])
-        self.trial_info = SimpleNamespace(
-            name=self.trial_name,
-            id=self.trial_id,
-            resources=self.trial_resources,
-            logdir=folder,
-            experiment_name=experiment,
-            run_id=experiment,
-        )
+        self.trial_info = trial_info(reporting.name, folder, experiment)
+        self.trial_resources = self.trial_info.resources
         self.loaded_checkpoint: Any = None
         if reporting.restored is not None:
             self.loaded_checkpoint = tune.Checkpoint.from_directory(str(reporting.restored))
@@ -130,6 +149,31 @@ class Session:
 
     def set_state(self, key: str, value: Any) -> None:
         self._state[key] = value
+
+
+def _exact(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a flat result is no float, in JSON's types: see `Row.exact`."""
+    found = {key: _plain(value) for key, value in metrics.items() if key != ITERATION}
+    return {
+        key: value
+        for key, value in found.items()
+        if not isinstance(value, float) and (not isinstance(value, int) or abs(value) <= MOST)
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in JSON's types as Tune writes it: arrays as lists, other objects as text."""
+    if isinstance(value, float) and not isinstance(value, bool):
+        return value if math.isfinite(value) or math.isnan(value) else str(value)
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if hasattr(value, "tolist") and getattr(value, "ndim", 0) in (0, 1, 2):
+        return _plain(value.tolist())
+    return str(value)
 
 
 def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

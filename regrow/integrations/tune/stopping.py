@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,11 @@ from typing import Any
 from regrow.integrations.tune.private import parts, timeout
 from regrow.integrations.tune.schedules import ITERATION
 from regrow.search.errors import SpecError
+from regrow.tasks.errors import ReportError
+
+UNKNOWN = "stop: the metric"
+"""How the message begins about a metric of `stop` that a report does not have."""
+_OWN = ("config", "trial_id", "done", "time_total_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +26,7 @@ class Stopping:
         steps: maximum steps of a trial, None for no limit.
         seconds: maximum seconds of the experiment, None for no limit.
         whole: Stoppers that consider all trials.
+        named: whether metrics are named, which may be misspelt.
 
     """
 
@@ -27,6 +34,7 @@ class Stopping:
     steps: int | None = None
     seconds: float | None = None
     whole: tuple[Any, ...] = ()
+    named: bool = False
 
 
 def stopping(stop: Any) -> Stopping:
@@ -38,7 +46,11 @@ def stopping(stop: Any) -> Stopping:
         return Stopping(trial=_Any(()))
     if isinstance(stop, Mapping):
         steps = stop.get(ITERATION)
-        return Stopping(trial=_Reached(dict(stop)), steps=None if steps is None else int(steps))
+        return Stopping(
+            trial=_Reached(dict(stop)),
+            steps=None if steps is None else int(steps),
+            named=not set(stop) <= {ITERATION, "time_total_s"},
+        )
     if isinstance(stop, Stopper | list | tuple):
         several = stop if isinstance(stop, list | tuple) else [stop]
         flat = [part for one in several for part in parts(one)]
@@ -63,6 +75,12 @@ class _Reached:
     limits: Mapping[str, float]
 
     def __call__(self, _trial: str, result: Mapping[str, Any]) -> bool:
+        for name in self.limits:
+            if name not in result and result.get(ITERATION, 1) == 1:
+                seen = ", ".join(key for key in result if key not in _OWN)
+                near = difflib.get_close_matches(name, list(result), n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"reported were: {seen}"
+                raise ReportError(f"{UNKNOWN} {name!r} was not reported; {hint}")
         return any(name in result and result[name] >= limit for name, limit in self.limits.items())
 
 

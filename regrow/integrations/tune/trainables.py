@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regrow.integrations.tune.session import ANONYMOUS, Reporting, Session
+from regrow.integrations.tune.session import ANONYMOUS, Reporting, Session, trial_info
 from regrow.integrations.tune.templates import render
 from regrow.tasks.process import temporary
 from regrow.tasks.trial.trial import NotSaved, Trial
+
+CHDIR, ORIGIN = "RAY_CHDIR_TO_TRIAL_DIR", "TUNE_ORIG_WORKING_DIR"
+"""Ray's variables: whether a trial has a working directory of its own; that of the script."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class Trainable:
         experiment: name of the experiment.
         stop: whether (trial's name, result) was enough.
         explored: the user's function that adjusts a configuration, None for none.
+        defined: the function of Optuna's trial that suggests the configuration, None for none.
+        origin: working directory of the script; `apart`: whether each trial has one of its own.
 
     """
 
@@ -35,39 +40,52 @@ class Trainable:
     experiment: str
     stop: Callable[[str, dict[str, Any]], bool]
     explored: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    defined: Callable[[Any], dict[str, Any] | None] | None = None
+    origin: str = ""
+    apart: bool = True
 
     def __call__(self, trial: Trial) -> None:
-        """Run it in a separate folder, as Tune does."""
+        """Run it in a separate folder, as Tune does, unless RAY_CHDIR_TO_TRIAL_DIR is 0."""
         config = render(self.template, trial.config, trial.seed)
+        if self.defined is not None:
+            config |= _suggested(self.defined, trial)
         if self.explored is not None:
             config = self.explored(config) or config
         reporting = Reporting(trial, self.stop, config, f"{self.experiment}_{trial.number:05d}")
-        with _own_folder():
+        with _own_folder(self.origin, apart=self.apart) as folder:
             if isinstance(self.theirs, type):
-                _run_class(self.theirs, config, reporting)
+                info = trial_info(reporting.name, folder, self.experiment)
+                _run_class(self.theirs, config, reporting, info)
             else:
-                _run_function(self.theirs, config, reporting, self.experiment)
+                _run_function(self.theirs, config, Session(reporting, self.experiment, folder))
 
 
-def _run_function(
-    function: Callable[..., Any], config: dict[str, Any], reporting: Reporting, experiment: str
-) -> None:
+def _suggested(define: Callable[[Any], dict[str, Any] | None], trial: Trial) -> dict[str, Any]:
+    """Return the values that the function asks for, and the constants that it returns."""
+    from regrow.integrations.optuna.running import Trial as Suggesting
+
+    asking = Suggesting(trial, several=False, last=None)
+    constants = define(asking)
+    return {**asking.params, **(constants or {})}
+
+
+def _run_function(function: Callable[..., Any], config: dict[str, Any], session: Session) -> None:
     from regrow.integrations.tune.private import in_session
 
-    with in_session(Session(reporting, experiment)):
+    with in_session(session):
         found = function(config)
         results = found if inspect.isgenerator(found) else [] if found is None else [found]
         for result in results:
-            reporting.report(result if isinstance(result, Mapping) else {ANONYMOUS: result})
+            session.report(result if isinstance(result, Mapping) else {ANONYMOUS: result})
 
 
-def _run_class(cls: Any, config: dict[str, Any], reporting: Reporting) -> None:
+def _run_class(cls: Any, config: dict[str, Any], reporting: Reporting, info: Any) -> None:
     from ray.tune import Checkpoint
     from ray.tune import Trainable as Base
 
-    from regrow.integrations.tune.private import restored
+    from regrow.integrations.tune.private import TRIAL_INFO, in_folder, restored
 
-    model = cls(config=config)
+    model = in_folder(cls, info.logdir)(config={**config, TRIAL_INFO: info})
     saves = cls.save_checkpoint is not Base.save_checkpoint
 
     def save(folder: Path) -> None:
@@ -86,14 +104,21 @@ def _run_class(cls: Any, config: dict[str, Any], reporting: Reporting) -> None:
 
 
 @contextmanager
-def _own_folder() -> Iterator[None]:
-    """Within the block, use an empty working directory, in which Tune's trials may write."""
-    before = os.getcwd()
+def _own_folder(origin: str, *, apart: bool) -> Iterator[str]:
+    """Within the block, provide an empty folder, in which Tune's trials may write, as the working
+    directory; else (`apart` is False) the script's is that, if it is there.
+    """
+    before, known = os.getcwd(), os.environ.get(ORIGIN)
     with tempfile.TemporaryDirectory(
         prefix="tune-", dir=temporary.process_temp_dir(), ignore_cleanup_errors=True
     ) as folder:
-        os.chdir(folder)
+        os.environ[ORIGIN] = origin
+        if apart or os.path.isdir(origin):
+            os.chdir(folder if apart else origin)
         try:
-            yield
+            yield folder
         finally:
             os.chdir(before)
+            os.environ.pop(ORIGIN)
+            if known is not None:
+                os.environ[ORIGIN] = known

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from regrow.integrations.tune.arguments import Arguments
 from regrow.integrations.tune.hyperopt_space import is_hyperopts
 from regrow.integrations.tune.hyperopt_space import translate as hyperopts
 from regrow.integrations.tune.population import changeable, first_points, with_mutations
+from regrow.integrations.tune.recorded import storage_path
 from regrow.integrations.tune.resources import resources
 from regrow.integrations.tune.schedules import ITERATION, Scheduling, scheduling
 from regrow.integrations.tune.searchers import Searching, searching
-from regrow.integrations.tune.space import Translated, translate
+from regrow.integrations.tune.space import NOTHING, Translated, translate
 from regrow.integrations.tune.stopping import Stopping, stopping
 from regrow.integrations.tune.templates import render
-from regrow.integrations.tune.trainables import Trainable
+from regrow.integrations.tune.trainables import CHDIR, Trainable
 from regrow.search.errors import SpecError
 from regrow.search.samplers.random_search import drawn
 from regrow.search.space import Space
 
 ENDLESS = 100_000
 """Number of samples if `num_samples=-1` asks for as many as the time allows."""
-_INERT = ("trial_name_creator", "trial_dirname_creator")
+_READ_BY_TUNER = ("callbacks", "verbose")
+"""Fields of a RunConfig that the Tuner itself uses."""
 DEFAULT_SCORE = "last"
 
 
@@ -38,6 +42,7 @@ class TuneArguments:
     run: Any
     name: str | None = None
     """Overrides the script's name."""
+    retry_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,7 @@ class Translation:
         metric: as the script set it, None if not.
         mode: as the script set it, None if not.
         said: what is translated inexactly, a line each.
+        fail_fast: whether the first failure ends the experiment; "raise": and is raised.
 
     """
 
@@ -58,12 +64,22 @@ class Translation:
     mode: Any
     stopping: Stopping
     said: list[str] = field(default_factory=list)
+    fail_fast: bool | str = False
 
 
 def translated(asked: TuneArguments, default_name: str) -> Translation:
     """Translate a Tuner. Raises SpecError for what has no counterpart."""
+    from ray.tune import CheckpointConfig, FailureConfig
+
     said: list[str] = []
-    config, run = asked.tune, asked.run
+    config, run = Arguments.of_settings(asked.tune), Arguments.of_settings(asked.run)
+    failures, keeping = (
+        Arguments.of_settings(given or kind())
+        for given, kind in (
+            (run.failure_config, FailureConfig),
+            (run.checkpoint_config, CheckpointConfig),
+        )
+    )
     search = searching(config.search_alg, said.append)
     schedule = scheduling(config.scheduler, said.append)
     metric = config.metric or search.metric or schedule.metric
@@ -80,36 +96,49 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         "concurrency": config.max_concurrent_trials or search.concurrency,
         "score": DEFAULT_SCORE,
         "duplicates": True,
-        "resources": resources(asked.trainable, _example(space)),
+        "resources": resources(asked.trainable, _example(space), said.append),
         **_objective(metric, mode, said),
         **_ending(config, schedule, stop),
         **_schedule(schedule, space),
-        **_keeping(run),
-        "points": [{"config": point} for point in points] or None,
+        **_keeping(keeping, metric, mode, said),
     }
+    if search.defined is not None:
+        options["enqueue"] = points or None
+    else:
+        options["points"] = [{"config": point} for point in points] or None
     if search.repeats > 1:
         options |= {"repeats": search.repeats, "trials": trials * search.repeats}
-    failures = run.failure_config.max_failures if run.failure_config else 0
-    if failures:
-        options["retries"] = {"error": "unlimited" if failures < 0 else failures}
-    # Tune's default is a folder in the user's home.
-    if run.storage_path and run.storage_path != type(run)().storage_path:
-        options["state"] = str(run.storage_path)
-    said += [
-        f"TuneConfig: {key} is not used: trials have numbers"
-        for key in _INERT
-        if getattr(config, key, None)
-    ]
+    if most := failures.max_failures:
+        options["retries"] = {"error": "unlimited" if most < 0 else most}
+    if run.storage_filesystem is not None:
+        problem = "is a file system of PyArrow's, which no other process can open by its name"
+        hint = "give storage_path alone: a folder, or s3://BUCKET/PREFIX"
+        raise SpecError("storage_filesystem", repr(run.storage_filesystem), problem, hint)
+    run.get("storage_path")
+    options["state"] = storage_path(asked.run)
+    fast = failures.fail_fast
+    for elsewhere in _READ_BY_TUNER:
+        run.get(elsewhere)
+    said += [line for settings in (config, run, failures, keeping) for line in settings.unused()]
     trainable = Trainable(
         theirs=asked.trainable,
         template=space.template,
         experiment=name,
         stop=stop.trial,
         explored=schedule.explored,
+        defined=search.defined,
+        origin=os.getcwd(),
+        apart=os.environ.get(CHDIR, "1") != "0",
     )
     chosen = {key: value for key, value in options.items() if value is not None}
     return Translation(
-        trainable=trainable, options=chosen, metric=metric, mode=mode, stopping=stop, said=said
+        trainable=trainable,
+        options=chosen,
+        metric=metric,
+        mode=mode,
+        stopping=stop,
+        said=said,
+        fail_fast=fast.lower() if isinstance(fast, str) else fast,
     )
 
 
@@ -132,7 +161,9 @@ def _space(
     the cells of grids; and the configurations to try first.
     """
     given = dict(asked.param_space) or dict(search.space or {})
-    if is_hyperopts(given):
+    if search.defined is not None:
+        space = _constants(translate(given))
+    elif is_hyperopts(given):
         domains, template = hyperopts(given)
         space = Translated(space=domains, template=template, cells=1)
     else:
@@ -143,8 +174,10 @@ def _space(
             "num_samples", samples, "never ends", "give time_budget_s as well, or a number"
         )
     trials = (ENDLESS if samples < 0 else samples) * space.cells
+    if search.defined is not None:
+        return space, trials, list(search.points)
     if schedule.mutations:
-        space, first = with_mutations(space, schedule.mutations, search.seed, said.append)
+        space, first = with_mutations(space, schedule.mutations, search.seed, said.append, trials)
         flat = first_points(space.space, first, trials, search.seed)
         whole = Space.parse(space.space)
     else:
@@ -153,6 +186,16 @@ def _space(
             _point(whole, point, number, search.seed) for number, point in enumerate(search.points)
         ]
     return space, trials, [whole.nest(point) for point in flat]
+
+
+def _constants(space: Translated) -> Translated:
+    """Return the space of a function that suggests values: empty, as trials tell it. SpecError for
+    domains beside it.
+    """
+    if names := [name for name in space.searched if name != NOTHING]:
+        hint = "let the function of the searcher suggest them, too"
+        raise SpecError("param_space", ", ".join(names), "is beside a function's space", hint)
+    return Translated(space={}, template=space.template, cells=1)
 
 
 def _point(whole: Space, point: Mapping[str, Any], number: int, seed: int) -> dict[str, Any]:
@@ -187,15 +230,22 @@ def _schedule(schedule: Scheduling, space: Translated) -> dict[str, Any]:
     return {"schedule": found}
 
 
-def _keeping(run: Any) -> dict[str, Any]:
-    given = run.checkpoint_config
-    if given is None:
-        return {}
+def _keeping(given: Arguments, metric: Any, mode: Any, said: list[str]) -> dict[str, Any]:
     keep: dict[str, Any] = {}
     if given.checkpoint_frequency:
         keep["every_steps"] = int(given.checkpoint_frequency)
-    if (count := given.num_to_keep) and given.checkpoint_score_attribute is not None:
+    count, by, order = (
+        given.num_to_keep,
+        given.checkpoint_score_attribute,
+        given.checkpoint_score_order,
+    )
+    if count and by is not None:
         keep |= {"keep_last": 1, "keep_best": count}
+        if (by, order) != (metric, mode or "max"):
+            said.append(
+                f"CheckpointConfig: checkpoints are kept by the search's metric, {metric} ({mode}),"
+                f" not by {by} ({order})"
+            )
     elif count:
         keep["keep_last"] = count
     return {"checkpoint": keep} if keep else {}

@@ -7,23 +7,45 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regrow.experiment import Experiment, run_session
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.analysis import ExperimentAnalysis
-from regrow.integrations.tune.callback_dispatcher import feeding
-from regrow.integrations.tune.private import RESOURCES, asked_for, check_version
-from regrow.integrations.tune.results import ResultGrid
+from regrow.integrations.tune.arguments import Arguments
+from regrow.integrations.tune.callback_dispatcher import feeding, named_wrongly
+from regrow.integrations.tune.private import (
+    RESOURCES,
+    asked_for,
+    check_version,
+    tune_run,
+)
+from regrow.integrations.tune.recorded import recorded
+from regrow.integrations.tune.results import NO_FILESYSTEM, ResultGrid, opened, stored_template
 from regrow.integrations.tune.translation import Translation, TuneArguments, translated
 from regrow.result import Result
-from regrow.result import open as open_experiment
 from regrow.show.live import Live
 from regrow.show.live.output import Terminal
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import MISSING
 
+if TYPE_CHECKING:
+    from regrow.show.live.output import Events
+
+RESTARTS = (
+    "restart: a trial that failed continues from its last checkpoint; to begin anew, give the"
+    " experiment another name"
+)
+SKIP, RESTART = "skip", "restart"
+"""Values of Ray's ResumeConfig."""
+_OLD_KEEPING = {
+    "keep_checkpoints_num": "num_to_keep",
+    "checkpoint_score_attr": "checkpoint_score_attribute",
+    "checkpoint_freq": "checkpoint_frequency",
+    "checkpoint_at_end": "checkpoint_at_end",
+}
+"""Arguments of `tune.run` that older scripts give, and their places in a CheckpointConfig."""
 INTERRUPTED = 3
 """Exit code of a script whose experiment was interrupted: what follows would use parts of it."""
 
@@ -34,7 +56,7 @@ def say(line: str) -> None:
 
 class Session:
     """How the experiments of one script are run. `name`, `state`: override the script's, None: do
-    not.
+    not. `events` takes the log's events, None: nothing does.
 
     `apart` makes a context for running regrow itself, in which the replaced names are Ray's again.
     """
@@ -45,9 +67,11 @@ class Session:
         name: str | None = None,
         state: str | None = None,
         quiet: bool = False,
+        events: Events | None = None,
         apart: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._name, self._state, self._quiet, self.apart = name, state, quiet, apart
+        self._events = events
         self._taken: dict[str, int] = {}
 
     def run(self, asked: TuneArguments) -> tuple[ResultGrid, Translation]:
@@ -63,14 +87,25 @@ class Session:
             say(line)
         with self.apart():
             experiment = Experiment(found.trainable, **options)
+            quiet = self._quiet or asked.run.verbose == 0
             with feeding(experiment.spec, found, asked.run.callbacks or ()) as feed:
-                result = experiment.run(quiet=self._quiet)
+                result = experiment.run(
+                    quiet=quiet, retry_failed=asked.retry_failed, events=self._events
+                )
         over = result.stopped_by == "planner" or feed.stopped
         if result.status == "interrupted" or (result.status == "stopped" and not over):
             say("the script ends here; the same command continues")
             sys.exit(INTERRUPTED)
         _raise_if_named_wrongly(result)
-        return ResultGrid(result, found), found
+        grid = ResultGrid(result, found)
+        grid.write_folders()
+        if found.fail_fast == "raise" and grid.errors:
+            raise grid.errors[0]
+        return grid, found
+
+    def opened(self, path: str) -> Result:
+        """Return the experiment at a path of Tune's; `--state` and `--name` go before it."""
+        return opened(path, state=self._state, name=self._name)
 
     def _numbered(self, found: Translation) -> Translation:
         """Number further experiments with the same name in one script: each has its own log."""
@@ -87,9 +122,13 @@ SESSION = Session()
 
 
 def _raise_if_named_wrongly(result: Result) -> None:
-    """Raise ValueError if no report has the metric that is optimized, as Ray Tune does."""
+    """Raise ValueError if no report has the metric that is optimized, as Ray Tune does, or one that
+    `stop` names.
+    """
     missing = MISSING.format(result.spec.objective.name)
     ends = [trial.attempts[-1].reason for trial in result.trials if trial.attempts]
+    if unknown := next(filter(named_wrongly, ends), None):
+        raise ValueError(unknown)
     if ends and all(missing in why for why in ends):
         raise ValueError(
             f"Trial returned a result which did not include the specified metric: {ends[0]}"
@@ -115,7 +154,9 @@ class Tuner:
         param_space: Any = None,
         tune_config: Any = None,
         run_config: Any = None,
-        **_: Any,
+        _tuner_kwargs: Any = None,
+        _tuner_internal: Any = None,
+        _entrypoint: Any = None,
     ) -> None:
         from ray import tune
 
@@ -144,13 +185,15 @@ class Tuner:
                 watch=live.watch,
                 announce=live.announce,
             )
-        self._results = ResultGrid(result.refresh())
+        self._results = ResultGrid(result.refresh(), template=stored_template(result))
+        self._results.write_folders()
         return self._results
 
     def get_results(self) -> ResultGrid:
         """Return `fit`'s results, or a restored Tuner's. Raises RuntimeError before that."""
         if self._results is None and self._restored is not None:
-            self._results = ResultGrid(self._restored)
+            found = self._restored
+            self._results = ResultGrid(found, template=stored_template(found))
         if self._results is None:
             raise RuntimeError("there are no results yet: call fit() first")
         return self._results
@@ -161,70 +204,93 @@ class Tuner:
         path: str,
         trainable: Any,
         *,
+        param_space: Any = None,
+        resume_unfinished: bool = True,
         resume_errored: bool = False,
         restart_errored: bool = False,
-        **_: Any,
+        storage_filesystem: Any = None,
+        _resume_config: Any = None,
     ) -> Tuner:
         """Return a Tuner whose `fit` resumes the experiment at `path` (state root, slash, name),
         with the settings in its log.
 
         Raises UserError if there is none.
         """
-        root, name = _split(path)
-        tuner = cls(trainable)
+        if storage_filesystem is not None:
+            raise UserError(NO_FILESYSTEM)
+        tuner = cls(trainable, param_space=param_space)
         with cls.session.apart():
-            tuner._restored = open_experiment(name, root)
-        tuner._retry = resume_errored or restart_errored
+            tuner._restored = cls.session.opened(path)
+        if not resume_unfinished:
+            say("Tuner.restore: resume_unfinished=False is not used: what is unfinished continues")
+        if restart_errored or _restarts(_resume_config):
+            say(RESTARTS)
+        errored = _resume_config is not None and _resume_config.errored != SKIP
+        tuner._retry = resume_errored or restart_errored or errored
         return tuner
 
-    @staticmethod
-    def can_restore(path: str, *_: Any, **__: Any) -> bool:
+    @classmethod
+    def can_restore(cls, path: str, storage_filesystem: Any = None) -> bool:
         """Return whether there is an experiment at `path`."""
-        root, name = _split(path)
+        if storage_filesystem is not None:
+            raise UserError(NO_FILESYSTEM)
         try:
-            open_experiment(name, root)
+            cls.session.opened(path)
         except UserError:
             return False
         return True
-
-
-def _split(path: str) -> tuple[str, str]:
-    root, _, name = str(path).rstrip("/").rpartition("/")
-    return root or ".", name
 
 
 def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> ExperimentAnalysis:
     """Run like `tune.run`. Raises TuneError if trials failed, with `raise_on_failed_trial`."""
     from ray import tune
 
-    settings = {
-        key: given[key]
-        for key in tune.TuneConfig.__dataclass_fields__
-        if key in given and not key.startswith("_")
-    }
-    if (resources := given.get("resources_per_trial")) is not None:
+    call = Arguments.of_call("tune.run", tune_run(), given)
+    settings = {key: call[key] for key in tune.TuneConfig.__dataclass_fields__ if key in given}
+    if (resources := call["resources_per_trial"]) is not None:
         run_or_experiment = tune.with_resources(run_or_experiment, resources)
-    checkpoints = given.get("checkpoint_config")
-    failure = tune.FailureConfig(max_failures=given.get("max_failures", 0))
-    places = {
-        key: given[key]
-        for key in ("stop", "storage_path", "callbacks", "verbose", "progress_reporter")
-        if key in given
-    }
+    if (start := call["restore"]) is not None:
+        hint = "give the path in `config`, and read it in the trainable"
+        raise UserError(f"tune.run: restore={start!r}: no first checkpoint is taken; {hint}")
+    keeping = call["checkpoint_config"] or tune.CheckpointConfig()
+    for old, new in _OLD_KEEPING.items():
+        if (value := call[old]) and not getattr(keeping, new):
+            setattr(keeping, new, value)
+    failure = tune.FailureConfig(
+        max_failures=call["max_failures"], fail_fast=call["fail_fast"] or False
+    )
+    run_config = tune.RunConfig.__dataclass_fields__
+    own = {"failure_config", "checkpoint_config", "name"}
+    places = {key: call[key] for key in run_config if key in given and key not in own}
     asked = TuneArguments(
         trainable=found_trainable(run_or_experiment),
-        param_space=given.get("config") or {},
+        param_space=call["config"] or {},
         tune=tune.TuneConfig(**settings),
-        run=tune.RunConfig(
-            name=name, failure_config=failure, checkpoint_config=checkpoints, **places
+        run=recorded(tune.RunConfig)(
+            name=name, failure_config=failure, checkpoint_config=keeping, **places
         ),
+        retry_failed=_retries(call["resume"], call["resume_config"]),
     )
+    for line in call.unused():
+        say(line)
     grid, found = Tuner.session.run(asked)
-    if grid.num_errors and given.get("raise_on_failed_trial", True):
+    if grid.num_errors and call["raise_on_failed_trial"]:
         raise tune.TuneError(
             "Trials did not complete", [result.path for result in grid if result.error]
         )
-    return ExperimentAnalysis(grid, found.metric, found.mode)
+    return ExperimentAnalysis(grid, default_metric=found.metric, default_mode=found.mode)
+
+
+def _retries(resume: bool | str | None, config: Any) -> bool:
+    """Return whether failed trials are tried again. Unfinished ones continue in any case."""
+    words = str(resume or "").upper()
+    if "RESTART" in words or _restarts(config):
+        say(RESTARTS)
+    return "ERRORED" in words or (config is not None and config.errored != SKIP)
+
+
+def _restarts(config: Any) -> bool:
+    return config is not None and RESTART in (config.finished, config.unfinished, config.errored)
 
 
 REGISTERED: dict[str, Any] = {}

@@ -1,0 +1,132 @@
+"""Reads the results that trials reported from the log, in the form in which Ray Tune writes them.
+
+`Reports` reads; `Folders` writes `params.json`, `result.json` and `progress.csv` of a trial into a
+folder of its own in the experiment's state. These are views: each can be made again from the log.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from regrow.infra.state.places import Places
+from regrow.integrations.tune.session import ITERATION, TOTAL
+from regrow.records import TrialResult
+from regrow.result import Result as Log
+from regrow.search.events import Row
+from regrow.tasks.ports.store import Missing
+
+PARAMS, RESULTS, PROGRESS = "params.json", "result.json", "progress.csv"
+EAGER = 200
+"""Number of trials up to which all folders are written when the experiment has ended; beyond, a
+trial's when its `path` is asked for.
+"""
+
+
+class Reports:
+    """The reports of all trials that count. One pass over the log at the first use."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._rows: dict[int, list[tuple[int, Row, dict[str, Any]]]] | None = None
+
+    def of(self, trial: TrialResult, name: str) -> Iterator[dict[str, Any]]:
+        """Yield each report of a trial: metrics, flat and with their types, and Tune's entries."""
+        if self._rows is None:
+            self._rows = {}
+            for place, by, logged, values in self._log.reports():
+                self._rows.setdefault(place, []).append((by, logged, values))
+        before = since = 0.0
+        attempt = 0
+        for number, row, told in self._rows.get(trial.number, ()):
+            if number != attempt:
+                attempt, since = number, before
+            total = told.get(TOTAL, before)
+            ran = trial.attempts[attempt - 1]
+            when = dt.datetime.fromtimestamp(row.t)  # noqa: DTZ006 - Tune writes local time
+            told[ITERATION] = int(told.get(ITERATION, row.step))
+            yield {
+                **told,
+                "done": False,
+                "trial_id": name,
+                "date": when.strftime("%Y-%m-%d_%H-%M-%S"),
+                "timestamp": int(row.t),
+                "time_this_iter_s": max(0.0, total - before),
+                "hostname": ran.node or "",
+                "time_since_restore": max(0.0, total - since),
+                "iterations_since_restore": row.step - ran.from_step,
+            }
+            before = total
+
+
+class Folders:
+    """Writes the folders of trials into the state, `<state>/<experiment>/<trial>/`."""
+
+    def __init__(self, log: Log) -> None:
+        self._places, self._name = Places.at(log.state), log.name
+        self._store = self._places.store(log.name)
+
+    def written(self, name: str, config: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
+        """Write a trial's folder, as far as it changed, and return its path or URL."""
+        self._put(f"{name}/{PARAMS}", _json(config, indent=2, sort_keys=True))
+        lines = (f"{_json({**nested(row), 'config': config})}\n" for row in rows)
+        self._put(f"{name}/{RESULTS}", "".join(lines))
+        self._put(f"{name}/{PROGRESS}", _csv(rows))
+        return self._places.address(self._name, name)
+
+    def _put(self, key: str, text: str) -> None:
+        data = text.encode()
+        try:
+            if self._store.read(key) == data:
+                return
+            self._store.delete([key])
+        except Missing:
+            pass
+        self._store.create(key, data)
+
+
+def nested(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Nest flat names as Tune reports them: {"a/b": 1} becomes {"a": {"b": 1}}."""
+    found: dict[str, Any] = {}
+    for key, value in metrics.items():
+        *groups, last = key.split("/")
+        place = found
+        for group in groups:
+            inner = place.setdefault(group, {})
+            if not isinstance(inner, dict):
+                break
+            place = inner
+        else:
+            place[last] = value
+    return found
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    """Return a table whose columns are those of the first report, as Tune's."""
+    if not rows:
+        return ""
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), extrasaction="ignore")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+def _json(value: Any, **how: Any) -> str:
+    return json.dumps(_named(value), default=_plain, **how)
+
+
+def _named(value: Any) -> Any:
+    """Return a configuration whose keys are text, also deep inside."""
+    if isinstance(value, Mapping):
+        return {str(key): _named(inner) for key, inner in value.items()}
+    return [_named(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    """Return arrays as lists, NumPy's numbers as Python's, all else as text, as Tune does."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

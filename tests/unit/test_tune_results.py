@@ -1,0 +1,82 @@
+"""What a script of Ray Tune's finds in its results: as it reported it, and in files of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from ray import tune
+
+from tests.unit.tuned import Tuned, tuned
+
+__all__ = ["tuned"]
+
+
+def reporting(config: dict[str, Any]) -> None:
+    for i in range(2):
+        tune.report(
+            {
+                "score": float(i),
+                "step": i * 10,
+                "time": 5.0 + i,
+                "trial": 7,
+                "attempt": 3,
+                "np": np.float32(1.5),
+                "count": np.int64(2),
+                "up": math.inf,
+                "down": -math.inf,
+                "nan": math.nan,
+                "flag": True,
+                "note": "text",
+                "list": np.array([1.0, 2.0]),
+                "nested": {"a": {"b": i}},
+                "none": None,
+            }
+        )
+
+
+def test_what_was_reported_comes_back_as_it_was(tuned: Tuned) -> None:
+    (result,) = tuned(reporting, {"lr": 0.1, "f": len})
+    told = result.metrics
+    assert told == {**told, "score": 1.0, "step": 10, "time": 6.0, "trial": 7, "attempt": 3}
+    assert (told["up"], told["down"], told["flag"], told["note"]) == (
+        math.inf,
+        -math.inf,
+        True,
+        "text",
+    )
+    assert math.isnan(told["nan"])
+    assert told["nested"] == {"a": {"b": 1}}
+    assert (told["list"], told["none"]) == ([1.0, 2.0], None)
+    types = {name: type(told[name]) for name in ("step", "count", "trial", "np", "up", "flag")}
+    assert types == dict.fromkeys(types, int) | {"np": float, "up": float, "flag": bool}
+    assert told["training_iteration"] == 2
+    assert type(told["training_iteration"]) is int
+    assert told["done"] is True
+    assert told["config"] == {"lr": 0.1, "f": len}
+    frame = result.metrics_dataframe
+    assert list(frame["step"]) == [0, 10]
+    assert list(frame["up"]) == [math.inf, math.inf]
+    assert list(frame["config/lr"]) == [0.1, 0.1]
+
+
+def test_the_path_of_a_result_has_the_files_that_scripts_read(tuned: Tuned) -> None:
+    grid = tuned(reporting, {"lr": tune.grid_search([0.1, 0.2]), "f": len})
+    assert len({result.path for result in grid}) == 2
+    for result in grid:
+        folder = Path(result.path)
+        assert folder.parent == Path(grid.experiment_path)
+        params = json.loads((folder / "params.json").read_text())
+        assert params == {"lr": result.config["lr"], "f": str(len)}
+        lines = [json.loads(line) for line in (folder / "result.json").read_text().splitlines()]
+        assert [line["training_iteration"] for line in lines] == [1, 2]
+        assert [line["nested"]["a"]["b"] for line in lines] == [0, 1]
+        assert lines[-1]["config"]["lr"] == result.config["lr"]
+        assert {"timestamp", "date", "time_total_s", "trial_id", "hostname"} < set(lines[0])
+        table = pd.read_csv(folder / "progress.csv")
+        assert list(table["nested/a/b"]) == [0, 1]
+        assert list(table["score"]) == [0.0, 1.0]
