@@ -19,9 +19,9 @@ from regrow.integrations.optuna.private import TheirStudy
 from regrow.integrations.optuna.running import STEP, VALUE
 from regrow.integrations.optuna.scheduling import MOST, schedule
 from regrow.integrations.optuna.searching import search
+from regrow.integrations.optuna.trials import Trials
 from regrow.search.history import History
 from regrow.search.spec import Spec
-from regrow.show.exports.optuna_study import Frozen
 from regrow.tasks.errors import UserError
 
 Callback = Callable[[optuna.Study, FrozenTrial], None]
@@ -57,7 +57,7 @@ class Study(TheirStudy):
         self, history: History, *, wanted: int = 0, queue: Sequence[dict[str, Any]] = ()
     ) -> None:
         """Load the trials; `wanted`: how many are requested already, `queue`: values to try."""
-        self._mirror.take(Frozen(history, None, plain=True))
+        self._mirror.take(Trials(history, self._places.store(self.study_name)))
         self._wanted, self._queue = wanted, list(queue)
 
     def optimize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -20,13 +21,13 @@ from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.objective import CAUGHT, Objective
+from regrow.integrations.optuna.trials import Trials
 from regrow.search.events import AnyEvent, Ended, Opened
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
 from regrow.search.samplers.optuna_private import OneStudy
 from regrow.search.samplers.optuna_study_model import quiet
 from regrow.search.spec import Spec
-from regrow.show.exports.optuna_study import Frozen
 from regrow.tasks.errors import RegrowError, UserCodeError
 from regrow.tasks.ports.store import Store
 
@@ -42,9 +43,10 @@ class Mirror(OneStudy):
         with quiet():
             self.create_new_study(directions, name)
 
-    def take(self, trials: Frozen) -> None:
+    def take(self, trials: Trials) -> None:
         """Replace all trials by their current state."""
-        for trial in trials.all():
+        del self.all_trials[:]
+        for trial in trials:
             self.put(trial)
 
 
@@ -91,7 +93,8 @@ class Follow:
             if self._stop is not None:
                 with suppress(RegrowError):
                     withdraw_stop(self._store, self._stop)
-            mirror.take(Frozen(self._history, None, plain=True))
+            if self._history.created is not None:  # else what went wrong before is the error
+                mirror.take(Trials(self._history, self._store))
         self._judge(objective.function)
 
     def stop(self) -> None:
@@ -137,11 +140,11 @@ class Follow:
         if trial.state is State.FAILED and CAUGHT not in trial.attributes and self._failure is None:
             self._failure = trial
             self._end()
-        frozen = Frozen(self._history, None, plain=True).one(trial)
+        frozen = Trials(self._history, self._store).one(trial)
         mirror.put(frozen)
         self._tell(frozen, event, trial.attempts[-1].stop)
-        for callback in self._callbacks:
-            callback(frozen)
+        for callback in self._callbacks if self._failure is None else ():  # as in Optuna
+            callback(copy.deepcopy(frozen))
 
     def _tell(self, trial: FrozenTrial, event: Ended, why: str | None) -> None:
         """Log the end of a trial in Optuna's words. `why`: why the scheduler stopped it."""

@@ -9,7 +9,7 @@ from typing import Any
 from optuna.exceptions import TrialPruned
 from optuna.trial import TrialState
 
-from regrow.integrations.optuna.running import Trial
+from regrow.integrations.optuna.running import Trial, finite
 from regrow.integrations.optuna.searching import Constraints
 from regrow.tasks.trial.trial import Trial as OurTrial
 
@@ -54,26 +54,30 @@ class Objective:
             ours.note({CAUGHT: True})  # such a trial fails in Optuna, and the study continues
             raise
         self._constrain(trial, TrialState.COMPLETE, values)
-        ours.conclude(dict(zip(self._metrics, values, strict=True)))
+        ours.conclude(dict(zip(self._metrics, map(finite, values), strict=True)))
 
     def _checked(self, returned: Any) -> list[float]:
         """Return the function's values as numbers. Raises ValueError in Optuna's words."""
-        listed = isinstance(returned, Sequence) and not isinstance(returned, str)
-        several = list(returned) if listed else [returned]
-        if len(several) != len(self._metrics):
-            raise ValueError(
-                f"The number of the values {len(several)} did not match the number of the"
-                f" objectives {len(self._metrics)}."
-            )
-        values = []
+        if returned is None:
+            raise ValueError("The value None could not be cast to float.")
+        several = list(returned) if isinstance(returned, Sequence) else [returned]
+        values, problems = [], []
         for value in several:
             try:
                 number = float(value)
             except (TypeError, ValueError):
-                raise ValueError(f"The value {value!r} could not be cast to float.") from None
-            if not math.isfinite(number):
-                raise ValueError(f"The value {number} is not acceptable.")
+                problems.append(f"The value {value!r} could not be cast to float")
+                continue
+            if math.isnan(number):
+                problems.append(f"The value {value} is not acceptable")
             values.append(number)
+        if problems:
+            raise ValueError("; ".join(problems))
+        if len(values) != len(self._metrics):
+            raise ValueError(
+                f"The number of the values {len(values)} did not match the number of the objectives"
+                f" {len(self._metrics)}"
+            )
         return values
 
     def _constrain(self, trial: Trial, state: TrialState, values: list[float] | None) -> None:
