@@ -91,11 +91,20 @@ class Inline:
                 self._instructions()
         return self._wait(self._coordinator.report(progress))
 
+    @property
+    def history(self) -> History:
+        """All events so far."""
+        return self._coordinator.history
+
+    def queue(self, values: dict[str, Any], attributes: dict[str, Any]) -> None:
+        """Have the next new trial use these values; see Queued."""
+        self._wait(self._coordinator.queue(values, attributes))
+
     def close(self) -> None:
         """End the session. Trials that still run are lost; the next session starts them again."""
         with suppress(Superseded):
             if not self._running:
-                self._wait(self._coordinator.close("finished", "the script has ended"))
+                self._wait(self._coordinator.close("stopped", "the script runs no more trials"))
         self._stop()
 
     def _instructions(self) -> Instructions:

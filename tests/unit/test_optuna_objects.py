@@ -47,12 +47,16 @@ class Model:
         self.size = size
 
 
+def no_study() -> Any:
+    raise AssertionError
+
+
 def ran(
     make: MakeOffice, attempt: Attempting, function: Callable[[Any], Any], trials: int = 1
 ) -> list[optuna.trial.FrozenTrial]:
     """The trials of a study, read from its log."""
     office = make(trials=trials)
-    objective = Objective(function, metrics=["value"], catch=(), constraints=None, last=None)
+    objective = Objective(function, metrics=["value"], catch=(), constraints=None, last=None, study=no_study)
     for _ in range(trials):
         attempt(office, objective)
     return list(Trials(office.history, office.store))
@@ -180,7 +184,7 @@ def test_a_file_whose_hash_is_another_one_is_not_unpickled(
         trial.set_user_attr("model", Model(7))
         return 1.0
 
-    attempt(office, Objective(objective, metrics=["value"], catch=(), constraints=None, last=None))
+    attempt(office, Objective(objective, metrics=["value"], catch=(), constraints=None, last=None, study=no_study))
     (key,) = office.store.list("media/")
     office.store.delete([key])
     office.store.create(key, b"cos\nsystem\n(S'touch /tmp/trapped'\ntR.")

@@ -69,8 +69,13 @@ def is_filed(found: Any) -> bool:
     return isinstance(found, dict) and found.get(OBJECT) == "file"
 
 
-def value_of(found: Any, store: Store, trial: int) -> Any:
-    """Return the value of a form. One that is not there any more is its description.
+def plain_value(found: Any) -> Any:
+    """Return the value of a form without files."""
+    return value_of(found, None, 0)
+
+
+def value_of(found: Any, store: Store | None, trial: int) -> Any:
+    """Return the value of a form. A file that is not there is its description; `store` None: all.
 
     Unpickles files of the trial whose hash is in the log: for the script of the study alone.
     """
@@ -96,7 +101,7 @@ def value_of(found: Any, store: Store, trial: int) -> Any:
             except (ImportError, AttributeError):  # the script has no such class any more
                 return f"{module}.{name}"
         case {"regrow:object": "file"}:
-            return _loaded(found, store, trial)
+            return found.get("text") if store is None else _loaded(found, store, trial)
     return found
 
 
@@ -104,7 +109,7 @@ class _Foreign(Exception):
     """The value has to be pickled."""
 
 
-def _form(value: Any, exact: bool) -> Any:  # noqa: FBT001 - private, and recursive
+def _form(value: Any, exact: bool) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value

@@ -9,7 +9,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from optuna.distributions import (
@@ -20,9 +20,10 @@ from optuna.distributions import (
     check_distribution_compatibility,
     distribution_to_json,
 )
+from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from regrow.integrations.optuna.objects import NotKept, described, form
+from regrow.integrations.optuna.objects import NotKept, described, form, plain_value
 from regrow.integrations.optuna.private import TheirTrial
 from regrow.search.samplers.define_by_run_model import CONSTRAINTS
 from regrow.tasks.trial.trial import Trial as OurTrial
@@ -37,10 +38,7 @@ VALUE, STEP = "value", "step"
 """Names of the metrics: the objective of a study with one, and an intermediate value's step."""
 _Number = TypeVar("_Number", int, float)
 _NOT_THERE = {
-    "study": (
-        "the study is in the script's process, the trial on a worker; callbacks of optimize are"
-        " given the study"
-    ),
+    "relative_params": "trial.params has the values that were suggested",
     "storage": (
         "a study is kept in its log, in no storage of Optuna's; set_user_attr keeps what belongs to"
         " a trial"
@@ -51,14 +49,20 @@ _NOT_THERE = {
 
 
 class Trial(TheirTrial):
-    """See `optuna.trial.Trial`. `last`: a step that no report may reach, None for none."""
+    """See `optuna.trial.Trial`. `last`: a step that no report may reach, None for none. `study`:
+    returns the study, as it is then.
+    """
 
-    def __init__(self, ours: OurTrial, *, several: bool, last: int | None) -> None:
-        self._ours, self._several, self._last = ours, several, last
+    def __init__(
+        self, ours: OurTrial, *, several: bool, last: int | None, study: Callable[[], Study]
+    ) -> None:
+        self._ours, self._several, self._last, self._study = ours, several, last, study
         self._started = dt.datetime.now()  # noqa: DTZ005 - Optuna's times are local, without a zone
         self._params: dict[str, Any] = {}
         self._distributions: dict[str, BaseDistribution] = {}
-        self._user_attrs: dict[str, Any] = {}
+        self._user_attrs: dict[str, Any] = {
+            key: plain_value(one) for key, one in ours.attributes.items()
+        }
         self._constraints: dict[str, float] = {}
         self._intermediate: dict[int, float] = {}
         self._choices: dict[str, list[Any]] = {}
@@ -76,15 +80,15 @@ class Trial(TheirTrial):
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        return float(self._suggest(name, FloatDistribution(low, high, log=log, step=step)))
+        return float(self.suggest_from(name, FloatDistribution(low, high, log=log, step=step)))
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
-        return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
+        return int(self.suggest_from(name, IntDistribution(low, high, log=log, step=step)))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return self._suggest(name, CategoricalDistribution(tuple(choices)))
+        return self.suggest_from(name, CategoricalDistribution(tuple(choices)))
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
         """Deprecated by Optuna."""
@@ -98,7 +102,7 @@ class Trial(TheirTrial):
         """Deprecated by Optuna."""
         return self.suggest_float(name, low, high, step=q)
 
-    def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+    def suggest_from(self, name: str, distribution: BaseDistribution) -> Any:
         """Return the logged value; the coordinator decides it when it is first asked for."""
         if name in self._params:
             before = self._distributions[name]
@@ -226,6 +230,11 @@ class Trial(TheirTrial):
         for key, value in self._constraints.items():
             made.set_constraint(key, value)
         return made
+
+    @property
+    def study(self) -> Study:
+        """The study, with its trials as the log has them now."""
+        return self._study()
 
     @property
     def number(self) -> int:

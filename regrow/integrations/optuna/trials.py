@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from functools import partial
 from typing import Any
 
-from optuna.distributions import CategoricalDistribution
-from optuna.trial import FrozenTrial
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    json_to_distribution,
+)
+from optuna.trial import FrozenTrial, TrialState
 
 from regrow.integrations.optuna.objects import is_filed, value_of
 from regrow.integrations.optuna.running import (
@@ -39,7 +45,10 @@ class Attributes(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
     def items(self) -> ItemsView[str, Any]:
         return self._all().items()
@@ -84,6 +93,7 @@ class Trials:
     def one(self, trial: TrialRecord) -> FrozenTrial:
         """Return one of them in its current state."""
         found = self._frozen.one(trial)
+        self._restore_numbers(found, trial)
         self._restore_choices(found, trial.attributes.get(CHOICES))
         found.user_attrs = self._attributes(trial.number, found.user_attrs)
         if found.values is not None:
@@ -92,7 +102,31 @@ class Trials:
         if isinstance(more, dict):
             known = {int(step): float(value) for step, value in more.items()}
             found.intermediate_values = dict(sorted((found.intermediate_values | known).items()))
+        if found.state is TrialState.PRUNED and found.last_step is not None:
+            last = found.intermediate_values[found.last_step]
+            found.values = None if math.isnan(last) else [last]
         return found
+
+    def _restore_numbers(self, found: FrozenTrial, trial: TrialRecord) -> None:
+        """Have all parameters in the order of the suggestions, as numbers of their kinds: also
+        those that the user gave and that are out of range.
+        """
+        for name, form in trial.suggested.items():
+            distribution = json_to_distribution(json.dumps(form))
+            value = trial.config[name]
+            if isinstance(distribution, FloatDistribution | IntDistribution):
+                try:
+                    kind = float if isinstance(distribution, FloatDistribution) else int
+                    value = kind(value)
+                except (TypeError, ValueError):  # the user gave something else
+                    continue
+            elif name not in found.params:
+                continue
+            found.params[name] = value
+            found.distributions[name] = distribution
+        order = [name for name in trial.suggested if name in found.params]
+        found.params = {name: found.params[name] for name in order}
+        found.distributions = {name: found.distributions[name] for name in order}
 
     def _restore_choices(self, trial: FrozenTrial, forms: Any) -> None:
         """Put the objects in the place of their texts."""
