@@ -240,8 +240,10 @@ def prepare(
     else:
         _same(stored, spec.like(stored), name)
         current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SESSION})
-        if trials is None and spec.trials is not None and (
-            spec.trials > total or total >= UNLIMITED > spec.trials
+        if (
+            trials is None
+            and spec.trials is not None
+            and (spec.trials > total or total >= UNLIMITED > spec.trials)
         ):
             trials = spec.trials
     if trials is not None:

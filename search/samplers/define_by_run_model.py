@@ -16,13 +16,14 @@ from optuna.distributions import (
 )
 from optuna.pruners import NopPruner
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from regrow.search.bounds import MOST
 from regrow.search.samplers.base import Result
 from regrow.search.samplers.optuna_private import contains
 from regrow.search.samplers.optuna_study_model import STUDY, StudyModel, frozen, quiet
 from regrow.search.space.domains import Json
+
 
 class Stopping(Study):
     """A study that notes whether its sampler stops it."""

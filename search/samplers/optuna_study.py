@@ -58,8 +58,8 @@ class StudySampler:
         self._model: StudyModel | None = None
 
     @on_one_thread
-    def ask(self, number: int, seed: int) -> Proposal:
-        """See Sampler; never None. `seed` counts modulo 2**32, the range of numpy's generator."""
+    def ask(self, number: int, seed: int) -> Proposal | None:
+        """See Sampler; None only from a subclass. `seed` counts modulo 2**32, as numpy takes it."""
         with self._study().trial(number, seed % 2**32) as trial:
             config = self._cells.config(number, lambda p: trial.suggest(p.name))
             return Proposal(config=config, state=trial.state)

@@ -50,6 +50,7 @@ from regrow.search.events import (
     Opened,
     Priced,
     Proposed,
+    Queued,
     Reported,
     Retired,
     Revived,
@@ -205,6 +206,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             | Left
             | Capacity
             | Priced
+            | Queued
             | Excluded
             | Milestone
             | Closing

@@ -5,6 +5,7 @@ test lives here.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -16,7 +17,7 @@ from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.infra.state.experiments import prepare, take_stop_requests
 from regrow.infra.state.places import Places
 from regrow.search.spec import Spec
-from regrow.tasks.attempt.run_trial import run_attempt
+from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.ports.messages import Job, Progress, Reply
 from tests.unit.office import Bench
 
@@ -64,7 +65,7 @@ class Client:
         self._loop.close()
 
 
-_sessions = 0
+_SESSIONS = itertools.count(1)
 
 
 def run_here(
@@ -79,8 +80,6 @@ def run_here(
     announce: Callable[[str], None],
 ) -> None:
     """Stands in for `regrow.experiment.run_session`."""
-    global _sessions
-    _sessions += 1
     prepared = prepare(places, name, spec, trials=None, code=code)
     opening = Opening(
         id="00000000-0000-0000-0000-000000000001",
@@ -93,7 +92,7 @@ def run_here(
         hold=hold,
     )
     client, store = Client(), prepared.store
-    client.open(store, opening, f"driver-{_sessions}")
+    client.open(store, opening, f"driver-{next(_SESSIONS)}")
     job = Job.of(prepared.spec, folder=None, code=prepared.code)
     try:
         with (

@@ -56,7 +56,9 @@ def ran(
 ) -> list[optuna.trial.FrozenTrial]:
     """The trials of a study, read from its log."""
     office = make(trials=trials)
-    objective = Objective(function, metrics=["value"], catch=(), constraints=None, last=None, study=no_study)
+    objective = Objective(
+        function, metrics=["value"], catch=(), constraints=None, last=None, study=no_study
+    )
     for _ in range(trials):
         attempt(office, objective)
     return list(Trials(office.history, office.store))
@@ -98,7 +100,7 @@ def test_choices_come_back_as_what_went_in(make: MakeOffice, attempt: Attempting
     assert found == CHOICES
     assert [*map(type, found)] == [*map(type, CHOICES)]
     assert (type(trial.params["all"]), trial.params["all"]) == (type(used[-1]), used[-1])
-    assert trial.distributions["all"].choices == tuple(CHOICES)
+    assert vars(trial.distributions["all"])["choices"] == tuple(CHOICES)
 
 
 def test_choices_that_have_no_written_form_are_kept_as_files(
@@ -134,7 +136,7 @@ def test_attributes_are_numbers_objects_or_a_text_and_never_fail_a_trial(
     assert math.isnan(attributes["nested"]["nan"][0])
     assert attributes["nested"]["nan"][1] == -math.inf
     assert attributes["array"].tolist() == [0, 1, 2]
-    assert attributes.get("model").size == 7
+    assert attributes.get("model", None).size == 7
     assert len(attributes["large"]) == 2_000_000
     assert attributes["odd name/ with .. parts"] == {1, 2}
     assert attributes["none"].startswith("<generator object")
@@ -184,7 +186,12 @@ def test_a_file_whose_hash_is_another_one_is_not_unpickled(
         trial.set_user_attr("model", Model(7))
         return 1.0
 
-    attempt(office, Objective(objective, metrics=["value"], catch=(), constraints=None, last=None, study=no_study))
+    attempt(
+        office,
+        Objective(
+            objective, metrics=["value"], catch=(), constraints=None, last=None, study=no_study
+        ),
+    )
     (key,) = office.store.list("media/")
     office.store.delete([key])
     office.store.create(key, b"cos\nsystem\n(S'touch /tmp/trapped'\ntR.")

@@ -45,19 +45,20 @@ class Asked:
         prepared: Prepared,
         made: Callable[[OurTrial], Trial],
     ) -> None:
-        lease = {"trial": assignment.trial, "attempt": assignment.attempt}
+        number, attempt = assignment.trial, assignment.attempt
         self._ended = ExitStack()
-        scratch = temporary.made(f"{assignment.trial}-")
+        scratch = temporary.made(f"{number}-")
         self._ended.callback(shutil.rmtree, scratch, ignore_errors=True)
-        self._writer = CheckpointWriter(prepared.store, **lease)
+        self._writer = CheckpointWriter(prepared.store, trial=number, attempt=attempt)
         self._ended.callback(self._writer.close)
-        arrival = Arrival(place=Place(socket.gethostname()), task_run=f"ask-{assignment.trial}")
+        arrival = Arrival(place=Place(socket.gethostname()), task_run=f"ask-{number}")
         self._reporter = Reporter(inline, assignment, arrival, list)
         self._reporter.start()
         self._ended.callback(self._reporter.stop)
         media = MediaWriter(
             prepared.store,
-            **lease,
+            trial=number,
+            attempt=attempt,
             restored=0,
             queue=self._writer.call,
             folder=scratch / "media",
@@ -159,8 +160,7 @@ class Asking:
 
     def add(self, trial: FrozenTrial) -> None:
         """Add a trial that has ended elsewhere, with its parameters, values and attributes."""
-        values = {name: logged(value) for name, value in trial.params.items()}
-        self.queue(values, {})
+        self.queue({name: logged(value) for name, value in trial.params.items()}, {})
         made = self.ask({})
         for name, distribution in trial.distributions.items():
             made.suggest_from(name, distribution)

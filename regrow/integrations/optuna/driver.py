@@ -22,6 +22,7 @@ from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import background
 
+_PROGRAM = f"import sys; from {__name__} import main; sys.exit(main())"
 _SAID = "regrow:said "
 _RAISED = "regrow:raised "
 
@@ -92,24 +93,25 @@ class Apart:
             "hold": hold,
         }
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],
+            [sys.executable, "-P", "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert process.stdin is not None
-        assert process.stdout is not None
+        asked, told = process.stdin, process.stdout
+        assert asked is not None
+        assert told is not None
         writing = threading.Lock()
 
         def call(*what: Any) -> None:
             with writing:
-                process.stdin.write(json.dumps(what) + "\n")
-                process.stdin.flush()
+                asked.write(json.dumps(what) + "\n")
+                asked.flush()
 
         raised: BaseException | None = None
         with process, self._coordinator.through(call):
             call(request)
-            for line in process.stdout:
+            for line in told:
                 if line.startswith(_SAID):
                     announce(json.loads(line.removeprefix(_SAID)))
                 elif line.startswith(_RAISED):
@@ -160,7 +162,3 @@ def main() -> int:
         _say(_RAISED + pickle.dumps(error).hex())
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -343,9 +343,7 @@ class Study(TheirStudy):
             spec = self._spec(1, ENDLESS)
             places = self._places.writable()
             prepared = prepare(places, self.study_name, spec, trials=None, code=None)
-            made = partial(
-                Trial, several=len(self.directions) > 1, last=None, study=lambda: self
-            )
+            made = partial(Trial, several=len(self.directions) > 1, last=None, study=lambda: self)
             self._asking = Asking(places, prepared, metrics(len(self.directions)), made)
             self._left = weakref.finalize(self, Asking.close, self._asking)
         return self._asking

@@ -22,11 +22,12 @@ from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.driver import Apart, Remote, in_main_thread
-from regrow.integrations.optuna.objective import CAUGHT, Objective
+from regrow.integrations.optuna.objective import Objective
 from regrow.integrations.optuna.trials import Trials
 from regrow.search.events import AnyEvent, Ended, Opened
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
+from regrow.search.planning.suggesting import CAUGHT
 from regrow.search.samplers.optuna_private import OneStudy
 from regrow.search.samplers.optuna_study_model import quiet
 from regrow.search.spec import Spec
@@ -166,7 +167,9 @@ class Follow:
         try:
             self._take_events(mirror, batch)
         except BaseException:
-            self._coordinator.call("proceed")  # else the session would wait for a thread that has ended
+            self._coordinator.call(
+                "proceed"
+            )  # else the session would wait for a thread that has ended
             raise
 
     def _take_events(self, mirror: Mirror, batch: Batch) -> None:

@@ -189,9 +189,7 @@ class Trial(TheirTrial):
         try:
             kept = form(value, f"attributes/{printable(key)}", self._ours.log_file, exact=False)
         except NotKept as why:
-            _LOG.warning(
-                "trial %d: the attribute %r is kept as a text: %s", self.number, key, why
-            )
+            _LOG.warning("trial %d: the attribute %r is kept as a text: %s", self.number, key, why)
             kept = described(value)
         self._ours.note({key: kept})
 
@@ -202,8 +200,7 @@ class Trial(TheirTrial):
             raise ValueError(f"Attempted to set a constraint for {key!r}, but NaN is not allowed.")
         if key in self._constraints:
             warnings.warn(
-                "The constraint value is ignored because this constraint"
-                f" `{key=}` is already set.",
+                f"The constraint value is ignored because this constraint `{key=}` is already set.",
                 stacklevel=2,
             )
             return

@@ -12,8 +12,8 @@ import msgspec
 from optuna import samplers
 from optuna.trial import FrozenTrial
 
-from regrow.integrations.optuna.running import logged
 from regrow.integrations.optuna.private import NOT_THERE, options, seed
+from regrow.integrations.optuna.running import logged
 from regrow.tasks.errors import UserError
 
 Constraints = Callable[[FrozenTrial], Sequence[float]]

@@ -52,8 +52,10 @@ class Storage:
         return [] if self._study is None else self._study.get_trials(deepcopy=False)
 
     def add(self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> None:
-        """Copy the attributes, and the trials that are not there, up to the first that runs."""
-        study = self._made(trials and [])
+        """Copy the attributes, and the trials that are not there, up to the first that runs. Called
+        after `begin`.
+        """
+        study = self._made(())
         for key, value in attributes.items():
             study.set_user_attr(key, _plain(value))
         for trial in trials[len(self.trials()) :]:

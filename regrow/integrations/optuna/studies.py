@@ -210,7 +210,6 @@ def get_all_study_summaries(
                 directions=directions,
                 best_trial=best,
                 user_attrs={key: plain_value(one) for key, one in about.attributes.items()},
-                system_attrs={},
                 n_trials=len(trials),
                 datetime_start=min(begun, default=None),
                 study_id=number,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ class Attributes(dict[str, Any]):
     """Attributes of a trial. Those that are kept as files are loaded when they are first read."""
 
     def __init__(self, known: Mapping[str, Any], filed: Mapping[str, partial[Any]]) -> None:
-        super().__init__(known | dict.fromkeys(filed))
+        super().__init__({**known, **dict.fromkeys(filed)})
         self._filed = dict(filed)
 
     def __getitem__(self, key: str) -> Any:
@@ -50,10 +50,10 @@ class Attributes(dict[str, Any]):
         except KeyError:
             return default
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> Any:
         return self._all().items()
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> Any:
         return self._all().values()
 
     def __repr__(self) -> str:
@@ -62,8 +62,7 @@ class Attributes(dict[str, Any]):
     def __eq__(self, other: object) -> bool:
         return self._all() == other
 
-    def __hash__(self) -> int:
-        raise TypeError("unhashable type: 'dict'")
+    __hash__ = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Attributes:
         known = {key: dict.__getitem__(self, key) for key in self if key not in self._filed}
