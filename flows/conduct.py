@@ -152,6 +152,7 @@ def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> O
         widest=spec.resources.shape.widest(ray_cluster.nodes()),
         fixed=fixed,
         agent=session.agent,
+        hold=session.hold,
     )
 
 

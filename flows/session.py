@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
+from regrow.flows.coordinator.ledger import Hold
 from regrow.infra.machine.caller_context import CallerContext
 from regrow.infra.state.agents import of_this_driver
 from regrow.infra.state.experiments import Prepared, prepare
@@ -49,6 +50,7 @@ class Session:
         flow_run: ID of the flow run if Prefect has it already; None for the experiment's own.
         running: ID of the flow run that runs it; None before.
         after: called with `say` after the session, unless it is to be resumed.
+        hold: see Ledger; the caller calls the coordinator's `proceed`.
         agent: ID of the agent that runs this driver; empty: no agent does.
 
     """
@@ -68,6 +70,7 @@ class Session:
     flow_run: str | None = None
     running: UUID | None = None
     after: Callable[[Callable[[str], None]], object] = _nothing
+    hold: Hold = ""
     agent: str = field(default_factory=of_this_driver)
 
     @cached_property

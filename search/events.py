@@ -367,6 +367,15 @@ class Suggested(Event, frozen=True, kw_only=True, tag="suggested"):
     value: Any
 
 
+class Queued(Event, frozen=True, kw_only=True, tag="queued"):
+    """The user wants a define-by-run trial with these values of parameters; the next one that is
+    proposed gets them. `attributes`: that it begins with.
+    """
+
+    values: dict[str, Any]
+    attributes: dict[str, Any] = {}
+
+
 class Noted(Event, frozen=True, kw_only=True, tag="noted"):
     """Attributes that an attempt recorded for its trial, beside its metrics. A later value replaces
     an earlier one of the same name.
@@ -623,6 +632,7 @@ AnyEvent = (
     | Reported
     | Asked
     | Suggested
+    | Queued
     | Noted
     | Decided
     | Retired

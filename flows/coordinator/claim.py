@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from regrow.flows.coordinator.leases import holders
-from regrow.flows.coordinator.ledger import Ledger
+from regrow.flows.coordinator.ledger import Hold, Ledger
 from regrow.infra.log.log import Superseded
 from regrow.search.events import AnyEvent, Created, Known, Opened
 from regrow.search.spec import Spec
+from regrow.search.spec.keys import UNLIMITED
 from regrow.tasks.ports.store import Store
 
 
@@ -35,6 +36,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         environment: the environment to record.
         retry_failed: whether failed trials are tried again.
         agent: see Opened.
+        hold: see Ledger.
 
     """
 
@@ -53,6 +55,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, Any] = {}
     retry_failed: bool = False
     agent: str = ""
+    hold: Hold = ""
 
 
 CLAIMS = 100
@@ -69,6 +72,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
     spec = Spec.recorded(opening.spec)
     for _ in range(CLAIMS):
         ledger = Ledger(store)
+        ledger.hold = opening.hold
         now, history = ledger.now(), ledger.history
         again = history.opened is not None and history.opened.driver == driver
         if driver in ledger.drivers and not again:
@@ -88,7 +92,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             by="coordinator" if again else "driver",
             driver=driver,
             slots=opening.slots,
-            trials=max(opening.trials or 0, history.total or spec.total),
+            trials=_total(opening.trials, history.total or spec.total),
             flow_run=opening.flow_run,
             code=opening.code,
             versions=opening.versions,
@@ -114,6 +118,13 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             ledger.starts = [(n, a.number) for n, a in holders(history) if a.t_began is None]
         return ledger
     raise Superseded(ledger.log.last)
+
+
+def _total(asked: int | None, before: int) -> int:
+    """Return the total number of trials. It only grows, unless there was no limit."""
+    if asked is not None and before >= UNLIMITED:
+        return asked
+    return max(asked or 0, before)
 
 
 def _changed(first: Spec, now: Spec) -> dict[str, Any]:

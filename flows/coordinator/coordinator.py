@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -26,8 +27,8 @@ from regrow.infra.log.log import CorruptLog, Segments, Superseded
 from regrow.infra.ray.notices import stay
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
-from regrow.search.events import Capacity, Cause, Closing, Priced, Status, Waited
-from regrow.search.history import Attempt
+from regrow.search.events import Capacity, Cause, Closing, Priced, Queued, Status, Waited
+from regrow.search.history import Attempt, History
 from regrow.search.history.orders import TrialOrder, as_event
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.needs import ClusterCapacity, ClusterPrice
@@ -105,6 +106,11 @@ class Coordinator:
         self._addresses: dict[tuple[int, int], str] = {}
         """Addresses of rank 0, by attempt. After a restart rank 0 publishes its address again."""
         self._published = asyncio.Condition()
+
+    @property
+    def history(self) -> History:
+        """All events so far, for callers in this process."""
+        return self._ledger.history
 
     # ---- for attempts
 
@@ -456,6 +462,19 @@ class Coordinator:
         ledger = self._ledger
         with suppress(IllegalMove, Superseded):
             ledger.record(as_event(trial, what, ledger.now()))
+        await self._settled()
+
+    async def queue(self, values: dict[str, Any], attributes: dict[str, Any]) -> None:
+        """Record values that the user wants tried; see Queued."""
+        self._start()
+        event = Queued(t=self._ledger.now(), values=values, attributes=attributes)
+        self._ledger.record(event)
+        await self._settled()
+
+    async def proceed(self) -> None:
+        """Take the decisions that the ledger holds back; see Hold."""
+        self._start()
+        self._ledger.proceed()
         await self._settled()
 
     async def abandon(self, message: str) -> None:

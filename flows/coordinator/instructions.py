@@ -68,6 +68,7 @@ def assignment(history: History, number: int, attempt: int) -> Assignment:
         avoid_spot=record.avoid_spot,
         market=record.market,
         every_seconds=record.every_seconds,
+        attributes=trial.first_attributes,
         story=story(trial, attempt),
     )
 

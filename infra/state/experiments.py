@@ -231,7 +231,7 @@ def prepare(
     # The experiment's folder was renamed: from this session on the log has the new name, too.
     if stored.name != name:
         stored = Spec.parse({**stored.to_json(), "name": name})
-    total = max(log.opened.trials if log.opened else 0, stored.total)
+    total = log.opened.trials if log.opened else stored.total
     restored = None
     if spec is None:
         current = _moved(stored, places)
@@ -240,7 +240,11 @@ def prepare(
     else:
         _same(stored, spec.like(stored), name)
         current = stored.model_copy(update={key: getattr(spec, key) for key in PER_SESSION})
-        if trials is None and spec.trials is not None and spec.trials > total:
+        if (
+            trials is None
+            and spec.trials is not None
+            and (spec.trials > total or total >= UNLIMITED > spec.trials)
+        ):
             trials = spec.trials
     if trials is not None:
         _check_total(stored, trials, total)
@@ -312,7 +316,7 @@ def _check_total(stored: Spec, trials: int, total: int) -> None:
     if stored.trials is None and stored.stop.limited and total >= UNLIMITED:
         problem = f"experiment {stored.name!r} has as many trials as its money and time allow"
         raise SpecError("trials", trials, problem, "raise stop.dollars or stop.deadline instead")
-    if trials < total:
+    if trials < total < UNLIMITED:
         problem = f"experiment {stored.name!r} has {total} already, and a total can only be raised"
         raise SpecError("trials", trials, problem, f"write {total} or more")
     if trials % stored.repeats:

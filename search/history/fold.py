@@ -33,6 +33,7 @@ from regrow.search.events import (
     Opened,
     Priced,
     Proposed,
+    Queued,
     Reported,
     Retired,
     Revived,
@@ -168,6 +169,7 @@ class History(View):
             proposal_state=event.state,
             curve=Curve(self._scale),
         )
+        trial.attributes = trial.first_attributes
         self.trials.append(trial)
         self.by_state[TrialState.PENDING].add(event.trial)
 
@@ -222,7 +224,7 @@ class History(View):
         )
         attempt.from_step = attempt.to_step = event.restored
         if not event.restored:
-            trial.attributes = {}
+            trial.attributes = trial.first_attributes
         before = trial.best
         for number, steps in trial.curve.rewind(event.restored):
             trial.attempts[number - 1].superseded += steps
@@ -266,6 +268,9 @@ class History(View):
         del self.asked[event.trial, event.name]
         trial.suggested[event.name] = event.distribution
         trial.config = trial.proposed = {**trial.proposed, event.name: event.value}
+
+    def _queued(self, event: Queued) -> None:
+        self.queue.append(event)
 
     def _noted(self, event: Noted) -> None:
         trial, _, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)

@@ -16,6 +16,9 @@ STORY = 8
 """Events of a trial that an error shows."""
 _SHOWN = 80  # characters of a message
 
+ATTRIBUTES = "attributes"
+"""Key of a proposal's state for the attributes with which its trial begins."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
@@ -235,7 +238,12 @@ class TrialRecord:
     order in which they were asked for.
     """
     attributes: dict[str, Any] = field(default_factory=dict)
-    """What its attempts recorded; cleared when an attempt starts from step 0."""
+    """What its attempts recorded; as at first when an attempt starts from step 0."""
+
+    @property
+    def first_attributes(self) -> dict[str, Any]:
+        """The attributes that the user queued with its values."""
+        return dict(self.proposal_state.get(ATTRIBUTES, {}))
 
     @property
     def step(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from regrow.search.constraints import Constraint
 from regrow.search.curve import Scale
-from regrow.search.events import Closed, Closing, Created, Milestone, Opened
+from regrow.search.events import Closed, Closing, Created, Milestone, Opened, Queued
 from regrow.search.history.agents import AgentRecords
 from regrow.search.history.clones import Clones
 from regrow.search.history.pace import Pace
@@ -67,6 +67,8 @@ class View:
         """(trial, attempt) of attempts left open by a driver that is gone."""
         self.best: int | None = None
         """Number of the trial with the best objective among feasible steps, None for none."""
+        self.queue: list[Queued] = []
+        """Values that the user wants tried, beside those of the specification's `enqueue`."""
         self.asked: dict[tuple[int, str], dict[str, Any]] = {}
         """By trial and parameter, the distributions that wait for a suggestion."""
         self.asked_first: dict[str, dict[str, Any]] = {}

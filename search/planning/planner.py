@@ -52,7 +52,7 @@ from regrow.search.planning.retention import surplus
 from regrow.search.planning.saving import interval
 from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough
-from regrow.search.planning.suggesting import FIXED, QUEUED, next_queued, suggestion
+from regrow.search.planning.suggesting import expected, next_queued, suggestion
 from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
@@ -130,7 +130,8 @@ class Planner:
             case Ended():
                 if event.trial in self._due:
                     self._due.remove(event.trial)
-                self._failed_now += self.history.trials[event.trial].state is TrialState.FAILED
+                trial = self.history.trials[event.trial]
+                self._failed_now += trial.state is TrialState.FAILED and not expected(trial)
             case _:
                 pass
 
@@ -470,9 +471,7 @@ class Planner:
         if proposal is not None and self._untried is not None:
             proposal = self._untried.instead(proposal, self._sampling, group, spec.seed)
         if proposal is not None and (queued := next_queued(self.history)) is not None:
-            place, fixed = queued
-            state = {**proposal.state, FIXED: dict(fixed), QUEUED: place}
-            return Proposal(config={}, state=state)
+            return Proposal(config={}, state={**proposal.state, **queued})
         return proposal
 
     # ---- what the decisions are based on

@@ -15,7 +15,12 @@ from regrow.search.space.domains import Json
 from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
     from regrow.search.samplers.define_by_run_model import DefinedModel
+
+_TELLING = ("QMCSampler", "BruteForceSampler")
+"""Samplers that need not know the space beforehand, as trials tell it."""
 
 
 class DefineByRun(StudySampler):
@@ -26,7 +31,9 @@ class DefineByRun(StudySampler):
     have, as a joint density) are drawn when the trial is proposed and stored in its state. Every
     other parameter is drawn alone when the trial asks for it (TPE: by the densities of that
     parameter in good and in other trials), from the results at that time. `options` are the class's
-    keyword arguments.
+    keyword arguments; `fixed` are values of parameters that are not drawn. QMCSampler gets the
+    experiment's seed, as its points are those of one sequence. BruteForceSampler ends the
+    experiment when all was tried.
     """
 
     def __init__(
@@ -35,6 +42,7 @@ class DefineByRun(StudySampler):
         *,
         sampler: str = "TPESampler",
         options: dict[str, Json] | None = None,
+        fixed: dict[str, Json] | None = None,
     ) -> None:
         if not sampler.isidentifier():
             hint = "write TPESampler, or another one of optuna.samplers"
@@ -44,11 +52,15 @@ class DefineByRun(StudySampler):
             problem = "is told by trials while they run"
             raise SpecError("space", setting.space.to_json(), problem, hint)
         super().__init__(setting, f"optuna.samplers:{sampler}", options or {})
-        self._class = sampler
+        self._class, self._fixed = sampler, dict(fixed or {})
 
     @on_one_thread
-    def ask(self, number: int, seed: int) -> Proposal:
-        """Return an empty configuration; the values drawn together are in `Proposal.state`."""
+    def ask(self, number: int, seed: int) -> Proposal | None:
+        """Return an empty configuration; the values drawn together are in `Proposal.state`. None if
+        brute force has tried all.
+        """
+        if self._class == "BruteForceSampler" and self._defined().all_tried(number):
+            return None
         return Proposal(config={}, state=self._defined().begin(number, seed % 2**32))
 
     @on_one_thread
@@ -58,11 +70,23 @@ class DefineByRun(StudySampler):
         """See Suggesting."""
         return self._defined().suggest(name, distribution, trial, seed % 2**32)
 
+    def _made(self, seed: int) -> BaseSampler:
+        from optuna.samplers import PartialFixedSampler, QMCSampler, RandomSampler
+
+        if self._class == "QMCSampler":
+            options = {"independent_sampler": RandomSampler(seed=seed), **self._options}
+            found: BaseSampler = QMCSampler(
+                **options, seed=self._setting.seed, warn_independent_sampling=False
+            )
+        else:
+            found = super()._made(seed)
+        return PartialFixedSampler(self._fixed, found) if self._fixed else found
+
     def _defined(self) -> DefinedModel:
         return cast("DefinedModel", self._study())
 
     def _begun(self) -> DefinedModel:
         from regrow.search.samplers.define_by_run_model import DefinedModel
 
-        check_usable(self._path, self._class, "search.define_by_run.sampler")
+        check_usable(self._path, self._class, "search.define_by_run.sampler", _TELLING)
         return DefinedModel(self._setting, self._made, stopped_count=self._stopped_count)

@@ -16,13 +16,26 @@ from optuna.distributions import (
 )
 from optuna.pruners import NopPruner
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from regrow.search.bounds import MOST
 from regrow.search.samplers.base import Result
 from regrow.search.samplers.optuna_private import contains
 from regrow.search.samplers.optuna_study_model import STUDY, StudyModel, frozen, quiet
 from regrow.search.space.domains import Json
+
+
+class Stopping(Study):
+    """A study that notes whether its sampler stops it."""
+
+    def __init__(self, study: Study) -> None:
+        vars(self).update(vars(study))
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Note it."""
+        self.stopped = True
+
 
 CONSTRAINTS = "optuna:constraints"
 """Attribute of a trial: by how much it breaks each of its constraints, by their names."""
@@ -54,6 +67,17 @@ class DefinedModel(StudyModel):
             study = Study(STUDY, storage, self.make(seed), NopPruner())
             return _plain(study.sampler.sample_independent(study, here, name, made))
 
+    def all_tried(self, number: int) -> bool:
+        """Return whether Optuna's sampler would stop the study before this trial."""
+        with self.opened(number) as storage, quiet():
+            study = Study(STUDY, storage, self.make(0), NopPruner())
+            ended = [one for one in storage.all_trials if one.params and one.state.is_finished()]
+            if not ended:
+                return False
+            stopping = Stopping(study)
+            study.sampler.after_trial(stopping, ended[-1], ended[-1].state, ended[-1].values)
+            return stopping.stopped
+
     def _supersedes(self, result: Result, before: Result | None) -> bool:
         if before is not None and result.status == before.status == "running":
             return len(result.config) >= len(before.config)
@@ -65,7 +89,7 @@ class DefinedModel(StudyModel):
     def _frozen(self, result: Result, place: int) -> FrozenTrial:
         state, values = self._end(result)
         tried: dict[str, BaseDistribution] = {}
-        for name, form in result.distributions.items() if state is not TrialState.FAIL else ():
+        for name, form in result.distributions.items():  # of a failed trial only brute force asks
             distribution = json_to_distribution(json.dumps(form))
             if contains(distribution, result.config[name]):
                 tried[name] = distribution

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from regrow.search.errors import SpecError
@@ -58,8 +58,8 @@ class StudySampler:
         self._model: StudyModel | None = None
 
     @on_one_thread
-    def ask(self, number: int, seed: int) -> Proposal:
-        """See Sampler; never None. `seed` counts modulo 2**32, the range of numpy's generator."""
+    def ask(self, number: int, seed: int) -> Proposal | None:
+        """See Sampler; None only from a subclass. `seed` counts modulo 2**32, as numpy takes it."""
         with self._study().trial(number, seed % 2**32) as trial:
             config = self._cells.config(number, lambda p: trial.suggest(p.name))
             return Proposal(config=config, state=trial.state)
@@ -220,14 +220,18 @@ class Nsga3(Nsga2):
         self._options = {**self._options, "dividing_parameter": dividing_parameter}
 
 
-def check_usable(path: str, name: str, key: str) -> None:
-    """Raise SpecError unless a class can be made again for each proposal. `name`: as written."""
+def check_usable(path: str, name: str, key: str, usable: Collection[str] = ()) -> None:
+    """Raise SpecError unless a class can be made again for each proposal. `name`: as written;
+    `usable`: classes that can be in spite of their state.
+    """
     from optuna.samplers import BaseSampler
 
     found = imported(path, key=key)
     if not (isinstance(found, type) and issubclass(found, BaseSampler)):
         hint = "it must derive from optuna.samplers.BaseSampler"
         raise SpecError(key, name, "is no sampler of Optuna", hint)
+    if found.__name__ in usable:
+        return
     for base in found.__mro__:
         if base.__name__ in OURS and base.__module__.startswith("optuna."):
             problem = "cannot be made anew for each proposal"

@@ -126,6 +126,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         ran: seconds that earlier attempts ran.
         suggested: values that a define-by-run trial has requested, by parameter.
         every_seconds: seconds between two checkpoints, instead of the job's; None: the job's.
+        attributes: that a define-by-run trial begins with.
         story: why there is another attempt, for people; empty for the first.
 
     """
@@ -147,6 +148,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     ran: float = 0.0
     suggested: dict[str, Any] = {}
     every_seconds: float | None = None
+    attributes: dict[str, Any] = {}
     story: str = ""
 
 

@@ -68,6 +68,7 @@ class Trial(MediaLog):
             World(0, 1, 0, 1) for a single worker.
         restored: local folder with the checkpoint to continue from, read-only; None at the
             beginning.
+        attributes: those that the user queued with the values of a define-by-run trial.
         event: what triggered this run of a schedule (new files, the end of another experiment, a
             request); None for no trigger.
         log: logger whose lines appear with the trial in Prefect.
@@ -94,6 +95,7 @@ class Trial(MediaLog):
         self.width = assignment.width
         self.restored = restored
         self.event = job.event
+        self.attributes: dict[str, Any] = dict(assignment.attributes)
         self.log = logging.getLogger(f"regrow.trial.{assignment.trial}")
         self._job, self._reporter, self._writer = job, reporter, writer
         self._ranks = ranks or Ranks()

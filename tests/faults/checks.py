@@ -51,6 +51,7 @@ from regrow.search.events import (
     Opened,
     Priced,
     Proposed,
+    Queued,
     Reported,
     Retired,
     Revived,
@@ -206,6 +207,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             | Left
             | Capacity
             | Priced
+            | Queued
             | Excluded
             | Milestone
             | Closing

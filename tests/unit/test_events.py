@@ -34,6 +34,7 @@ from regrow.search.events import (
     Outcome,
     Priced,
     Proposed,
+    Queued,
     Reported,
     Retired,
     Revived,
@@ -120,6 +121,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         Suggested, t=times, trial=whole, name=text, distribution=maps, value=whole | floats | text
     ),
     Noted: st.builds(Noted, **lease, attributes=maps),
+    Queued: st.builds(Queued, t=times, values=maps, attributes=maps),
     Decided: st.builds(
         Decided,
         **lease,

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.logging import get_logger
 from optuna.trial import FrozenTrial, TrialState
 
+from regrow.flows.coordinator.ledger import Hold
 from regrow.infra.machine import capacity
+from regrow.infra.state.experiments import prepare, request_stop
 from regrow.infra.state.places import Places
+from regrow.integrations.optuna import records
+from regrow.integrations.optuna.asking import ASKED, TOLD, Asking
 from regrow.integrations.optuna.following import Follow, Mirror
-from regrow.integrations.optuna.objective import Objective
-from regrow.integrations.optuna.private import TheirStudy
-from regrow.integrations.optuna.running import STEP, VALUE
-from regrow.integrations.optuna.scheduling import MOST, schedule
-from regrow.integrations.optuna.searching import search
+from regrow.integrations.optuna.objective import Objective, StudyOfTrial
+from regrow.integrations.optuna.objects import NotKept, described, form, value_of
+from regrow.integrations.optuna.private import TheirStudy, validated
+from regrow.integrations.optuna.running import STEP, VALUE, Trial, logged
+from regrow.integrations.optuna.scheduling import MOST, schedule, stored_schedule
+from regrow.integrations.optuna.searching import Search, search
+from regrow.integrations.optuna.storing import Storage
+from regrow.integrations.optuna.trials import Trials
 from regrow.search.history import History
+from regrow.search.history.records import ATTRIBUTES
+from regrow.search.planning.suggesting import FIXED, waiting
 from regrow.search.spec import Spec
-from regrow.show.exports.optuna_study import Frozen
 from regrow.tasks.errors import UserError
 
 Callback = Callable[[optuna.Study, FrozenTrial], None]
@@ -44,21 +56,44 @@ class Study(TheirStudy):
         mirror: Mirror,
         sampler: optuna.samplers.BaseSampler | None,
         pruner: optuna.pruners.BasePruner | None,
+        *,
+        stored: Spec | None = None,
+        storage: Storage | None = None,
     ) -> None:
+        """`stored`: the specification of the study, if it is there: it has the sampler and the
+        pruner where None is given. `storage`: where its trials are copied to; None: nowhere.
+        """
         super().__init__(name, mirror, sampler, pruner)
+        self._storage_of_optuna = storage
         self._places, self._mirror = places, mirror
+        self._store = places.store(name)
         self._search, self._schedule = search(self.sampler, name), schedule(self.pruner)
+        if stored is not None and sampler is None:
+            self._search = Search(form=stored.to_json()["search"], seed=stored.seed)
+        if stored is not None and pruner is None:
+            self._schedule = stored_schedule(stored)
         self._queue: list[dict[str, Any]] = []
+        self._history: History | None = None
+        """As last read; None without a log."""
         self._wanted = 0
         """Trials that this process has requested."""
         self._follow: Follow | None = None
+        self._asking: Asking | None = None
+        self._inside = False
+        """Whether this is the study of a trial on a worker."""
+        mirror.waiting = self._waiting
 
-    def take(
-        self, history: History, *, wanted: int = 0, queue: Sequence[dict[str, Any]] = ()
-    ) -> None:
-        """Load the trials; `wanted`: how many are requested already, `queue`: values to try."""
-        self._mirror.take(Frozen(history, None, plain=True))
-        self._wanted, self._queue = wanted, list(queue)
+    def take(self, history: History) -> None:
+        """Load the trials and the attributes."""
+        self._mirror.take(Trials(history, self._store))
+        self._history = history
+        # those that the script asks for again, or adds, come on top of what it optimizes
+        self._wanted = sum(ASKED in trial.attributes for trial in history.trials)
+        about = records.read(self._store)
+        for key, kept in about.attributes.items():
+            self._mirror.set_study_user_attr(0, key, value_of(kept, self._store, 0))
+        if about.names is not None:
+            super().set_metric_names(about.names)
 
     def optimize(
         self,
@@ -80,6 +115,8 @@ class Study(TheirStudy):
         that is not in `catch`, UserError for an environment in which it cannot run, ValueError for
         a number of trials below 0.
         """
+        if self._inside or self._follow is not None:
+            raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
         if n_trials is not None and n_trials < 0:
             raise ValueError(
                 f"n_trials={n_trials} is below 0; None is as many as there is time for"
@@ -92,6 +129,9 @@ class Study(TheirStudy):
             wanted = min(wanted, len(cells))
         if wanted == 0:
             return
+        self.finish_asking()
+        if self._wanted >= ENDLESS:  # an earlier call had as many as there was time for
+            self._wanted = sum(trial.state.is_finished() for trial in self._mirror.all_trials)
         self._wanted = min(self._wanted + wanted, ENDLESS)
         ended = [trial.state for trial in self.trials if trial.state.is_finished()]
         if len(ended) >= self._wanted:
@@ -103,6 +143,7 @@ class Study(TheirStudy):
             )
             return
         caught = (catch,) if isinstance(catch, type) else tuple(catch)
+        told = list(callbacks or ())
         most = self._schedule.max_steps
         objective = Objective(
             func,
@@ -110,22 +151,30 @@ class Study(TheirStudy):
             catch=caught,
             constraints=self._search.constraints,
             last=None if most in (None, MOST) else most - 1,
+            study=StudyOfTrial(self._places.root, self.study_name),
         )
+        jobs = capacity.cpus() if n_jobs == -1 else n_jobs
+        hold: Hold = "" if jobs != 1 else "ends" if told else "failures"
         self._follow = Follow(
-            self._places.store(self.study_name),
-            [partial(callback, self) for callback in callbacks or ()],
-            timeout,
+            self._store, [partial(callback, self) for callback in told], timeout, hold
         )
         try:
-            spec = self._spec(capacity.cpus() if n_jobs == -1 else n_jobs)
+            spec = self._spec(jobs, self._wanted)
             self._follow.run(spec, self._places, objective, self._mirror)
         finally:
+            self._history = self._follow.history or self._history
             self._follow = None
+            self._export()
 
     def stop(self) -> None:
         """End the running `optimize`: no trial starts any more, running ones are interrupted."""
+        if self._inside:
+            request_stop(self._store)
+            return
         if self._follow is None:
-            raise RuntimeError("`Study.stop` is supposed to be invoked inside a callback.")
+            raise RuntimeError(
+                "`Study.stop` is supposed to be invoked inside an objective function or a callback."
+            )
         self._follow.stop()
 
     def enqueue_trial(
@@ -134,33 +183,189 @@ class Study(TheirStudy):
         user_attrs: dict[str, Any] | None = None,
         skip_if_exists: bool = False,
     ) -> None:
-        """Give these values to the next trial without a proposal. Raises UserError during a run."""
-        if self._follow is not None:
-            raise UserError("enqueue_trial is not there in a callback; call it before optimize")
-        if user_attrs:
-            raise UserError("enqueue_trial(user_attrs=...) is not there; set them in the objective")
-        if skip_if_exists and (
-            params in self._queue or any(trial.params == params for trial in self.trials)
-        ):
+        """Give these values to the next trial without a proposal."""
+        if not isinstance(params, dict):
+            raise TypeError("params must be a dictionary.")
+        if self._inside:
+            raise UserError("enqueue_trial is not there in an objective; call it in a callback")
+        if skip_if_exists and self._should_skip_enqueue(params):
+            get_logger("optuna.study").info(
+                f"Trial with params {params} already exists. Skipping enqueue."
+            )
             return
-        self._queue.append(dict(params))
+        values = {name: logged(value) for name, value in params.items()}
+        attributes = {
+            key: form(value, key, _no_file, exact=False)
+            for key, value in (user_attrs or {}).items()
+        }
+        if self._follow is not None:
+            self._follow.queue(values, attributes)
+        elif attributes or self._asking is not None:
+            self._session().queue(values, attributes)
+            self._refresh()
+        else:
+            self._queue.append(values)
 
     def add_trial(self, trial: FrozenTrial) -> None:
-        """Not supported: raises UserError."""
-        raise UserError("add_trial is not there: a study has the trials that it ran")
+        """Add a trial that has ended elsewhere. Raises UserError for one that runs, and during
+        `optimize`.
+        """
+        validated(trial)
+        if trial.values is not None and len(self.directions) != len(trial.values):
+            raise ValueError(
+                f"The added trial has {len(trial.values)} values, which is different from the"
+                f" number of objectives {len(self.directions)} in the study (determined by"
+                " Study.directions)."
+            )
+        if self._follow is not None or self._inside:
+            raise UserError("add_trial is not there while optimize runs; call it before or after")
+        if trial.state is TrialState.WAITING:
+            fixed = trial.system_attrs.get("fixed_params", {})
+            self.enqueue_trial(fixed, user_attrs=trial.user_attrs)
+        elif trial.state is TrialState.RUNNING:
+            raise UserError("add_trial takes trials that have ended; this one runs")
+        else:
+            self._session().add(trial)
+            self._wanted += 1
+            self._refresh()
+            self._export()
 
-    def ask(self, fixed_distributions: Any = None) -> Any:
-        """Not supported: raises UserError."""
-        raise UserError(
-            "ask and tell are not there: a trial runs where optimize has it run; give the objective"
-            " as a function"
-        )
+    def ask(self, fixed_distributions: dict[str, BaseDistribution] | None = None) -> Any:
+        """Start a trial that this process runs; `tell` ends it. Raises UserError during
+        `optimize`.
+        """
+        if self._follow is not None or self._inside:
+            raise UserError("ask is not there while optimize runs; call it before or after")
+        trial = self._session().ask(fixed_distributions or {})
+        self._wanted += 1
+        self._refresh()
+        return trial
 
-    def tell(self, *_: Any, **__: Any) -> Any:
-        """Not supported: raises UserError."""
-        self.ask()
+    def tell(
+        self,
+        trial: Any,
+        values: float | Sequence[float] | None = None,
+        state: TrialState | None = None,
+        skip_if_finished: bool = False,
+    ) -> FrozenTrial:
+        """End a trial that `ask` started. Raises as Optuna's."""
+        if not isinstance(trial, int | Trial):
+            raise TypeError("Trial must be a trial object or trial number.")
+        number = trial if isinstance(trial, int) else trial.number
+        there = self._mirror.all_trials
+        if not 0 <= number < len(there):
+            raise ValueError(
+                f"Cannot tell for trial with number {number} since it has not been created."
+            )
+        if there[number].state.is_finished() and skip_if_finished:
+            return copy.deepcopy(there[number])
+        if self._asking is None or self._asking.running(number) is None:
+            raise ValueError(f"Cannot tell a {there[number].state.name} trial.")
+        if state is TrialState.COMPLETE and values is None:
+            raise ValueError(
+                "No values were told. Values are required when state is TrialState.COMPLETE."
+            )
+        if state in (TrialState.PRUNED, TrialState.FAIL) and values is not None:
+            raise ValueError(
+                "Values were told. Values cannot be specified when state is TrialState.PRUNED or"
+                " TrialState.FAIL."
+            )
+        if state not in (None, *TOLD):
+            raise ValueError(f"Cannot tell with state {state}.")
+        _, problem = self._asking.tell(number, values, state)
+        if problem is not None:
+            warnings.warn(problem, stacklevel=2)
+        self._refresh()
+        self._export()
+        return copy.deepcopy(self._mirror.all_trials[number])
 
-    def _spec(self, jobs: int) -> Spec:
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Set an attribute of the study. What JSON cannot represent is kept as text, which a line
+        says. Raises UserError if all are more than 1 MB.
+        """
+        super().set_user_attr(key, value)
+        try:
+            kept = form(value, key, _no_file, exact=False)
+        except NotKept:
+            kept = described(value)
+            get_logger("optuna.study").warning(
+                f"the attribute {key!r} of the study {self.study_name} is kept as text: only JSON"
+                " can be kept there"
+            )
+        records.change(self._store, attributes={key: kept})
+        self._export()
+
+    def set_metric_names(self, metric_names: list[str]) -> None:
+        """Name the values, for Optuna's figures and tables."""
+        super().set_metric_names(metric_names)
+        records.change(self._store, attributes={}, names=list(metric_names))
+
+    def add_to_what_is_there(self) -> None:
+        """Have the next `optimize` run as many trials as it asks for, beside all that are there."""
+        if self._history is not None:
+            ended = sum(trial.state.is_finished() for trial in self._mirror.all_trials)
+            endless = self._history.total >= ENDLESS
+            self._wanted = ended if endless else self._history.total
+            self._queue = list(self._history.spec.enqueue)
+
+    def inside_a_trial(self) -> None:
+        """Have the study refuse what a trial on a worker cannot do with it."""
+        self._inside = True
+
+    def begin(self) -> None:
+        """Create the study in the state, without a trial."""
+        self._session()
+        self.finish_asking()
+
+    def take_over(self) -> None:
+        """Add the trials of the given storage that the study has not."""
+        if self._storage_of_optuna is not None:
+            for trial in self._storage_of_optuna.trials()[len(self._mirror.all_trials) :]:
+                if trial.state is not TrialState.RUNNING:
+                    self.add_trial(trial)
+            self.finish_asking()
+
+    def _export(self) -> None:
+        if self._storage_of_optuna is not None:
+            self._storage_of_optuna.add(self._mirror.all_trials, self.user_attrs)
+
+    def finish_asking(self) -> None:
+        """End the session in which this process asks for trials, if there is one."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            self._left()
+            self._history = asking.history
+            self._mirror.take(Trials(asking.history, self._store))
+
+    def _session(self) -> Asking:
+        """Return the session in which this process asks for trials; begin it if there is none."""
+        if self._asking is None:
+            spec = self._spec(1, ENDLESS)
+            places = self._places.writable()
+            prepared = prepare(places, self.study_name, spec, trials=None, code=None)
+            made = partial(Trial, several=len(self.directions) > 1, last=None, study=lambda: self)
+            self._asking = Asking(places, prepared, metrics(len(self.directions)), made)
+            self._left = weakref.finalize(self, Asking.close, self._asking)
+        return self._asking
+
+    def _refresh(self) -> None:
+        assert self._asking is not None
+        self._history = self._asking.history
+        self._mirror.take(Trials(self._asking.history, self._store))
+
+    def _waiting(self) -> list[FrozenTrial]:
+        """Return the running trials of this process as they are now, and those that wait."""
+        asking, found = self._asking, list[FrozenTrial]()
+        if asking is not None:
+            found = asking.frozen()
+        if self._follow is not None or self._inside:
+            return found
+        known = [] if self._history is None else list(waiting(self._history))
+        begun = 0 if self._history is None else len(self._history.spec.enqueue)
+        known += [{FIXED: values} for values in self._queue[begun:]]
+        return found + [_enqueued(one) for one in known]
+
+    def _spec(self, jobs: int, trials: int) -> Spec:
         names, plan = metrics(len(self.directions)), self._schedule
         modes = [one.name.lower()[:3] for one in self.directions]
         if len(names) > 1:
@@ -181,7 +386,7 @@ class Study(TheirStudy):
                 "space": {},
                 "search": self._search.form,
                 "score": "final",
-                "trials": self._wanted,
+                "trials": trials,
                 "step_metric": {"name": STEP, "first": plan.first},
                 "seed": self._search.seed,
                 "concurrency": jobs,
@@ -190,3 +395,15 @@ class Study(TheirStudy):
                 "working_dir": str(script_folder()),
             }
         )
+
+
+def _no_file(_name: str, _path: object) -> None:
+    raise NotKept("it is no plain value")
+
+
+def _enqueued(state: dict[str, Any]) -> FrozenTrial:
+    return optuna.trial.create_trial(
+        state=TrialState.WAITING,
+        system_attrs={"fixed_params": state[FIXED]},
+        user_attrs=state.get(ATTRIBUTES, {}),
+    )

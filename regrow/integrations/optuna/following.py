@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,20 +15,23 @@ from optuna.logging import get_logger
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from regrow.flows.coordinator.ledger import Hold
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
-from regrow.integrations.optuna.objective import CAUGHT, Objective
+from regrow.integrations.optuna.driver import Apart, Remote, in_main_thread
+from regrow.integrations.optuna.objective import Objective
+from regrow.integrations.optuna.trials import Trials
 from regrow.search.events import AnyEvent, Ended, Opened
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
+from regrow.search.planning.suggesting import CAUGHT
 from regrow.search.samplers.optuna_private import OneStudy
 from regrow.search.samplers.optuna_study_model import quiet
 from regrow.search.spec import Spec
-from regrow.show.exports.optuna_study import Frozen
-from regrow.tasks.errors import RegrowError, UserCodeError
+from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.ports.store import Store
 
 Callback = Callable[[FrozenTrial], object]
@@ -41,18 +45,47 @@ class Mirror(OneStudy):
         super().__init__()
         with quiet():
             self.create_new_study(directions, name)
+        self.waiting: Callable[[], Sequence[FrozenTrial]] = tuple
+        """Returns the trials that the log does not have as they are now: running ones of this
+        process, and those that wait for their turn, without numbers.
+        """
 
-    def take(self, trials: Frozen) -> None:
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[FrozenTrial]:
+        """See `BaseStorage`."""
+        found = super().get_all_trials(study_id, deepcopy=deepcopy)
+        for trial in self.waiting():
+            if trial.state is TrialState.WAITING:
+                trial.number = trial._trial_id = len(found)  # noqa: SLF001 - Optuna's own numbering
+                found.append(trial)
+            elif trial.number < len(found):
+                found[trial.number] = trial
+        return [one for one in found if states is None or one.state in states]
+
+    def take(self, trials: Iterable[FrozenTrial]) -> None:
         """Replace all trials by their current state."""
-        for trial in trials.all():
+        del self.all_trials[:]
+        for trial in trials:
             self.put(trial)
 
 
 class Follow:
     """Follows one session from the driver's process, for `timeout` seconds (None: to its end)."""
 
-    def __init__(self, store: Store, callbacks: Sequence[Callback], timeout: float | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        callbacks: Sequence[Callback],
+        timeout: float | None,
+        hold: Hold = "",
+    ) -> None:
+        """`hold`: after which ends of trials the next decision waits for the callbacks."""
         self._store, self._callbacks, self._timeout = store, callbacks, timeout
+        self._hold, self._coordinator = hold, Remote()
         self._log = get_logger("optuna.study")
         self._history = History()
         self._stop: str | None = None
@@ -73,28 +106,44 @@ class Follow:
 
         places.writable()
         code = store_trainable(self._store, objective)
+        run = run_session if in_main_thread() else Apart(self._coordinator).run
         follower = Follower(self._store)
         for segments in available(follower):  # earlier sessions have reported them
             fold(self._store, self._history.apply, segments)
         log = Subscription(follower, _LOOK_SECONDS)
         try:
             with log.in_background(partial(self._take, mirror), "optuna"):
-                run_session(
+                run(
                     name=spec.name,
                     spec=spec,
                     places=places,
                     code=code,
                     announce=self._log.info,
                     given=objective,
+                    hold=self._hold,
+                    watch=self._coordinator.reached,
                 )
         finally:
             if self._stop is not None:
                 with suppress(RegrowError):
                     withdraw_stop(self._store, self._stop)
-            mirror.take(Frozen(self._history, None, plain=True))
+            if self._history.created is not None:  # else what went wrong before is the error
+                mirror.take(Trials(self._history, self._store))
         self._judge(objective.function)
 
+    @property
+    def history(self) -> History | None:
+        """What the log has, as far as it was read; None if it has nothing."""
+        return self._history if self._history.created is not None else None
+
+    def queue(self, values: dict[str, Any], attributes: dict[str, Any]) -> None:
+        """Have the next new trial use these values."""
+        if not self._coordinator.call("queue", values, attributes):
+            raise UserError("the session is not there yet, or has ended; enqueue the trial again")
+
     def stop(self) -> None:
+        if self._coordinator.call("close", "stopped", "by the study"):
+            return  # known before the next trial begins
         if self._stop is None:
             self._stop = request_stop(self._store)
 
@@ -115,6 +164,15 @@ class Follow:
             self.stop()
 
     def _take(self, mirror: Mirror, batch: Batch) -> None:
+        try:
+            self._take_events(mirror, batch)
+        except BaseException:
+            self._coordinator.call(
+                "proceed"
+            )  # else the session would wait for a thread that has ended
+            raise
+
+    def _take_events(self, mirror: Mirror, batch: Batch) -> None:
         for event in batch.events():
             self._history.apply(event)
             try:
@@ -123,6 +181,8 @@ class Follow:
                 self._raised = self._raised or error
                 self._callbacks = ()
                 self._end()
+            if isinstance(event, Ended) and self._hold:
+                self._coordinator.call("proceed")
         if self._ends or time.monotonic() >= self._deadline:
             self._end()
 
@@ -137,11 +197,11 @@ class Follow:
         if trial.state is State.FAILED and CAUGHT not in trial.attributes and self._failure is None:
             self._failure = trial
             self._end()
-        frozen = Frozen(self._history, None, plain=True).one(trial)
+        frozen = Trials(self._history, self._store).one(trial)
         mirror.put(frozen)
         self._tell(frozen, event, trial.attempts[-1].stop)
-        for callback in self._callbacks:
-            callback(frozen)
+        for callback in self._callbacks if self._failure is None else ():  # as in Optuna
+            callback(copy.deepcopy(frozen))
 
     def _tell(self, trial: FrozenTrial, event: Ended, why: str | None) -> None:
         """Log the end of a trial in Optuna's words. `why`: why the scheduler stopped it."""

@@ -7,18 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from optuna.exceptions import TrialPruned
+from optuna.study import Study
 from optuna.trial import TrialState
 
-from regrow.integrations.optuna.running import Trial
+from regrow.integrations.optuna.running import Trial, finite
 from regrow.integrations.optuna.searching import Constraints
+from regrow.search.planning.suggesting import CAUGHT, EXPECTED
 from regrow.tasks.trial.trial import Trial as OurTrial
-
-CAUGHT = "optuna:caught"
-"""Attribute of a trial whose failure does not end the study."""
 
 
 class Objective:
-    """The user's `function`. `metrics`: names of its values; `last`: see Trial."""
+    """The user's `function`. `metrics`: names of its values; `last`, `study`: see Trial."""
 
     def __init__(
         self,
@@ -28,9 +27,10 @@ class Objective:
         catch: tuple[type[Exception], ...],
         constraints: Constraints | None,
         last: int | None,
+        study: Callable[[], Study],
     ) -> None:
         self._function, self._metrics, self._catch = function, tuple(metrics), catch
-        self._constraints, self._last = constraints, last
+        self._constraints, self._last, self._study = constraints, last, study
 
     @property
     def function(self) -> Callable[[Any], Any]:
@@ -39,45 +39,64 @@ class Objective:
 
     def __call__(self, ours: OurTrial) -> None:
         """Run it as one attempt."""
-        trial = Trial(ours, several=len(self._metrics) > 1, last=self._last)
+        several = len(self._metrics) > 1
+        trial = Trial(ours, several=several, last=self._last, study=self._study)
         try:
             returned = self._function(trial)
         except TrialPruned as pruned:
             self._constrain(trial, TrialState.PRUNED, None)
             ours.give_up(str(pruned))
         except self._catch:
-            ours.note({CAUGHT: True})
+            ours.note({CAUGHT: EXPECTED})
             raise
         try:
-            values = self._checked(returned)
+            values = checked(returned, len(self._metrics))
         except ValueError:
-            ours.note({CAUGHT: True})  # such a trial fails in Optuna, and the study continues
+            ours.note({CAUGHT: EXPECTED})  # such a trial fails in Optuna, and the study continues
             raise
         self._constrain(trial, TrialState.COMPLETE, values)
-        ours.conclude(dict(zip(self._metrics, values, strict=True)))
-
-    def _checked(self, returned: Any) -> list[float]:
-        """Return the function's values as numbers. Raises ValueError in Optuna's words."""
-        listed = isinstance(returned, Sequence) and not isinstance(returned, str)
-        several = list(returned) if listed else [returned]
-        if len(several) != len(self._metrics):
-            raise ValueError(
-                f"The number of the values {len(several)} did not match the number of the"
-                f" objectives {len(self._metrics)}."
-            )
-        values = []
-        for value in several:
-            try:
-                number = float(value)
-            except (TypeError, ValueError):
-                raise ValueError(f"The value {value!r} could not be cast to float.") from None
-            if not math.isfinite(number):
-                raise ValueError(f"The value {number} is not acceptable.")
-            values.append(number)
-        return values
+        ours.conclude(dict(zip(self._metrics, map(finite, values), strict=True)))
 
     def _constrain(self, trial: Trial, state: TrialState, values: list[float] | None) -> None:
         if self._constraints is None:
             return
         for place, violation in enumerate(self._constraints(trial.frozen(state, values))):
             trial.set_constraint(str(place), violation)
+
+
+def checked(returned: Any, count: int) -> list[float]:
+    """Return as many values as numbers. Raises ValueError in Optuna's words."""
+    if returned is None:
+        raise ValueError("The value None could not be cast to float.")
+    several = list(returned) if isinstance(returned, Sequence) else [returned]
+    values, problems = [], []
+    for value in several:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            problems.append(f"The value {value!r} could not be cast to float")
+            continue
+        if math.isnan(number):
+            problems.append(f"The value {value} is not acceptable")
+        values.append(number)
+    if problems:
+        raise ValueError("; ".join(problems))
+    if len(values) != count:
+        raise ValueError(
+            f"The number of the values {len(values)} did not match the number of the objectives"
+            f" {count}"
+        )
+    return values
+
+
+class StudyOfTrial:
+    """The study, for a trial on a worker: its root and name."""
+
+    def __init__(self, root: str, name: str) -> None:
+        self._root, self._name = root, name
+
+    def __call__(self) -> Study:
+        """Return it with the trials that the log has now."""
+        from regrow.integrations.optuna.studies import of_trial
+
+        return of_trial(self._root, self._name)

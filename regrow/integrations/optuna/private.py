@@ -11,7 +11,7 @@ from typing import Any
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
 from optuna.study import Study
-from optuna.trial import BaseTrial
+from optuna.trial import BaseTrial, FrozenTrial
 
 NOT_THERE = inspect.Parameter.empty
 """Marks an option that an object does not keep."""
@@ -29,6 +29,11 @@ def seed(sampler: BaseSampler) -> int | None:
     if lazy is None or lazy._rng is None:  # noqa: SLF001 - the purpose of this module
         return None
     return int(lazy.rng.get_state()[1][0])  # the first word of a Mersenne twister is its seed
+
+
+def validated(trial: FrozenTrial) -> None:
+    """Raise ValueError for a trial whose fields contradict each other, in Optuna's words."""
+    trial._validate()  # noqa: SLF001 - the purpose of this module
 
 
 class TheirStudy(Study):

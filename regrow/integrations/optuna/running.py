@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import math
 import re
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-import msgspec
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -20,20 +20,25 @@ from optuna.distributions import (
     check_distribution_compatibility,
     distribution_to_json,
 )
+from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from regrow.integrations.optuna.objects import NotKept, described, form, plain_value
 from regrow.integrations.optuna.private import TheirTrial
 from regrow.search.samplers.define_by_run_model import CONSTRAINTS
 from regrow.tasks.trial.trial import Trial as OurTrial
 from regrow.tasks.trial.trial import TrialEnd
 
+_LOG = logging.getLogger("regrow.trial")
+CHOICES = "optuna:choices"
+"""Attribute of a trial: by parameter, the forms of its choices that are no plain values."""
+INTERMEDIATE = "optuna:intermediate"
+"""Attribute of a trial: the intermediate values that are not finite, by step, as texts."""
 VALUE, STEP = "value", "step"
 """Names of the metrics: the objective of a study with one, and an intermediate value's step."""
+_Number = TypeVar("_Number", int, float)
 _NOT_THERE = {
-    "study": (
-        "the study is in the script's process, the trial on a worker; callbacks of optimize are"
-        " given the study"
-    ),
+    "relative_params": "trial.params has the values that were suggested",
     "storage": (
         "a study is kept in its log, in no storage of Optuna's; set_user_attr keeps what belongs to"
         " a trial"
@@ -44,16 +49,24 @@ _NOT_THERE = {
 
 
 class Trial(TheirTrial):
-    """See `optuna.trial.Trial`. `last`: a step that no report may reach, None for none."""
+    """See `optuna.trial.Trial`. `last`: a step that no report may reach, None for none. `study`:
+    returns the study, as it is then.
+    """
 
-    def __init__(self, ours: OurTrial, *, several: bool, last: int | None) -> None:
-        self._ours, self._several, self._last = ours, several, last
+    def __init__(
+        self, ours: OurTrial, *, several: bool, last: int | None, study: Callable[[], Study]
+    ) -> None:
+        self._ours, self._several, self._last, self._study = ours, several, last, study
         self._started = dt.datetime.now()  # noqa: DTZ005 - Optuna's times are local, without a zone
         self._params: dict[str, Any] = {}
         self._distributions: dict[str, BaseDistribution] = {}
-        self._user_attrs: dict[str, Any] = {}
+        self._user_attrs: dict[str, Any] = {
+            key: plain_value(one) for key, one in ours.attributes.items()
+        }
         self._constraints: dict[str, float] = {}
         self._intermediate: dict[int, float] = {}
+        self._choices: dict[str, list[Any]] = {}
+        self._infinite: dict[str, str] = {}
         self._pruned = False
 
     def __getattr__(self, name: str) -> Any:
@@ -67,15 +80,15 @@ class Trial(TheirTrial):
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        return float(self._suggest(name, FloatDistribution(low, high, log=log, step=step)))
+        return float(self.suggest_from(name, FloatDistribution(low, high, log=log, step=step)))
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
-        return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
+        return int(self.suggest_from(name, IntDistribution(low, high, log=log, step=step)))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return self._suggest(name, CategoricalDistribution(tuple(choices)))
+        return self.suggest_from(name, CategoricalDistribution(tuple(choices)))
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
         """Deprecated by Optuna."""
@@ -89,15 +102,42 @@ class Trial(TheirTrial):
         """Deprecated by Optuna."""
         return self.suggest_float(name, low, high, step=q)
 
-    def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+    def suggest_from(self, name: str, distribution: BaseDistribution) -> Any:
         """Return the logged value; the coordinator decides it when it is first asked for."""
         if name in self._params:
-            check_distribution_compatibility(self._distributions[name], distribution)
+            before = self._distributions[name]
+            check_distribution_compatibility(before, distribution)
+            if before != distribution:
+                warnings.warn(
+                    f'Inconsistent parameter values for distribution with name "{name}"! The values'
+                    f" of the first call are used: {before}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
             return self._params[name]
         logged = self._ours.suggest(name, written(distribution))
         value = taken(name, distribution, logged)
         self._params[name], self._distributions[name] = value, distribution
+        if isinstance(distribution, CategoricalDistribution):
+            self._note_choices(name, distribution.choices)
         return value
+
+    def _note_choices(self, name: str, choices: Sequence[Any]) -> None:
+        """Record what the texts of choices stand for, so that the script reads the objects."""
+        if all(_is_plain(choice) for choice in choices):
+            return
+        kept: list[Any] = []
+        for number, choice in enumerate(choices):
+            file = f"choices/{printable(name)}/{number}"
+            try:
+                kept.append(form(choice, file, self._ours.log_file, exact=True))
+            except NotKept as why:
+                _LOG.warning(
+                    "trial %d: a choice of %r is read back as text: %s", self.number, name, why
+                )
+                kept.append(described(choice))
+        self._choices[name] = kept
+        self._ours.note({CHOICES: self._choices})
 
     # ---- values
 
@@ -107,16 +147,19 @@ class Trial(TheirTrial):
             raise NotImplementedError(
                 "Trial.report is not supported for multi-objective optimization."
             )
-        value, step = float(value), int(step)
+        value, step = _as(float, "value", value), _as(int, "step", step)
         if step < 0:
-            raise ValueError(f"The `step` argument is {step} but cannot be negative.")
+            raise ValueError(f"`{step=}` must be non-negative.")
         if step in self._intermediate:
             warnings.warn(
-                f"The reported value is ignored because this `step` {step} is already reported.",
+                f"The reported value is ignored because this `{step=}` is already reported.",
                 stacklevel=2,
             )
             return
         self._intermediate[step] = value
+        if not math.isfinite(value):
+            self._infinite[str(step)] = str(value)
+            self._ours.note({INTERMEDIATE: self._infinite})
         if self._pruned or not math.isfinite(value):
             return
         try:
@@ -139,19 +182,30 @@ class Trial(TheirTrial):
     # ---- attributes
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        """Set an attribute of the trial. Raises TypeError for values that JSON cannot represent."""
-        plain = msgspec.json.decode(msgspec.json.encode(value))
+        """Set an attribute of the trial. What JSON cannot represent becomes a file of the trial, or
+        a text if that is not possible; a line in the trial's log says why.
+        """
         self._user_attrs[key] = value
-        self._ours.note({key: plain})
+        try:
+            kept = form(value, f"attributes/{printable(key)}", self._ours.log_file, exact=False)
+        except NotKept as why:
+            _LOG.warning("trial %d: the attribute %r is kept as a text: %s", self.number, key, why)
+            kept = described(value)
+        self._ours.note({key: kept})
 
     def set_constraint(self, key: str, value: float) -> None:
         """Set by how much a constraint is violated; 0 or less if it is met."""
-        value = float(value)
+        value = _as(float, "value", value)
         if math.isnan(value):
             raise ValueError(f"Attempted to set a constraint for {key!r}, but NaN is not allowed.")
+        if key in self._constraints:
+            warnings.warn(
+                f"The constraint value is ignored because this constraint `{key=}` is already set.",
+                stacklevel=2,
+            )
+            return
         self._constraints[key] = value
-        most = sys.float_info.max  # JSON has no infinity
-        noted = {name: min(max(one, -most), most) for name, one in self._constraints.items()}
+        noted = {name: finite(one) for name, one in self._constraints.items()}
         self._ours.note({CONSTRAINTS: noted})
 
     def frozen(self, state: TrialState, values: Sequence[float] | None) -> FrozenTrial:
@@ -173,6 +227,11 @@ class Trial(TheirTrial):
         for key, value in self._constraints.items():
             made.set_constraint(key, value)
         return made
+
+    @property
+    def study(self) -> Study:
+        """The study, with its trials as the log has them now."""
+        return self._study()
 
     @property
     def number(self) -> int:
@@ -221,13 +280,59 @@ def taken(name: str, distribution: BaseDistribution, logged: Any) -> Any:
                 stacklevel=4,
             )
         return logged
-    for choice, plain in zip(distribution.choices, _plain(distribution.choices), strict=True):
+    try:
+        return distribution.choices[place(_plain(distribution.choices), logged)]
+    except ValueError:
+        raise ValueError(
+            f"parameter {name!r} has the value {logged!r}, which is none of"
+            f" {list(distribution.choices)}"
+        ) from None
+
+
+def place(choices: Sequence[Any], logged: Any) -> int:
+    """Return which of the choices, as the log has them, a logged one is. Raises ValueError."""
+    for number, plain in enumerate(choices):
         if type(plain) is type(logged) and plain == logged:
-            return choice
-    raise ValueError(
-        f"parameter {name!r} has the value {logged!r}, which is none of"
-        f" {list(distribution.choices)}"
-    )
+            return number
+    raise ValueError(logged)
+
+
+def any_choices(choices: Sequence[Any]) -> CategoricalDistribution:
+    """Return the distribution, without Optuna's warning about choices that are no plain values."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return CategoricalDistribution(choices)
+
+
+def finite(value: float) -> float:
+    """Return a number as the log has it: JSON has no infinity."""
+    return min(max(value, -sys.float_info.max), sys.float_info.max)
+
+
+def logged(value: Any) -> Any:
+    """Return a parameter's value in the log's form."""
+    return _plain([value])[0]
+
+
+def printable(name: str) -> str:
+    """Return a name as a part of the name of a file of the trial."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:60].strip(".") or "_"
+
+
+def _as(kind: type[_Number], name: str, value: Any) -> _Number:
+    """Return a number. Raises TypeError as Optuna does."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        needed = "a float" if kind is float else "an int"
+        raise TypeError(
+            f"The `{name}` argument is of type '{type(value)}' but supposed to be {needed}."
+        ) from None
+
+
+def _is_plain(choice: Any) -> bool:
+    kind = type(choice)
+    return kind in (type(None), bool, int, str) or (kind is float and math.isfinite(choice))
 
 
 def _plain(choices: Sequence[Any]) -> list[Any]:
@@ -236,9 +341,9 @@ def _plain(choices: Sequence[Any]) -> list[Any]:
     """
     found: list[Any] = []
     for choice in choices:
-        if choice is None or isinstance(choice, bool | int | float | str):
+        if _is_plain(choice):
             found.append(choice)
         else:
-            text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(choice))
+            text = described(choice)
             found.append(text if text not in found else f"{text} ({len(found)})")
     return found

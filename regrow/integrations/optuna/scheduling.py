@@ -8,6 +8,7 @@ from typing import Any
 from optuna import pruners
 
 from regrow.integrations.optuna.private import options
+from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 
 MOST = 1_000_000
@@ -67,6 +68,14 @@ def schedule(pruner: pruners.BasePruner) -> Schedule:
             }
             return Schedule(form={"async_hyperband": halving}, first=1, max_steps=most)
     raise UserError(f"pruner: {name} is not there; there are {_THERE}")
+
+
+def stored_schedule(spec: Spec) -> Schedule:
+    """Return the schedule of a study that is there."""
+    form: Any = spec.to_json()["schedule"]
+    clock = spec.step_metric
+    first = 0 if clock is None else clock.first
+    return Schedule(form=form, first=first, max_steps=spec.max_steps)
 
 
 def _warm(given: dict[str, Any]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -13,13 +13,23 @@ from optuna import samplers
 from optuna.trial import FrozenTrial
 
 from regrow.integrations.optuna.private import NOT_THERE, options, seed
+from regrow.integrations.optuna.running import logged
 from regrow.tasks.errors import UserError
 
 Constraints = Callable[[FrozenTrial], Sequence[float]]
-_REFUSED = ("CmaEsSampler", "QMCSampler", "BruteForceSampler", "PartialFixedSampler")
+_REFUSED = ("CmaEsSampler",)
 """Samplers that cannot be created anew for each value, as they keep internal state."""
-_HINT = "take TPESampler, GPSampler, NSGAIISampler, NSGAIIISampler, RandomSampler or GridSampler"
-_NOT_OPTIONS = ("seed", "constraints_func", "warn_independent_sampling", "independent_sampler")
+_HINT = (
+    "take TPESampler, GPSampler, NSGAIISampler, NSGAIIISampler, QMCSampler, RandomSampler,"
+    " GridSampler or BruteForceSampler"
+)
+_NOT_OPTIONS = (
+    "seed",
+    "constraints_func",
+    "warn_independent_sampling",
+    "warn_asynchronous_seeding",
+    "independent_sampler",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,8 @@ def search(sampler: samplers.BaseSampler, name: str) -> Search:
         )
     given, own = options(sampler), seed(sampler)
     chance = zlib.crc32(name.encode()) if own is None else own
+    if kind == "PartialFixedSampler":
+        return _partly_fixed(given, name)
     if kind == "GridSampler":
         return Search(
             form=_form("RandomSampler", {}), seed=chance, cells=_cells(given["search_space"][1])
@@ -69,6 +81,13 @@ def search(sampler: samplers.BaseSampler, name: str) -> Search:
     return Search(
         form=_form(kind, chosen), seed=chance, constraints=func if callable(func) else None
     )
+
+
+def _partly_fixed(given: dict[str, tuple[Any, Any]], name: str) -> Search:
+    (_, fixed), (_, base) = given["fixed_params"], given["base_sampler"]
+    found = search(base, name)
+    values = {key: logged(value) for key, value in fixed.items()}
+    return replace(found, form={"define_by_run": {**found.form["define_by_run"], "fixed": values}})
 
 
 def _form(kind: str, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError
-from optuna.study import StudyDirection
+from optuna.study import StudyDirection, StudySummary
 
 from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
+from regrow.integrations.optuna import records
 from regrow.integrations.optuna.durable import Study
 from regrow.integrations.optuna.following import Mirror
+from regrow.integrations.optuna.objects import plain_value
+from regrow.integrations.optuna.storing import Storage
+from regrow.integrations.optuna.trials import Trials
 from regrow.search.history import History
 from regrow.search.samplers.optuna_study_model import quiet
 from regrow.search.spec import NAME
@@ -32,25 +37,29 @@ def create_study(
     load_if_exists: bool = False,
     directions: Sequence[str | StudyDirection] | None = None,
 ) -> Study:
-    """Create a study or, with `load_if_exists`, load the existing one of that name. `storage` is
-    ignored.
+    """Create a study or, with `load_if_exists`, load the existing one of that name. The trials of
+    a `storage` are taken over, and new ones are copied to it.
 
     Without a name it gets a unique one, as in Optuna. Raises DuplicatedStudyError for a name that
     is taken, ValueError for what Optuna refuses, and UserError for an unsupported sampler or
     pruner.
     """
-    _not_used(storage)
     name = _named(study_name)
     ways: Any = {"direction": direction, "directions": directions}  # Optuna checks a text
     with quiet():
         plain = optuna.create_study(sampler=sampler, pruner=pruner, **ways)
     places = Places.at(None)
-    history = _history(places, name)
-    if history is not None and not load_if_exists:
+    history, theirs = _history(places, name), Storage.of(storage, study_name or name)
+    there = history is not None or (theirs is not None and theirs.exists)
+    if there and not load_if_exists:
         raise DuplicatedStudyError(
             f"there is a study {name!r} in {places.root}; load_if_exists=True continues with it"
         )
-    found = plain.directions if history is None else _directions(history)
+    found = plain.directions
+    if history is not None:
+        found = _directions(history)
+    elif theirs is not None:
+        found = theirs.begin(plain.directions)
     if (direction or directions) and plain.directions != found:
         kept = ", ".join(one.name.lower() for one in found)
         _LOG.warning(
@@ -59,11 +68,11 @@ def create_study(
             name,
             kept,
         )
-    study = Study(name, places, Mirror(name, found), plain.sampler, plain.pruner)
-    if history is not None:
+    if there:
         _LOG.info("Using an existing study with name '%s' instead of creating a new one.", name)
-        study.take(history)
-    return study
+    else:
+        _LOG.info("A new study created in %s with name: %s", places.root, name)
+    return _made(name, places, history, found, sampler, pruner, theirs)
 
 
 def load_study(
@@ -74,31 +83,139 @@ def load_study(
     pruner: optuna.pruners.BasePruner | None = None,
 ) -> Study:
     """Load an existing study, to which `optimize` adds trials. Raises KeyError if there is none."""
-    _not_used(storage)
     places, name = Places.at(None), _named(study_name)
+    history, theirs = _history(places, name), Storage.of(storage, study_name)
+    if history is not None:
+        found = _directions(history)
+    elif theirs is not None and theirs.exists:
+        found = theirs.begin([])
+    else:
+        raise KeyError(f"there is no study {name!r} in {places.root}")
+    study = _made(name, places, history, found, sampler, pruner, theirs)
+    study.add_to_what_is_there()
+    return study
+
+
+def of_trial(root: str, name: str) -> Study:
+    """Return the study of a trial that runs here, on a worker."""
+    places = Places(root=root)
     history = _history(places, name)
     if history is None:
-        raise KeyError(f"there is no study {name!r} in {places.root}")
-    study = Study(name, places, Mirror(name, _directions(history)), sampler, pruner)
-    study.take(history, wanted=history.total, queue=history.spec.enqueue)
+        raise KeyError(f"there is no study {name!r} in {root}")
+    study = Study(name, places, Mirror(name, _directions(history)), None, None, stored=history.spec)
+    study.take(history)
+    study.inside_a_trial()
+    return study
+
+
+def _made(
+    name: str,
+    places: Places,
+    history: History | None,
+    directions: Sequence[StudyDirection],
+    sampler: optuna.samplers.BaseSampler | None,
+    pruner: optuna.pruners.BasePruner | None,
+    theirs: Storage | None,
+) -> Study:
+    """Return the study, which exists from now on, with the trials that `theirs` has."""
+    study = Study(
+        name,
+        places,
+        Mirror(name, directions),
+        sampler,
+        pruner,
+        stored=None if history is None else history.spec,
+        storage=theirs,
+    )
+    if history is not None:
+        study.take(history)
+    else:
+        study.begin()
+    study.take_over()
     return study
 
 
 def delete_study(*, study_name: str, storage: Any = None) -> None:
-    """Remove a study. Raises KeyError if there is none of that name."""
+    """Remove a study, also from a storage of Optuna's that is given. Raises KeyError if there is
+    none of that name.
+    """
     from regrow.flows.housekeeping.removal import remove
 
-    _not_used(storage)
-    places = Places.at(None)
-    if _history(places, _named(study_name)) is None:
+    places, theirs = Places.at(None), Storage.of(storage, study_name)
+    there = _history(places, _named(study_name)) is not None
+    if not there and (theirs is None or not theirs.exists):
         raise KeyError(f"there is no study {study_name!r} in {places.root}")
-    remove(places, _named(study_name))
+    if theirs is not None:
+        theirs.delete()
+    if there:
+        remove(places, _named(study_name))
+
+
+def copy_study(
+    *,
+    from_study_name: str,
+    from_storage: Any = None,
+    to_storage: Any = None,
+    to_study_name: str | None = None,
+) -> None:
+    """Copy a study's trials and attributes to a new one. Raises KeyError if there is none of that
+    name, DuplicatedStudyError if the new one is there.
+    """
+    source = load_study(study_name=from_study_name, storage=from_storage)
+    copied = create_study(
+        study_name=to_study_name or from_study_name,
+        storage=to_storage,
+        directions=source.directions,
+    )
+    for key, value in source.user_attrs.items():
+        copied.set_user_attr(key, value)
+    copied.add_trials(source.get_trials(deepcopy=False))
+    copied.finish_asking()
 
 
 def get_all_study_names(storage: Any = None) -> list[str]:
-    """Return the names of the state root's studies."""
-    _not_used(storage)
+    """Return the names of the state root's studies, or of a storage of Optuna's that is given."""
+    if storage is not None:
+        return optuna.get_all_study_names(storage)
     return Places.at(None).experiments()
+
+
+def get_all_study_summaries(
+    storage: Any = None, include_best_trial: bool = True
+) -> list[StudySummary]:
+    """Return a summary of each study of the state root, or of a storage of Optuna's that is given.
+    Experiments that are no studies count, too.
+    """
+    if storage is not None:
+        return optuna.get_all_study_summaries(storage, include_best_trial)
+    places, found = Places.at(None), list[StudySummary]()
+    for number, name in enumerate(places.experiments()):
+        history = _history(places, name)
+        if history is None:
+            continue
+        trials = list(Trials(history, places.store(name)))
+        begun = [one.datetime_start for one in trials if one.datetime_start is not None]
+        directions = _directions(history)
+        mirror = Mirror(name, directions)
+        mirror.take(trials)
+        best = None
+        if include_best_trial and len(directions) == 1:
+            with suppress(ValueError):
+                best = mirror.get_best_trial(0)
+        about = records.read(places.store(name))
+        found.append(
+            StudySummary(
+                study_name=name,
+                direction=None,
+                directions=directions,
+                best_trial=best,
+                user_attrs={key: plain_value(one) for key, one in about.attributes.items()},
+                n_trials=len(trials),
+                datetime_start=min(begun, default=None),
+                study_id=number,
+            )
+        )
+    return found
 
 
 def _directions(history: History) -> list[StudyDirection]:
@@ -106,11 +223,6 @@ def _directions(history: History) -> list[StudyDirection]:
         StudyDirection.MINIMIZE if one.mode == "min" else StudyDirection.MAXIMIZE
         for one in history.spec.metrics
     ]
-
-
-def _not_used(storage: Any) -> None:
-    if storage is not None:
-        _LOG.warning("storage is not used: studies are kept in %s", Places.at(None).root)
 
 
 def _named(name: str | None) -> str:

@@ -1,0 +1,31 @@
+"""Studies as scripts of Optuna's have them come out as with Optuna."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regrow import experiment
+from regrow.tasks.trial import reporter
+from tests.optuna_bodies import BODIES, compared
+from tests.unit.optuna_here import run_here
+
+REFUSED = {
+    "locked": "cannot pickle",
+    "other_samplers": "CmaEsSampler",
+}
+"""Those that are refused, and a word of the line that says what to do."""
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_study_comes_out_as_with_optuna(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REGROW_STATE", raising=False)
+    monkeypatch.setattr(experiment, "run_session", run_here)
+    monkeypatch.setattr(reporter, "FLUSH_SECONDS", 60.0)
+    outcome, told = compared(name)
+    assert outcome == ("refused" if name in REFUSED else "alike"), told
+    assert REFUSED.get(name, "") in told
