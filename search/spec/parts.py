@@ -517,7 +517,7 @@ class Stop(Part):
 class Training(Part):
     """How much training all trials together may do; exactly one of these."""
 
-    trainings: Annotated[Number, Field(gt=0)] | None = None
+    trainings: Annotated[Count | Number, Field(gt=0)] | None = None
     """Full trainings: this many times `max_steps` steps, which all trials share."""
     steps: Annotated[Count, Field(ge=1)] | None = None
     """Steps of all trials together. A step that is done again after a loss counts once."""
