@@ -143,7 +143,7 @@ ONE: dict[str, Plan] = {
         more={"dollars": 1000.0},
     ),
     "a budget in place of trials": _plan(
-        1, **_ASHA, **_TPE, trials=None, budget={"steps": 11}, max_steps=3, count=6
+        1, **_ASHA, **_TPE, trials=None, budget={"steps": 11}, max_steps=3, count=5
     ),
     "spot first": _plan(1, spot=(True, False, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
 }
