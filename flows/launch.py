@@ -66,7 +66,7 @@ def launch(session: Session) -> None:
     if spec.endless:
         most = f"at most {spec.most_steps:,} steps"
         why = "nothing ends a trial: max_steps and stop are not given"
-        if spec.stop.limited:
+        if spec.limited:
             why = "only money or time ends a trial: max_steps is not given"
         session.announce(f"{why}, so each runs until your function returns ({most})")
     # The user's home is not used unless the user has a separate Prefect server, whose

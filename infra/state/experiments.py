@@ -30,7 +30,7 @@ from regrow.search.history.orders import TrialOrder
 from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import money
 from regrow.search.options import AUTO
-from regrow.search.planning import limits
+from regrow.search.planning import budget, limits
 from regrow.search.planning.learning import MOST_EXPERIMENTS, known_from, learnt_from
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.search.spec.auto import Choice
@@ -248,19 +248,20 @@ def prepare(
             trials = spec.trials
     if trials is not None:
         _check_total(stored, trials, total)
-    if current.stop != stored.stop and current.stop.limited:
+    if (current.stop, current.budget) != (stored.stop, stored.budget) and current.limited:
         _check_limits(replay(store, name), current)
     if current.trainable == "pickled" and code is None:
         code = log.opened.code if log.opened else None
     over, failed = _standing(store, name, log, total, retry_failed=retry_failed)
     more = (trials is not None and trials != total) or bool(failed)
+    changed = {"budget", "stop", "register"} & {*_changed(stored, current)}
     return Prepared(
         spec=current,
         store=store,
         trials=trials,
         code=_pickled(code),
         log=log,
-        nothing_left=over and not more and not {"stop", "register"} & {*_changed(stored, current)},
+        nothing_left=over and not more and not changed,
         failed=failed,
         stored=stored,
         restored=restored,
@@ -309,13 +310,18 @@ def _check_limits(history: History, spec: Spec) -> None:
     if spec.stop.dollars is not None and spec.stop.dollars <= paid:
         problem = f"is no more than what is spent already, {money(paid)}"
         raise SpecError("stop.dollars", spec.stop.dollars, problem, "give more: --dollars")
+    given, now = spec.budget, history.t_last
+    if given not in (None, history.spec.budget) and budget.share(history, given, now) >= 1:
+        problem = f"is used up already, {budget.standing(history, now, given)}"
+        raise SpecError("budget", given.to_json(), problem, "give more: --budget")
 
 
 def _check_total(stored: Spec, trials: int, total: int) -> None:
     """Raise SpecError if an experiment that has `total` trials cannot have `trials`."""
-    if stored.trials is None and stored.stop.limited and total >= UNLIMITED:
-        problem = f"experiment {stored.name!r} has as many trials as its money and time allow"
-        raise SpecError("trials", trials, problem, "raise stop.dollars or stop.deadline instead")
+    if stored.trials is None and stored.limited and total >= UNLIMITED:
+        problem = f"experiment {stored.name!r} has as many trials as its limits allow"
+        hint = "raise budget, stop.dollars or stop.deadline instead"
+        raise SpecError("trials", trials, problem, hint)
     if trials < total < UNLIMITED:
         problem = f"experiment {stored.name!r} has {total} already, and a total can only be raised"
         raise SpecError("trials", trials, problem, f"write {total} or more")

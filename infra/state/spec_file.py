@@ -55,8 +55,8 @@ Check = Callable[[dict[str, Any], Any, Path], Spec]
 """(keys, the folder as written, the folder of the code) -> specification. Raises SpecError."""
 
 
-_LIMITS = ("dollars", "deadline")
-"""Keys of `stop` that have an option of their own."""
+_LIMITS = ("budget", "stop.dollars", "stop.deadline")
+"""Keys that have an option of their own."""
 
 
 def _untold(_line: str) -> None:
@@ -113,7 +113,7 @@ def set_by(error: SpecError, changes: Mapping[str, Any]) -> SpecError | None:
     for key in changes:
         if key == error.key or key.startswith(f"{error.key}.") or error.key.startswith(f"{key}."):
             option = key.removeprefix("stop.")
-            return error.at(f"--{option}" if option in _LIMITS else f"--set {key}")
+            return error.at(f"--{option}" if key in _LIMITS else f"--set {key}")
     return None
 
 

@@ -12,6 +12,7 @@ import typer
 
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import (
+    BudgetOption,
     DeadlineOption,
     DollarsOption,
     GpusOption,
@@ -56,6 +57,7 @@ def join(
     name: OtherNameOption = None,
     trials: OtherTrialsOption = None,
     changes: SetOption = None,
+    budget: BudgetOption = None,
     dollars: DollarsOption = None,
     deadline: DeadlineOption = None,
     state: StateOption = None,
@@ -104,7 +106,7 @@ def join(
     given = _labels(labels)
     if spot:
         given[MARKET_LABEL] = "spot"
-    changes = with_limits(changes, dollars, deadline)
+    changes = with_limits(changes, budget, dollars, deadline)
     spec, places, called, command = _experiment(experiment, name, trials, changes, state)
     if quiet:
         command += ["--quiet"]

@@ -56,6 +56,15 @@ SetOption = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
+BudgetOption = Annotated[
+    str | None,
+    option(
+        "How much training all trials together may do: 40 (as many steps as 40 full trainings),"
+        ' "{steps: 800}" or "{hours: 4}"',
+        "--budget",
+        metavar="BUDGET",
+    ),
+]
 DollarsOption = Annotated[
     float | None,
     option("What the experiment may cost in all, in the currency of its prices", "--dollars"),
@@ -137,9 +146,10 @@ def take_along(patterns: list[str] | None) -> None:
 
 
 def with_limits(
-    changes: list[str] | None, dollars: float | None, deadline: str | None
+    changes: list[str] | None, budget: str | None, dollars: float | None, deadline: str | None
 ) -> list[str]:
-    """Return the values of `--set` with those of --dollars and --deadline."""
+    """Return the values of `--set` with those of --budget, --dollars and --deadline."""
     found = list(changes or ())
+    found += [] if budget is None else [f"budget={budget}"]
     found += [] if dollars is None else [f"stop.dollars={dollars!r}"]
     return found + ([] if deadline is None else [f"stop.deadline={json.dumps(deadline)}"])

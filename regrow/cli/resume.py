@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from regrow.cli.options import (
+    BudgetOption,
     DeadlineOption,
     DollarsOption,
     EventsOption,
@@ -28,6 +29,7 @@ def resume(
     name: NameArgument,
     trials: Annotated[int | None, option("Raise the total number of trials to this", min=1)] = None,
     changes: SetOption = None,
+    budget: BudgetOption = None,
     dollars: DollarsOption = None,
     deadline: DeadlineOption = None,
     code: Annotated[
@@ -51,7 +53,7 @@ def resume(
     """Resume an experiment that was interrupted, stopped or lost its driver."""
     take_gpus(gpus)
     places, spec = Places.at(state), None
-    changes = with_limits(changes, dollars, deadline)
+    changes = with_limits(changes, budget, dollars, deadline)
     if changes or code is not None:
         from regrow.infra.state.spec_file import changed_spec
         from regrow.infra.state.yaml_file import set_values

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from regrow.cli.options import (
+    BudgetOption,
     DeadlineOption,
     DollarsOption,
     EventsOption,
@@ -34,6 +35,7 @@ def run(
     name: OtherNameOption = None,
     trials: OtherTrialsOption = None,
     changes: SetOption = None,
+    budget: BudgetOption = None,
     dollars: DollarsOption = None,
     deadline: DeadlineOption = None,
     retry_failed: RetryFailedOption = False,
@@ -62,7 +64,7 @@ def run(
 ) -> None:
     """Run the experiment that FILE describes, or resume it if it exists already."""
     take_along(include)
-    changes = with_limits(changes, dollars, deadline)
+    changes = with_limits(changes, budget, dollars, deadline)
     if on is not None and gpus is not None:
         raise UserError("--gpus is for this machine; a cluster's file says which machines it has")
     take_gpus(gpus)

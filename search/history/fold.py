@@ -45,6 +45,7 @@ from regrow.search.events import (
 from regrow.search.history.budget import exhausted, progress
 from regrow.search.history.records import Attempt, TrialRecord, prices_of, specification, story
 from regrow.search.history.view import View
+from regrow.search.history.work import Work
 from regrow.search.lifecycle import (
     CAUSES,
     REVIVAL,
@@ -81,13 +82,15 @@ class History(View):
                 error.story = story(self.trials[error.trial], self.t_created)
             raise
         self.t_last = max(self.t_last, event.t)
+        if self.work is not None and (number := getattr(event, "trial", None)) is not None:
+            self.work.note(self.trials[number])
 
     def _created(self, event: Created) -> None:
         if self._spec is not None:
             raise IllegalMove(None, None, "be created twice")
         self._spec = self._named(specification(event))
         self.created = event
-        self._objective = self._spec.objective
+        self._setting, self._objective = self._spec.setting, self._spec.objective
         self.limits = self._spec.limits
         watched = dict.fromkeys(
             [*(m.name for m in self._spec.metrics), *(limit.metric for limit in self.limits)]
@@ -102,6 +105,7 @@ class History(View):
         )
         self._plateau.tolerance = self._spec.stop.tolerance
         self.id, self.total, self.t_created = event.id, self._spec.total, event.t
+        self._count()
 
     def _opened(self, event: Opened) -> None:
         if event.settings != (self.opened.settings if self.opened is not None else {}):
@@ -155,6 +159,13 @@ class History(View):
         self._spec = self._named(specification(self.created, event))
         if self._spec.stop.tolerance != self._plateau.tolerance:
             self._plateau.restart(self._spec.stop.tolerance)
+        self._count()
+
+    def _count(self) -> None:
+        """Count the steps of trials if a budget needs it."""
+        if self.spec.budget_steps is None or self.work is not None:
+            return
+        self.work = Work.of(self.trials, self.spec.max_steps or 0)
 
     def _proposed(self, event: Proposed) -> None:
         if event.trial != len(self.trials):

@@ -14,7 +14,9 @@ from regrow.search.history.pace import Pace
 from regrow.search.history.plateau import Plateau
 from regrow.search.history.records import Attempt, TrialRecord, specification
 from regrow.search.history.spending import Spending
+from regrow.search.history.work import Work
 from regrow.search.lifecycle import TrialState
+from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.search.spec.auto import Choice
 from regrow.search.spec.keys import UNLIMITED
@@ -81,6 +83,8 @@ class View:
         """How much of the limits of money and time was used when, and what was expected then."""
         self.spending = Spending()
         self.pace = Pace()
+        self.work: Work | None = None
+        """The steps that a budget counts; None without a budget of steps."""
         self.t_created = 0.0
         """When the experiment was created; here and below in seconds since the epoch."""
         self.t_last = 0.0
@@ -93,6 +97,7 @@ class View:
         self._clones = Clones(self.trials)
         self._plateau = Plateau()
         self._spec: Spec | None = None
+        self._setting: Setting | None = None
         self._objective: Metric | None = None
         self.limits: tuple[Constraint, ...] = ()
         """The parsed constraints of the specification."""
@@ -104,6 +109,15 @@ class View:
         if self._spec is None:
             raise Uncreated
         return self._spec
+
+    @property
+    def setting(self) -> Setting:
+        """The input from which the sampler and the scheduler are made: that of the experiment as it
+        was created, whatever a later session changes. Raises Uncreated.
+        """
+        if self._setting is None:
+            raise Uncreated
+        return self._setting
 
     @property
     def name_in_log(self) -> str:
@@ -184,7 +198,7 @@ class View:
 
     @property
     def unlimited(self) -> bool:
-        """Whether there are as many trials as money and time allow."""
+        """Whether there are as many trials as a budget, money and time allow."""
         return self.total >= UNLIMITED
 
     def of_total(self, count: int, sign: str = " of ") -> str:

@@ -21,7 +21,7 @@ from regrow.search.chance import seed_for
 from regrow.search.durations import on_clock
 from regrow.search.history import History, TrialRecord, cost, waste
 from regrow.search.numbers import money
-from regrow.search.planning import limits
+from regrow.search.planning import budget, limits
 
 LEAST = 5
 """Trials that must have ended."""
@@ -233,22 +233,24 @@ def on_time(history: History, now: float) -> float | None:
     """Return the chance that all trials end before the limits of money and time; None if that
     cannot be said, or no limit is set.
     """
-    if not history.spec.stop.limited or (found := of(history, now)) is None:
-        return None
     limit = limits.nearest(history, now)
-    return None if limit is None else found.before(limit.at)
+    if limit is None or limit.at == math.inf or (found := of(history, now)) is None:
+        return None
+    return found.before(limit.at)
 
 
 def standing(history: History, now: float, *, alive: bool = True) -> str:
-    """Return "31.20 of 200.00 dollars, 4:10:00 of 9:00:00, on time with 97 %"; "" without limits.
+    """Return "12.3 of 30 trainings, 31.20 of 200.00 dollars, 4:10:00 of 9:00:00, on time with 97
+    %"; "" without limits.
 
     `now`: seconds since the epoch. `alive`: whether a driver runs it.
     """
     stop = history.spec.stop
-    if not stop.limited:
+    if not history.spec.limited:
         return ""
     now = now if alive else history.t_last
-    found = []
+    used = budget.standing(history, now)
+    found = [used] if used else []
     if stop.dollars is not None:
         found.append(f"{money(limits.spent(history, now))} of {money(stop.dollars)} dollars")
     if (end := limits.deadline(history)) is not None:

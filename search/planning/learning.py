@@ -25,6 +25,7 @@ from regrow.search.samplers.base import Result
 from regrow.search.samplers.told import looks
 from regrow.search.schedulers.base import FINAL
 from regrow.search.space.domains import Constant, Grid, Json
+from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import WarmStart
 
@@ -185,9 +186,12 @@ def by_experiment(created: Created) -> list[list[Result]]:
 
 
 @on_one_thread
-def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list[dict[str, Any]]:
+def first_configurations(
+    spec: Spec, others: Sequence[Sequence[Result]], setting: Setting | None = None
+) -> list[dict[str, Any]]:
     """Return the configurations to try first. Each adds most to the best values that those before
-    it are expected to reach in the other experiments.
+    it are expected to reach in the other experiments. `setting`: that of the experiment as it was
+    created; None: the specification's.
 
     A greedy portfolio (Wistuba, Schilling and Schmidt-Thieme, 2015, section 4.2; Feurer et al.,
     NeurIPS 2015). The value of a configuration in an experiment where it was not tried is predicted
@@ -207,7 +211,8 @@ def first_configurations(spec: Spec, others: Sequence[Sequence[Result]]) -> list
         return []
     scores = np.stack([expert.expected(np.array(points)) for expert in experts], axis=1)
     reached, found = np.full(len(experts), scores.max() + 1.0), []
-    for _ in range(min(MOST_FIRST, (spec.trials or 0) // spec.repeats // 4, len(candidates))):
+    trials = (setting or spec.setting).expected() or 0
+    for _ in range(min(MOST_FIRST, trials // spec.repeats // 4, len(candidates))):
         gains = np.maximum(reached - scores, 0.0).sum(axis=1)
         place = int(np.argmax(gains))
         if gains[place] <= 0:

@@ -1,12 +1,13 @@
-"""The limits of money and time, `stop.dollars` and `stop.deadline`: when everything has to be saved
-so that they hold, and what may still begin before.
+"""The limits of an experiment, `budget`, `stop.dollars` and `stop.deadline`: when everything has to
+be saved so that they hold, and what may still begin before.
 
-Both limits are a moment: that of the deadline, and that at which the money ends if the cluster
-costs what it costs now. Before the nearer one all running trials are asked to save and leave, early
-enough for the longest step and checkpoint that are under way. A trial begins only if it reaches
-its next checkpoint before, a new one only if it reaches its first rung. Towards the end, the paused
-trials that are best come before new ones: Liaw et al., "HyperSched: Dynamic Resource Reallocation
-for Model Development on a Deadline", SoCC 2019.
+A budget of steps is kept by which trials begin and continue: see `budget.py`. The other limits are
+a moment: that of the deadline, that at which the budget's hours are over, and that at which the
+money ends if the cluster costs what it costs now. Before the nearest one all running trials are
+asked to save and leave, early enough for the longest step and checkpoint that are under way. A
+trial begins only if it reaches its next checkpoint before, a new one only if it reaches its first
+rung. Towards the end, the paused trials that are best come before new ones: Liaw et al.,
+"HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline", SoCC 2019.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from regrow.search.events import Milestone
 from regrow.search.history import Attempt, History, TrialRecord, cost
 from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import money
+from regrow.search.planning import budget
 from regrow.search.spec.moments import epoch
 
 FINISH_SECONDS, FINISH_SHARE = 30.0, 0.1
@@ -52,8 +54,8 @@ class Limit:
     """One of the limits.
 
     Attributes:
-        at: when all attempts must have ended, seconds since the epoch.
-        key: `stop.dollars` or `stop.deadline`.
+        at: when all attempts must have ended, seconds since the epoch; inf: not by a moment.
+        key: `budget`, `stop.dollars` or `stop.deadline`.
         share: share of the limit that is used, 0 to 1.
 
     """
@@ -64,7 +66,9 @@ class Limit:
 
 
 class Reason(NamedTuple):
-    """Why a session ends, or nothing begins. `limit`: `stop.dollars` or `stop.deadline`."""
+    """Why a session ends, or nothing begins. `limit`: `budget`, `stop.dollars` or
+    `stop.deadline`.
+    """
 
     limit: str
     why: str
@@ -92,6 +96,11 @@ def nearest(history: History, now: float, *, more: float = 0.0) -> Limit | None:
 def every(history: History, now: float, *, more: float = 0.0) -> list[Limit]:
     """Return all limits; `more` as for `nearest`."""
     stop, found = history.spec.stop, []
+    if (given := history.spec.budget) is not None:
+        at = float("inf")
+        if given.hours is not None:
+            at = now + max(0.0, given.hours * 3600.0 - history.elapsed(now))
+        found.append(Limit(at, "budget", budget.share(history, given, now)))
     if (end := deadline(history)) is not None:
         whole = end - history.t_created
         share = (now - history.t_created) / whole if whole > 0 else 1.0
@@ -113,7 +122,7 @@ def told(history: History) -> str:
     """Return the limits for people: "200.00 dollars, until Fri 2026-12-04 08:00 CET"; "" for
     none. The time is that of this machine's zone.
     """
-    found = []
+    found = [] if history.spec.budget is None else [budget.told(history.spec.budget)]
     if (dollars := history.spec.stop.dollars) is not None:
         found.append(f"{money(dollars)} dollars")
     if (end := deadline(history)) is not None:
@@ -124,7 +133,7 @@ def told(history: History) -> str:
 
 def share(history: History, now: float) -> float:
     """Return how much of the limit that is used the most is used, from 0 to 1; 0 without limits."""
-    if history.created is None or not history.spec.stop.limited:
+    if history.created is None or not history.spec.limited:
         return 0.0
     used = [limit.share for limit in every(history, now)]
     return min(1.0, max(used, default=0.0))
@@ -134,13 +143,15 @@ def further(history: History) -> list[tuple[str, str]]:
     """Return a larger value, as users write it, for the limit that ended the last session, and for
     the other one if it is nearly used up.
     """
-    closing, found = history.closing, []
+    closing, found = history.closing, list[tuple[str, str]]()
     if closing is None or not closing.limit or closing.status == "failed":
         return []  # or a node has no price: more money does not help
     for limit in every(history, history.t_last):
         if limit.key != closing.limit and limit.share < NEARLY:
             continue
-        if limit.key == "stop.dollars":
+        if limit.key == "budget" and history.spec.budget is not None:
+            found.append((limit.key, budget.larger(history.spec.budget)))
+        elif limit.key == "stop.dollars":
             found.append((limit.key, f"{1.5 * (history.spec.stop.dollars or 0.0):g}"))
         else:
             whole = (deadline(history) or 0.0) - history.t_created
@@ -165,6 +176,8 @@ def milestone(history: History, now: float) -> tuple[str, int] | None:
 def in_words(history: History, event: Milestone) -> str:
     """Return a milestone for people: "50 % of the money is spent: 10.02 of 20.00 dollars"."""
     stop = history.spec.stop
+    if event.limit == "budget":
+        return f"{event.percent} % of the budget is used: {budget.standing(history, event.t)}"
     if event.limit == "stop.dollars":
         return (
             f"{event.percent} % of the money is spent: {money(event.spent or 0.0)} of"
@@ -213,8 +226,12 @@ def overdue(history: History, now: float) -> bool:
     return limit is not None and now >= limit.at
 
 
-def is_late(history: History, now: float) -> bool:
-    """Return whether a new trial could not be trained as a whole any more."""
+def is_late(history: History, now: float, opening: int | None) -> bool:
+    """Return whether a new trial could not be trained as a whole any more, or the rest of the
+    budget is kept for the best. `opening`: the step of its first decision; None for none.
+    """
+    if not budget.may_begin(history, opening):
+        return True
     limit = nearest(history, now, more=_one_more(history))
     if limit is None:
         return False
@@ -227,21 +244,29 @@ def why_not(history: History, trial: TrialRecord, until: int | None, now: float)
 
     `until`: the step of its first decision; None for none before its end.
     """
+    if (trial.held or not trial.attempts) and not budget.may_continue(history, trial, until):
+        return Reason("budget", _used_up(history, now))
     steps = 1  # it saves at any step at which it is asked to leave
     if not trial.step:
         steps = until or history.spec.max_steps or 1
     return _too_late(history, trial, steps, now)
 
 
-def why_no_new(history: History, now: float) -> Reason | None:
-    """Return why no new trial may be proposed; None if one may."""
+def why_no_new(history: History, now: float, opening: int | None) -> Reason | None:
+    """Return why no new trial may be proposed; None if one may. `opening`: the step of its first
+    decision; None for none before its end.
+    """
+    if not budget.may_begin(history, opening):
+        return Reason("budget", _used_up(history, now))
     whole = history.spec.max_steps or 1
     begun = (
         trial.attempts[0].first or whole for trial in history.trials[-RECENT:] if trial.attempts
     )
     steps = min(begun, default=1)
-    if history.spec.stop.dollars is not None and is_late(history, now):
-        steps = whole  # the money is for the best
+    given = history.spec.budget
+    meant = history.spec.stop.dollars is not None or (given is not None and given.hours is not None)
+    if meant and is_late(history, now, opening):
+        steps = whole  # the money, and the budget, are for the best
     return _too_late(history, None, steps, now)
 
 
@@ -250,7 +275,7 @@ def _too_late(history: History, trial: TrialRecord | None, steps: int, now: floa
     if limit is None or now + _seconds(history, trial, steps) <= limit.at:
         return None
     what = "a new trial" if trial is None else f"trial {trial.number}"
-    left = "time" if limit.key == "stop.deadline" else "money"
+    left = {"stop.deadline": "time", "stop.dollars": "money"}.get(limit.key, limit.key)
     return Reason(limit.key, f"{what} could not reach a result with the {left} that is left")
 
 
@@ -308,7 +333,13 @@ def why_not_kept(history: History) -> Reason | None:
     return None
 
 
+def _used_up(history: History, now: float) -> str:
+    return f"the budget is used: {budget.standing(history, now)}"
+
+
 def _words(history: History, limit: Limit, now: float) -> str:
+    if limit.key == "budget":
+        return f"{_used_up(history, now)}, and all had to save before"
     if limit.key == "stop.dollars":
         paid, cap = money(spent(history, now)), money(history.spec.stop.dollars or 0.0)
         rest = ", and what runs needs the rest to save" if history.running else ""

@@ -44,7 +44,7 @@ from regrow.search.events import (
 from regrow.search.history import History, TrialRecord, cost
 from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
-from regrow.search.planning import forecast, limits
+from regrow.search.planning import budget, forecast, limits
 from regrow.search.planning.learning import by_experiment, first_configurations
 from regrow.search.planning.market import following, leaving, why_withdrawn
 from regrow.search.planning.results import Results
@@ -56,7 +56,7 @@ from regrow.search.planning.suggesting import expected, next_queued, suggestion
 from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
-from regrow.search.schedulers.base import SchedulerPort, Verdict, Widening
+from regrow.search.schedulers.base import Ahead, SchedulerPort, Verdict, Widening
 from regrow.search.space.smaller import smaller
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]
@@ -238,6 +238,7 @@ class Planner:
             if attempt is None or attempt.until is None:
                 continue
             verdict = self._scheduler.decide(number, trial.curve.until(attempt.until))
+            verdict = self._within_budget(trial, attempt.until, verdict)
             until, time = verdict.until, trial.curve.time
             if self._passed[number] >= MOST_PASSED and until is not None and until <= time:
                 until = self._scheduler.first(number, time)
@@ -249,6 +250,18 @@ class Planner:
                 raise SpecError("schedule", name, problem, "`until` is a later step")
             return self._decided(now, trial, attempt.number, attempt.until, verdict)
         return None
+
+    def _within_budget(self, trial: TrialRecord, step: int, verdict: Verdict) -> Verdict:
+        """Return the verdict; "pause" if the rest of the budget is for better trials."""
+        if self.history.work is None or verdict.action not in ("continue", "restart"):
+            return verdict
+        until = verdict.until
+        if verdict.action == "restart":
+            until = self._scheduler.first(trial.number, step)
+        if budget.may_continue(self.history, trial, until):
+            return verdict
+        why = "the rest of the budget is for better trials"
+        return Verdict(action="pause", why=f"{verdict.why}; {why}".removeprefix("; "))
 
     def _decided(
         self, now: float, trial: TrialRecord, attempt: int, step: int, verdict: Verdict
@@ -381,7 +394,7 @@ class Planner:
             if refused is None:
                 return self._started(now, trial)
         if refused is None and not complete:
-            refused = limits.why_no_new(history, now)
+            refused = limits.why_no_new(history, now, self._opening)
         if refused is not None:
             return None if history.running else _limited(now, refused)
         if complete:
@@ -397,13 +410,25 @@ class Planner:
             yield number
         if not self.history.held:
             return
-        number = self._scheduler.promote(complete=complete or limits.is_late(self.history, now))
+        late = complete or limits.is_late(self.history, now, self._opening)
+        number = self._scheduler.promote(complete=late)
+        if number is None and self.history.work is not None and late:
+            number = self._best_held()
         if number is not None and number not in self.history.held:
             problem = f"promotes trial {number}, which is not paused"
             hint = "promote what it was told to have paused"
             raise SpecError("schedule", chosen(self.history.spec.schedule), problem, hint)
         if number is not None:
             yield number
+
+    def _best_held(self) -> int | None:
+        """Return the best paused trial to finish with what is left of a budget of steps, once
+        nothing runs; None for none.
+        """
+        held = self.history.held
+        if self.history.running:
+            return None
+        return min(held, key=lambda n: budget.rank(self.history, self.history.trials[n]))
 
     def _next_waiting(self) -> int | None:
         """Return the lowest-numbered trial that is ready to run unpromoted, None for none."""
@@ -481,6 +506,16 @@ class Planner:
         return self._scheduling.scheduler
 
     @property
+    def _opening(self) -> int | None:
+        """The step of the first decision on the trial that is proposed next; None for none before
+        its end, as far as the scheduler knows.
+        """
+        scheduler = self._scheduler
+        if self.history.work is None or not isinstance(scheduler, Ahead):
+            return None
+        return scheduler.opening(len(self.history.trials))
+
+    @property
     def _others(self) -> list[list[Result]]:
         """Results of earlier experiments on other tasks, one list for each."""
         return by_experiment(self.history.created) if self.history.created is not None else []
@@ -488,8 +523,8 @@ class Planner:
     @cached_property
     def _first_configurations(self) -> list[dict[str, Any]]:
         """Configurations to try first, chosen from the experiments on other tasks."""
-        others = self._others
-        return first_configurations(self.history.spec, others) if others else []
+        others, history = self._others, self.history
+        return first_configurations(history.spec, others, history.setting) if others else []
 
     @property
     def _sampling(self) -> Sampler:
@@ -497,7 +532,7 @@ class Planner:
         log does not import a sampler's library.
         """
         if self._sampler is None:
-            self._sampler = samplers.make(self.history.spec.search, self.history.spec.setting)
+            self._sampler = samplers.make(self.history.spec.search, self.history.setting)
             if isinstance(self._sampler, Advised):
                 self._sampler.advise(self._others)
         for result in self._results.untold:

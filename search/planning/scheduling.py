@@ -61,9 +61,7 @@ class Scheduling:
     def scheduler(self) -> SchedulerPort:
         """The scheduler. A user's is built at its first use: reading a log imports no user code."""
         if self._scheduler is None:
-            self._scheduler = schedulers.make(
-                self._history.spec.schedule, self._history.spec.setting
-            )
+            self._scheduler = schedulers.make(self._history.spec.schedule, self._history.setting)
             for news in self._put_off:
                 self._scheduler.apply(news)
             self._put_off.clear()

@@ -212,6 +212,17 @@ class Foreseeing(Protocol):
         ...
 
 
+@runtime_checkable
+class Ahead(Protocol):
+    """Optional part of a scheduler that knows when the first decision on a new trial is due."""
+
+    def opening(self, trial: int) -> int | None:
+        """Return the step of the first decision on the trial that is proposed next, `trial`; None
+        for none before its end.
+        """
+        ...
+
+
 class Scheduler:
     """Base class of schedulers. By default every trial runs to its end; override what differs.
 
@@ -294,6 +305,10 @@ class Scheduler:
 
     def first(self, trial: int, after: int) -> int | None:
         """Return None: no decision is due."""
+        return None
+
+    def opening(self, trial: int) -> int | None:
+        """Return None: a new trial is taken to run to its end."""
         return None
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:

@@ -130,6 +130,10 @@ class Pbt(Scheduler):
         """Return the next multiple of the interval, below max_steps."""
         return self.regular(after, self._interval, self._interval)
 
+    def opening(self, trial: int) -> int | None:
+        """Return the first decision, which is the same for all trials."""
+        return self.first(trial, 0)
+
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
         """Decide whether the trial exploits another, and whether it pauses for others."""
         step, cost = len(values), self.setting.sign * values[-1]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from regrow.search.errors import SpecError
 from regrow.search.options import check_whole
 from regrow.search.schedulers.base import (
+    Ahead,
     Candidate,
     Decision,
     End,
@@ -85,6 +86,10 @@ class ResourceChanging(Scheduler):
         if self._interval is not None:
             steps.append(self.regular(after, self._interval, self._interval))
         return min((step for step in steps if step is not None), default=None)
+
+    def opening(self, trial: int) -> int | None:
+        """Ask the base."""
+        return self._base.opening(trial) if isinstance(self._base, Ahead) else None
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
         """Return the base's verdict, or a restart with more slots for a trial that continues."""

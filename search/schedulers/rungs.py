@@ -101,6 +101,10 @@ class Bracketed(Scheduler):
         """Return the next rung above `after`."""
         return self.bracket_of(trial).following(after)
 
+    def opening(self, trial: int) -> int | None:
+        """Return the first rung of the trial's bracket."""
+        return self.first(trial, 0)
+
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
         """Compare the trial with the others of its bracket at this rung."""
         return self.bracket_of(trial).decide(trial, len(values), self.setting.sign * values[-1])

@@ -169,6 +169,13 @@ class SuccessiveHalving(Bracketed):
     def bracket_of(self, trial: int) -> Halving:
         return self._of[trial]
 
+    def opening(self, trial: int) -> int | None:
+        """Return the first rung of the bracket that is being filled."""
+        if self._brackets and not self._brackets[-1].full:
+            return self._brackets[-1].following(0)
+        _, steps = self._plans[len(self._brackets) % len(self._plans)]
+        return steps[0] if steps else None
+
     def most_steps(self, trials: int) -> int | None:
         """Return the steps of its brackets; exact unless trials fail."""
         total, turn = 0, 0

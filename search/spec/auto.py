@@ -88,13 +88,15 @@ def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> 
     if len(setting.modes) > 1 or setting.constraints:
         what = "several metrics" if len(setting.modes) > 1 else "constraints"
         return "tpe", f"it takes {what} into account"
-    trials = setting.trials
+    trials = setting.expected(early=True)
     if trials is not None and trials > MOST_TRIALS:
         return "tpe", f"{trials:,} trials are more than {MOST_TRIALS:,}"
     if dimensions > MOST_DIMENSIONS:
         return "tpe", f"{dimensions} parameters are more than {MOST_DIMENSIONS}"
     many = "as many trials as fit"
-    if trials is not None:
+    if setting.trainings is not None:
+        many = f"the steps of {setting.trainings:.4g} trainings"
+    elif trials is not None:
         many = f"{trials:,} trial{'' if trials == 1 else 's'}"
     return "mobster", f"{many}, {dimensions} parameter{'' if dimensions == 1 else 's'}"
 
@@ -104,7 +106,7 @@ def _turns(setting: Setting, *, repeats: int, first: bool) -> tuple[str, str]:
     tried at most once, else random search.
     """
     cells = _cells(setting)
-    if cells > 1 and (setting.trials or 0) <= cells * repeats and not first:
+    if cells > 1 and (setting.expected() or 0) <= cells * repeats and not first:
         return "grid", f"a grid of {cells} cells and nothing else"
     if cells > 1:
         return "random", f"a grid of {cells} cells, one after the other"
@@ -132,5 +134,6 @@ def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
     for holds, why in unfit:
         if holds:
             return schedulers.DEFAULT, why
-    eager = MOST_EAGER if setting.trials is None else min(MOST_EAGER, setting.trials // 3)
+    trials = setting.expected(early=True)
+    eager = MOST_EAGER if trials is None else min(MOST_EAGER, trials // 3)
     return {"async_hyperband": {"eager": eager}}, f"trials of at most {setting.max_steps:,} steps"

@@ -115,14 +115,35 @@ def _halves(spec: Keys) -> None:
 
 def _trials(spec: Keys, cells: int | None) -> None:
     """Raise SpecError for trials that do not fit `cells`, which the sampler can propose."""
-    if spec.trials is None and cells is None and not spec.stop.limited:
-        hint = "write the total number of trials, or stop.dollars or stop.deadline"
+    if spec.trials is None and cells is None and not spec.limited:
+        hint = (
+            "write the total number of trials, or budget (30: as many steps as 30 full trainings),"
+            " stop.dollars or stop.deadline"
+        )
         raise SpecError("trials", None, "is missing", hint)
+    _budget(spec)
     if spec.trials is not None and cells is not None and spec.trials > cells:
         raise SpecError("trials", spec.trials, f"the grid has only {cells} cells", f"write {cells}")
     if spec.trials is not None and spec.trials % spec.repeats:
         hint = f"write {spec.trials - spec.trials % spec.repeats + spec.repeats}"
         raise SpecError("trials", spec.trials, f"is no multiple of repeats ({spec.repeats})", hint)
+
+
+def _budget(spec: Keys) -> None:
+    """Raise SpecError for a budget without a trial's length, or for less than one trial."""
+    budget = spec.budget
+    if budget is None or budget.hours is not None:
+        return
+    key = "trainings" if budget.steps is None else "steps"
+    given = getattr(budget, key)
+    if spec.max_steps is None:
+        hint = "write max_steps: 27, or a budget in hours, or trials in its place"
+        problem = "is a number of steps, and how many a training has is not given"
+        raise SpecError(f"budget.{key}", given, problem, hint)
+    if (spec.budget_steps or 0) < spec.max_steps:
+        problem = f"is less than one full training, which has {spec.max_steps:,} steps (max_steps)"
+        hint = "give at least as many" if key == "steps" else "give at least 1"
+        raise SpecError(f"budget.{key}", given, problem, hint)
 
 
 def _search(spec: Keys) -> int | None:

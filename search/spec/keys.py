@@ -51,10 +51,12 @@ from regrow.search.spec.parts import (
     StepCount,
     Stop,
     StopTrial,
+    Training,
     WarmStart,
     alone,
     as_names,
     as_point,
+    as_training,
 )
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.station import Notify, Serve, When
@@ -104,6 +106,9 @@ Steps = Annotated[StepCount, BeforeValidator(alone("name"), json_schema_input_ty
 Earlier = Annotated[
     WarmStart, BeforeValidator(alone("experiment"), json_schema_input_type=WarmStart | str)
 ]
+BudgetField = Annotated[
+    Training, BeforeValidator(as_training, json_schema_input_type=Training | float)
+]
 Known = Annotated[Point, BeforeValidator(as_point, json_schema_input_type=Point | dict[str, Any])]
 RegisterField = Annotated[str, Field(pattern=NAME)] | None
 
@@ -117,6 +122,7 @@ PER_SESSION = (
     "concurrency",
     "working_dir",
     "env",
+    "budget",
     "stop",
     "retries",
     "on_oom",
@@ -141,7 +147,7 @@ without end (60 bytes a step and more).
 
 
 UNLIMITED = 1_000_000
-"""The total of trials where money or a deadline alone limit them."""
+"""The total of trials where a budget, money or a deadline alone limit them."""
 
 
 class Keys(Part):
@@ -192,8 +198,13 @@ class Keys(Part):
     `fifo`, every trial runs to its end.
     """
     trials: Annotated[Count, Field(ge=1)] | None = None
-    """The TOTAL number of trials, also after a resume. None: every cell of a grid; with
-    `stop.dollars` or `stop.deadline`, as many as these allow.
+    """The TOTAL number of trials, also after a resume, however short the schedule makes them. None:
+    every cell of a grid; with `budget`, `stop.dollars` or `stop.deadline`, as many as these allow.
+    """
+    budget: BudgetField | None = None
+    """In place of `trials`: how much training all trials together may do. `30`: as many steps as 30
+    full trainings; or `{steps: 800}`, `{hours: 4}`. New trials begin as long as it lasts, and its
+    end is for finishing the best. With `trials`, both are limits. None: not limited.
     """
     max_steps: Annotated[Count, Field(ge=1)] | None = None
     """Most steps of a trial; None: until the trainable returns, at most 1,000,000."""
@@ -347,9 +358,30 @@ class Keys(Part):
             modes=tuple(metric.mode for metric in self.metrics),
             max_steps=self.max_steps,
             trials=self.trials,
+            trainings=self.trainings,
             seed=self.seed,
             constraints=len(self.constraints),
         )
+
+    @property
+    def budget_steps(self) -> int | None:
+        """The steps that all trials together may do; None: not limited."""
+        if self.budget is None or self.budget.hours is not None:
+            return None
+        if self.budget.steps is not None:
+            return self.budget.steps
+        return round((self.budget.trainings or 0) * (self.max_steps or 0))
+
+    @property
+    def trainings(self) -> float | None:
+        """The full trainings that the budget allows; None: its steps are not limited."""
+        steps = self.budget_steps
+        return None if steps is None or self.max_steps is None else steps / self.max_steps
+
+    @property
+    def limited(self) -> bool:
+        """Whether a budget, money or a deadline limit the experiment."""
+        return self.budget is not None or self.stop.limited
 
     @property
     def total(self) -> int:
@@ -359,7 +391,7 @@ class Keys(Part):
         cells = samplers.size(self.resolved.search, self.setting)
         if cells is not None:
             return cells * self.repeats
-        return UNLIMITED * self.repeats if self.stop.limited else 0
+        return UNLIMITED * self.repeats if self.limited else 0
 
     @property
     def most_steps(self) -> int:

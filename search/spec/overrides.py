@@ -9,7 +9,7 @@ from typing import Any
 from regrow.search.errors import SpecError
 from regrow.search.space.written import KINDS
 
-_ONE_OF = (("search",), ("schedule",))
+_ONE_OF = (("search",), ("schedule",), ("budget",))
 """Paths of maps with one entry: the name of the alternative."""
 
 

@@ -514,6 +514,34 @@ class Stop(Part):
         return min((p.tolerance for p in self.plateaus()), default=0.0)
 
 
+class Training(Part):
+    """How much training all trials together may do; exactly one of these."""
+
+    trainings: Annotated[Count | Number, Field(gt=0)] | None = None
+    """Full trainings: this many times `max_steps` steps, which all trials share."""
+    steps: Annotated[Count, Field(ge=1)] | None = None
+    """Steps of all trials together. A step that is done again after a loss counts once."""
+    hours: Annotated[Number, Field(gt=0)] | None = None
+    """Hours that the experiment runs, over all its sessions, however many trials run at a time; the
+    time between sessions does not count.
+    """
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> Self:
+        given = {key: value for key, value in self if value is not None}
+        if len(given) != 1:
+            problem = f"has {len(given)} units" if given else "is empty"
+            hint = "give one of trainings, steps and hours"
+            raise SpecError("budget", given, problem, hint)
+        return self
+
+
+def as_training(value: Any) -> Any:
+    """Expand a number alone to {trainings: number}."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {"trainings": value} if number else value
+
+
 class Recording(Part):
     """How the experiment is recorded in MLflow."""
 

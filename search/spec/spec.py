@@ -30,6 +30,7 @@ from regrow.search.spec.parts import (
     Retries,
     StepCount,
     Stop,
+    Training,
 )
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.schema import complete
@@ -130,6 +131,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "retries": Retries,
     "market": Market,
     "checkpoint": Checkpointing,
+    "budget": Training,
     "stop": Stop,
     "mlflow": Recording,
     "report": Reports,

@@ -142,6 +142,9 @@ ONE: dict[str, Plan] = {
         stop={"dollars": 3.0},
         more={"dollars": 1000.0},
     ),
+    "a budget in place of trials": _plan(
+        1, **_ASHA, **_TPE, trials=None, budget={"steps": 11}, max_steps=3, count=5
+    ),
     "spot first": _plan(1, spot=(True, False, False), **_SPOT, **_ASHA, trials=4, max_steps=3),
 }
 """One attempt at a time: nothing happens at the same time."""
@@ -171,6 +174,7 @@ SEVERAL: dict[str, Plan] = {
         stop={"dollars": 90.0, "deadline": 160},
         more={"dollars": 1000.0, "deadline": 10_000},
     ),
+    "a budget in place of trials, 2 slots": _plan(2, trials=None, budget=3, count=3),
     "tried again, 2 slots": _mended(
         2, trials=2, schedule={"asha": {"grace_period": 2, "reduction_factor": 2}}
     ),

@@ -20,7 +20,7 @@ def unplaced(said: str) -> str:
 
 
 KNOWN = (
-    "name, trainable, command, rllib, report, metric, mode, step_metric, score, space, search, schedule, trials, max_steps, concurrency, constraints, points, enqueue, repeats, duplicates, warm_start, learn_from, resources, retries, on_oom, checkpoint, "
+    "name, trainable, command, rllib, report, metric, mode, step_metric, score, space, search, schedule, trials, budget, max_steps, concurrency, constraints, points, enqueue, repeats, duplicates, warm_start, learn_from, resources, retries, on_oom, checkpoint, "
     "lease, stall, stop, seed, market, price_per_hour, mlflow, register, notify, when, serve, event, state, env, working_dir"
 )
 NAME = (
@@ -67,7 +67,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ({"space": ...}, "space: is missing; add `space:`"),
         (
             {"trials": ...},
-            "trials: is missing; write the total number of trials, or stop.dollars or stop.deadline",
+            "trials: is missing; write the total number of trials, or budget (30: as many steps as 30 full trainings), stop.dollars or stop.deadline",
         ),
         ({"metric": [{"name": "a"}], "mode": ...}, "metric.0.mode: is missing; add `mode:`"),
         # name

@@ -64,7 +64,7 @@ def test_more_money_is_taken(places: Places) -> None:
 
 
 def test_as_many_trials_as_limits_allow_have_no_total_to_raise(places: Places) -> None:
-    with pytest.raises(SpecError, match=r"raise stop.dollars or stop.deadline"):
+    with pytest.raises(SpecError, match=r"raise budget, stop.dollars or stop.deadline"):
         prepare(places, "limited", None, trials=40, code=None)
 
 

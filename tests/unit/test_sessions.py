@@ -59,6 +59,7 @@ OTHER: dict[str, Any] = {
     "concurrency": 3,
     "working_dir": "/tmp",
     "env": {"COLOUR": "hush"},
+    "budget": {"trainings": 30},
     "stop": {"target": 0.5},
     "retries": {"error": 4},
     "on_oom": {"x": 0.5},

@@ -50,11 +50,16 @@ _NOT_THERE = {
 
 class Trial(TheirTrial):
     """See `optuna.trial.Trial`. `last`: a step that no report may reach, None for none. `study`:
-    returns the study, as it is then.
+    returns the study, as it is then; None: the trial is of no study.
     """
 
     def __init__(
-        self, ours: OurTrial, *, several: bool, last: int | None, study: Callable[[], Study]
+        self,
+        ours: OurTrial,
+        *,
+        several: bool,
+        last: int | None,
+        study: Callable[[], Study] | None = None,
     ) -> None:
         self._ours, self._several, self._last, self._study = ours, several, last, study
         self._started = dt.datetime.now()  # noqa: DTZ005 - Optuna's times are local, without a zone
@@ -230,7 +235,9 @@ class Trial(TheirTrial):
 
     @property
     def study(self) -> Study:
-        """The study, with its trials as the log has them now."""
+        """The study, with its trials as the log has them now. Raises AttributeError without one."""
+        if self._study is None:
+            raise AttributeError("trial.study is not there: this trial only defines a space")
         return self._study()
 
     @property

@@ -91,6 +91,8 @@ class Board:
         elif not self.exact and not history.unlimited and (rate := self.ends.rate(now)):
             total = min(history.total, history.spec.stop.trials or history.total)
             found.append(max(0, total - history.ended) / rate)
+        if (steps := history.spec.budget_steps) is not None and (rate := self.steps_done.rate(now)):
+            found.append(max(0, steps - self.useful) / rate)
         if (hours := history.spec.stop.hours) is not None:
             found.append(max(0.0, hours * 3600 - history.elapsed(now)))
         if (limit := limits.nearest(history, now)) is not None and limit.at < math.inf:

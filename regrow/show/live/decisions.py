@@ -71,7 +71,7 @@ class Decisions:
     def created(self) -> None:
         """Create the scheduler from the specification; a user's scheduler is not imported."""
         if self.layout == "brackets":
-            scheduler = schedulers.make(self._history.spec.schedule, self._history.spec.setting)
+            scheduler = schedulers.make(self._history.spec.schedule, self._history.setting)
             self._scheduler = scheduler if isinstance(scheduler, Bracketed) else None
 
     def proposed(self, event: Proposed) -> None:

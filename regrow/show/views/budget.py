@@ -1,4 +1,4 @@
-"""The limits of money and time as data: what is used, and what is to be expected."""
+"""The limits, a budget, money and time, as data: what is used, and what is to be expected."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Any
 
 from regrow.search.durations import on_clock
 from regrow.search.history import History, cost
-from regrow.search.planning import forecast, limits
+from regrow.search.planning import budget, forecast, limits
 
 
 def view(history: History, now: float, *, alive: bool) -> dict[str, Any] | None:
     """Return what is used of the limits, and the forecast, as plain data; None without limits.
     Times are ISO 8601, in UTC.
     """
-    stop = history.spec.stop
-    if not stop.limited:
+    stop, given = history.spec.stop, history.spec.budget
+    if not history.spec.limited:
         return None
     now = now if alive else history.t_last
     found: dict[str, Any] = {"share": round(limits.share(history, now), 4)}
+    if given is not None:
+        found |= {"budget": given.to_json(), "used": round(budget.used(history, given, now), 4)}
     if stop.dollars is not None:
         found |= {"dollars": stop.dollars, "spent": round(limits.spent(history, now), 6)}
         found["outside_attempts"] = round(cost.of(history, now).rest, 6)
