@@ -9,8 +9,8 @@ Tune's and SMAC's, in the same run.
     python benchmarks/quality.py zoo --only late crossing --methods auto gp --seeds 5 --out /tmp/zoo
 
 The zoo is in `zoo/`: each of its families says how many workers search it and for how long. The
-other tasks have four workers and the time of 30 full trainings. After Ctrl-C it writes what it has
-of the seeds that are complete.
+other tasks have four workers and the time of 30 full trainings. After Ctrl-C it reports what it has
+of the seeds that are complete; `--known results/zoo.json` makes the rest.
 
 Syne Tune and SMAC need environments of their own. Where there is none, its rows are left out and a
 line says so.
@@ -449,6 +449,7 @@ def main() -> None:
                     print(f"seed {job.seed + 1} of {options.seeds}, {took}", file=sys.stderr)
                     write(options, "", runs)
     except KeyboardInterrupt:
+        write(options, "", runs)
         there = {(one.method, one.task, one.seed) for one in runs}
         complete = (
             {(m, task, seed) for m in methods if m not in broken for task in options.names} <= there
