@@ -9,8 +9,8 @@ Tune's and SMAC's, in the same run.
     python benchmarks/quality.py zoo --only late crossing --methods auto gp --seeds 5 --out /tmp/zoo
 
 The zoo is in `zoo/`: each of its families says how many workers search it and for how long. The
-other tasks have four workers and the time of 30 full trainings. After Ctrl-C it writes what it has
-of the seeds that are complete.
+other tasks have four workers and the time of 30 full trainings. After Ctrl-C it reports what it has
+of the seeds that are complete; `--known results/zoo.json` makes the rest.
 
 Syne Tune and SMAC need environments of their own. Where there is none, its rows are left out and a
 line says so.
@@ -50,6 +50,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 # before NumPy and Ray are loaded
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", RAY_AIR_NEW_OUTPUT="0")
@@ -416,21 +417,19 @@ def main() -> None:
         if any(METHODS[name].who == who for name in methods) and tuner.find() is None:
             methods = [name for name in methods if METHODS[name].who != who]
             absent.append(f"{who} is left out: {tuner.variable} names no Python that has it.")
-    known = json.loads(options.known.read_text())["runs"] if options.known else []
+    known = (
+        json.loads(options.known.read_text()) if options.known else {**_axes(options), "runs": []}
+    )
+    if any(known[name] != value for name, value in _axes(options).items()):
+        sys.exit(f"{options.known} has other workers or another budget")
     runs = [
         Run(**one)
-        for one in known
+        for one in known["runs"]
         if one["method"] in methods and one["task"] in options.names and one["seed"] < options.seeds
     ]
     there = {(one.method, one.task, one.seed) for one in runs}
     jobs = [
-        Job(
-            method=method,
-            task=task,
-            seed=seed,
-            trainings=options.trainings,
-            workers=options.workers,
-        )
+        Job(method=method, task=task, seed=seed, **_axes(options))
         for seed in range(options.seeds)
         for method in methods
         for task in options.names
@@ -449,6 +448,7 @@ def main() -> None:
                     print(f"seed {job.seed + 1} of {options.seeds}, {took}", file=sys.stderr)
                     write(options, "", runs)
     except KeyboardInterrupt:
+        write(options, "", runs)
         there = {(one.method, one.task, one.seed) for one in runs}
         complete = (
             {(m, task, seed) for m in methods if m not in broken for task in options.names} <= there
@@ -471,12 +471,15 @@ def main() -> None:
     print(f"{len(runs)} searches in {time.perf_counter() - start:.0f} s")
 
 
+def _axes(options: argparse.Namespace) -> dict[str, Any]:
+    return {"trainings": options.trainings, "workers": options.workers}
+
+
 def write(options: argparse.Namespace, text: str, runs: Sequence[Run]) -> None:
     """The tables, and every run, which `--known` reads."""
     options.out.mkdir(parents=True, exist_ok=True)
     name = f"{options.tasks}{'-held-out' if options.held_out else ''}"
-    found = {"trainings": options.trainings, "workers": options.workers}
-    found["runs"] = [asdict(run) for run in runs]
+    found = {**_axes(options), "runs": [asdict(run) for run in runs]}
     (options.out / f"{name}.json").write_text(json.dumps(found))
     (options.out / f"{name}.md").write_text(text)
 

@@ -93,7 +93,7 @@ ZOO = {
         *_made("mild", mild, (1, 27, numbers(5), 3, 4, 30), (101, 50, numbers(6), 4, 8, 30)),
         *_made("useless", useless, (2, 27, numbers(6), 4, 4, 30), (102, 52, mixed(7), 4, 4, 10)),
         *_made(
-            "misleading", misleading, (3, 52, numbers(7), 4, 4, 10), (103, 27, mixed(6), 3, 4, 30)
+            "misleading", misleading, (3, 52, numbers(7), 4, 4, 10), (133, 27, mixed(6), 3, 4, 30)
         ),
         *_made("late", late, (4, 40, numbers(5), 3, 4, 30), (104, 100, numbers(6), 4, 8, 30)),
         *_made("crossing", crossing, (5, 27, mixed(6), 4, 4, 30), (105, 81, numbers(5), 3, 8, 10)),
