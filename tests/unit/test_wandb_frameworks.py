@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from regrow.search.events import Reported
@@ -39,6 +41,12 @@ def test_what_frameworks_import_of_wandb_is_there(programs: Programs) -> None:
     assert ended.outcome == "done", ended.message
 
 
+def needs(module: str) -> pytest.MarkDecorator:
+    """Skips a test without a framework."""
+    there = importlib.util.find_spec(module) is not None
+    return pytest.mark.skipif(not there, reason=f"{module} is not installed")
+
+
 def scores(programs: Programs, source: str, metric: str) -> list[float]:
     """The values that a program's framework logged."""
     office = programs.office(source, metric=metric, max_steps=None)
@@ -48,8 +56,8 @@ def scores(programs: Programs, source: str, metric: str) -> list[float]:
     return [value for row in rows if (value := row.metrics.get(metric)) is not None]
 
 
+@needs("pytorch_lightning")
 def test_lightnings_logger_reports(programs: Programs) -> None:
-    pytest.importorskip("pytorch_lightning")
     found = scores(
         programs,
         """
@@ -76,8 +84,8 @@ def test_lightnings_logger_reports(programs: Programs) -> None:
     assert len(found) >= 3
 
 
+@needs("transformers")
 def test_the_trainer_of_hugging_face_reports(programs: Programs) -> None:
-    pytest.importorskip("transformers")
     found = scores(
         programs,
         """
@@ -102,10 +110,10 @@ def test_the_trainer_of_hugging_face_reports(programs: Programs) -> None:
     assert len(found) >= 4
 
 
+@needs("keras")
 def test_the_callbacks_for_keras_report(
     programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("keras")
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     found = scores(
         programs,
