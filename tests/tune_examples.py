@@ -63,6 +63,7 @@ EXAMPLES = (
     Example(script="logging_example.py", arguments=SMOKE),
     Example(script="optuna_example.py", arguments=SMOKE),
     Example(script="optuna_multiobjective_example.py", arguments=SMOKE),
+    Example(script="optuna_define_by_run_example.py", arguments=SMOKE),
     Example(script="nevergrad_example.py", arguments=SMOKE),
     Example(script="bayesopt_example.py", arguments=SMOKE),
     Example(script="ax_example.py", arguments=SMOKE),

@@ -8,7 +8,9 @@ domain's prior.
 
 from __future__ import annotations
 
+import bisect
 import copy
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
@@ -289,9 +291,12 @@ class Normal(Domain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice(Domain):
-    """One of `values` (JSON scalars, lists or maps), all equally likely."""
+    """One of `values` (JSON scalars, lists or maps), equally likely unless `probabilities` are
+    given, one a value, whose sum is the whole.
+    """
 
     values: tuple[Json, ...]
+    probabilities: tuple[float, ...] | None = None
     _index: dict[Hashable, int] = field(init=False, repr=False, compare=False, default_factory=dict)
     kind: ClassVar[str] = "choice"
 
@@ -308,6 +313,19 @@ class Choice(Domain):
             if self._index.setdefault(value_key(value), position) != position:
                 problem = f"the value {quoted(value)} is there twice"
                 raise SpecError(self.kind, list(self.values), problem, "remove the duplicate")
+        if self.probabilities is not None:
+            object.__setattr__(self, "probabilities", self._shares(self.probabilities))
+
+    def _shares(self, given: Any) -> tuple[float, ...]:
+        """Return the probabilities, checked. Raises SpecError."""
+        name = "probabilities"
+        hint = f"write {len(self.values)} numbers, such as {name}: [0.5, 0.25, ...]"
+        if not isinstance(given, (list, tuple)) or len(given) != len(self.values):
+            raise SpecError(name, given, f"is no list of {len(self.values)} numbers", hint)
+        shares = tuple(check_number(name, list(given), one) for one in given)
+        if min(shares) < 0 or sum(shares) <= 0:
+            raise SpecError(name, list(given), "has a number below 0, or nothing above it", hint)
+        return shares
 
     @property
     def cells(self) -> int:
@@ -321,7 +339,11 @@ class Choice(Domain):
         return self._index[value_key(value)]
 
     def quantile(self, u: float) -> Json:
-        return self.cell(int(u * len(self.values)))
+        if self.probabilities is None:
+            return self.cell(int(u * len(self.values)))
+        ends = list(itertools.accumulate(self.probabilities))
+        place = bisect.bisect_right(ends, u * ends[-1])
+        return self.cell(min(place, len(ends) - 1))
 
     def contains(self, value: Json) -> bool:
         return value_key(value) in self._index
@@ -330,7 +352,8 @@ class Choice(Domain):
         return self.cell(self.index(self._contained(value)))
 
     def to_json(self) -> Json:
-        return {self.kind: [fresh(value) for value in self.values]}
+        shares = {"probabilities": list(self.probabilities)} if self.probabilities else {}
+        return {self.kind: [fresh(value) for value in self.values], **shares}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,9 +457,13 @@ def normal(mean: float, sd: float, *, when: When = None) -> Normal:
     return Normal(mean=mean, sd=sd, when=when)
 
 
-def choice(values: Sequence[Json], *, when: When = None) -> Choice:
-    """Return a domain of `values`: JSON scalars, lists or maps."""
-    return Choice(values=values, when=when)  # type: ignore[arg-type]  # made a tuple there, or refused
+def choice(
+    values: Sequence[Json], *, probabilities: Sequence[float] | None = None, when: When = None
+) -> Choice:
+    """Return a domain of `values`: JSON scalars, lists or maps. `probabilities`: of each value, for
+    what is drawn at random; None: all the same.
+    """
+    return Choice(values=values, probabilities=probabilities, when=when)  # type: ignore[arg-type]  # made tuples there, or refused
 
 
 def grid(values: Sequence[Json], *, when: When = None) -> Grid:

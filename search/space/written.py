@@ -199,6 +199,8 @@ def _domain(value: Mapping[str, Any], keyword: str, key: str) -> Domain:
     options = {}
     if "step" in value:
         options["step"] = math.nan if value["step"] is None else value["step"]
+    if keyword == "choice" and "probabilities" in value:
+        options["probabilities"] = value["probabilities"]
     argument = value[keyword]
     if keyword in ("choice", "grid", "constant"):
         values = [argument] if keyword == "constant" else argument
@@ -252,7 +254,7 @@ KINDS: Mapping[str, tuple[Callable[..., Domain], tuple[str, ...]]] = {
     "int": (domains.randint, ("step",)),
     "logint": (domains.logint, ()),
     "normal": (domains.normal, ()),
-    "choice": (domains.choice, ("text",)),
+    "choice": (domains.choice, ("text", "probabilities")),
     "grid": (domains.grid, ("text",)),
     "constant": (domains.constant, ("text",)),
 }

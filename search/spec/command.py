@@ -26,6 +26,7 @@ OURS = {
     "checkpoint": "the folder to save into",
     "restored": "the folder to continue from; empty at first",
     "scratch": "a folder of the attempt's own, gone afterwards",
+    "config_file": "a file with the parameters, one map of JSON",
     "report": "the file of `report: {file: ...}`",
 }
 """Placeholders other than parameters."""

@@ -76,7 +76,12 @@ def parameter() -> Json:
             ),
             _domain("A whole number, uniform in its logarithm.", logint=_listed(_WHOLE, 2, 2)),
             _domain("A real number of this mean and standard deviation.", normal=two),
-            _domain("One of these values.", choice=_listed({}, 1), text=_TEXT),
+            _domain(
+                "One of these values; probabilities: of each, else all the same.",
+                choice=_listed({}, 1),
+                text=_TEXT,
+                probabilities=_listed({"type": "number", "minimum": 0}, 1),
+            ),
             _domain("Each of these values in turn.", grid=_listed({}, 1), text=_TEXT),
             _domain("Always this value.", constant={}, text=_TEXT),
             _group(),

@@ -105,6 +105,7 @@ def environment(job: Job, trial: Trial, scratch: Path) -> dict[str, str]:
         "CHECKPOINT": str(scratch / "checkpoint"),
         "RESTORED": "" if trial.restored is None else str(trial.restored),
         "SCRATCH": str(scratch),
+        "CONFIG_FILE": str(scratch / "config.json"),
         "REPORT": "" if job.report is None else str(scratch / job.report),
         "EVENT": "" if trial.event is None else str(scratch / "event.json"),
     }
@@ -146,6 +147,7 @@ class _Program:
         self._job, self._trial = job, trial
         self._saved = SavedFolder(scratch / "checkpoint")
         (scratch / "checkpoint").mkdir()
+        (scratch / "config.json").write_text(json.dumps(trial.config, ensure_ascii=False))
         self._file = None if job.report is None else ReportFile(scratch / job.report)
         if job.report is not None:
             (scratch / job.report).parent.mkdir(parents=True, exist_ok=True)
@@ -363,7 +365,9 @@ class _Program:
                 del buffer[: end + 1]
                 # Not by msgspec, which refuses a metric that is NaN.
                 said = json.loads(line)
-                if isinstance(said, list):
+                if isinstance(said, list) and said[0] == "exact":
+                    self._trial.keep_exactly(said[-1])
+                elif isinstance(said, list):
                     self._log_media(said[-1])
                 else:
                     self._report(said, saved=True)

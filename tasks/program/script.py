@@ -41,6 +41,12 @@ def report(metrics: Mapping[str, float]) -> None:
     )
 
 
+def keep_exactly(values: Mapping[str, Any]) -> None:
+    """Keep plain JSON by name with the next report, see `Trial.keep_exactly`; elsewhere nothing."""
+    if address := os.environ.get(ADDRESS):
+        _say(address, json.dumps(["exact", dict(values)]))
+
+
 def trial() -> MediaLog:
     """Return the trial of this process, to log images, tables, figures, texts and files: see
     `regrow.Trial` for `log_image` and the others.

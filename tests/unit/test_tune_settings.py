@@ -284,6 +284,36 @@ def test_with_fail_fast_the_first_failure_ends_the_experiment(tuned: Tuned, fast
     feed.close()
 
 
+class Halves(tune.schedulers.FIFOScheduler):
+    """Stops each trial whose configuration is below the mean of those so far, at its 2nd report."""
+
+    seen: tuple[str, ...] = ()
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        self.seen = (*self.seen, trial.trial_id)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        assert len(tune_controller.get_trials()) == len(self.seen)
+        stops = result["training_iteration"] == 2 and trial.config["a"] < 2
+        return "STOP" if stops else "CONTINUE"
+
+
+def test_a_scheduler_of_the_users_own_class_stops_trials(tuned: Tuned) -> None:
+    from regrow.infra.state.places import Places
+
+    mine: Any = Halves()  # type: ignore[no-untyped-call]  # of Ray
+    tuned(reports, {"a": tune.grid_search([1, 2])}, scheduler=mine)
+    assert mine.metric == "score"
+    assert any(line.startswith("scheduler: Halves decides") for line in tuned.found.said)
+    feed = fed(tuned, tuned.log)
+    feed.close()
+    store = Places.at(tuned.log.state).store(tuned.log.name)
+    (order,) = [store.read(key) for key in store.list("control/")]
+    assert b'"trials":[0]' in order
+    assert b'"stop"' in order
+    assert mine.seen == ("tuned_00000", "tuned_00001")
+
+
 @pytest.mark.parametrize("apart", ["0", "1"])
 def test_a_trial_knows_where_the_script_is(
     tuned: Tuned, monkeypatch: pytest.MonkeyPatch, apart: str

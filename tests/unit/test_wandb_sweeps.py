@@ -12,6 +12,7 @@ import pytest
 from regrow.cli.spec_file import read
 from regrow.infra.ray.joining import environment
 from regrow.infra.state.spec_file import published_spec, read_spec
+from regrow.integrations.wandb.run import swept
 from regrow.integrations.wandb.sweeps import is_sweep, translated
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
@@ -91,7 +92,7 @@ def test_each_distribution_is_what_it_is_there(
     [
         ({"method": "own"}, "method"),
         ({"run_cap": None}, "run_cap"),
-        ({"metric": None}, "metric"),
+        ({"metric": None, "method": "bayes"}, "metric"),
         ({"image_uri": "x"}, "image_uri"),
         ({"metric": {"name": "loss", "impute": 1}}, "metric.impute"),
         ({"early_terminate": {"type": "x"}}, "early_terminate.type"),
@@ -99,7 +100,7 @@ def test_each_distribution_is_what_it_is_there(
             {"early_terminate": {"type": "hyperband", "min_iter": 1, "strict": True}},
             "early_terminate.strict",
         ),
-        ({"command": ["--x=${args}"]}, "command.0"),
+        ({"command": ["${unknown}"]}, "command.0"),
         ({"command": "python x.py"}, "command"),
         ({"command": ["${env}"]}, "command"),
         ({"regrow": [1]}, "regrow"),
@@ -119,12 +120,11 @@ def test_each_distribution_is_what_it_is_there(
             "early_terminate.min_iter",
         ),
         ({"early_terminate": {"type": "hyperband", "min_iter": 0}}, "early_terminate.min_iter"),
-        ({"command": ["${args_json_file}"]}, "command.0"),
         ({"program": None}, "program"),
-        ({"parameters": {"x": {"distribution": "beta", "a": 1}}}, "parameters.x.a"),
-        ({"parameters": {"x": {"distribution": "q_normal", "mu": 1}}}, "parameters.x"),
+        ({"parameters": {"x": {"distribution": "beta", "a": 1}}}, "parameters.x.b"),
+        ({"parameters": {"x": {"distribution": "gamma", "mu": 1}}}, "parameters.x"),
         (
-            {"parameters": {"x": {"values": [1, 2], "probabilities": [0.1, 0.9]}}},
+            {"parameters": {"x": {"values": [1, 2], "probabilities": [0.1]}}},
             "parameters.x.probabilities",
         ),
         ({"parameters": {"x": {"value": 1, "min": 2}}}, "parameters.x.min"),
@@ -193,8 +193,87 @@ def test_a_name_with_dots_is_a_group_here_and_an_argument_of_its_name() -> None:
         "net.act.kind=relu",
         "lr=0.5",
     ]
-    with pytest.raises(SpecError, match=r"parameters\.net\.width: .*lies within another parameter"):
-        spec(parameters={"net": {"value": 1}, "net.width": {"value": 3}})
+
+
+def test_a_name_within_another_parameter_is_the_programs_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clash = {
+        "optimizer": {"values": ["adam", "sgd"]},
+        "optimizer.lr": {"min": 0.1, "max": 1.0},
+        "net.width": {"value": 3},
+    }
+    made, notes = translated({**SWEEP, "parameters": clash}, "sweep")
+    taken = Spec.parse(made)
+    config = {"optimizer": "adam", "optimizer_lr": 0.5, "net": {"width": 3}}
+    assert arguments(taken.command or (), config, {}) == [
+        "python",
+        "train.py",
+        "--optimizer=adam",
+        "--optimizer.lr=0.5",
+        "--net.width=3",
+    ]
+    monkeypatch.setenv("REGROW_CONFIG", json.dumps(config))
+    monkeypatch.setenv("REGROW_WANDB_DOTTED", str(taken.env["REGROW_WANDB_DOTTED"]))
+    assert swept() == {"optimizer": "adam", "optimizer.lr": 0.5, "net.width": 3}
+    assert (
+        "parameters.optimizer.lr",
+        "it is called optimizer_lr here; the program sees optimizer.lr",
+    ) in notes
+    with pytest.raises(SpecError, match="lies within another parameter"):
+        spec(parameters=clash, command=["python", "${args_json}"])
+
+
+def test_without_a_metric_the_rows_are_counted() -> None:
+    grid = {key: value for key, value in SWEEP.items() if key not in ("metric", "run_cap")}
+    grid |= {"method": "grid", "parameters": {"x": {"values": [1, 2]}}}
+    made, notes = translated(grid, "sweep")
+    assert (made["metric"], made["mode"], Spec.parse(made).total) == ("_step", "max", 2)
+    assert dict(notes)["metric"] == "is missing: trials are ranked by `_step`, the rows they log"
+
+
+def test_a_macro_inside_of_an_argument_is_passed_on_except_for_variables() -> None:
+    command = ["python", "${program}", "--x=${args}", "--data=${HOME}/${envvar:DATA}", "{a}"]
+    made, notes = translated({**SWEEP, "command": command}, "sweep")
+    taken = Spec.parse(made)
+    assert arguments(taken.command or (), {"lr": 0.5}, {"env:DATA": "d"})[2:] == [
+        "--x=${args}",
+        "--data=${HOME}/d",
+        "{a}",
+    ]
+    assert [key for key, _ in notes] == ["command.2", "command.3"]
+
+
+@pytest.mark.parametrize(
+    ("written", "middle", "near"),
+    [
+        ({"distribution": "log_normal", "mu": 1, "sigma": 0.5}, math.exp(1), 0.1),
+        ({"distribution": "q_log_normal", "mu": 3, "sigma": 0.2, "q": 5}, 20, 0.1),
+        ({"distribution": "q_normal", "mu": 10, "sigma": 3, "q": 2}, 10, 0.1),
+        ({"distribution": "beta", "a": 2, "b": 2}, 0.5, 0.02),
+        ({"distribution": "q_beta", "a": 2, "b": 2, "q": 0.25}, 0.5, 0.02),
+    ],
+)
+def test_other_distributions_are_choices_of_their_quantiles(
+    written: dict[str, Any], middle: float, near: float
+) -> None:
+    made, notes = translated({**SWEEP, "parameters": {"x": written}}, "sweep")
+    domain = Spec.parse(made).space.flat[0].domain
+    assert domain.quantile(0.5) == pytest.approx(middle, abs=near)
+    drawn = [domain.quantile((place + 0.5) / 1000) for place in range(1000)]
+    assert drawn == sorted(drawn)
+    if "q" in written:
+        assert all(value / written["q"] == round(value / written["q"]) for value in drawn)
+    assert [key for key, _ in notes] == ["parameters.x"]
+
+
+def test_values_may_have_probabilities_and_a_grid_tries_each() -> None:
+    shares = {"values": [1, 2], "probabilities": [0.1, 0.9]}
+    assert spec(parameters={"x": shares})["space"]["x"] == {
+        "choice": [1, 2],
+        "probabilities": [0.1, 0.9],
+    }
+    assert spec(parameters={"x": shares}, method="grid")["space"]["x"] == {"grid": [1, 2]}
 
 
 def test_keys_of_ours_have_a_place_in_a_sweep_file() -> None:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.subscription import Batch, Subscription
-from regrow.infra.state.experiments import request_stop, withdraw_stop
+from regrow.infra.state.experiments import request_order, request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.stopping import UNKNOWN
 from regrow.integrations.tune.templates import render
-from regrow.search.events import Began, Ended, Proposed, Reported, Saved
+from regrow.search.events import Began, Ended, Proposed, Reported, Row, Saved
 from regrow.search.history import History
 from regrow.search.planning.planner import seed_for
 from regrow.search.spec import Spec
@@ -50,7 +50,7 @@ def feeding(
     store = Places.at(spec.state).store(spec.name)
     feed = CallbackDispatcher(spec, found, callbacks, store)
     stopping = found.stopping
-    if not (callbacks or stopping.whole or stopping.named or found.fail_fast):
+    if not (callbacks or stopping.whole or stopping.named or found.fail_fast or found.scheduler):
         yield feed
         feed.close()
         return
@@ -124,10 +124,22 @@ class CallbackDispatcher:
             except BaseException:  # noqa: BLE001 - the user's callback may raise anything
                 traceback.print_exc()
 
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Call a method of the user's scheduler; None without one. An exception is printed."""
+        if self._found.scheduler is None:
+            return None
+        controller = SimpleNamespace(get_trials=lambda: list(self._trials.values()))
+        try:
+            return getattr(self._found.scheduler, name)(controller, *arguments)
+        except Exception:  # noqa: BLE001 - the user's scheduler may raise anything
+            traceback.print_exc()
+            return None
+
     def _tell(self, event: Any) -> None:
         self._history.apply(event)
         if isinstance(event, Proposed):
-            self._trials[event.trial] = self._trial(event.trial)
+            self._trials[event.trial] = added = self._trial(event.trial)
+            self._ask("on_trial_add", added)
         trial: Any = self._trials.get(getattr(event, "trial", -1))
         if isinstance(event, Began):
             trial.status = "RUNNING"
@@ -135,7 +147,7 @@ class CallbackDispatcher:
             self.call("on_trial_restore" if event.restored else "on_trial_start", trial=trial)
         elif isinstance(event, Reported):
             for row in event.rows:
-                self._told(trial, row)
+                self._told(event.trial, row, event.reported(row))
         elif isinstance(event, Saved):
             self.call("on_trial_save", trial=trial)
             trial.checkpoint = SimpleNamespace(path=event.manifest)
@@ -143,10 +155,13 @@ class CallbackDispatcher:
         elif isinstance(event, Ended):
             self._ended(trial, event)
 
-    def _told(self, trial: Any, row: Any) -> None:
+    def _told(self, number: int, row: Row, metrics: dict[str, Any]) -> None:
+        trial = self._trials[number]
         about = {"config": trial.config, "trial_id": trial.trial_id}
-        result = {**row.metrics, "training_iteration": row.step, **about}
+        result = {**metrics, "training_iteration": row.step, **about}
         trial.last_result = result
+        if self._ask("on_trial_result", trial, result) == "STOP":
+            request_order(self._store, [number], "stop")
         self.call("on_trial_result", trial=trial, result=result)
         for stopper in self._found.stopping.whole:
             stopper(trial.trial_id, result)  # its verdict on the trial is requested in the trial
@@ -169,9 +184,11 @@ class CallbackDispatcher:
         state = self._history.trials[event.trial].state.value
         if state in ("done", "stopped"):
             trial.status = "TERMINATED"
+            self._ask("on_trial_complete", trial, trial.last_result)
             self.call("on_trial_complete", trial=trial)
         elif state == "failed":
             trial.status = "ERROR"
+            self._ask("on_trial_error", trial)
             self.call("on_trial_error", trial=trial)
             if self._found.fail_fast or named_wrongly(event.message):
                 self._stop()

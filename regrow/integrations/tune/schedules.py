@@ -22,6 +22,7 @@ class Scheduling:
         most: its max_t.
         mutations: the parameters that a population changes, with their possible values.
         explored: the user's function that adjusts a mutated configuration.
+        own: a scheduler of the user's class, which decides in the script's process; None for none.
 
     """
 
@@ -32,6 +33,7 @@ class Scheduling:
     mode: Any = None
     mutations: Mapping[str, Any] | None = None
     explored: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    own: Any = None
 
 
 def scheduling(scheduler: Any, say: Callable[[str], None]) -> Scheduling:
@@ -46,6 +48,12 @@ def scheduling(scheduler: Any, say: Callable[[str], None]) -> Scheduling:
     if name == "FIFOScheduler":
         return Scheduling()
     make = _MAKE.get(name)
+    if make is None and _is_users(scheduler):
+        say(
+            f"scheduler: {name} decides in the script's process, up to a second after each report;"
+            " STOP is carried out, and anything else continues the trial"
+        )
+        return Scheduling(own=scheduler)
     if make is None:
         raise SpecError("scheduler", name, "has no counterpart", f"take one of {', '.join(_MAKE)}")
     given = given_to(scheduler)
@@ -53,6 +61,14 @@ def scheduling(scheduler: Any, say: Callable[[str], None]) -> Scheduling:
     for line in given.unused():
         say(line)
     return found
+
+
+def _is_users(scheduler: Any) -> bool:
+    from ray.tune.schedulers import TrialScheduler
+
+    return isinstance(scheduler, TrialScheduler) and not type(scheduler).__module__.startswith(
+        "ray."
+    )
 
 
 def _asha(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:

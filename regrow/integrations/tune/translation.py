@@ -54,6 +54,7 @@ class Translation:
         metric: as the script set it, None if not.
         mode: as the script set it, None if not.
         said: what is translated inexactly, a line each.
+        scheduler: of the user's class, see Scheduling; None for none.
         fail_fast: whether the first failure ends the experiment; "raise": and is raised.
 
     """
@@ -64,6 +65,7 @@ class Translation:
     mode: Any
     stopping: Stopping
     said: list[str] = field(default_factory=list)
+    scheduler: Any = None
     fail_fast: bool | str = False
 
 
@@ -84,6 +86,8 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
     schedule = scheduling(config.scheduler, said.append)
     metric = config.metric or search.metric or schedule.metric
     mode = config.mode or search.mode or schedule.mode
+    if schedule.own is not None and isinstance(metric, str):
+        schedule.own.set_search_properties(metric, mode or "max")
     stop = stopping(run.stop)
     space, trials, points = _space(asked, search, schedule, said)
     name = _name(asked.name or run.name or default_name)
@@ -138,6 +142,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         mode=mode,
         stopping=stop,
         said=said,
+        scheduler=schedule.own,
         fail_fast=fast.lower() if isinstance(fast, str) else fast,
     )
 

@@ -1,8 +1,9 @@
 """Converts logged rows to reports: each row that has the sweep's metric is one. Handles W&B's
 steps.
 
-A row without the metric is merged into the next one that has it. What is left at the end is a
-separate report, with the last value of the metric.
+A row without the metric is merged into the next one that has it; of what is logged several times
+in between, each value is kept with that report. What is left at the end is a separate report, with
+the last value of the metric.
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ from regrow.tasks.errors import ReportError
 from regrow.tasks.media.log import MediaLog
 from regrow.tasks.trial.metric_values import number_of
 
+STEPS = "_step"
+"""The metric of a sweep that names none: W&B's own count of the rows."""
+BETWEEN = "_steps/"
+"""Before a name: its values between two reports, pairs of W&B's step and the value."""
+MOST_BETWEEN = 1_000
+"""Values of a name that are kept between two reports."""
+
 
 @dataclass(kw_only=True)
 class Rows:
@@ -26,6 +34,7 @@ class Rows:
 
     metric: str
     report: Callable[[Mapping[str, float]], None]
+    keep: Callable[[Mapping[str, Any]], None]
     saved: Saved
     media: MediaLog
     step: int = 0
@@ -40,6 +49,8 @@ class Rows:
     _row: dict[str, float] = field(default_factory=dict)
     _before: dict[str, float] = field(default_factory=dict)
     """Values of rows without the metric."""
+    _between: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """The same, each with its step."""
 
     def begin_again(self) -> None:
         """Count W&B's steps from 0 again: what follows are further rows."""
@@ -85,6 +96,8 @@ class Rows:
         self.saved.ripen()
         self._log_media(media)
         self._row |= summary
+        if self.metric == STEPS and self.last is None:
+            self._row.setdefault(STEPS, self.step)
         self._end_row()
         if not self._before and not self.saved.waiting:
             return
@@ -102,12 +115,18 @@ class Rows:
 
     def _end_row(self) -> None:
         row, self._row = self._row, {}
-        if self.metric not in row:
-            for name in row.keys() & self._before.keys():
+        if self.metric == STEPS and row:
+            row.setdefault(STEPS, self.step)
+        for name, value in row.items() if self.known <= 0 else ():
+            values = self._between.setdefault(name, [])
+            values.append((self.step, value))
+            if len(values) > MOST_BETWEEN:
+                del values[0]
                 say(
-                    f"{name} is logged more often than {self.metric}: of each step its last value"
-                    " is recorded"
+                    f"{name}: of its values between two logs of {self.metric}, the last"
+                    f" {MOST_BETWEEN:,} are recorded"
                 )
+        if self.metric not in row:
             self._before |= row
             return
         row, self._before, self.last = self._before | row, {}, row[self.metric]
@@ -115,6 +134,10 @@ class Rows:
             self.known -= 1
             self.saved.discard()
             return
+        between, self._between = self._between, {}
+        several = {f"{BETWEEN}{name}": v for name, v in between.items() if len(v) > 1}
+        if several:
+            self.keep(several)
         self.saved.publish({"step": self.step + 1, "last": self.last})
         if self.room is not None:
             self.room -= 1

@@ -19,7 +19,7 @@ from regrow.integrations.wandb.config import Config
 from regrow.integrations.wandb.rows import Rows, plain
 from regrow.integrations.wandb.said import WAY_OUT, Error, say
 from regrow.integrations.wandb.saved import Saved, stored_as
-from regrow.tasks.program.script import report, trial
+from regrow.tasks.program.script import keep_exactly, report, trial
 
 
 def rows_of_trial(*, resumes: bool) -> Rows:
@@ -33,6 +33,7 @@ def rows_of_trial(*, resumes: bool) -> Rows:
     return Rows(
         metric=told["REGROW_METRIC"],
         report=report,
+        keep=keep_exactly,
         saved=saved,
         media=trial(),
         step=first["step"] if resumes else 0,
@@ -46,9 +47,13 @@ def rows_of_trial(*, resumes: bool) -> Rows:
 def swept() -> dict[str, Any]:
     """Return the trial's parameters as in the sweep: a name with dots is one key, no group."""
     config: dict[str, Any] = json.loads(os.environ.get("REGROW_CONFIG", "{}"))
-    names = json.loads(os.environ.get("REGROW_WANDB_DOTTED", "[]"))
-    values = {name: functools.reduce(operator.getitem, name.split("."), config) for name in names}
-    groups = {name.partition(".")[0] for name in names}
+    told = json.loads(os.environ.get("REGROW_WANDB_DOTTED", "[]"))
+    paths: dict[str, str] = told if isinstance(told, dict) else {name: name for name in told}
+    values = {
+        name: functools.reduce(operator.getitem, path.split("."), config)
+        for name, path in paths.items()
+    }
+    groups = {path.partition(".")[0] for path in paths.values()}
     return {name: value for name, value in config.items() if name not in groups} | values
 
 
@@ -199,7 +204,7 @@ class Run:
     get_project_url = get_sweep_url = get_url
     join = finish
     link_artifact, link_model = log_artifact, log_model
-    unwatch = log_code = mark_preempting = display = define_metric
+    unwatch = log_code = mark_preempting = display = _label = define_metric
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a run has no {name} in regrow's stand-in for wandb; {WAY_OUT}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from statistics import NormalDist
 from typing import Any, TypeAlias
 
 from regrow.search.errors import SpecError
@@ -28,8 +30,17 @@ _READS: Mapping[str, tuple[str, ...]] = {
     "q_log_uniform": (*_ENDS, "q"),
     "q_log_uniform_values": (*_ENDS, "q"),
     "normal": ("mu", "sigma"),
+    "q_normal": ("mu", "sigma", "q"),
+    "log_normal": ("mu", "sigma"),
+    "q_log_normal": ("mu", "sigma", "q"),
+    "beta": ("a", "b"),
+    "q_beta": ("a", "b", "q"),
 }
-"""Keys that each distribution reads; W&B's others (beta, log_normal, ...) have no counterpart."""
+"""Keys that each distribution reads."""
+_QUANTILES = 64
+"""Values that stand for a distribution which no domain of ours has: the middles of as many equally
+likely parts.
+"""
 _OPTIONAL = ("q", "mu", "sigma", "probabilities")
 
 
@@ -51,19 +62,27 @@ def group(given: Any, key: str, grid: bool, notes: Notes) -> dict[str, Any]:
     return {str(name): _parameter(one, f"{key}.{name}", grid, notes) for name, one in given.items()}
 
 
-def nested(space: dict[str, Any]) -> dict[str, Any]:
-    """Return the space with dotted names as groups. Raises SpecError for a clash."""
+def nested(space: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the space with dotted names as groups, and the path in it of each dotted name.
+
+    One that lies within another parameter (`optimizer.lr` beside `optimizer`) cannot be in a group:
+    it is called `optimizer_lr`.
+    """
     found = {name: domain for name, domain in space.items() if "." not in name}
-    for name in space.keys() - found.keys():
+    paths: dict[str, str] = {}
+    for name in [name for name in space if "." in name]:
         *outer, last = name.split(".")
         if space.keys() & {".".join(outer[: depth + 1]) for depth in range(len(outer))}:
-            hint = "call one of them otherwise"
-            raise SpecError(f"parameters.{name}", name, "lies within another parameter", hint)
+            path = name.replace(".", "_")
+            while path in found or path in space:
+                path += "_"
+            found[path], paths[name] = space[name], path
+            continue
         place = found
         for word in outer:
             place = place.setdefault(word, {})
-        place[last] = space[name]
-    return found
+        place[last], paths[name] = space[name], name
+    return found, paths
 
 
 def cells(space: Mapping[str, Any]) -> int:
@@ -88,6 +107,8 @@ def _parameter(given: Any, key: str, grid: bool, notes: Notes) -> Any:
         "max",
         "mu",
         "sigma",
+        "a",
+        "b",
         "q",
     )
     given = known(given, key, keys)
@@ -107,7 +128,7 @@ def _parameter(given: Any, key: str, grid: bool, notes: Notes) -> Any:
     if kind == "constant":
         return {"constant": given["value"]}
     if kind in ("categorical", "categorical_w_probabilities"):
-        return {"grid" if grid else "choice": _equally_likely(given, key)}
+        return _categorical(given, key, grid, notes)
     for word in reads:
         if word in given and (
             isinstance(given[word], bool) or not isinstance(given[word], (int, float))
@@ -118,6 +139,8 @@ def _parameter(given: Any, key: str, grid: bool, notes: Notes) -> Any:
         raise SpecError(f"{key}.q", given["q"], "is not above 0", "leave it out for 1")
     if grid:
         return {"grid": _counted(str(kind), given, key)}
+    if kind != "normal" and ("mu" in reads or "a" in reads):
+        return _quantiles(str(kind), given, key, notes)
     return _stepped(str(kind), given, key, notes) if "q" in reads else _range(str(kind), given)
 
 
@@ -133,7 +156,8 @@ def _unsaid(given: Mapping[str, Any]) -> str | None:
     return "normal" if "mu" in given or "sigma" in given else None
 
 
-def _equally_likely(given: Mapping[str, Any], key: str) -> Any:
+def _categorical(given: Mapping[str, Any], key: str, grid: bool, notes: Notes) -> dict[str, Any]:
+    """Return a choice of values; in a grid each is tried, whatever its probability."""
     values, shares = given["values"], given.get("probabilities")
     if not isinstance(values, list) or not values:
         raise SpecError(f"{key}.values", values, "is no list of values", "write values: [16, 32]")
@@ -144,12 +168,45 @@ def _equally_likely(given: Mapping[str, Any], key: str) -> Any:
             f"is no list of {len(values)} numbers, one a value",
             "leave it out",
         )
-    if shares and min(shares) != max(shares):
-        hint = "leave it out"
-        raise SpecError(
-            f"{key}.probabilities", shares, "differ, and choices are equally likely here", hint
-        )
-    return values
+    if not shares or min(shares) == max(shares):
+        return {"grid" if grid else "choice": values}
+    if grid:
+        notes.append((f"{key}.probabilities", "a grid tries each value as often as the others"))
+        return {"grid": values}
+    return {"choice": values, "probabilities": shares}
+
+
+def _quantiles(kind: str, given: Mapping[str, Any], key: str, notes: Notes) -> dict[str, Any]:
+    """Return a choice of a distribution's quantiles, multiples of q if it has one."""
+    inner = kind.removeprefix("q_")
+    if inner == "beta":
+        for word in ("a", "b"):
+            if not given[word] > 0:
+                raise SpecError(f"{key}.{word}", given[word], "is not above 0", "write 1 or more")
+        at = _beta(given["a"], given["b"])
+    else:
+        sigma = given.get("sigma", 1.0)
+        if not sigma > 0:
+            raise SpecError(f"{key}.sigma", sigma, "is not above 0", "leave it out for 1")
+        normal = NormalDist(given.get("mu", 0.0), sigma).inv_cdf
+        at = normal if inner == "normal" else lambda u: math.exp(normal(u))
+    drawn = [at((place + 0.5) / _QUANTILES) for place in range(_QUANTILES)]
+    if kind.startswith("q_"):
+        q = given.get("q", 1)
+        counts = Counter(multiple(round(value / q), q) for value in drawn)
+    else:
+        counts = Counter(float(f"{value:.6g}") for value in drawn)
+    notes.append((key, f"{kind} is a choice of {len(counts)} values, as likely as they are there"))
+    if len(set(counts.values())) == 1:
+        return {"choice": list(counts)}
+    return {"choice": list(counts), "probabilities": list(counts.values())}
+
+
+def _beta(a: float, b: float) -> Callable[[float], float]:
+    """Return the inverse of a beta distribution's cumulative function."""
+    from scipy.stats import beta
+
+    return lambda u: float(beta.ppf(u, a, b))
 
 
 def _counted(kind: str, given: Mapping[str, Any], key: str) -> list[Any]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from regrow.integrations.wandb.rows import STEPS
 from regrow.integrations.wandb.sweep_space import Notes, cells, group, known, nested
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
@@ -27,7 +28,16 @@ OURS = "regrow"
 _DEFAULT = ["${env}", "${interpreter}", "${program}", "${args}"]
 _ARGS = {form.replace(":", "_"): f"{{{form}}}" for form in ALL if form != "args:wandb"}
 _ARGS |= {"args": "{args:wandb}", "args.hydra": "{args:hydra}"}
+_ARGS["args_json_file"] = "{config_file}"
 """Our form of each macro in a command; one for all parameters is a whole argument."""
+_WRITTEN_OUT = {
+    "{args:wandb}": "--",
+    "{args:hydra}": "",
+    "{args:no_hyphens}": "",
+    "{args:append_hydra}": "+",
+    "{args:override_hydra}": "++",
+}
+"""What stands before each parameter, for the forms whose arguments can be written one by one."""
 _IGNORED = {
     "entity": "ignored, there are no accounts here",
     "description": "ignored, it is not recorded",
@@ -116,20 +126,62 @@ def translated(
     spec: dict[str, Any] = {
         "name": _name(sweep, stem, notes),
         "search": _METHODS[method],
-        **_metric(sweep.get("metric")),
     }
-    spec["command"], variables = _command(sweep)
+    needs = "early_terminate" if sweep.get("early_terminate") else ""
+    needs = "method: bayes" if method == "bayes" else needs
+    spec |= _metric(sweep.get("metric"), needs, notes)
+    command, variables = _command(sweep, notes)
     spec["env"] = {PACKAGE: "standin", **variables}
     space = group(sweep["parameters"], "parameters", method == "grid", notes)
-    spec["space"] = nested(space)
-    if dotted := [name for name in space if "." in name]:
-        spec["env"][DOTTED] = json.dumps(dotted)
+    spec["space"], paths = nested(space)
+    spec["command"] = _by_name(command, space, paths, notes)
+    if paths:
+        plain = all(name == path for name, path in paths.items())
+        spec["env"][DOTTED] = json.dumps(list(paths) if plain else paths)
     spec |= _total(sweep, trials, cells(spec["space"]) if method == "grid" else None)
     if sweep.get("project") is not None:
         spec["mlflow"] = {"experiment": sweep["project"]}
     if sweep.get("early_terminate") is not None:
         spec |= _early(sweep["early_terminate"], notes)
     return _with_ours(spec, sweep.get(OURS)), notes
+
+
+def _by_name(
+    command: list[str], space: Mapping[str, Any], paths: Mapping[str, str], notes: Notes
+) -> list[str]:
+    """Return the command, whose arguments have the sweep's names also where ours are others.
+
+    Raises SpecError for a form or values that cannot be written out one by one.
+    """
+    renamed = {name: path for name, path in paths.items() if name != path}
+    if not renamed:
+        return command
+    listed: list[str] = []
+    for text in command:
+        prefix = _WRITTEN_OUT.get(text)
+        if prefix is None and text.strip("{}") in ALL:
+            name = next(iter(renamed))
+            hint = "write ${args}, or call one of them otherwise"
+            raise SpecError(f"parameters.{name}", name, "lies within another parameter", hint)
+        if prefix is None:
+            listed.append(text)
+            continue
+        for name, domain in space.items():
+            values = domain.get("choice", domain.get("grid", [domain.get("constant", 0)]))
+            if not _is_plain(domain) or not all(
+                isinstance(one, str | int | float) and not isinstance(one, bool) for one in values
+            ):
+                problem = "has values that are no text or number, beside a name within another"
+                raise SpecError(f"parameters.{name}", name, problem, "call one of them otherwise")
+            listed.append(f"{prefix}{name}={{{paths.get(name, name)}}}")
+    for name, path in renamed.items():
+        notes.append((f"parameters.{name}", f"it is called {path} here; the program sees {name}"))
+    return listed
+
+
+def _is_plain(domain: Mapping[str, Any]) -> bool:
+    """Return whether it is a domain of ours, no group."""
+    return not any(isinstance(inner, Mapping) for inner in domain.values())
 
 
 def _with_ours(spec: dict[str, Any], given: Any) -> dict[str, Any]:
@@ -170,9 +222,14 @@ def _total(sweep: Mapping[str, Any], trials: int | None, size: int | None) -> di
     return {} if cap is None or (whole and size is not None and cap >= size) else {"trials": cap}
 
 
-def _metric(metric: Any) -> dict[str, Any]:
+def _metric(metric: Any, needed: str, notes: Notes) -> dict[str, Any]:
+    """Return metric and mode. `needed`: what cannot do without one, empty for nothing."""
     if metric is None:
-        raise SpecError("metric", None, "is missing", "add `metric: {name: loss, goal: minimize}`")
+        if needed:
+            hint = "add `metric: {name: loss, goal: minimize}`"
+            raise SpecError("metric", None, f"is missing, {needed} needs it", hint)
+        notes.append(("metric", f"is missing: trials are ranked by `{STEPS}`, the rows they log"))
+        return {"metric": STEPS, "mode": "max"}
     given = known(metric, "metric", ("name", "goal", "target"))
     if not isinstance(given.get("name"), str):
         hint = "write what the program logs, name: loss"
@@ -184,7 +241,7 @@ def _metric(metric: Any) -> dict[str, Any]:
     return {"metric": given["name"], "mode": goal[:3], **stop}
 
 
-def _command(sweep: Mapping[str, Any]) -> tuple[list[str], dict[str, str | None]]:
+def _command(sweep: Mapping[str, Any], notes: Notes) -> tuple[list[str], dict[str, str | None]]:
     """Return the command and its variables: those it sets, and with None those it inherits."""
     command, variables = sweep.get("command") or _DEFAULT, dict[str, str | None]()
     if not isinstance(command, list):
@@ -197,7 +254,7 @@ def _command(sweep: Mapping[str, Any]) -> tuple[list[str], dict[str, str | None]
         if leads and (set_to := re.fullmatch(r"([A-Za-z_]\w*)=([^$]*)", text)):
             variables[set_to[1]] = set_to[2]  # as /usr/bin/env, which ${env} stands for, would do
         else:
-            filled.append(_argument(text, f"command.{place}", sweep, variables))
+            filled.append(_argument(text, f"command.{place}", sweep, variables, notes))
     if not (found := [text for text in filled if text]):
         hint = "write ${env}, ${interpreter}, ${program}, ${args}, one a line"
         raise SpecError("command", command, "has no program", hint)
@@ -205,8 +262,15 @@ def _command(sweep: Mapping[str, Any]) -> tuple[list[str], dict[str, str | None]
 
 
 def _argument(
-    text: str, key: str, sweep: Mapping[str, Any], variables: dict[str, str | None]
+    text: str,
+    key: str,
+    sweep: Mapping[str, Any],
+    variables: dict[str, str | None],
+    notes: Notes,
 ) -> str:
+    """Return our form of an argument. As W&B's agent does, a macro that is not the whole argument
+    is left as it is, except for a variable of the environment.
+    """
     if (whole := re.fullmatch(r"\$\{([\w.]+)\}", text)) and whole[1] in _ARGS:
         return _ARGS[whole[1]]
 
@@ -224,9 +288,15 @@ def _argument(
             return f"{{{ENV}{variable[1]}}}"
         words = ["env", "interpreter", "program", *_ARGS, "envvar:NAME"]
         listed = ", ".join(f"${{{word}}}" for word in words)
-        hint = "let it stand alone" if word in _ARGS else f"there are: {listed}"
-        raise SpecError(key, text, f"${{{word}}} cannot be translated", hint)
+        raise SpecError(key, text, f"${{{word}}} cannot be translated", f"there are: {listed}")
 
+    if not re.fullmatch(r"\$\{[^}]*\}", text):
+        pieces = re.split(r"\$\{envvar:([A-Za-z_]\w*)\}", text)
+        if "${" in "".join(pieces[::2]):
+            notes.append((key, f"{text} is passed on as it is, as W&B's agent does"))
+        return "".join(
+            said(f"envvar:{one}") if place % 2 else _braced(one) for place, one in enumerate(pieces)
+        )
     pieces = re.split(r"\$\{([^}]*)\}", text)
     return "".join(said(one) if place % 2 else _braced(one) for place, one in enumerate(pieces))
 

@@ -8,6 +8,7 @@ With REGROW_WANDB_PACKAGE=real it is replaced by W&B's package, which then repor
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 import types
@@ -190,16 +191,41 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"wandb.{name}: {why}; {WAY_OUT}")
 
 
+class RunDisabled:
+    """A run that is off: there is none here, as frameworks find by its class."""
+
+
+def _of_keras(name: str) -> Any:
+    if name.startswith("Wandb"):
+        return getattr(importlib.import_module("regrow.integrations.wandb.keras_callbacks"), name)
+    raise AttributeError(name)
+
+
+_SUBMODULES: dict[str, dict[str, Any]] = {
+    "wandb.errors": dict.fromkeys(
+        ("Error", "UsageError", "CommError", "AuthenticationError"), Error
+    ),
+    "wandb.util": {"generate_id": lambda length=8: uuid.uuid4().hex[:length]},
+    "wandb.wandb_run": {"Run": Run},
+    "wandb.sdk": {},
+    "wandb.sdk.wandb_run": {"Run": Run},
+    "wandb.sdk.lib": {"RunDisabled": RunDisabled},
+    "wandb.sdk.lib.config_util": {"ConfigError": Error},
+    "wandb.integration": {},
+    "wandb.integration.keras": {"__getattr__": _of_keras},
+    "wandb.keras": {"__getattr__": _of_keras},
+}
+"""What scripts, Lightning's logger, the Trainer of Hugging Face and Keras import by these names."""
+
+
 def _modules() -> None:
-    """Create `wandb.errors` and `wandb.util`, which scripts import."""
-    errors = types.ModuleType("wandb.errors", "What is raised.")
-    util = types.ModuleType("wandb.util", "A name that nobody has.")
-    for name in ("Error", "UsageError", "CommError", "AuthenticationError"):
-        setattr(errors, name, Error)
-    vars(util)["generate_id"] = lambda length=8: uuid.uuid4().hex[:length]
-    for module in (errors, util):
-        sys.modules[module.__name__] = module
-        globals()[module.__name__.partition(".")[2]] = module
+    """Create the submodules, packages that have no others."""
+    for name, members in _SUBMODULES.items():
+        module = types.ModuleType(name)
+        vars(module).update({"__path__": [], **members})
+        sys.modules[name] = module
+        outer, _, last = name.rpartition(".")
+        setattr(sys.modules[outer], last, module)
 
 
 class _Absent:
