@@ -617,7 +617,7 @@ def ask_and_tell(optuna: Any, name: str) -> Any:
         assert frozen.value == x * x
     trials = [study.ask() for _ in range(2)]
     running = states(study)
-    study.tell(trials[1], 1.0)
+    study.tell(trials[1], 1000.0)
     study.tell(trials[0].number, state=optuna.trial.TrialState.PRUNED)
     return running, states(study), kinds(study.best_params)
 

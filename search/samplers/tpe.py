@@ -80,7 +80,7 @@ class Tpe:
         self._earlier = 0
         self._model: Model | None = None
 
-    def ask(self, number: int, seed: int) -> Proposal:
+    def ask(self, number: int, seed: int) -> Proposal | None:
         """See Sampler; never None. `seed` counts modulo 2**32, the range of numpy's generator."""
         if self._study is not None:
             return self._study.ask(number, seed)

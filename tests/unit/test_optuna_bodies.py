@@ -12,7 +12,6 @@ from tests.optuna_bodies import BODIES, compared
 from tests.unit.optuna_here import run_here
 
 REFUSED = {
-    "locked": "cannot pickle",
     "other_samplers": "CmaEsSampler",
 }
 """Those that are refused, and a word of the line that says what to do."""

@@ -158,7 +158,7 @@ def _filed(value: Any, name: str, keep: KeepFile) -> dict[str, Any]:
     from ray import cloudpickle
 
     try:
-        data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]  # ray's copy is untyped
+        data: bytes = cloudpickle.dumps(value)
     except Exception as error:  # a user's class may raise anything
         raise NotKept(f"it cannot be pickled ({error})") from error
     if len(data) > MOST_BYTES:
