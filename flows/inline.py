@@ -211,9 +211,7 @@ def run_inline(
     prepared = prepare(places, name, spec, trials=None, code=None)
     if prepared.nothing_left:
         return
-    job = msgspec.structs.replace(
-        Job.of(prepared.spec, folder=None), trainable=f"{__name__}:given"
-    )
+    job = msgspec.structs.replace(Job.of(prepared.spec, folder=None), trainable=f"{__name__}:given")
     inline = Inline(places, prepared, trials=prepared.trials, slots=1, hold=hold)
     _given.append(given)
     try:

@@ -83,6 +83,16 @@ class Study(TheirStudy):
         """Whether this is the study of a trial on a worker."""
         mirror.waiting = self._waiting
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raise UserError for another sampler or pruner: a study keeps those that it began with."""
+        if name in ("sampler", "pruner") and name in vars(self):
+            raise UserError(
+                f"study.{name} = ... is not there: a study keeps the {name} that it was created"
+                f" with; create another study, and add the trials of this one by"
+                " add_trials(study.trials)"
+            )
+        super().__setattr__(name, value)
+
     def take(self, history: History) -> None:
         """Load the trials and the attributes."""
         self._mirror.take(Trials(history, self._store))
