@@ -85,7 +85,7 @@ compat-tune: $(VENV)/.installed
 	$(BIN)/python -m tests.tune_examples $(ARGS)
 
 compat-optuna: $(VENV)/.installed
-	$(BIN)/python -m tests.optuna_bodies $(ARGS)
+	$(BIN)/python -m tests.optuna_compared $(ARGS)
 
 optuna-examples: $(VENV)/.installed
 	$(BIN)/python -m tests.optuna_examples $(EXAMPLES) $(ARGS)

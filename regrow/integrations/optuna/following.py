@@ -24,6 +24,7 @@ from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.driver import Apart, Remote, in_main_thread
 from regrow.integrations.optuna.objective import Objective
+from regrow.integrations.optuna.private import numbered
 from regrow.integrations.optuna.trials import Trials
 from regrow.search.events import AnyEvent, Ended, Opened
 from regrow.search.history import History, TrialRecord
@@ -61,8 +62,7 @@ class Mirror(OneStudy):
         found = super().get_all_trials(study_id, deepcopy=deepcopy)
         for trial in self.waiting():
             if trial.state is TrialState.WAITING:
-                trial.number = trial._trial_id = len(found)  # noqa: SLF001 - Optuna's own numbering
-                found.append(trial)
+                found.append(numbered(trial, len(found)))
             elif trial.number < len(found):
                 found[trial.number] = trial
         return [one for one in found if states is None or one.state in states]
@@ -72,6 +72,14 @@ class Mirror(OneStudy):
         del self.all_trials[:]
         for trial in trials:
             self.put(trial)
+
+
+def directions_of(history: History) -> list[StudyDirection]:
+    """Return the directions of a study's values."""
+    return [
+        StudyDirection.MINIMIZE if one.mode == "min" else StudyDirection.MAXIMIZE
+        for one in history.spec.metrics
+    ]
 
 
 class Follow:
@@ -128,7 +136,12 @@ class Follow:
         """Return what runs the session: with workers, or in this process if the objective cannot be
         sent to any. Only the main thread can drive workers itself.
         """
-        common = {"name": spec.name, "spec": spec, "places": places, "hold": self._hold}
+        common: dict[str, Any] = {
+            "name": spec.name,
+            "spec": spec,
+            "places": places,
+            "hold": self._hold,
+        }
         try:
             code = stored(self._store, objective)
         except UserError as error:
