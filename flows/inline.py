@@ -8,51 +8,87 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import socket
 import threading
 import uuid
-from collections.abc import Coroutine
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
+
+import msgspec
 
 from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
+from regrow.flows.coordinator.ledger import Hold
 from regrow.infra.log.log import Superseded
 from regrow.infra.state.driver_lock import driving
-from regrow.infra.state.experiments import Prepared
+from regrow.infra.state.experiments import Prepared, prepare, take_stop_requests
 from regrow.infra.state.places import Places
+from regrow.search.events import Place
 from regrow.search.history import History
 from regrow.search.needs import ClusterCapacity
-from regrow.search.spec import MOST_STEPS
+from regrow.search.spec import MOST_STEPS, Spec
+from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports.messages import Assignment, Progress, Reply
+from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
 from regrow.tasks.process import background
+from regrow.tasks.trial.trial import Trial
 
 _T = TypeVar("_T")
+LOOK_SECONDS = 0.1
+"""Seconds between two looks for a request to stop, while nothing is to be done."""
 WIDEST = MOST_STEPS
 """Trials that may run at a time: as many as the caller asks for."""
+
+
+class _AtOnce(ThreadPoolExecutor):
+    """Runs what is submitted in the caller's thread: while Python ends, none starts any more."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run it, and return its result."""
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+            done.set_exception(error)
+        return done
 
 
 class Inline:
     """A session of this process. A CoordinatorClient of its attempts."""
 
-    def __init__(self, places: Places, prepared: Prepared, *, trials: int) -> None:
-        """Take over the experiment. Raises UserError if another process runs it."""
-        self._name, self._running = prepared.spec.name, 0
+    def __init__(
+        self,
+        places: Places,
+        prepared: Prepared,
+        *,
+        trials: int | None,
+        slots: int = 0,
+        hold: Hold = "",
+    ) -> None:
+        """Take over the experiment. Raises UserError if another process runs it.
+
+        `slots`: trials that may run without being asked for. `hold`: see Ledger.
+        """
+        self._name, self._running, self._asked = prepared.spec.name, slots, not slots
         self._ended = ExitStack()
         self._ended.enter_context(driving(places, self._name))
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(_AtOnce())
         self._thread = background.start(self._loop.run_forever, name="inline")
         libraries = ("regrow", "optuna", "numpy")
         opening = Opening(
             id=str(uuid.uuid4()),
             spec=prepared.spec.record(),
-            slots=0,
+            slots=slots,
             widest=WIDEST,
             trials=trials,
             flow_run=None,
-            code=None,
+            code=None if prepared.code is None else prepared.code[1],
+            hold=hold,
             versions={
                 "python": platform.python_version(),
                 **{name: version(name) for name in libraries},
@@ -66,7 +102,8 @@ class Inline:
         try:
             self._coordinator = self._wait(made())
             self._lock = threading.Lock()
-            self._instructions()
+            if self._asked:
+                self._instructions()  # raises what the first decisions raised
         except BaseException:
             self._stop()
             raise
@@ -85,7 +122,7 @@ class Inline:
 
     def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient."""
-        if progress.ended is not None:
+        if progress.ended is not None and self._asked:
             with self._lock:  # before the place is free: nobody has asked for another trial
                 self._running -= 1
                 self._instructions()
@@ -103,13 +140,21 @@ class Inline:
     def close(self) -> None:
         """End the session. Trials that still run are lost; the next session starts them again."""
         with suppress(Superseded):
-            if not self._running:
+            if self._asked and not self._running:
                 self._wait(self._coordinator.close("stopped", "the script runs no more trials"))
         self._stop()
 
-    def _instructions(self) -> Instructions:
+    def next(self) -> Instructions:
+        """Return what is to be done now, after a short wait for something."""
+        return self._instructions(LOOK_SECONDS)
+
+    def call(self, name: str, *rest: Any) -> None:
+        """Call a method of the coordinator."""
+        self._wait(getattr(self._coordinator, name)(*rest))
+
+    def _instructions(self, timeout: float = 0.0) -> Instructions:
         room = ClusterCapacity(slots=self._running, widest=WIDEST)
-        return self._wait(self._coordinator.instructions(0.0, room))
+        return self._wait(self._coordinator.instructions(timeout, room))
 
     def _stop(self) -> None:
         async def cancelled() -> None:
@@ -124,3 +169,73 @@ class Inline:
 
     def _wait(self, what: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
+
+
+class Here:
+    """The Host of attempts in this process, whose children belong to the script."""
+
+    def place(self) -> Place:
+        """See Host."""
+        return Place(socket.gethostname())
+
+    def end_children(self) -> None:
+        """See Host."""
+
+    def listen(self, _: Callable[[str, bool], None]) -> AbstractContextManager[object]:
+        """See Host: the script's own signals are its own matter."""
+        return nullcontext()
+
+
+_given = list[Callable[[Trial], object]]()
+
+
+def given(trial: Trial) -> None:
+    """Run the trainable of the session that runs in this process."""
+    _given[-1](trial)
+
+
+def run_inline(
+    *,
+    name: str,
+    spec: Spec,
+    places: Places,
+    given: Callable[[Trial], object],
+    hold: Hold = "",
+    reached: Callable[[Callable[..., object]], AbstractContextManager[object]],
+) -> None:
+    """Run a session in this process, one trial after the other, and return when it has ended.
+
+    `reached`: called with a function that calls the coordinator's methods; the context that it
+    returns surrounds the session. Raises UserError or SpecError.
+    """
+    prepared = prepare(places, name, spec, trials=None, code=None)
+    if prepared.nothing_left:
+        return
+    job = msgspec.structs.replace(Job.of(prepared.spec, folder=None), trainable=f"{__name__}:given")
+    inline = Inline(places, prepared, trials=prepared.trials, slots=1, hold=hold)
+    _given.append(given)
+    try:
+        with reached(inline.call):
+            while True:
+                found = inline.next()
+                for assignment in found.submit:
+                    ended = run_attempt(
+                        job,
+                        assignment,
+                        inline,
+                        prepared.store,
+                        host=Here(),
+                        task_run=f"inline-{assignment.trial}-{assignment.attempt}",
+                        carry_on=lambda: False,
+                    ).ended
+                    if ended.message.startswith("KeyboardInterrupt"):
+                        inline.call("close", "interrupted", "interrupted by the user")
+                if found.finished is not None:
+                    return
+                if found.superseded:
+                    raise UserError(f"another process has taken {name} over")
+                if take_stop_requests(prepared.store):
+                    inline.call("close", "stopped", "by `regrow stop`")
+    finally:
+        _given.pop()
+        inline.close()

@@ -170,6 +170,10 @@ def _check_agents(session: Session) -> None:
 def _check_code(session: Session) -> None:
     """Check the user's code, from which a library may tell the resources that a trial needs."""
     spec = session.prepared.spec
+    if spec.trainable == "pickled" and session.prepared.code is None:
+        raise UserError(
+            f"the trials of {session.name} are run by the script that made it; run that again"
+        )
     precheck(spec)
     check_search(spec)
     needed = check_frameworks(spec, session.given).resources

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from regrow.search.samplers.define_by_run_model import DefinedModel
 
-_TELLING = ("QMCSampler", "BruteForceSampler")
+_TELLING = ("BruteForceSampler", "CmaEsSampler", "QMCSampler")
 """Samplers that need not know the space beforehand, as trials tell it."""
 
 
@@ -32,8 +32,8 @@ class DefineByRun(StudySampler):
     other parameter is drawn alone when the trial asks for it (TPE: by the densities of that
     parameter in good and in other trials), from the results at that time. `options` are the class's
     keyword arguments; `fixed` are values of parameters that are not drawn. QMCSampler gets the
-    experiment's seed, as its points are those of one sequence. BruteForceSampler ends the
-    experiment when all was tried.
+    experiment's seed, as its points are those of one sequence. CmaEsSampler notes which trials a
+    generation was made of. BruteForceSampler ends the experiment when all was tried.
     """
 
     def __init__(
@@ -73,11 +73,15 @@ class DefineByRun(StudySampler):
     def _made(self, seed: int) -> BaseSampler:
         from optuna.samplers import PartialFixedSampler, QMCSampler, RandomSampler
 
+        from regrow.search.samplers.optuna_private import FoldedCmaEs
+
+        given = {"warn_independent_sampling": False, **self._options}
+        given["independent_sampler"] = RandomSampler(seed=seed)
+        found: BaseSampler
         if self._class == "QMCSampler":
-            options = {"independent_sampler": RandomSampler(seed=seed), **self._options}
-            found: BaseSampler = QMCSampler(
-                **options, seed=self._setting.seed, warn_independent_sampling=False
-            )
+            found = QMCSampler(**given, seed=self._setting.seed)
+        elif self._class == "CmaEsSampler":
+            found = FoldedCmaEs(**given, seed=seed)
         else:
             found = super()._made(seed)
         return PartialFixedSampler(self._fixed, found) if self._fixed else found

@@ -6,11 +6,13 @@ Imports Optuna at the top.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from optuna._transform import _SearchSpaceTransform
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseGASampler, BaseSampler, TPESampler
+from optuna.samplers import BaseGASampler, BaseSampler, CmaEsSampler, TPESampler
 from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
 from optuna.samplers._tpe.probability_distributions import (
     _BatchedCategoricalDistributions as Categorical,
@@ -36,6 +38,7 @@ __all__ = [
     "RELATIVE_PARAMS_KEY",
     "Categorical",
     "ColumnTpe",
+    "FoldedCmaEs",
     "Kernels",
     "OneStudy",
     "ParzenEstimator",
@@ -171,3 +174,65 @@ class OneStudy(InMemoryStorage):
             raise ValueError("No trials are completed yet.")
         sign = 1.0 if self.get_study_directions(0)[0] is StudyDirection.MINIMIZE else -1.0
         return min(done, key=lambda t: sign * t.values[0])
+
+
+class FoldedCmaEs(CmaEsSampler):
+    """Optuna's CMA-ES, whose optimizer is computed from the trials that it was told.
+
+    Optuna keeps the optimizer as a pickle in the trial that begins a generation. Here that trial
+    notes the numbers of the trials that the generation is made of, and the trial whose note came
+    before.
+    """
+
+    _told: Sequence[FrozenTrial] = ()
+    _before: int | None = None
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the values of the numeric parameters that all trials have."""
+        self._study, self._space = study, search_space
+        return super().sample_relative(study, trial, search_space)
+
+    def _restore_optimizer(self, completed_trials: list[FrozenTrial]) -> Any:
+        noted = {t.number: note for t in completed_trials if (note := self._note(t)) is not None}
+        self._before = max(noted, default=None)
+        if self._before is None:
+            return None
+        trials = {trial.number: trial for trial in completed_trials}
+        path, at = [], self._before
+        while at is not None:
+            told, before = noted[at]
+            path.append(told)
+            at = before
+        transform = _SearchSpaceTransform(
+            self._space, transform_step=not self._with_margin, transform_0_1=True
+        )
+        direction = self._study.direction
+        sign = 1.0 if direction is StudyDirection.MINIMIZE else -1.0
+        optimizer = self._init_optimizer(transform, direction)
+        for told in reversed(path):
+            solutions = []
+            for number in told[: optimizer.population_size]:
+                one = trials[number]
+                x = transform.transform(one.params)
+                if self._with_margin:
+                    x = np.array(one.system_attrs["x_for_tell"])
+                solutions.append((x, sign * float(one.value or 0.0)))
+            optimizer.tell(solutions)
+        return optimizer
+
+    def _get_solution_trials(self, trials: list[FrozenTrial], generation: int) -> list[FrozenTrial]:
+        found = super()._get_solution_trials(trials, generation)
+        self._told = found
+        return found
+
+    def _split_optimizer_str(self, optimizer_str: str) -> Any:
+        told = [trial.number for trial in self._told]
+        return {f"{self._attr_key_optimizer}:told": [told, self._before]}
+
+    def _note(self, trial: FrozenTrial) -> Any:
+        """Return the trials that a generation is made of and the trial before; None if the trial
+        began none.
+        """
+        return trial.system_attrs.get(f"{self._attr_key_optimizer}:told")

@@ -134,6 +134,24 @@ OPTUNA = {
         ),
         "tpe and bohb propose nothing",
     ),
+    **dict.fromkeys(
+        (
+            f"optuna.samplers:CmaEsSampler.{name}"
+            for name in (
+                "_attr_key_optimizer",
+                "_get_solution_trials(trials, generation)",
+                "_init_optimizer(trans, direction)",
+                "_restore_optimizer(completed_trials)",
+                "_split_optimizer_str(optimizer_str)",
+                "_with_margin",
+            )
+        ),
+        "a study of `regrow.optuna` with CmaEsSampler proposes nothing, or logs pickles",
+    ),
+    "optuna._transform:_SearchSpaceTransform(search_space, transform_step, transform_0_1)": "the same",
+    "optuna._transform:_SearchSpaceTransform.transform(params)": "the same",
+    "optuna.trial:FrozenTrial._validate()": "`study.add_trial` adds nothing",
+    "optuna.trial:FrozenTrial._trial_id": "trials that wait are not among `study.trials`",
     "optuna.samplers:BaseGASampler._get_generation_key": "nsga2 and nsga3 begin with trials that they did not propose",
     "optuna.storages:InMemoryStorage._studies": "no sampler of Optuna's proposes anything but tpe",
     "optuna.storages:InMemoryStorage._trial_id_to_study_id_and_number": "the same",

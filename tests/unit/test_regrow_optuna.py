@@ -31,6 +31,7 @@ from regrow.search.events import (
     Row,
     Started,
     Suggested,
+    encode,
 )
 from regrow.search.planning.planner import Planner
 from regrow.search.planning.verify import verify
@@ -132,12 +133,53 @@ def test_a_grid_is_all_its_cells_as_given_values() -> None:
     assert cells == ({"k": "a", "x": 1}, {"k": "a", "x": 2}, {"k": "b", "x": 1}, {"k": "b", "x": 2})
 
 
-@pytest.mark.parametrize("sampler", [samplers.CmaEsSampler])
-@pytest.mark.filterwarnings("ignore")
+class OwnSampler(samplers.RandomSampler):
+    """A user's own."""
+
+
+@pytest.mark.parametrize(
+    "sampler", [OwnSampler(), samplers.TPESampler(gamma=lambda count: count)], ids=repr
+)
 def test_a_sampler_that_is_not_there_is_said_in_a_line(sampler: Any) -> None:
-    with pytest.raises(UserError) as error:
-        search(sampler(), "name")
-    assert sampler.__name__ in str(error.value)
+    with pytest.raises(UserError, match=type(sampler).__name__) as error:
+        search(sampler, "name")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"sampler": "CmaEsSampler", "options": {"popsize": 4}},
+        {"sampler": "CmaEsSampler", "options": {"popsize": 4, "with_margin": True}},
+        {"sampler": "QMCSampler", "options": {"scramble": True}},
+        {"sampler": "BruteForceSampler"},
+        {"sampler": "RandomSampler", "fixed": {"n": 3}},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore")
+def test_samplers_that_remember_follow_from_the_log(form: dict[str, Any]) -> None:
+    def numeric(ask: Ask) -> float:
+        return float(ask("x", FloatDistribution(-2, 2, step=0.5))) ** 2 + float(ask("n", N))
+
+    log = sequence(numeric, 30, search={"define_by_run": form})
+    checked = verify(log)
+    assert checked.difference is None
+    assert b"optimizer:0" not in b"".join(map(encode, log))
+    tried = [trial.config for trial in checked.history.trials]
+    if form["sampler"] == "BruteForceSampler":
+        assert len(tried) == 30
+        assert len({(one["x"], one["n"]) for one in tried}) == 30
+    if form["sampler"] == "CmaEsSampler":
+        generations = [
+            e.state["trial"][key]
+            for e in log
+            if isinstance(e, Proposed) and "trial" in e.state
+            for key in e.state["trial"]
+            if key.endswith(":generation")
+        ]
+        assert max(generations) >= 4
+    assert {one["n"] for one in tried} == {3} or "fixed" not in form
 
 
 @pytest.mark.parametrize("name", ["relative_params", "storage", "set_system_attr"])

@@ -10,9 +10,10 @@ from typing import Any
 
 import optuna as _theirs
 from optuna import TrialPruned as TrialPruned
-from optuna import distributions, exceptions, logging, pruners, samplers, trial
+from optuna import distributions, exceptions, logging, pruners, samplers
 from optuna.trial import create_trial
 
+from regrow.integrations.optuna import study, trial
 from regrow.integrations.optuna.durable import Study
 from regrow.integrations.optuna.running import Trial
 from regrow.integrations.optuna.studies import (
@@ -40,6 +41,7 @@ __all__ = [
     "logging",
     "pruners",
     "samplers",
+    "study",
     "trial",
 ]
 

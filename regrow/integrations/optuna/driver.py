@@ -82,7 +82,6 @@ class Apart:
         code: str,
         announce: Callable[[str], None],
         hold: str,
-        **_: Any,
     ) -> None:
         """Run the session, and return when it has ended. Raises what ended it."""
         request = {

@@ -16,13 +16,14 @@ from optuna.logging import get_logger
 from optuna.trial import FrozenTrial, TrialState
 
 from regrow.flows.coordinator.ledger import Hold
+from regrow.infra.log.reading import replay
 from regrow.infra.machine import capacity
 from regrow.infra.state.experiments import prepare, request_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna import records
 from regrow.integrations.optuna.asking import ASKED, TOLD, Asking
-from regrow.integrations.optuna.following import Follow, Mirror
-from regrow.integrations.optuna.objective import Objective, StudyOfTrial
+from regrow.integrations.optuna.following import Follow, Mirror, directions_of
+from regrow.integrations.optuna.objective import Objective
 from regrow.integrations.optuna.objects import NotKept, described, form, value_of
 from regrow.integrations.optuna.private import TheirStudy, validated
 from regrow.integrations.optuna.running import STEP, VALUE, Trial, logged
@@ -82,6 +83,16 @@ class Study(TheirStudy):
         self._inside = False
         """Whether this is the study of a trial on a worker."""
         mirror.waiting = self._waiting
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raise UserError for another sampler or pruner: a study keeps those that it began with."""
+        if name in ("sampler", "pruner") and name in vars(self):
+            raise UserError(
+                f"study.{name} = ... is not there: a study keeps the {name} that it was created"
+                f" with; create another study, and add the trials of this one by"
+                " add_trials(study.trials)"
+            )
+        super().__setattr__(name, value)
 
     def take(self, history: History) -> None:
         """Load the trials and the attributes."""
@@ -151,7 +162,7 @@ class Study(TheirStudy):
             catch=caught,
             constraints=self._search.constraints,
             last=None if most in (None, MOST) else most - 1,
-            study=StudyOfTrial(self._places.root, self.study_name),
+            study=partial(of_trial, self._places.root, self.study_name),
         )
         jobs = capacity.cpus() if n_jobs == -1 else n_jobs
         hold: Hold = "" if jobs != 1 else "ends" if told else "failures"
@@ -407,3 +418,16 @@ def _enqueued(state: dict[str, Any]) -> FrozenTrial:
         system_attrs={"fixed_params": state[FIXED]},
         user_attrs=state.get(ATTRIBUTES, {}),
     )
+
+
+def of_trial(root: str, name: str) -> Study:
+    """Return the study of a trial that runs here, on a worker. Raises KeyError if it is gone."""
+    places = Places(root=root)
+    history = replay(places.store(name), name)
+    if history.created is None:
+        raise KeyError(f"there is no study {name!r} in {root}")
+    mirror = Mirror(name, directions_of(history))
+    study = Study(name, places, mirror, None, None, stored=history.spec)
+    study.take(history)
+    study.inside_a_trial()
+    return study

@@ -16,6 +16,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from regrow.flows.coordinator.ledger import Hold
+from regrow.flows.inline import run_inline
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import Batch, Subscription, available
@@ -23,6 +24,7 @@ from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.driver import Apart, Remote, in_main_thread
 from regrow.integrations.optuna.objective import Objective
+from regrow.integrations.optuna.private import numbered
 from regrow.integrations.optuna.trials import Trials
 from regrow.search.events import AnyEvent, Ended, Opened
 from regrow.search.history import History, TrialRecord
@@ -60,8 +62,7 @@ class Mirror(OneStudy):
         found = super().get_all_trials(study_id, deepcopy=deepcopy)
         for trial in self.waiting():
             if trial.state is TrialState.WAITING:
-                trial.number = trial._trial_id = len(found)  # noqa: SLF001 - Optuna's own numbering
-                found.append(trial)
+                found.append(numbered(trial, len(found)))
             elif trial.number < len(found):
                 found[trial.number] = trial
         return [one for one in found if states is None or one.state in states]
@@ -71,6 +72,14 @@ class Mirror(OneStudy):
         del self.all_trials[:]
         for trial in trials:
             self.put(trial)
+
+
+def directions_of(history: History) -> list[StudyDirection]:
+    """Return the directions of a study's values."""
+    return [
+        StudyDirection.MINIMIZE if one.mode == "min" else StudyDirection.MAXIMIZE
+        for one in history.spec.metrics
+    ]
 
 
 class Follow:
@@ -105,24 +114,14 @@ class Follow:
         from regrow.experiment import run_session, store_trainable
 
         places.writable()
-        code = store_trainable(self._store, objective)
-        run = run_session if in_main_thread() else Apart(self._coordinator).run
+        run = self._runner(run_session, store_trainable, objective, spec, places)
         follower = Follower(self._store)
         for segments in available(follower):  # earlier sessions have reported them
             fold(self._store, self._history.apply, segments)
         log = Subscription(follower, _LOOK_SECONDS)
         try:
             with log.in_background(partial(self._take, mirror), "optuna"):
-                run(
-                    name=spec.name,
-                    spec=spec,
-                    places=places,
-                    code=code,
-                    announce=self._log.info,
-                    given=objective,
-                    hold=self._hold,
-                    watch=self._coordinator.reached,
-                )
+                run()
         finally:
             if self._stop is not None:
                 with suppress(RegrowError):
@@ -130,6 +129,33 @@ class Follow:
             if self._history.created is not None:  # else what went wrong before is the error
                 mirror.take(Trials(self._history, self._store))
         self._judge(objective.function)
+
+    def _runner(
+        self, session: Any, stored: Any, objective: Objective, spec: Spec, places: Places
+    ) -> Callable[[], None]:
+        """Return what runs the session: with workers, or in this process if the objective cannot be
+        sent to any. Only the main thread can drive workers itself.
+        """
+        common: dict[str, Any] = {
+            "name": spec.name,
+            "spec": spec,
+            "places": places,
+            "hold": self._hold,
+        }
+        try:
+            code = stored(self._store, objective)
+        except UserError as error:
+            self._log.warning(
+                f"{error}. Until then, trials run in this process, one after the other: what cannot"
+                " be pickled (a lock, an open file, a connection) is made in the objective instead,"
+                " or at the top of a module that it imports"
+            )
+            through = self._coordinator.through
+            return partial(run_inline, **common, given=objective, reached=through)
+        common |= {"code": code, "announce": self._log.info}
+        if not in_main_thread():
+            return partial(Apart(self._coordinator).run, **common)
+        return partial(session, **common, given=objective, watch=self._coordinator.reached)
 
     @property
     def history(self) -> History | None:

@@ -87,16 +87,3 @@ def checked(returned: Any, count: int) -> list[float]:
             f" {count}"
         )
     return values
-
-
-class StudyOfTrial:
-    """The study, for a trial on a worker: its root and name."""
-
-    def __init__(self, root: str, name: str) -> None:
-        self._root, self._name = root, name
-
-    def __call__(self) -> Study:
-        """Return it with the trials that the log has now."""
-        from regrow.integrations.optuna.studies import of_trial
-
-        return of_trial(self._root, self._name)

@@ -31,6 +31,12 @@ def seed(sampler: BaseSampler) -> int | None:
     return int(lazy.rng.get_state()[1][0])  # the first word of a Mersenne twister is its seed
 
 
+def numbered(trial: FrozenTrial, number: int) -> FrozenTrial:
+    """Return a trial that is not in a storage with its number."""
+    trial.number = trial._trial_id = number  # noqa: SLF001 - the purpose of this module
+    return trial
+
+
 def validated(trial: FrozenTrial) -> None:
     """Raise ValueError for a trial whose fields contradict each other, in Optuna's words."""
     trial._validate()  # noqa: SLF001 - the purpose of this module

@@ -37,7 +37,7 @@ INTERMEDIATE = "optuna:intermediate"
 VALUE, STEP = "value", "step"
 """Names of the metrics: the objective of a study with one, and an intermediate value's step."""
 _Number = TypeVar("_Number", int, float)
-_NOT_THERE = {
+NOT_THERE = {
     "relative_params": "trial.params has the values that were suggested",
     "storage": (
         "a study is kept in its log, in no storage of Optuna's; set_user_attr keeps what belongs to"
@@ -76,8 +76,8 @@ class Trial(TheirTrial):
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError, which names the alternative."""
-        if name in _NOT_THERE:
-            raise AttributeError(f"trial.{name} is not there: {_NOT_THERE[name]}")
+        if name in NOT_THERE:
+            raise AttributeError(f"trial.{name} is not there: {NOT_THERE[name]}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # ---- parameters

@@ -71,7 +71,7 @@ def schedule(pruner: pruners.BasePruner) -> Schedule:
 
 
 def stored_schedule(spec: Spec) -> Schedule:
-    """Return the schedule of a study that is there."""
+    """Return the schedule of an existing study."""
     form: Any = spec.to_json()["schedule"]
     clock = spec.step_metric
     first = 0 if clock is None else clock.first

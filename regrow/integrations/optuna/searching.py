@@ -17,11 +17,9 @@ from regrow.integrations.optuna.running import logged
 from regrow.tasks.errors import UserError
 
 Constraints = Callable[[FrozenTrial], Sequence[float]]
-_REFUSED = ("CmaEsSampler",)
-"""Samplers that cannot be created anew for each value, as they keep internal state."""
 _HINT = (
-    "take TPESampler, GPSampler, NSGAIISampler, NSGAIIISampler, QMCSampler, RandomSampler,"
-    " GridSampler or BruteForceSampler"
+    "take TPESampler, GPSampler, NSGAIISampler, NSGAIIISampler, CmaEsSampler, QMCSampler,"
+    " RandomSampler, GridSampler or BruteForceSampler"
 )
 _NOT_OPTIONS = (
     "seed",
@@ -53,10 +51,6 @@ def search(sampler: samplers.BaseSampler, name: str) -> Search:
     kind = type(sampler).__name__
     if type(sampler) is not getattr(samplers, kind, None):
         raise UserError(f"sampler: {kind} is none of Optuna's; {_HINT}")
-    if kind in _REFUSED:
-        raise UserError(
-            f"sampler: {kind} cannot be made anew for each value, so it is not there; {_HINT}"
-        )
     given, own = options(sampler), seed(sampler)
     chance = zlib.crc32(name.encode()) if own is None else own
     if kind == "PartialFixedSampler":

@@ -16,7 +16,7 @@ from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna import records
 from regrow.integrations.optuna.durable import Study
-from regrow.integrations.optuna.following import Mirror
+from regrow.integrations.optuna.following import Mirror, directions_of
 from regrow.integrations.optuna.objects import plain_value
 from regrow.integrations.optuna.storing import Storage
 from regrow.integrations.optuna.trials import Trials
@@ -57,7 +57,7 @@ def create_study(
         )
     found = plain.directions
     if history is not None:
-        found = _directions(history)
+        found = directions_of(history)
     elif theirs is not None:
         found = theirs.begin(plain.directions)
     if (direction or directions) and plain.directions != found:
@@ -86,25 +86,13 @@ def load_study(
     places, name = Places.at(None), _named(study_name)
     history, theirs = _history(places, name), Storage.of(storage, study_name)
     if history is not None:
-        found = _directions(history)
+        found = directions_of(history)
     elif theirs is not None and theirs.exists:
         found = theirs.begin([])
     else:
         raise KeyError(f"there is no study {name!r} in {places.root}")
     study = _made(name, places, history, found, sampler, pruner, theirs)
     study.add_to_what_is_there()
-    return study
-
-
-def of_trial(root: str, name: str) -> Study:
-    """Return the study of a trial that runs here, on a worker."""
-    places = Places(root=root)
-    history = _history(places, name)
-    if history is None:
-        raise KeyError(f"there is no study {name!r} in {root}")
-    study = Study(name, places, Mirror(name, _directions(history)), None, None, stored=history.spec)
-    study.take(history)
-    study.inside_a_trial()
     return study
 
 
@@ -195,7 +183,7 @@ def get_all_study_summaries(
             continue
         trials = list(Trials(history, places.store(name)))
         begun = [one.datetime_start for one in trials if one.datetime_start is not None]
-        directions = _directions(history)
+        directions = directions_of(history)
         mirror = Mirror(name, directions)
         mirror.take(trials)
         best = None
@@ -216,13 +204,6 @@ def get_all_study_summaries(
             )
         )
     return found
-
-
-def _directions(history: History) -> list[StudyDirection]:
-    return [
-        StudyDirection.MINIMIZE if one.mode == "min" else StudyDirection.MAXIMIZE
-        for one in history.spec.metrics
-    ]
 
 
 def _named(name: str | None) -> str:

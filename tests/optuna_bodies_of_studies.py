@@ -1,0 +1,381 @@
+"""Studies of `optuna_registry.py`: pruning, several objectives, trials of the user's, samplers."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import threading
+import warnings
+from typing import Any
+
+from tests.optuna_registry import body, kinds, raised, square, states
+
+# ---- pruning
+
+
+def curve(optuna: Any, trial: Any, steps: range = range(4)) -> float:
+    """A loss that is worse for each further trial."""
+    for step in steps:
+        trial.report(trial.number + 1 / (step + 1), step)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    return float(trial.number)
+
+
+@body("pruning by the median")
+def median(optuna: Any, name: str) -> Any:
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=1)
+    study = optuna.create_study(study_name=name, pruner=pruner)
+    study.optimize(lambda t: curve(optuna, t), n_trials=4)
+    found = [(t.state.name, t.value, sorted(t.intermediate_values)) for t in study.trials]
+    return found, study.best_trial.number
+
+
+@body("pruning by successive halving, steps that leave some out")
+def halving(optuna: Any, name: str) -> Any:
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
+    study = optuna.create_study(study_name=name, pruner=pruner)
+    study.optimize(lambda t: curve(optuna, t, range(1, 9)), n_trials=3)
+    return [(t.state.name, t.last_step) for t in study.trials]
+
+
+@body("TrialPruned at will, and values of pruned trials")
+def pruned_at_will(optuna: Any, name: str) -> Any:
+    def objective(trial: Any) -> float:
+        if trial.number == 0:
+            raise optuna.TrialPruned("at once")
+        trial.report(3.0, step=0)
+        trial.report(4.0, step=0)
+        trial.report(2.0, step=5)
+        trial.report(math.nan, step=7) if trial.number == 2 else None
+        raise optuna.exceptions.TrialPruned
+
+    study = optuna.create_study(study_name=name, pruner=optuna.pruners.NopPruner())
+    study.optimize(objective, n_trials=3)
+    return [(t.state.name, t.value, repr(t.intermediate_values), t.last_step) for t in study.trials]
+
+
+# ---- several objectives and constraints
+
+
+@body("two objectives")
+def two_objectives(optuna: Any, name: str) -> Any:
+    study = optuna.create_study(study_name=name, directions=["minimize", "maximize"])
+    study.optimize(lambda t: (t.suggest_float("x", 0, 1), float(t.number)), n_trials=4)
+    front = {trial.number for trial in study.best_trials}
+    wrong = [raised(lambda: study.best_trial), raised(lambda: study.direction)]
+    return states(study), 3 in front, wrong, [one.name for one in study.directions]
+
+
+@body("two objectives do not report")
+def two_and_report(optuna: Any, name: str) -> Any:
+    study = optuna.create_study(study_name=name, directions=["minimize", "minimize"])
+
+    def objective(trial: Any) -> Any:
+        trial.set_user_attr(
+            "raised", [raised(lambda: trial.report(1.0, 0)), raised(trial.should_prune)]
+        )
+        return (1.0,) if trial.number else (1.0, 2.0)
+
+    study.optimize(objective, n_trials=2)
+    return states(study), study.trials[0].user_attrs
+
+
+@body("constraints of a sampler")
+def constraints(optuna: Any, name: str) -> Any:
+    def objective(trial: Any) -> float:
+        trial.set_user_attr("c", (float(trial.number) - 1,))
+        return -float(trial.number)
+
+    sampler = optuna.samplers.TPESampler(constraints_func=lambda trial: trial.user_attrs["c"])
+    study = optuna.create_study(study_name=name, sampler=sampler)
+    study.optimize(objective, n_trials=3)
+    return study.best_trial.number, [list(t.constraints.values()) for t in study.trials]
+
+
+@body("set_constraint, twice, too")
+def set_constraint(optuna: Any, name: str) -> Any:
+    def objective(trial: Any) -> float:
+        trial.set_constraint("c", trial.number - 1)
+        with warnings.catch_warnings(record=True) as met:
+            warnings.simplefilter("always")
+            trial.set_constraint("c", 9)
+        wrong = [
+            raised(lambda: trial.set_constraint("d", math.nan)),
+            raised(lambda: trial.set_constraint("d", "a")),
+            raised(lambda: trial.report("a", 0)),
+            raised(lambda: trial.report(1.0, -1)),
+        ]
+        trial.set_user_attr("wrong", [len(met), *wrong])
+        return -float(trial.number)
+
+    study = optuna.create_study(study_name=name)
+    study.optimize(objective, n_trials=3)
+    return study.best_trial.number, study.best_trial.constraints, study.best_trial.user_attrs
+
+
+# ---- trials of the user's
+
+
+@body("enqueue_trial, waiting trials")
+def enqueued(optuna: Any, name: str) -> Any:
+    study = optuna.create_study(study_name=name)
+    study.enqueue_trial({"x": 5})
+    study.enqueue_trial({"x": 1.5}, user_attrs={"memo": "start"})
+    study.enqueue_trial({"x": 5}, skip_if_exists=True)
+    waiting = [(t.number, t.state.name) for t in study.trials]
+    study.optimize(square, n_trials=3)
+    return waiting, [t.params["x"] for t in study.trials[:2]], study.trials[1].user_attrs
+
+
+@body("enqueue_trial in a callback")
+def enqueued_in_callback(optuna: Any, name: str) -> Any:
+    def follow(study: Any, trial: Any) -> None:
+        if trial.number == 0:
+            study.enqueue_trial({"x": 0.25})
+
+    study = optuna.create_study(study_name=name)
+    study.optimize(square, n_trials=3, callbacks=[follow])
+    return states(study), study.trials[1].params
+
+
+@body("a value out of range is used, with a warning")
+def out_of_range(optuna: Any, name: str) -> Any:
+    def objective(trial: Any) -> float:
+        with warnings.catch_warnings(record=True) as met:
+            warnings.simplefilter("always")
+            x = trial.suggest_float("x", 0, 1)
+        trial.set_user_attr("warned", len(met))
+        return float(x)
+
+    study = optuna.create_study(study_name=name)
+    study.enqueue_trial({"x": 7.0})
+    study.optimize(objective, n_trials=1)
+    return study.trials[0].params, study.trials[0].value, study.trials[0].user_attrs
+
+
+@body("FixedTrial, and the best trial again")
+def fixed(optuna: Any, name: str) -> Any:
+    study = optuna.create_study(study_name=name)
+    study.optimize(square, n_trials=2)
+    again = square(study.best_trial)
+    text = str(study.best_trial).partition("(")[0]
+    return square(optuna.trial.FixedTrial({"x": 3})), again == study.best_value, text
+
+
+@body("add_trial and add_trials")
+def added(optuna: Any, name: str) -> Any:
+    study = optuna.create_study(study_name=name)
+    dist = {"x": optuna.distributions.FloatDistribution(-10, 10)}
+    study.add_trial(
+        optuna.create_trial(
+            params={"x": 2.0}, distributions=dist, value=4.0, user_attrs={"from": "table"}
+        )
+    )
+    study.add_trial(optuna.create_trial(state=optuna.trial.TrialState.FAIL))
+    other = optuna.create_study(study_name=f"{name}-other")
+    other.optimize(square, n_trials=2)
+    study.add_trials(other.trials)
+    study.optimize(square, n_trials=1)
+    first = study.trials[0]
+    wrong = raised(lambda: study.add_trial(optuna.create_trial(values=[1.0, 2.0])))
+    return states(study), first.params, first.value, first.user_attrs, wrong
+
+
+@body("ask and tell")
+def ask_and_tell(optuna: Any, name: str) -> Any:
+    study = optuna.create_study(study_name=name)
+    for _ in range(3):
+        trial = study.ask()
+        x = trial.suggest_float("x", -10, 10)
+        trial.set_user_attr("square", x * x)
+        frozen = study.tell(trial, x * x)
+        assert frozen.value == x * x
+    trials = [study.ask() for _ in range(2)]
+    running = states(study)
+    study.tell(trials[1], 1000.0)
+    study.tell(trials[0].number, state=optuna.trial.TrialState.PRUNED)
+    return running, states(study), kinds(study.best_params)
+
+
+@body("ask with distributions; what tell refuses")
+def told_wrong(optuna: Any, name: str) -> Any:
+    study = optuna.create_study(study_name=name)
+    trial = study.ask({"n": optuna.distributions.IntDistribution(1, 3)})
+    given = sorted(trial.params)
+    complete = optuna.trial.TrialState.COMPLETE
+    wrong = [
+        raised(lambda: study.tell(trial, state=complete)),
+        raised(lambda: study.tell(9, 1.0)),
+        raised(lambda: study.tell("a", 1.0)),
+        raised(lambda: study.tell(trial, 1.0, state=optuna.trial.TrialState.FAIL)),
+    ]
+    trial.report(0.5, step=3)
+    with warnings.catch_warnings(record=True) as met:
+        warnings.simplefilter("always")
+        study.tell(trial, [1.0, 2.0])
+    wrong.append(raised(lambda: study.tell(trial, 1.0)))
+    skipped = study.tell(trial, 1.0, skip_if_finished=True).state.name
+    study.optimize(square, n_trials=1)
+    return given, wrong, len(met), skipped, states(study), study.trials[0].intermediate_values
+
+
+# ---- studies
+
+
+@body("studies before their first trial")
+def studies(optuna: Any, name: str) -> Any:
+    storage = f"sqlite:///{name}.db"
+    study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+    twice = raised(lambda: optuna.create_study(study_name=name, storage=storage))
+    names = optuna.get_all_study_names(storage=storage)
+    study.set_user_attr("about", [1, 2])
+    loaded = optuna.load_study(study_name=name, storage=storage)
+    (summary,) = optuna.get_all_study_summaries(storage=storage)
+    found = loaded.direction.name, loaded.user_attrs, summary.n_trials, summary.user_attrs
+    optuna.delete_study(study_name=name, storage=storage)
+    gone = raised(lambda: optuna.load_study(study_name=name, storage=storage))
+    return twice, names == [name], found, gone
+
+
+@body("storage= is read and written")
+def storage(optuna: Any, name: str) -> Any:
+    import optuna as real
+
+    url = f"sqlite:///{name}.db"
+    before = real.create_study(study_name=name, storage=url)
+    before.optimize(square, n_trials=2)
+    study = optuna.create_study(study_name=name, storage=url, load_if_exists=True)
+    there = len(study.trials)
+    study.optimize(square, n_trials=2)
+    after = real.load_study(study_name=name, storage=url)
+    return there, states(after), [sorted(trial.params) for trial in after.trials]
+
+
+@body("copy_study")
+def copied(optuna: Any, name: str) -> Any:
+    url = f"sqlite:///{name}.db"
+    study = optuna.create_study(study_name=name, storage=url)
+    study.optimize(square, n_trials=2)
+    study.set_user_attr("k", 1)
+    optuna.copy_study(
+        from_study_name=name, from_storage=url, to_storage=url, to_study_name=f"{name}-2"
+    )
+    other = optuna.load_study(study_name=f"{name}-2", storage=url)
+    return states(other), other.user_attrs, other.best_value == study.best_value
+
+
+# ---- samplers, tables and figures
+
+
+@body("a grid")
+def grid(optuna: Any, name: str) -> Any:
+    space = {"x": [1, 2, 3], "c": ["a", "b"]}
+    study = optuna.create_study(study_name=name, sampler=optuna.samplers.GridSampler(space))
+    study.optimize(
+        lambda t: t.suggest_int("x", 1, 3) + (t.suggest_categorical("c", ["a", "b"]) == "a"),
+        n_trials=20,
+    )
+    return sorted((t.params["x"], t.params["c"]) for t in study.trials), study.best_value
+
+
+@body("brute force")
+def brute_force(optuna: Any, name: str) -> Any:
+    def objective(trial: Any) -> float:
+        if trial.suggest_categorical("c", ["float", "int"]) == "float":
+            return float(trial.suggest_float("x", 1, 2, step=0.5))
+        return float(trial.suggest_int("a", 1, 2))
+
+    study = optuna.create_study(study_name=name, sampler=optuna.samplers.BruteForceSampler())
+    study.optimize(objective, n_trials=30)
+    return sorted(json.dumps(trial.params, sort_keys=True) for trial in study.trials)
+
+
+@body("other samplers: QMC, random, NSGA-II, CMA-ES, a part that is fixed")
+def other_samplers(optuna: Any, name: str) -> Any:
+    made = optuna.samplers
+    found = {}
+    for sampler in (
+        made.RandomSampler(seed=1),
+        made.NSGAIISampler(seed=1, population_size=4),
+        made.QMCSampler(seed=1, warn_independent_sampling=False),
+        made.CmaEsSampler(seed=1, warn_independent_sampling=False),
+        made.PartialFixedSampler({"y": 2}, made.RandomSampler(seed=1)),
+    ):
+        kind = type(sampler).__name__
+        study = optuna.create_study(study_name=f"{name}-{kind}", sampler=sampler)
+        study.optimize(lambda t: square(t) + t.suggest_int("y", 0, 9), n_trials=4)
+        fixed = {t.params["y"] for t in study.trials} if kind.startswith("Partial") else None
+        found[kind] = states(study), fixed
+    return found
+
+
+@body("tables, importances and figures")
+def tables(optuna: Any, name: str) -> Any:
+    def objective(trial: Any) -> float:
+        trial.set_user_attr("k", 1)
+        trial.report(1.0, 0)
+        return square(trial) + float(trial.suggest_int("y", 0, 9))
+
+    study = optuna.create_study(study_name=name)
+    study.optimize(objective, n_trials=6)
+    frame = study.trials_dataframe()
+    importance = optuna.importance.get_param_importances(study)
+    drawn = [
+        len(optuna.visualization.plot_optimization_history(study).data),
+        len(optuna.visualization.plot_intermediate_values(study).data),
+    ]
+    columns = [c for c in frame if not c.startswith("system_attrs")]
+    return columns, frame["state"].unique().tolist(), sorted(importance), drawn
+
+
+@body("objectives: a partial, an object with a method, a lambda")
+def callables(optuna: Any, name: str) -> Any:
+    class Objective:
+        def __init__(self, data: list[float]) -> None:
+            self.data = data
+
+        def __call__(self, trial: Any) -> float:
+            return square(trial) + sum(self.data)
+
+    def scaled(trial: Any, scale: float) -> float:
+        return square(trial) * scale
+
+    study = optuna.create_study(study_name=name)
+    for objective in (Objective([1.0, 2.0]), functools.partial(scaled, scale=2.0), square):
+        study.optimize(objective, n_trials=1)
+    return states(study)
+
+
+@body("an objective that holds a lock")
+def locked(optuna: Any, name: str) -> Any:
+    lock = threading.Lock()
+
+    def objective(trial: Any) -> float:
+        with lock:
+            return square(trial)
+
+    study = optuna.create_study(study_name=name)
+    study.optimize(objective, n_trials=2)
+    return states(study)
+
+
+@body("scikit-learn, with a score by cross-validation")
+def cross_validated(optuna: Any, name: str) -> Any:
+    from sklearn.datasets import load_iris
+    from sklearn.model_selection import cross_val_score
+    from sklearn.tree import DecisionTreeClassifier
+
+    x, y = load_iris(return_X_y=True)
+
+    def objective(trial: Any) -> float:
+        depth = trial.suggest_int("max_depth", 1, 4)
+        scores = cross_val_score(DecisionTreeClassifier(max_depth=depth), x, y, cv=3)
+        trial.set_user_attr("std", scores.std())
+        return float(scores.mean())
+
+    study = optuna.create_study(study_name=name, direction="maximize")
+    study.optimize(objective, n_trials=3)
+    assert isinstance(study.best_trial.user_attrs["std"], float)
+    return states(study), kinds(study.best_params), list(study.best_trial.user_attrs)
