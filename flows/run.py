@@ -82,7 +82,7 @@ def run(
     prepared = session.prepared
     chosen = [prepared.choice.told()] if prepared.choice is not None and prepared.auto else []
     learns = [f"learns from {line}" for line in prepared.advisers]
-    for line in (*prepared.changes, *chosen, *learns):
+    for line in (*prepared.changes, *chosen, *prepared.shortened, *learns):
         session.say(line)
     ended = _driven(session)
     if not ended.is_cancelled():

@@ -87,7 +87,7 @@ def attempt(library: str, release: str, folder: Path) -> Result:
     for name in ("digits.py", "digits.yaml"):
         text = (HERE / "examples" / name).read_text()
         (work / name).write_text(
-            text.replace("trials: 40", "trials: 6").replace("max_steps: 27", "max_steps: 9")
+            text.replace("budget: 15", "trials: 6").replace("max_steps: 27", "max_steps: 9")
         )
     pytest = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     canary = _run(said, [*pytest, "tests/unit/test_private_names.py"])

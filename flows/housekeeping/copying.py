@@ -94,7 +94,10 @@ def specification_again(
 
 
 _OF_A_SEARCH = frozenset(
-    {"schedule", "warm_start", "learn_from", "stop", "points", "when", "notify", "on_oom", "trials"}
+    {
+        *("schedule", "warm_start", "learn_from", "stop", "points", "when", "notify", "on_oom"),
+        *("trials", "budget"),
+    }
 )
 """Keys that one configuration alone does not take over as they are."""
 

@@ -29,9 +29,10 @@ from regrow.search.history import History, specification
 from regrow.search.history.orders import TrialOrder
 from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import money
-from regrow.search.options import AUTO
+from regrow.search.options import AUTO, chosen
 from regrow.search.planning import budget, limits
 from regrow.search.planning.learning import MOST_EXPERIMENTS, known_from, learnt_from
+from regrow.search.schedulers import foreseen
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.search.spec.auto import Choice
 from regrow.search.spec.keys import UNLIMITED
@@ -42,6 +43,8 @@ from regrow.tasks.ports.store import Missing, Store
 
 _UNTOLD = ("event", "serve")
 """Keys whose changes are not reported: the event of each run, and what the station serves."""
+LITTLE = 0.5
+"""A number of trials that does at most this share of as many full trainings is remarked upon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,27 @@ class Prepared:
         return [
             f"{name}: {count} trial{'' if count == 1 else 's'}" for name, count in counts.items()
         ]
+
+    @property
+    def shortened(self) -> list[str]:
+        """One line for a new experiment whose schedule leaves far less training than its number of
+        trials suggests, with the key that means it.
+        """
+        spec = self.spec
+        if self.log.created is not None or spec.trials is None or spec.budget is not None:
+            return []
+        steps = foreseen.steps(spec.schedule, spec.setting, spec.trials)
+        if steps is None or spec.max_steps is None:
+            return []
+        trainings = max(1, round(steps / spec.max_steps))
+        if trainings > LITTLE * spec.trials:
+            return []
+        work = f"about {trainings} full training{'' if trainings == 1 else 's'}"
+        line = (
+            f"trials: {spec.trials} is the work of {work}, as {chosen(spec.schedule)} ends most"
+            f" early; for the work of {spec.trials}, write budget: {spec.trials} in its place"
+        )
+        return [line]
 
     @property
     def asked(self) -> Spec:

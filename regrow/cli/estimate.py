@@ -218,7 +218,8 @@ def _run_pilot(spec: Spec, file: Path, name: str, trials: int, places: Places) -
     words = ["run", str(file), "--name", name, "--trials", str(trials), "--state", places.root]
     words += ["--set", "schedule=fifo"]
     # limits of the whole search, machines that are not here, and what is for its result alone
-    own = [key for key in ("serve", "register", "notify", "when", "market") if getattr(spec, key)]
+    keys = ("budget", "serve", "register", "notify", "when", "market")
+    own = [key for key in keys if getattr(spec, key)]
     own += [f"stop.{key}" for key in ("dollars", "deadline") if getattr(spec.stop, key) is not None]
     for key in own:
         words += ["--set", f"{key}=null"]

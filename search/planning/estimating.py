@@ -92,7 +92,7 @@ class Scenario:
         kind: of its machines.
         machines: most at a time.
         dollars: instead of the file's `stop.dollars`; None: the file's.
-        more: as many trials as the money pays for, instead of the file's `trials`.
+        more: as many trials as the money pays for, instead of the file's `trials` and `budget`.
 
     """
 
@@ -113,8 +113,8 @@ class Outcome:
         best: the objective; None if nothing was reached.
         trials: that ended.
         wasted: seconds of trials, times their slots, that were lost with machines.
-        cut: the limit that ended it before all trials had, `stop.dollars` or `stop.deadline`; else
-            empty.
+        cut: the limit that ended it before all trials had, `stop.dollars` or `stop.deadline`, or
+            `budget`; else empty.
         ended: False if nothing could happen any more, or the horizon was reached.
         events: of its log.
 
@@ -200,7 +200,7 @@ class Premises:
         fall_back = self.offered.market if scenario.kind == "fall-back" else None
         changes = {"stop": stop, "market": None if fall_back is None else dict(fall_back)}
         if scenario.more:
-            changes["trials"] = None
+            changes |= {"trials": None, "budget": None}
         return Spec.parse({**found, **changes})
 
     def fleet(self, scenario: Scenario, chance: random.Random) -> Iterator[Machine]:
@@ -291,6 +291,7 @@ def outcome(run: Simulation) -> Outcome:
     history, now = run.history, run.now
     paid = cost.of(history, now)
     leader = history.leader
+    as_many = history.unlimited and history.spec.budget is None
     return Outcome(
         seconds=now,
         cost=paid.total,
@@ -298,7 +299,7 @@ def outcome(run: Simulation) -> Outcome:
         best=None if leader is None or leader.best is None else leader.best[0],
         trials=history.ended,
         wasted=sum(one.seconds for one in waste.of_all(history).values()),
-        cut="" if history.unlimited or history.closing is None else history.closing.limit,
+        cut="" if as_many or history.closing is None else history.closing.limit,
         ended=history.closed is not None,
         events=len(run.events),
     )

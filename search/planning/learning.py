@@ -25,6 +25,7 @@ from regrow.search.samplers.base import Result
 from regrow.search.samplers.told import looks
 from regrow.search.schedulers.base import FINAL
 from regrow.search.space.domains import Constant, Grid, Json
+from regrow.search.space.expected import expected_trials
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import WarmStart
@@ -211,7 +212,7 @@ def first_configurations(
         return []
     scores = np.stack([expert.expected(np.array(points)) for expert in experts], axis=1)
     reached, found = np.full(len(experts), scores.max() + 1.0), []
-    trials = (setting or spec.setting).expected() or 0
+    trials = expected_trials(setting or spec.setting) or 0
     for _ in range(min(MOST_FIRST, trials // spec.repeats // 4, len(candidates))):
         gains = np.maximum(reached - scores, 0.0).sum(axis=1)
         place = int(np.argmax(gains))

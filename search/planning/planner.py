@@ -56,7 +56,8 @@ from regrow.search.planning.suggesting import expected, next_queued, suggestion
 from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
-from regrow.search.schedulers.base import Ahead, SchedulerPort, Verdict, Widening
+from regrow.search.schedulers.ahead import Ahead
+from regrow.search.schedulers.base import SchedulerPort, Verdict, Widening
 from regrow.search.space.smaller import smaller
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]

@@ -1,5 +1,4 @@
-"""The port between the planner and a scheduler: one fold, four questions, and the records that are
-passed through them.
+"""The port between the planner and a scheduler: one fold, four questions, and their records.
 
 Each scheduler is one file beside this one, and is named in `__init__.py`.
 """
@@ -212,17 +211,6 @@ class Foreseeing(Protocol):
         ...
 
 
-@runtime_checkable
-class Ahead(Protocol):
-    """Optional part of a scheduler that knows when the first decision on a new trial is due."""
-
-    def opening(self, trial: int) -> int | None:
-        """Return the step of the first decision on the trial that is proposed next, `trial`; None
-        for none before its end.
-        """
-        ...
-
-
 class Scheduler:
     """Base class of schedulers. By default every trial runs to its end; override what differs.
 
@@ -305,10 +293,6 @@ class Scheduler:
 
     def first(self, trial: int, after: int) -> int | None:
         """Return None: no decision is due."""
-        return None
-
-    def opening(self, trial: int) -> int | None:
-        """Return None: a new trial is taken to run to its end."""
         return None
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:

@@ -65,10 +65,6 @@ class Median(Scheduler):
         """Return the next of grace_period, grace_period + interval, ..., below max_steps."""
         return self.regular(after, self._grace, self._interval)
 
-    def opening(self, trial: int) -> int | None:
-        """Return the first decision, which is the same for all trials."""
-        return self.first(trial, 0)
-
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
         """Compare the best of `values` with what counts of the others at this step."""
         step, best = len(values), self._sofar(trial, values).best

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from regrow.search.errors import SpecError
 from regrow.search.options import check_whole
+from regrow.search.schedulers.ahead import Ahead
 from regrow.search.schedulers.base import (
-    Ahead,
     Candidate,
     Decision,
     End,

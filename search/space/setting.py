@@ -7,11 +7,6 @@ from dataclasses import dataclass
 from regrow.search.mode import Mode, sign_of
 from regrow.search.space.space import Space
 
-EARLY = 4
-"""Trials that take the steps of a full training, where a schedule ends the worse ones early: 3 to 5
-with "async_hyperband", rungs at powers of 3 and 52 steps.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -21,8 +16,7 @@ class Setting:
         space: the search space.
         modes: one for each metric, the objective first.
         max_steps: most steps of a trial, None if the trainable ends by itself.
-        trials: total number by the specification, None for as many as the sampler has. A later
-            session may raise it.
+        trials: total number at first (a session may raise it), None for what the sampler has.
         trainings: full trainings that the budget allows all trials together; None for no budget.
         seed: the experiment's.
         constraints: number of conditions on metrics.
@@ -36,15 +30,6 @@ class Setting:
     trainings: float | None = None
     seed: int = 0
     constraints: int = 0
-
-    def expected(self, *, early: bool = False) -> int | None:
-        """Return the number of trials to be expected, None if nothing limits it. `early`: trials of
-        a budget are ended early, so that there are EARLY times as many as it has trainings.
-        """
-        if self.trainings is None:
-            return self.trials
-        found = max(1, int(self.trainings * (EARLY if early else 1)))
-        return found if self.trials is None else min(self.trials, found)
 
     @property
     def mode(self) -> Mode:

@@ -16,6 +16,7 @@ from regrow.search.options import AUTO, Named, chosen
 from regrow.search.samplers.cube import modelled
 from regrow.search.samplers.grid import Cells
 from regrow.search.space.domains import Grid
+from regrow.search.space.expected import expected_trials
 from regrow.search.space.setting import Setting
 
 MOST_TRIALS = 2000
@@ -88,7 +89,7 @@ def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> 
     if len(setting.modes) > 1 or setting.constraints:
         what = "several metrics" if len(setting.modes) > 1 else "constraints"
         return "tpe", f"it takes {what} into account"
-    trials = setting.expected(early=True)
+    trials = expected_trials(setting, early=True)
     if trials is not None and trials > MOST_TRIALS:
         return "tpe", f"{trials:,} trials are more than {MOST_TRIALS:,}"
     if dimensions > MOST_DIMENSIONS:
@@ -106,7 +107,7 @@ def _turns(setting: Setting, *, repeats: int, first: bool) -> tuple[str, str]:
     tried at most once, else random search.
     """
     cells = _cells(setting)
-    if cells > 1 and (setting.expected() or 0) <= cells * repeats and not first:
+    if cells > 1 and (expected_trials(setting) or 0) <= cells * repeats and not first:
         return "grid", f"a grid of {cells} cells and nothing else"
     if cells > 1:
         return "random", f"a grid of {cells} cells, one after the other"
@@ -134,6 +135,6 @@ def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
     for holds, why in unfit:
         if holds:
             return schedulers.DEFAULT, why
-    trials = setting.expected(early=True)
+    trials = expected_trials(setting, early=True)
     eager = MOST_EAGER if trials is None else min(MOST_EAGER, trials // 3)
     return {"async_hyperband": {"eager": eager}}, f"trials of at most {setting.max_steps:,} steps"

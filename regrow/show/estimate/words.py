@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from regrow.search.durations import in_words
 from regrow.search.numbers import readable
+from regrow.search.planning.budget import told
 from regrow.search.planning.estimating import HORIZON, LIKELY, Rates, Span
 from regrow.show.estimate.estimate import Estimate, rows
 from regrow.show.estimate.offers import BOOT_SECONDS
@@ -88,7 +89,9 @@ def head(found: Estimate) -> str:
     """Return the first line: what was simulated, from what."""
     spec, count = found.premises.spec, found.count
     trials = "as many trials as the limits allow"
-    if spec.trials is not None:
+    if spec.budget is not None:
+        trials = told(spec.budget)
+    elif spec.trials is not None:
         trials = f"{spec.trials:,} trial{ends(spec.trials)}"
     curves = ", ".join(f"{n} of {one_line(name)}" for name, n in found.sources.names)
     return f"{spec.name}: {trials}, simulated {count:,} times a line, from curves: {curves}"
