@@ -368,8 +368,8 @@ class Decided(Event, frozen=True, kw_only=True, tag="decided"):
             own.
         manifests: checkpoints of the source, newest first.
         config: the flat configuration with which it continues, None if it does not change.
-        judged_from: with a guarded scheduler, the first step at which trials are stopped at present;
-            None for none before the end, or without a guard.
+        judged_from: with a guarded scheduler, the first step at which trials are stopped at
+            present, max_steps for none; None without a guard.
 
     """
 

@@ -45,7 +45,7 @@ class Verdict:
         config: with "pause" and "restart", the flat configuration with which it continues, None for
             the current one.
         judged_from: with a guard (`guard.py`), the first step at which trials are stopped at
-            present, None for none before their end; None without a guard.
+            present, max_steps for none; None without a guard.
 
     """
 

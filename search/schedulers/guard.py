@@ -18,7 +18,6 @@ from typing import Final
 
 from regrow.search.errors import SpecError
 from regrow.search.schedulers.base import Decision, End, Exclusion, News, Scheduler, Verdict
-from regrow.search.space.setting import Setting
 
 LEAST: Final = 0.3
 """Least agreement of a step at which trials are stopped."""
@@ -28,6 +27,8 @@ quarter of the steps is enough without evidence.
 """
 DOUBT: Final = 0.36
 """Variance of what is expected beforehand."""
+ENOUGH: Final = 4
+"""Fewest trials with later values by which a step may come to be trusted."""
 NEWEST: Final = 48
 """Number of the newest trials with later values that are compared; time grows with its square."""
 
@@ -74,9 +75,16 @@ class Agreement:
         at = bisect_right(self._steps, step)
         return at > 0 and self.at(self._steps[at - 1])[0] >= LEAST
 
-    def first_trusted(self) -> int | None:
-        """Return the first step at which trials are stopped, None for none before the end."""
-        return next((step for step in self._steps[:-1] if self.trusted(step)), None)
+    def first_trusted(self) -> int:
+        """Return the first step at which trials are stopped; the last one for none before."""
+        return next(step for step in self._steps if self.trusted(step))
+
+    def told(self, step: int) -> str:
+        """Return in words what is known of a step's agreement with later ones."""
+        agreement, n = self.at(self._steps[max(0, bisect_right(self._steps, step) - 1)])
+        if not n:
+            return ""
+        return f" (agreement {agreement:.2f} in {n} trials, least {LEAST:g})"
 
     def at(self, step: int) -> tuple[float, int]:
         """Return the agreement of one of the steps with later ones, and by how many trials."""
@@ -122,7 +130,7 @@ class Agreement:
                     score += 1 if (one[place] < other[place]) == (one[at] < other[at]) else -1
         expected = EXPECTED * (step / self._last) ** 0.5
         n = len(later)
-        if not pairs or n < 2:
+        if not pairs or n < ENOUGH:
             return expected, 0
         noise = 2 * (2 * n + 5) / (9 * n * (n - 1))
         weight = DOUBT / (DOUBT + noise)
@@ -169,13 +177,7 @@ class Guarded(Scheduler):
             return verdict
         first = self.agreement.first_trusted()
         if verdict.action in ("stop", "pause") and not self.agreement.trusted(step):
-            until = self.first(trial, step)
-            return Verdict(until=until, why=self._told(step, first), judged_from=first)
+            why = f"step {step} is not seen to tell the end{self.agreement.told(step)}"
+            why += f": first judged at {first}"
+            return Verdict(until=self.first(trial, step), why=why, judged_from=first)
         return replace(verdict, judged_from=first)
-
-    def _told(self, step: int, first: int | None) -> str:
-        """Return why nobody is stopped at a step, for people."""
-        agreement, n = (1.0, 0) if self.agreement is None else self.agreement.at(step)
-        seen = f"agreement {agreement:.2f} by {n} trials" if n else "not seen yet"
-        judged = "nobody is stopped early" if first is None else f"first judged at {first}"
-        return f"step {step} does not tell the end ({seen}): {judged}"
