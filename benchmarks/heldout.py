@@ -66,8 +66,10 @@ LEARNT = 5
 """Experiments on tasks to tune on, of the same parameters, that one with `learn_from` begins
 with.
 """
-SCHEDULE: Any = {"async_hyperband": {"eager": 24}}
-FIRST = replace(ours("mobster", "mobster", SCHEDULE), how="auto")
+SEARCH: Any = {"mobster": {"by_step": True}}
+UNGUARDED: Any = {"async_hyperband": {"eager": 24}}
+SCHEDULE: Any = {"async_hyperband": {"eager": 24, "guard": True}}
+FIRST = replace(ours("mobster", SEARCH, SCHEDULE), how="auto")
 """What the others are compared with: what `search: auto` chooses here, a Gaussian process and
 asynchronous Hyperband.
 """
@@ -77,10 +79,12 @@ METHODS = {
     for method in (
         FIRST,
         replace(
-            FIRST, how="auto, learn_from", make=lambda task, seed: learning(task, seed, "mobster")
+            FIRST, how="auto, learn_from", make=lambda task, seed: learning(task, seed, SEARCH)
         ),
         replace(FIRST, how="tpe, learn_from", make=lambda task, seed: learning(task, seed, "tpe")),
         replace(FIRST, how="auto, again"),
+        replace(ours("mobster", "mobster", UNGUARDED), how="auto without guard"),
+        replace(ours("mobster", SEARCH, UNGUARDED), how="auto without guard, by_step"),
         ours("mobster", "mobster", "hyperband"),
         ours("mobster", "mobster", "fifo"),
         ours("random", "random", "fifo"),
@@ -127,13 +131,13 @@ def learnt(scenario: str) -> list[Known]:
         [name for name in yahpo.tasks(reporting=False) if name.startswith(scenario)][:LEARNT]
     ):
         task = task_named(name)
-        tuner = Regrow(task, place, "mobster", SCHEDULE, WORKERS)
+        tuner = Regrow(task, place, SEARCH, SCHEDULE, WORKERS)
         simulate(tuner, task, workers=WORKERS, seconds=30 * task.training / WORKERS)
         found += learnt_from(tuner.history, tuner.history.spec, task.spec.name, "learn_from")
     return found
 
 
-def learning(task: Task, seed: int, search: str) -> Regrow:
+def learning(task: Task, seed: int, search: Any) -> Regrow:
     """A search that begins with what others have found."""
     scenario = task.spec.name.rpartition("-")[0]
     return Regrow(task, seed, search, SCHEDULE, WORKERS, learnt=learnt(scenario))
