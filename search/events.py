@@ -399,6 +399,8 @@ class Decided(Event, frozen=True, kw_only=True, tag="decided"):
             own.
         manifests: checkpoints of the source, newest first.
         config: the flat configuration with which it continues, None if it does not change.
+        judged_from: with a guarded scheduler, the first step at which trials are stopped at
+            present, max_steps for none; None without a guard.
 
     """
 
@@ -411,6 +413,7 @@ class Decided(Event, frozen=True, kw_only=True, tag="decided"):
     source: int | None = None
     manifests: list[str] = []
     config: dict[str, Any] | None = None
+    judged_from: int | None = None
 
 
 class Retired(Event, frozen=True, kw_only=True, tag="retired"):

@@ -295,6 +295,8 @@ class History(View):
             self._refuse(trial, attempt, nowhere)
         attempt.state = after
         trial.decided, attempt.until = event.step, event.until
+        self.judged_from = event.judged_from
+        self.first_decided = min(self.first_decided or event.step, event.step)
         if event.verdict != "continue":
             attempt.verdict, attempt.why = event.verdict, event.why
         self._index(trial)

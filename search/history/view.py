@@ -75,6 +75,10 @@ class View:
         """By trial and parameter, the distributions that wait for a suggestion."""
         self.asked_first: dict[str, dict[str, Any]] = {}
         """By parameter, the distribution with which a define-by-run trial first asked for it."""
+        self.judged_from: int | None = None
+        """The first step at which trials are stopped at present; None without a guard."""
+        self.first_decided = 0
+        """The first step with a decision so far, 0 before one."""
         self.sessions = 0
         self.lost_steps = 0
         self.slot_seconds: defaultdict[float | None, float] = defaultdict(float)

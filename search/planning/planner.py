@@ -287,6 +287,7 @@ class Planner:
             source=verdict.source,
             manifests=manifests,
             config=None if verdict.config is None else dict(verdict.config),
+            judged_from=verdict.judged_from,
         )
 
     def _own(self, config: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 
@@ -33,6 +33,7 @@ from regrow.search.schedulers.base import (
     Drop,
     End,
     Exclusion,
+    Final,
     News,
     Opening,
     Revival,
@@ -99,18 +100,26 @@ class Scheduling:
         if isinstance(event, Retired | Revived | Halted | Ended):
             state = self._history.trials[event.trial].state
             if state.final:
-                yield End(trial=event.trial, how=FINAL[state])
+                yield self._end(event.trial, FINAL[state])
+
+    def _end(self, trial: int, how: Final) -> End:
+        curve = self._history.trials[trial].curve
+        return End(trial=trial, how=how, values=self._values(trial, curve.time))
+
+    def _values(self, trial: int, step: int) -> Sequence[float]:
+        """Return a trial's objective by step; a copy if the scheduler gets it later."""
+        values = self._history.trials[trial].curve.until(step)
+        return copy(values) if self._scheduler is None else values
 
     def _decision(self, event: Decided) -> Decision:
-        values = self._history.trials[event.trial].curve.until(event.step)
-        if self._scheduler is None:
-            values = copy(values)  # a copy of the current values: the scheduler gets them later
+        values = self._values(event.trial, event.step)
         verdict = Verdict(
             action=event.verdict,
             until=event.until,
             why=event.why,
             source=event.source,
             config=event.config,
+            judged_from=event.judged_from,
         )
         return Decision(trial=event.trial, values=values, verdict=verdict)
 

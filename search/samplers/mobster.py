@@ -48,10 +48,17 @@ class Mobster:
     what these expect at the end, in scores by rank, with inferred weights (an ensemble as that of
     Feurer, Letham and Bakshy, 2018, arXiv:1802.02219, with weights by regression, not by ranks).
     Then two trials that have reported are enough to begin.
+
+    `by_step`: costs are scored within their step (`step_scores.py`), not by rank over all of them.
     """
 
     def __init__(
-        self, setting: Setting, *, n_startup_trials: int | None = None, random_fraction: float = 0.1
+        self,
+        setting: Setting,
+        *,
+        n_startup_trials: int | None = None,
+        random_fraction: float = 0.1,
+        by_step: bool = False,
     ) -> None:
         check_whole("n_startup_trials", n_startup_trials, 2)
         check_within("random_fraction", random_fraction, 0, 1, "write 0.1")
@@ -62,6 +69,7 @@ class Mobster:
             max(len(self._parameters) + 1, 4) if n_startup_trials is None else n_startup_trials
         )
         self._random = random_fraction
+        self._by_step = by_step
         self._results: dict[int, Result] = {}
         self._points: dict[int, list[float]] = {}
         """The point of each trial that fits the space, MIDDLE where inactive."""
@@ -74,9 +82,9 @@ class Mobster:
         self._others: list[Mobster] = []
 
     @classmethod
-    def told(cls, setting: Setting, results: Iterable[Result]) -> Self:
+    def told(cls, setting: Setting, results: Iterable[Result], *, by_step: bool = False) -> Self:
         """Return a sampler that has the results of a whole experiment."""
-        made = cls(setting)
+        made = cls(setting, by_step=by_step)
         for result in results:
             made.tell(result)
         return made
@@ -88,7 +96,8 @@ class Mobster:
 
     def advise(self, others: Sequence[Sequence[Result]]) -> None:
         """Make a sampler for each of the other experiments that has enough trials."""
-        told = (Mobster.told(self._setting, results) for results in others)
+        by_step = self._by_step
+        told = (Mobster.told(self._setting, results, by_step=by_step) for results in others)
         self._others = [other for other in told if other.reported >= LEAST_ADVICE]
         if self._others:
             self._startup = min(self._startup, 2)
@@ -176,5 +185,5 @@ class Mobster:
 
             points = CubePoints(self._setting.space, self._parameters)
             others = advice([other.expected for other in self._others]) if self._others else None
-            self._model = Model(points, self._startup, others)
+            self._model = Model(points, self._startup, others, by_step=self._by_step)
         return self._model

@@ -25,6 +25,7 @@ from regrow.search.samplers.curve_process import (
     fit,
 )
 from regrow.search.samplers.outcomes import Outcomes
+from regrow.search.samplers.step_scores import step_scores
 from regrow.search.space.domains import Choice
 
 Rows = npt.NDArray[np.intp]
@@ -42,11 +43,19 @@ LEADERS: Final = 5
 
 
 class Model:
-    """Proposes points. It caches the last fit with its data, which alone determine it."""
+    """Proposes points. It caches the last fit with its data, which alone determine it. `by_step`:
+    costs are scored within their step, not by rank over all.
+    """
 
     def __init__(
-        self, cube: CubePoints, startup: int, beforehand: Beforehand | None = None
+        self,
+        cube: CubePoints,
+        startup: int,
+        beforehand: Beforehand | None = None,
+        *,
+        by_step: bool = False,
     ) -> None:
+        self._by_step = by_step
         self._cube, self._beforehand = cube, beforehand
         self._choice = np.array([isinstance(domain, Choice) for domain in cube.domains])
         self._startup = startup
@@ -86,13 +95,13 @@ class Model:
     def process(
         self, points: Mapping[int, Sequence[float]], curves: Mapping[int, Curve]
     ) -> Process:
-        """Return the process given curves, in normal scores of their costs."""
+        """Return the process given curves, in scores of their costs."""
         numbers = sorted(curves)
         whose = np.array([number for number in numbers for _ in curves[number]])
         times, costs = np.array([look for number in numbers for look in curves[number]]).T
         at = np.array([points[number] for number in whose.tolist()])
         rows = _chosen(whose, times, costs, MOST_SEEN)
-        seen = self._observations(at[rows], times[rows], normal_scores(costs)[rows])
+        seen = self._observations(at[rows], times[rows], self._scores(whose, times, costs, rows))
         return Process(seen, self._fit(numbers, whose, at, times, costs))
 
     def _fit(
@@ -106,11 +115,15 @@ class Model:
         rows = first[_chosen(whose[first], times[first], costs[first], MOST_FITTED)]
         data = b"".join(part[rows].tobytes() for part in (at, times, costs))
         if self._fitted is None or self._fitted[0] != data:
-            self._fitted = (
-                data,
-                fit(self._observations(at[rows], times[rows], normal_scores(costs[rows]))),
-            )
+            scores = self._scores(whose[rows], times[rows], costs[rows], np.arange(len(rows)))
+            self._fitted = data, fit(self._observations(at[rows], times[rows], scores))
         return self._fitted[1]
+
+    def _scores(self, whose: Rows, times: Floats, costs: Floats, rows: Rows) -> Floats:
+        """Return the scores of some of the costs."""
+        if self._by_step:
+            return step_scores(whose, times, costs, rows)
+        return normal_scores(costs)[rows]
 
     def _observations(self, at: Floats, times: Floats, values: Floats) -> Observations:
         return Observations(

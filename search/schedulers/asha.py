@@ -117,9 +117,12 @@ class Asha(Bracketed):
         grace_period: int = 1,
         reduction_factor: int = 3,
         type: str = "stopping",  # noqa: A002  # the option's name
+        guard: bool = False,
     ) -> None:
         super().__init__(setting)
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
+        if guard:
+            self.guard(steps)
         self._brackets = [made(type, steps, reduction_factor)]
 
     def bracket_of(self, trial: int) -> Bracket:
@@ -161,11 +164,14 @@ class AsyncHyperband(Asha):
         brackets: int | None = None,
         eager: int = 0,
         type: str = "stopping",  # noqa: A002  # the option's name
+        guard: bool = False,
     ) -> None:
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
         check_brackets(brackets, len(steps) + 1)
         check_whole("eager", eager, 0, "write 0, or 12")
-        super().__init__(setting, grace_period=grace_period, reduction_factor=reduction_factor)
+        super().__init__(
+            setting, grace_period=grace_period, reduction_factor=reduction_factor, guard=guard
+        )
         self._eager = eager
         count = len(steps) + 1 if brackets is None else brackets
         self._brackets = [made(type, steps[b:], reduction_factor) for b in range(count)]

@@ -43,6 +43,8 @@ class Verdict:
             from, None for its own.
         config: with "pause" and "restart", the flat configuration with which it continues, None for
             the current one.
+        judged_from: with a guard (`guard.py`), the first step at which trials are stopped at
+            present, max_steps for none; None without a guard.
 
     """
 
@@ -51,6 +53,7 @@ class Verdict:
     why: str = ""
     source: int | None = None
     config: Mapping[str, Json] | None = None
+    judged_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +113,13 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A trial reached a final state: "failed" also if it never reported, "stopped" if retired."""
+    """A trial reached a final state: "failed" also if it never reported, "stopped" if retired.
+    `values`: the objective by step; empty if it never reported.
+    """
 
     trial: int
     how: Final
+    values: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regrow.search.options import check_between, check_whole
-from regrow.search.schedulers.base import Scheduler, Verdict
+from regrow.search.schedulers.base import Verdict
+from regrow.search.schedulers.guard import Guarded
+from regrow.search.schedulers.rungs import rung_steps
 from regrow.search.space.setting import Setting
 from regrow.search.step_metric import stretches
 
@@ -31,7 +33,7 @@ class _Sofar:
     best: float = math.inf
 
 
-class Median(Scheduler):
+class Median(Guarded):
     """At step s a trial stops if its best objective so far is strictly worse than the median of the
     running averages, over steps 1 to s, of all other trials that have reached s (including those
     that were stopped or failed since).
@@ -50,6 +52,7 @@ class Median(Scheduler):
         grace_period: int = 1,
         min_samples_required: int = 3,
         interval: int = 1,
+        guard: bool = False,
     ) -> None:
         super().__init__(setting)
         check_whole("grace_period", grace_period, 1)
@@ -60,12 +63,14 @@ class Median(Scheduler):
         self._others: dict[int, list[float]] = {}
         """By step, what counts of all trials that were decided on there, in order."""
         self._told: dict[int, list[tuple[int, float]]] = {}  # the same by trial
+        if guard:
+            self.guard(rung_steps(setting.max_steps or grace_period, grace_period, 3))
 
     def first(self, trial: int, after: int) -> int | None:
         """Return the next of grace_period, grace_period + interval, ..., below max_steps."""
         return self.regular(after, self._grace, self._interval)
 
-    def decide(self, trial: int, values: Sequence[float]) -> Verdict:
+    def judge(self, trial: int, values: Sequence[float]) -> Verdict:
         """Compare the best of `values` with what counts of the others at this step."""
         step, best = len(values), self._sofar(trial, values).best
         others, until = self._others.get(step, []), self.first(trial, step)

@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from regrow.search.errors import SpecError
 from regrow.search.options import check_whole
-from regrow.search.schedulers.base import Final, Layout, Scheduler, Verdict
+from regrow.search.schedulers.base import Final, Layout, Verdict
+from regrow.search.schedulers.guard import Guarded
 
 Key: TypeAlias = tuple[float, int, int]
 """Sort key of a trial in a rung: its cost, the tie-breaker, its number."""
@@ -88,7 +89,7 @@ class Rung:
             insort(self.reached, key)
 
 
-class Bracketed(Scheduler):
+class Bracketed(Guarded):
     """A scheduler whose trials each belong to one bracket, which decides for it."""
 
     layout: Layout = "rungs"
@@ -105,7 +106,7 @@ class Bracketed(Scheduler):
         """Return the first rung of the trial's bracket."""
         return self.first(trial, 0)
 
-    def decide(self, trial: int, values: Sequence[float]) -> Verdict:
+    def judge(self, trial: int, values: Sequence[float]) -> Verdict:
         """Compare the trial with the others of its bracket at this rung."""
         return self.bracket_of(trial).decide(trial, len(values), self.setting.sign * values[-1])
 

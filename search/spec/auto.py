@@ -45,6 +45,10 @@ class Choice:
         return f"search: {chosen(self.search)}, schedule: {chosen(self.schedule)}{why}"
 
 
+ETA = 3
+"""Rungs are this factor apart."""
+
+
 def choose(
     search: Named, schedule: Named, setting: Setting, *, repeats: int, first: bool
 ) -> Choice:
@@ -75,7 +79,7 @@ def _options(choice: Named) -> Any:
     return next(iter(choice.values())) if isinstance(choice, dict) else None
 
 
-def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> tuple[str, str]:
+def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> tuple[Named, str]:
     """Return the sampler, and the reason."""
     kinds = [schedulers.kind(name) for name in schedulers.named(schedule)]
     if any(kind.takes_budgets for kind in kinds):
@@ -99,7 +103,8 @@ def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> 
         many = f"the steps of {setting.trainings:.4g} trainings"
     elif trials is not None:
         many = f"{trials:,} trial{'' if trials == 1 else 's'}"
-    return "mobster", f"{many}, {dimensions} parameter{'' if dimensions == 1 else 's'}"
+    many = f"{many}, {dimensions} parameter{'' if dimensions == 1 else 's'}"
+    return {"mobster": {"by_step": True}}, many
 
 
 def _turns(setting: Setting, *, repeats: int, first: bool) -> tuple[str, str]:
@@ -137,4 +142,15 @@ def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
             return schedulers.DEFAULT, why
     trials = expected_trials(setting, early=True)
     eager = MOST_EAGER if trials is None else min(MOST_EAGER, trials // 3)
-    return {"async_hyperband": {"eager": eager}}, f"trials of at most {setting.max_steps:,} steps"
+    options = {"grace_period": _grace(setting.max_steps or 1), "eager": eager, "guard": True}
+    return {"async_hyperband": options}, f"trials of at most {setting.max_steps:,} steps"
+
+
+def _grace(max_steps: int) -> int:
+    """Return the first rung, 1 or 2, so that others are at about a third of `max_steps`, a ninth,
+    and so on.
+    """
+    first = float(max_steps)
+    while first > 2:
+        first /= ETA
+    return min(max(1, round(first)), max(1, max_steps - 1))

@@ -15,12 +15,13 @@ from regrow.infra.mlflow.parent_run import note
 from regrow.infra.state.experiments import Prepared, prepare
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
-from regrow.search.events import Created, decode, encode
+from regrow.search.events import Created, Decided, decode, encode
 from regrow.search.history import History
 from regrow.search.planning.simulator import FunctionObjective, simulate
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec, auto
 from regrow.show.live import text
+from regrow.show.live.board import Board
 from regrow.show.views import summaries
 from tests.unit.simulated import Simulation, created, score
 
@@ -37,6 +38,11 @@ GIVEN: dict[str, Any] = {
     "trials": 40,
     "max_steps": 27,
 }
+CHOSEN: tuple[Any, Any] = (
+    {"mobster": {"by_step": True}},
+    {"async_hyperband": {"grace_period": 1, "eager": 13, "guard": True}},
+)
+"""What `search: auto` makes of GIVEN."""
 CELLS: dict[str, Any] = {"x": {"grid": [0.1, 0.5, 0.9]}, "kind": {"grid": ["a", "b"]}}
 TWO = {"metric": [{"name": "score", "mode": "max"}, {"name": "size", "mode": "min"}], "mode": None}
 
@@ -110,6 +116,15 @@ def test_what_is_chosen(changes: dict[str, Any], search: str, schedule: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("most", "grace"),
+    [(2, 1), (3, 1), (5, 2), (9, 1), (27, 1), (52, 2), (81, 1), (100, 1), (160, 2)],
+)
+def test_rungs_are_at_a_third_of_the_steps_a_ninth_and_so_on(most: int, grace: int) -> None:
+    chosen: Any = spec(max_steps=most).choice.schedule
+    assert chosen["async_hyperband"]["grace_period"] == grace
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
@@ -167,7 +182,8 @@ def test_another_rule_changes_nothing_that_is_there(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(auto, "MOST_TRIALS", 1)
     assert given.choice.search == "tpe"
     verified = verify(events)
-    assert (verified.difference, verified.history.choice.search) == (None, "mobster")
+    assert verified.difference is None
+    assert verified.history.choice.search == CHOSEN[0]
 
 
 def test_a_log_that_names_no_search_is_of_a_version_whose_defaults_were_tpe_and_fifo() -> None:
@@ -241,14 +257,14 @@ def test_what_the_log_has_is_taken_whatever_it_is(places: Places) -> None:
 
 def test_a_search_that_is_named_has_to_be_the_one_that_was_chosen(places: Places) -> None:
     session(places, spec(), "d1")
-    session(places, spec(search="mobster", schedule={"async_hyperband": {"eager": 13}}), "d2")
+    session(places, spec(search=CHOSEN[0], schedule=CHOSEN[1]), "d2")
     with pytest.raises(
-        SpecError, match=r'search: "random": differs from the experiment .* which has "mobster"'
+        SpecError, match=r'search: "random": differs from the experiment .* which has {"mobster":'
     ):
         prepare(
             places,
             GIVEN["name"],
-            spec(search="random", schedule={"async_hyperband": {"eager": 13}}),
+            spec(search="random", schedule=CHOSEN[1]),
             trials=None,
             code=None,
         )
@@ -259,9 +275,27 @@ def test_it_is_shown_with_its_reasons(places: Places) -> None:
     told = "search: mobster, schedule: async_hyperband (auto: 40 trials, 3 parameters; trials of at most 27 steps)"
     assert told in text.summary(history, places, alive=False, now=0.0)
     view = summaries.show(history, alive=False, now=0.0)
-    assert (view["search"], view["schedule"]) == ("mobster", {"async_hyperband": {"eager": 13}})
+    assert (view["search"], view["schedule"]) == CHOSEN
     assert view["auto"] == {
         "search": "40 trials, 3 parameters",
         "schedule": "trials of at most 27 steps",
     }
     assert "(search `mobster`, schedule `async_hyperband`, auto)" in note(history, None, None, "")
+
+
+def test_from_which_step_on_trials_are_judged_is_said_and_stands_in_the_log(places: Places) -> None:
+    """The first step says the contrary of the last one."""
+
+    def curve(config: Any, step: int) -> float:
+        return float(config["x"]) * (1 if step > 1 else -1)
+
+    given = spec(trials=30)
+    events = simulate(given, FunctionObjective(function=curve, spec=given), workers=4).events
+    board = Board()
+    lines = [line for event in events for line in board.apply(event) if "judged" in line]
+    told = "step 1 is not seen to tell the end: trials are first judged at"
+    assert lines[:2] == [f"{told} 9", f"{told} 3"]
+    assert lines[-1] in text.summary(board.history, places, alive=False, now=0.0)
+    assert verify(events).difference is None
+    decided = [event for event in events if isinstance(event, Decided)]
+    assert {event.verdict for event in decided if event.step == 1} == {"continue"}

@@ -10,7 +10,7 @@ from heapq import nsmallest
 from regrow.search import events, schedulers
 from regrow.search.history import History, TrialRecord
 from regrow.search.planning import limits
-from regrow.show.live import words
+from regrow.show.live import text, words
 from regrow.show.live.decisions import Decisions
 from regrow.show.live.incidents import Absence, Incidents
 
@@ -105,6 +105,7 @@ class Board:
         """Apply an event; return lines for people about it."""
         history = self.history
         silent, slots = event.t - history.t_last, history.slots
+        judged_before = text.judged(history) if isinstance(event, events.Decided) else None
         lost_before = history.lost_steps
         source = None
         if isinstance(event, events.Decided) and event.source is not None:
@@ -143,6 +144,8 @@ class Board:
         if isinstance(event, events.Capacity) and event.slots == slots:
             return []  # a larger node, but no more of them: matters to attempts of several slots
         lines = self._told(event, silent, history.lost_steps - lost_before)
+        if isinstance(event, events.Decided) and (told := text.judged(history)) != judged_before:
+            lines += [told] if told is not None else []
         if not self._is_loss(event):
             self.latest += [(event.t, line) for line in lines]
         return lines

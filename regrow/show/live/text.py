@@ -113,6 +113,8 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
         f" {history.lost_steps}"
     )
     yield history.choice.told()
+    if (told := judged(history)) is not None:
+        yield told
     yield spent(history, now if alive else history.t_last)
     if limited := forecast.standing(history, now, alive=alive):
         yield limited
@@ -130,6 +132,21 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
         yield from retry(history, places)
     if status in ("interrupted", "stopped"):
         yield f"continue with: {places.command('resume', spec.name)}"
+
+
+def judged(history: History) -> str | None:
+    """Tell from which step on trials are stopped, None without a guard."""
+    first, clock = history.judged_from, history.spec.clock
+    if first is None:
+        return None
+    early, late = (
+        step if clock is None else clock.value(step) for step in (history.first_decided, first)
+    )
+    if first == history.spec.max_steps:
+        return f"no step from {early} on is seen to tell the end: no trial is stopped early"
+    if early == late:
+        return f"step {early} tells the end: trials are judged from there on"
+    return f"step {early} is not seen to tell the end: trials are first judged at {late}"
 
 
 def spent(history: History, now: float) -> str:

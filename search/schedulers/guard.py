@@ -1,0 +1,183 @@
+"""The guard of schedulers that stop trials early: nobody is stopped at a step whose ranks were not
+seen to agree with later ones.
+
+Agreement is Kendall's tau over pairs of trials: the order of two trials at a step against their
+order at the latest later step that both reached and that is trusted itself. A trial that was
+stopped has no later values, so it is compared at the step where it was stopped, which was trusted.
+Two trials that were both selected at a step say nothing about it: among the best of a selection
+ranks agree less than among all. Estimates from few trials are drawn towards what is expected
+beforehand, which grows with the step's share of `max_steps`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from regrow.search.errors import SpecError
+from regrow.search.schedulers.base import Decision, End, Exclusion, News, Scheduler, Verdict
+
+LEAST: Final = 0.3
+"""Least agreement of a step at which trials are stopped."""
+EXPECTED: Final = 0.6
+"""The agreement expected beforehand is this times the root of the step's share of `max_steps`: a
+quarter of the steps is enough without evidence.
+"""
+DOUBT: Final = 0.36
+"""Variance of what is expected beforehand."""
+ENOUGH: Final = 4
+"""Fewest trials with later values by which a step may come to be trusted."""
+NEWEST: Final = 48
+"""Number of the newest trials with later values that are compared; time grows with its square."""
+
+
+class Agreement:
+    """How far ranks at some steps agree with later ones, as a fold of what was observed.
+
+    `steps`: those at which trials are judged, in ascending order, below `last`, the last step.
+    """
+
+    def __init__(self, steps: Sequence[int], last: int) -> None:
+        self._steps = [*steps, last]
+        self._last = last
+        self._costs: dict[int, list[float]] = {}
+        """Costs of each trial at the steps that it has reached."""
+        self._selected: dict[int, set[int]] = {}
+        """Steps at which the trial was judged while they were trusted."""
+        self._excluded: set[int] = set()
+        self._known: dict[int, tuple[float, int]] | None = None
+        """By step, agreement and number of trials; None if it is to be computed again."""
+
+    def observe(self, trial: int, costs: Sequence[float], sign: float = 1.0) -> None:
+        """Note a trial's values, by step from 1 on; `sign` makes them costs."""
+        reached = bisect_right(self._steps, len(costs))
+        before = self._costs.get(trial, [])
+        if reached > len(before):
+            self._costs[trial] = [sign * costs[step - 1] for step in self._steps[:reached]]
+            if reached > 1:
+                self._known = None
+
+    def select(self, trial: int, step: int) -> None:
+        """Note that a trial was judged at a step, if that is trusted."""
+        if self.trusted(step):
+            at = self._steps[bisect_right(self._steps, step) - 1]
+            self._selected.setdefault(trial, set()).add(at)
+
+    def exclude(self, trial: int, *, excluded: bool) -> None:
+        """Leave a trial out, or take it in again."""
+        (self._excluded.add if excluded else self._excluded.discard)(trial)
+        self._known = None
+
+    def trusted(self, step: int) -> bool:
+        """Return whether trials may be stopped at a step: as at the last of `steps` up to it."""
+        at = bisect_right(self._steps, step)
+        return at > 0 and self.at(self._steps[at - 1])[0] >= LEAST
+
+    def first_trusted(self) -> int:
+        """Return the first step at which trials are stopped; the last one for none before."""
+        return next(step for step in self._steps if self.trusted(step))
+
+    def told(self, step: int) -> str:
+        """Return in words what is known of a step's agreement with later ones."""
+        agreement, n = self.at(self._steps[max(0, bisect_right(self._steps, step) - 1)])
+        if not n:
+            return ""
+        return f" (agreement {agreement:.2f} in {n} trials, least {LEAST:g})"
+
+    def at(self, step: int) -> tuple[float, int]:
+        """Return the agreement of one of the steps with later ones, and by how many trials."""
+        if self._known is None:
+            self._known = self._computed()
+        return self._known[step]
+
+    def _computed(self) -> dict[int, tuple[float, int]]:
+        """Compute from the last step to the first, as a step is compared with trusted ones."""
+        numbers = sorted(
+            number
+            for number, costs in self._costs.items()
+            if len(costs) > 1 and number not in self._excluded
+        )[-NEWEST:]
+        found = {self._last: (1.0, 0)}
+        trusted = [len(self._steps) - 1]
+        """Places of trusted steps, the latest first."""
+        for place in reversed(range(len(self._steps) - 1)):
+            step = self._steps[place]
+            found[step] = self._of(place, trusted, numbers)
+            if found[step][0] >= LEAST:
+                trusted.append(place)
+        return found
+
+    def _of(self, place: int, trusted: Sequence[int], numbers: Sequence[int]) -> tuple[float, int]:
+        step = self._steps[place]
+        later = []
+        for number in numbers:
+            costs = self._costs[number]
+            if any(place < at < len(costs) for at in trusted):
+                later.append((costs, step in self._selected.get(number, ())))
+        score, pairs = 0, 0
+        for i, (one, chosen) in enumerate(later):
+            for other, too in later[:i]:
+                if chosen and too:
+                    continue
+                both = min(len(one), len(other))
+                at = next((at for at in trusted if place < at < both), None)
+                if at is None or one[at] == other[at]:
+                    continue
+                pairs += 1
+                if one[place] != other[place]:
+                    score += 1 if (one[place] < other[place]) == (one[at] < other[at]) else -1
+        expected = EXPECTED * (step / self._last) ** 0.5
+        n = len(later)
+        if not pairs or n < ENOUGH:
+            return expected, 0
+        noise = 2 * (2 * n + 5) / (9 * n * (n - 1))
+        weight = DOUBT / (DOUBT + noise)
+        return weight * score / pairs + (1 - weight) * expected, n
+
+
+class Guarded(Scheduler):
+    """Base class of schedulers that have the guard as an option. Subclasses override `judge` in
+    place of `decide`.
+    """
+
+    agreement: Agreement | None = None
+    """None: no guard."""
+
+    def guard(self, steps: Sequence[int]) -> None:
+        """Switch the guard on. `steps`: those at which trials are judged. Raises SpecError."""
+        if self.setting.max_steps is None:
+            raise SpecError("guard", True, "needs max_steps", "write max_steps: 27")
+        self.agreement = Agreement(sorted(set(steps)), self.setting.max_steps)
+
+    def apply(self, news: News) -> None:
+        """Fold in an event, also into what is known of the agreement."""
+        if self.agreement is not None:
+            match news:
+                case Decision():
+                    self.agreement.select(news.trial, len(news.values))
+                    self.agreement.observe(news.trial, news.values, self.setting.sign)
+                case End():
+                    self.agreement.observe(news.trial, news.values, self.setting.sign)
+                case Exclusion():
+                    self.agreement.exclude(news.trial, excluded=news.excluded)
+                case _:
+                    pass
+        super().apply(news)
+
+    def judge(self, trial: int, values: Sequence[float]) -> Verdict:
+        """See SchedulerPort.decide; without regard to the guard."""
+        raise NotImplementedError
+
+    def decide(self, trial: int, values: Sequence[float]) -> Verdict:
+        """Return the judgement; "continue" if the step's ranks were not seen to tell the end."""
+        verdict, step = self.judge(trial, values), len(values)
+        if self.agreement is None:
+            return verdict
+        first = self.agreement.first_trusted()
+        if verdict.action in ("stop", "pause") and not self.agreement.trusted(step):
+            why = f"step {step} is not seen to tell the end{self.agreement.told(step)}"
+            why += f": first judged at {first}"
+            return Verdict(until=self.first(trial, step), why=why, judged_from=first)
+        return replace(verdict, judged_from=first)

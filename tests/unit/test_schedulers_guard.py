@@ -1,0 +1,143 @@
+"""The guard of schedulers that stop early: nobody is stopped at a step whose ranks were not seen to
+agree with later ones.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from regrow.search.errors import SpecError
+from regrow.search.schedulers.guard import ENOUGH, Agreement
+from regrow.testing import check_scheduler
+from tests.unit.scheduling import Run, scheduler
+
+STEPS = [1, 3, 9]
+GUARDED: list[Any] = [
+    {"asha": {"guard": True}},
+    {"asha": {"guard": True, "type": "promotion"}},
+    {"async_hyperband": {"guard": True, "eager": 24}},
+    {"hyperband": {"guard": True}},
+    {"successive_halving": {"guard": True}},
+    {"median": {"guard": True}},
+    {"percentile": {"guard": True}},
+]
+
+
+def seen(*curves: list[float]) -> Agreement:
+    """What is known after these trials, of values at steps 1, 3, 9, 27 as far as they went."""
+    agreement = Agreement(STEPS, 27)
+    for trial, values in enumerate(curves):
+        by_step = [value for value, n in zip(values, (1, 2, 6, 18), strict=False) for _ in range(n)]
+        agreement.observe(trial, by_step)
+    return agreement
+
+
+def rising(count: int) -> list[list[float]]:
+    """Trials in the same order at all steps."""
+    return [[trial + 0.5] * 4 for trial in range(count)]
+
+
+def test_without_evidence_a_third_of_the_steps_is_trusted_and_less_is_not() -> None:
+    agreement = seen()
+    assert [agreement.trusted(step) for step in STEPS] == [False, False, True]
+    assert agreement.first_trusted() == 9
+
+
+def test_enough_trials_in_the_same_order_open_the_first_step() -> None:
+    assert seen(*rising(ENOUGH)).first_trusted() == 1
+    assert seen(*rising(ENOUGH - 1)).first_trusted() == 9, "three trials may agree by chance"
+
+
+def test_values_at_a_step_that_is_not_trusted_are_no_evidence() -> None:
+    """Steps 1 and 3 agree, but nobody knows whether 3 tells the end."""
+    assert seen(*[values[:2] for values in rising(20)]).first_trusted() == 9
+
+
+def test_a_first_step_that_says_the_contrary_stays_closed_and_the_next_one_opens() -> None:
+    agreement = seen(*[[-values[0], *values[1:]] for values in rising(8)])
+    assert agreement.first_trusted() == 3
+    assert agreement.at(1)[0] < 0
+
+
+def test_a_late_step_closes_when_whole_curves_contradict_it() -> None:
+    agreement = seen(*[[0.0, 0.0, -values[0], values[0]] for values in rising(8)])
+    assert agreement.first_trusted() == 27
+
+
+def test_those_that_were_stopped_are_compared_where_they_were_stopped() -> None:
+    """Four went on from step 3 and four were stopped there; the order of these is known up to 3."""
+    agreement = seen(*rising(4), *[[10.0 + trial] * 2 for trial in range(4)])
+    assert agreement.at(1)[1] == 8
+    assert seen(*rising(4)).at(1)[1] == 4
+
+
+def test_two_that_were_selected_at_a_step_say_nothing_of_it() -> None:
+    """Among the survivors of the first step its order is the contrary of the later one's."""
+    whole = seen(*rising(6))
+    before = whole.at(1)[0]
+    for trial in (6, 7, 8):
+        whole.select(trial, 1)
+        whole.observe(trial, [-trial] + [-10.0 + trial] * 26)
+    assert whole.at(1)[0] > before - 0.1
+    unaware = seen(*rising(6))
+    for trial in (6, 7, 8):
+        unaware.observe(trial, [-trial] + [-10.0 + trial] * 26)
+    assert unaware.at(1)[0] < whole.at(1)[0]
+
+
+def test_ties_at_the_early_step_are_no_agreement_and_ties_at_the_late_one_no_evidence() -> None:
+    assert seen(*[[0.5, *values[1:]] for values in rising(8)]).first_trusted() == 3
+    assert seen(*[[*values[:2], 1.0, 1.0] for values in rising(8)]).at(1)[1] == 0
+
+
+def test_an_excluded_trial_is_no_evidence_until_it_is_kept_again() -> None:
+    agreement = seen(*rising(4))
+    agreement.exclude(0, excluded=True)
+    assert agreement.first_trusted() == 9
+    agreement.exclude(0, excluded=False)
+    assert agreement.first_trusted() == 1
+
+
+def contrary(trial: int, step: int, config: Any) -> float:
+    """The first two steps rank trials the other way round; more is better."""
+    rank = random.Random(trial).random()
+    return rank if step > 2 else -rank
+
+
+@pytest.mark.parametrize("schedule", GUARDED)
+def test_nobody_is_stopped_or_paused_where_ranks_say_the_contrary(schedule: Any) -> None:
+    run = Run(scheduler(schedule, max_steps=27), contrary, trials=40, slots=4).go()
+    ended = [(step, verdict) for _, step, verdict in run.log if verdict.action != "continue"]
+    assert ended, "it still stops trials"
+    assert min(step for step, _ in ended) >= 3
+    told = [
+        verdict.why for _, step, verdict in run.log if step == 1 and "is not seen" in verdict.why
+    ]
+    assert told[0].startswith("step 1 is not seen to tell the end")
+    ((name, options),) = schedule.items()
+    unguarded = {name: {**options, "guard": False}}
+    before = Run(scheduler(unguarded, max_steps=27), contrary, trials=40, slots=4).go()
+    assert any(step == 1 for _, step, verdict in before.log if verdict.action != "continue")
+
+
+def test_where_the_first_step_tells_it_is_judged_there_after_the_first_trials() -> None:
+    made = scheduler({"asha": {"guard": True}}, max_steps=27)
+    run = Run(
+        made, lambda trial, step, config: random.Random(trial).random() * 9 + step, 40, 4
+    ).go()
+    stopped = [step for _, step, verdict in run.log if verdict.action == "stop"]
+    assert stopped.count(1) > 15
+    assert [verdict.judged_from for _, _, verdict in run.log][:: len(run.log) - 1] == [9, 1]
+
+
+def test_median_needs_max_steps_with_the_guard() -> None:
+    with pytest.raises(SpecError, match=r"schedule.median.guard: .*needs max_steps"):
+        scheduler({"median": {"guard": True}}, max_steps=None)
+
+
+@pytest.mark.parametrize("schedule", GUARDED[2:4] + GUARDED[5:6])
+def test_it_keeps_the_contract(schedule: Any) -> None:
+    check_scheduler(schedule)
