@@ -138,7 +138,9 @@ class OwnSampler(samplers.RandomSampler):
 
 
 @pytest.mark.parametrize(
-    "sampler", [OwnSampler(), samplers.TPESampler(gamma=lambda count: count)], ids=repr
+    "sampler",
+    [OwnSampler(), samplers.TPESampler(gamma=lambda count: count)],
+    ids=["own class", "function"],
 )
 def test_a_sampler_that_is_not_there_is_said_in_a_line(sampler: Any) -> None:
     with pytest.raises(UserError, match=type(sampler).__name__) as error:
