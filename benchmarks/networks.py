@@ -155,7 +155,7 @@ def _passes(
             else:
                 loss = functional.cross_entropy(out, train_y[part])
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's has no annotation
+            loss.backward()
             optimizer.step()
         model.eval()
         with torch.no_grad():

@@ -52,15 +52,13 @@ def mild(f: Facts, t: Floats) -> Floats:
 def useless(f: Facts, t: Floats) -> Floats:
     """The first step tells nothing: an untrained model is measured."""
     told = t**2 / (t**2 + 0.15**2)
-    costs: Floats = (1 - told) * (1 + 0.4 * f.b) + told * f.q
-    return costs
+    return np.asarray((1 - told) * (1 + 0.4 * f.b) + told * f.q)
 
 
 def misleading(f: Facts, t: Floats) -> Floats:
     """The first step tells the contrary: what begins best ends worst."""
     told = t**2 / (t**2 + 0.12**2)
-    costs: Floats = (1 - told) * (1 - 0.3 * f.q + 0.2 * f.b) + told * f.q
-    return costs
+    return np.asarray((1 - told) * (1 - 0.3 * f.q + 0.2 * f.b) + told * f.q)
 
 
 def late(f: Facts, t: Floats) -> Floats:
@@ -84,13 +82,13 @@ def plateau(f: Facts, t: Floats) -> Floats:
     """A wide and flat basin with tiny ripples, and elsewhere a smaller, deeper one."""
     wide = 0.25 + 0.75 * max(f.q - 0.35, 0) / 0.65 + 0.004 * np.sin(40 * f.u).mean()
     end = min(wide, f.near / 0.45)
-    return end + (0.2 + 0.6 * f.b) * np.exp(-(2 + 4 * f.a) * t)
+    return np.asarray(end + (0.2 + 0.6 * f.b) * np.exp(-(2 + 4 * f.a) * t))
 
 
 def narrow(f: Facts, t: Floats) -> Floats:
     """All is alike but for a narrow valley."""
     end = 0.9 + 0.1 * f.q - 0.9 * np.exp(-((f.near / 0.25) ** 2))
-    return end + (0.2 + 0.6 * f.b) * np.exp(-(2 + 4 * f.a) * t)
+    return np.asarray(end + (0.2 + 0.6 * f.b) * np.exp(-(2 + 4 * f.a) * t))
 
 
 def cliff(f: Facts, t: Floats) -> Floats:
