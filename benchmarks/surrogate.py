@@ -36,12 +36,14 @@ REFERENCE = 2000
 """So many random configurations say what is good: regret 0 is the best score of any of them at any
 step, 1 the median of their last scores, failures apart. A search may get below 0.
 """
+MOST_KNOWN = 2000
+"""Curves that are kept: those of a search, and not of all."""
 COMPONENTS = 5
 """Principal components of the curves: 97 to 99.8 % of their variance."""
 
 
 class Surrogate(Task):
-    """A task whose curves are computed, each of them once."""
+    """A task whose curves are computed, each of them once as long as it is kept."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -60,6 +62,8 @@ class Surrogate(Task):
     def at(self, config: Config, step: int) -> tuple[float, float]:
         key = json.dumps(config, sort_keys=True, default=float)  # Ray Tune's values may be NumPy's
         if key not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
             self._known[key] = self.curve(config)
         scores, seconds = self._known[key]
         return scores[step - 1], seconds[step - 1]

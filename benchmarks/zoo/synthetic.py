@@ -52,15 +52,13 @@ def mild(f: Facts, t: Floats) -> Floats:
 def useless(f: Facts, t: Floats) -> Floats:
     """The first step tells nothing: an untrained model is measured."""
     told = t**2 / (t**2 + 0.15**2)
-    costs: Floats = (1 - told) * (1 + 0.4 * f.b) + told * f.q
-    return costs
+    return np.asarray((1 - told) * (1 + 0.4 * f.b) + told * f.q)
 
 
 def misleading(f: Facts, t: Floats) -> Floats:
     """The first step tells the contrary: what begins best ends worst."""
     told = t**2 / (t**2 + 0.12**2)
-    costs: Floats = (1 - told) * (1 - 0.3 * f.q + 0.2 * f.b) + told * f.q
-    return costs
+    return np.asarray((1 - told) * (1 - 0.3 * f.q + 0.2 * f.b) + told * f.q)
 
 
 def late(f: Facts, t: Floats) -> Floats:
