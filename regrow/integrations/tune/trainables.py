@@ -48,7 +48,9 @@ class Trainable:
         """Run it in a separate folder, as Tune does, unless RAY_CHDIR_TO_TRIAL_DIR is 0."""
         config = render(self.template, trial.config, trial.seed)
         if self.defined is not None:
-            config |= _suggested(self.defined, trial)
+            from regrow.integrations.tune.suggesting import suggested
+
+            config |= suggested(self.defined, trial)
         if self.explored is not None:
             config = self.explored(config) or config
         reporting = Reporting(trial, self.stop, config, f"{self.experiment}_{trial.number:05d}")
@@ -58,15 +60,6 @@ class Trainable:
                 _run_class(self.theirs, config, reporting, info)
             else:
                 _run_function(self.theirs, config, Session(reporting, self.experiment, folder))
-
-
-def _suggested(define: Callable[[Any], dict[str, Any] | None], trial: Trial) -> dict[str, Any]:
-    """Return the values that the function asks for, and the constants that it returns."""
-    from regrow.integrations.optuna.running import Trial as Suggesting
-
-    asking = Suggesting(trial, several=False, last=None)
-    constants = define(asking)
-    return {**asking.params, **(constants or {})}
 
 
 def _run_function(function: Callable[..., Any], config: dict[str, Any], session: Session) -> None:

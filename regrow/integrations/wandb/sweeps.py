@@ -168,15 +168,20 @@ def _by_name(
             continue
         for name, domain in space.items():
             values = domain.get("choice", domain.get("grid", [domain.get("constant", 0)]))
-            if not _is_plain(domain) or not all(
-                isinstance(one, str | int | float) and not isinstance(one, bool) for one in values
-            ):
-                problem = "has values that are no text or number, beside a name within another"
+            if not _is_plain(domain) or not all(map(_is_written_alike, values)):
+                problem = "has values that are no word or number, beside a name within another"
                 raise SpecError(f"parameters.{name}", name, problem, "call one of them otherwise")
             listed.append(f"{prefix}{name}={{{paths.get(name, name)}}}")
     for name, path in renamed.items():
         notes.append((f"parameters.{name}", f"it is called {path} here; the program sees {name}"))
     return listed
+
+
+def _is_written_alike(value: Any) -> bool:
+    """Return whether all forms of arguments write a value in the same way, without quotes."""
+    if isinstance(value, str):
+        return re.fullmatch(r"[\w./:@%+-]+", value) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_plain(domain: Mapping[str, Any]) -> bool:
