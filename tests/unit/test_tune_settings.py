@@ -350,8 +350,10 @@ class Knowing(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         about = {"id": self.trial_id, "name": self.trial_name, "given": str(self.given)}
+        resources: Any = self.trial_resources
         return {
             "score": 1,
+            "cpus": resources.required_resources["CPU"],
             "logdir": self.logdir,
             **about,
             "done": self.iteration >= 1,
@@ -360,11 +362,13 @@ class Knowing(tune.Trainable):
 
 def test_a_class_knows_its_trial_and_leaves_no_folder_behind(tuned: Tuned) -> None:
     before = set(default_storage().iterdir()) if default_storage().is_dir() else set()
-    (result,) = tuned(Knowing, {"a": 1})
+    asked: Any = tune.with_resources(Knowing, {"cpu": 2})
+    (result,) = tuned(asked, {"a": 1})
     assert result.error is None, result.error
     told = result.metrics
     assert told["id"] == told["name"] == result.trial_id == told["trial_id"]
     assert told["given"] == "{'a': 1}"
+    assert told["cpus"] == 2
     assert not os.path.exists(told["logdir"])
     assert told["training_iteration"] == 2
     after = set(default_storage().iterdir()) if default_storage().is_dir() else set()
