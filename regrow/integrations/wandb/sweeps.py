@@ -133,6 +133,11 @@ def translated(
     command, variables = _command(sweep, notes)
     spec["env"] = {PACKAGE: "standin", **variables}
     space = group(sweep["parameters"], "parameters", method == "grid", notes)
+    notes += [
+        (f"parameters.{name}.probabilities", "hold for what is drawn at random, not for `tpe`")
+        for name, domain in space.items()
+        if method == "bayes" and "probabilities" in domain
+    ]
     spec["space"], paths = nested(space)
     spec["command"] = _by_name(command, space, paths, notes)
     if paths:
@@ -159,7 +164,7 @@ def _by_name(
     listed: list[str] = []
     for text in command:
         prefix = _WRITTEN_OUT.get(text)
-        if prefix is None and text.strip("{}") in ALL:
+        if prefix is None and text.strip("{}") in (*ALL, "config_file"):
             name = next(iter(renamed))
             hint = "write ${args}, or call one of them otherwise"
             raise SpecError(f"parameters.{name}", name, "lies within another parameter", hint)
