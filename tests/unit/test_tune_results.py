@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pandas as pd
 from ray import tune
 
+from regrow.integrations.tune.analysis import ExperimentAnalysis
+from regrow.integrations.tune.results import Result
 from tests.unit.tuned import Tuned, tuned
 
 __all__ = ["tuned"]
@@ -80,3 +83,30 @@ def test_the_path_of_a_result_has_the_files_that_scripts_read(tuned: Tuned) -> N
         table = pd.read_csv(folder / "progress.csv")
         assert list(table["nested/a/b"]) == [0, 1]
         assert list(table["score"]) == [0.0, 1.0]
+
+
+def failing_once(config: dict[str, Any]) -> None:
+    start = 0
+    if (checkpoint := tune.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            start = int(Path(folder, "step").read_text()) + 1
+    for step in range(start, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "step").write_text(str(step))
+            files = tune.Checkpoint.from_directory(folder)
+            tune.report({"score": step, "start": start}, checkpoint=files)
+        if (step, start) == (1, 0):
+            raise RuntimeError("once")
+
+
+def test_after_a_failure_each_step_is_there_once_with_the_attempt_that_counts(
+    tuned: Tuned,
+) -> None:
+    run = tune.RunConfig(name="again", failure_config=tune.FailureConfig(max_failures=2))
+    (result,) = tuned(failing_once, {"a": 1}, run=run)
+    frame = result.metrics_dataframe
+    assert list(frame["score"]) == [0, 1, 2, 3]
+    assert list(frame["start"]) == [0, 0, 2, 2]
+    assert list(frame["iterations_since_restore"]) == [1, 2, 1, 2]
+    assert Result.from_path(result.path).metrics["score"] == 3
+    assert ExperimentAnalysis(str(Path(result.path).parent)).get_best_trial("score", "max")

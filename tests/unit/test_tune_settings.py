@@ -209,14 +209,28 @@ def test_each_argument_of_schedulers_and_searchers_is_used_or_told(place: str) -
         "PB2": {"hyperparam_bounds": {"a": [0.0, 1.0]}},
     }.get(name, {})
     kind = "scheduler" if place in recorded.SCHEDULERS else "search_alg"
-    known = {"metric", "mode", *needed}
+    known = {"self", "metric", "mode", *needed}
     space = {"a": tune.uniform(0, 1)}
+
+    def seen(**given: Any) -> tuple[dict[str, Any], list[str]]:
+        found = translate(train, space, num_samples=2, **{kind: ours(**needed, **given)})
+        return found.options, found.said
+
+    plain = seen()
     for parameter in inspect.signature(ours.__init__).parameters.values():
-        default = parameter.default
-        if parameter.name in {"self", *known} or not isinstance(default, bool):
-            continue
-        found = translate(train, space, **{kind: ours(**needed, **{parameter.name: not default})})
-        assert any(parameter.name in line for line in found.said), parameter.name
+        if parameter.name not in known and (value := another(parameter.default)) is not None:
+            options, said = seen(**{parameter.name: value})
+            told = any(parameter.name in line for line in said)
+            assert told or options != plain[0], parameter.name
+
+
+def another(default: Any) -> Any:
+    """A value of an argument that is not its default; None for one whose kind is not known."""
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, int | float):
+        return (default * 2 or 5) if isinstance(default, int) else default / 2 or 0.5
+    return "epoch" if isinstance(default, str) else None
 
 
 def test_a_storage_path_that_is_rays_default_is_the_state_root() -> None:
@@ -350,8 +364,10 @@ class Knowing(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         about = {"id": self.trial_id, "name": self.trial_name, "given": str(self.given)}
+        resources: Any = self.trial_resources
         return {
             "score": 1,
+            "cpus": resources.required_resources["CPU"],
             "logdir": self.logdir,
             **about,
             "done": self.iteration >= 1,
@@ -360,11 +376,13 @@ class Knowing(tune.Trainable):
 
 def test_a_class_knows_its_trial_and_leaves_no_folder_behind(tuned: Tuned) -> None:
     before = set(default_storage().iterdir()) if default_storage().is_dir() else set()
-    (result,) = tuned(Knowing, {"a": 1})
+    asked: Any = tune.with_resources(Knowing, {"cpu": 2})
+    (result,) = tuned(asked, {"a": 1})
     assert result.error is None, result.error
     told = result.metrics
     assert told["id"] == told["name"] == result.trial_id == told["trial_id"]
     assert told["given"] == "{'a': 1}"
+    assert told["cpus"] == 2
     assert not os.path.exists(told["logdir"])
     assert told["training_iteration"] == 2
     after = set(default_storage().iterdir()) if default_storage().is_dir() else set()

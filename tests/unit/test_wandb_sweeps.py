@@ -220,8 +220,9 @@ def test_a_name_within_another_parameter_is_the_programs_all_the_same(
         "parameters.optimizer.lr",
         "it is called optimizer_lr here; the program sees optimizer.lr",
     ) in notes
-    with pytest.raises(SpecError, match="lies within another parameter"):
-        spec(parameters=clash, command=["python", "${args_json}"])
+    for whole in ("${args_json}", "${args_json_file}"):
+        with pytest.raises(SpecError, match="lies within another parameter"):
+            spec(parameters=clash, command=["python", whole])
 
 
 def test_without_a_metric_the_rows_are_counted() -> None:
@@ -274,6 +275,8 @@ def test_values_may_have_probabilities_and_a_grid_tries_each() -> None:
         "probabilities": [0.1, 0.9],
     }
     assert spec(parameters={"x": shares}, method="grid")["space"]["x"] == {"grid": [1, 2]}
+    _, notes = translated({**SWEEP, "method": "bayes", "parameters": {"x": shares}}, "sweep")
+    assert "parameters.x.probabilities" in dict(notes)
 
 
 def test_keys_of_ours_have_a_place_in_a_sweep_file() -> None:

@@ -35,6 +35,12 @@ def resources(
     return found
 
 
+def bundle(given: Mapping[str, Any]) -> dict[str, float]:
+    """Return the resources of a trial by Ray's names, from those of a specification."""
+    found = {"CPU": given.get("cpu", 1.0), "GPU": given.get("gpu", 0.0)} | given.get("custom", {})
+    return {name: float(amount) for name, amount in found.items() if amount}
+
+
 def _answer(
     ask: Callable[[dict[str, Any]], Any], config: Mapping[str, Any], who: str, about: str = ""
 ) -> Any:

@@ -99,11 +99,13 @@ class Reporting:
         return found
 
 
-def trial_info(name: str, folder: str, experiment: str) -> SimpleNamespace:
+def trial_info(
+    name: str, folder: str, experiment: str, bundle: Mapping[str, float] | None
+) -> SimpleNamespace:
     """Return what functions and classes are told of their trial, under the names of both."""
     from ray import tune
 
-    resources = tune.PlacementGroupFactory([{"CPU": 1.0}])
+    resources = tune.PlacementGroupFactory([dict(bundle or {"CPU": 1.0})])
     return SimpleNamespace(
         name=name,
         id=name,
@@ -120,15 +122,14 @@ def trial_info(name: str, folder: str, experiment: str) -> SimpleNamespace:
 class Session:
     """Replaces Ray's session for a function that is a trial."""
 
-    def __init__(self, reporting: Reporting, experiment: str, folder: str) -> None:
+    def __init__(self, reporting: Reporting, info: SimpleNamespace) -> None:
         from ray import tune
 
         self._reporting = reporting
         self.world_rank = None  # Ray recognizes Tune by it, as opposed to a worker of Ray Train
         self.trial_id = self.trial_name = reporting.name
-        self.trial_dir, self.experiment_name = folder, experiment
-        self.trial_info = trial_info(reporting.name, folder, experiment)
-        self.trial_resources = self.trial_info.resources
+        self.trial_dir, self.experiment_name = info.logdir, info.experiment_name
+        self.trial_info, self.trial_resources = info, info.resources
         self.loaded_checkpoint: Any = None
         if reporting.restored is not None:
             self.loaded_checkpoint = tune.Checkpoint.from_directory(str(reporting.restored))

@@ -31,6 +31,7 @@ class Trainable:
         stop: whether (trial's name, result) was enough.
         explored: the user's function that adjusts a configuration, None for none.
         defined: the function of Optuna's trial that suggests the configuration, None for none.
+        bundle: the resources of a trial, by Ray's names; None: one CPU.
         origin: working directory of the script; `apart`: whether each trial has one of its own.
 
     """
@@ -41,6 +42,7 @@ class Trainable:
     stop: Callable[[str, dict[str, Any]], bool]
     explored: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     defined: Callable[[Any], dict[str, Any] | None] | None = None
+    bundle: Mapping[str, float] | None = None
     origin: str = ""
     apart: bool = True
 
@@ -48,25 +50,18 @@ class Trainable:
         """Run it in a separate folder, as Tune does, unless RAY_CHDIR_TO_TRIAL_DIR is 0."""
         config = render(self.template, trial.config, trial.seed)
         if self.defined is not None:
-            config |= _suggested(self.defined, trial)
+            from regrow.integrations.tune.suggesting import suggested
+
+            config |= suggested(self.defined, trial)
         if self.explored is not None:
             config = self.explored(config) or config
         reporting = Reporting(trial, self.stop, config, f"{self.experiment}_{trial.number:05d}")
         with _own_folder(self.origin, apart=self.apart) as folder:
+            info = trial_info(reporting.name, folder, self.experiment, self.bundle)
             if isinstance(self.theirs, type):
-                info = trial_info(reporting.name, folder, self.experiment)
                 _run_class(self.theirs, config, reporting, info)
             else:
-                _run_function(self.theirs, config, Session(reporting, self.experiment, folder))
-
-
-def _suggested(define: Callable[[Any], dict[str, Any] | None], trial: Trial) -> dict[str, Any]:
-    """Return the values that the function asks for, and the constants that it returns."""
-    from regrow.integrations.optuna.running import Trial as Suggesting
-
-    asking = Suggesting(trial, several=False, last=None)
-    constants = define(asking)
-    return {**asking.params, **(constants or {})}
+                _run_function(self.theirs, config, Session(reporting, info))
 
 
 def _run_function(function: Callable[..., Any], config: dict[str, Any], session: Session) -> None:

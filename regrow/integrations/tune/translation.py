@@ -14,7 +14,7 @@ from regrow.integrations.tune.hyperopt_space import is_hyperopts
 from regrow.integrations.tune.hyperopt_space import translate as hyperopts
 from regrow.integrations.tune.population import changeable, first_points, with_mutations
 from regrow.integrations.tune.recorded import storage_path
-from regrow.integrations.tune.resources import resources
+from regrow.integrations.tune.resources import bundle, resources
 from regrow.integrations.tune.schedules import ITERATION, Scheduling, scheduling
 from regrow.integrations.tune.searchers import Searching, searching
 from regrow.integrations.tune.space import NOTHING, Translated, translate
@@ -131,6 +131,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         stop=stop.trial,
         explored=schedule.explored,
         defined=search.defined,
+        bundle=bundle(options["resources"]),
         origin=os.getcwd(),
         apart=os.environ.get(CHDIR, "1") != "0",
     )

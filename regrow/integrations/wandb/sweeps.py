@@ -133,6 +133,11 @@ def translated(
     command, variables = _command(sweep, notes)
     spec["env"] = {PACKAGE: "standin", **variables}
     space = group(sweep["parameters"], "parameters", method == "grid", notes)
+    notes += [
+        (f"parameters.{name}.probabilities", "hold for what is drawn at random, not for `tpe`")
+        for name, domain in space.items()
+        if method == "bayes" and "probabilities" in domain
+    ]
     spec["space"], paths = nested(space)
     spec["command"] = _by_name(command, space, paths, notes)
     if paths:
@@ -159,7 +164,7 @@ def _by_name(
     listed: list[str] = []
     for text in command:
         prefix = _WRITTEN_OUT.get(text)
-        if prefix is None and text.strip("{}") in ALL:
+        if prefix is None and text.strip("{}") in (*ALL, "config_file"):
             name = next(iter(renamed))
             hint = "write ${args}, or call one of them otherwise"
             raise SpecError(f"parameters.{name}", name, "lies within another parameter", hint)
@@ -168,15 +173,20 @@ def _by_name(
             continue
         for name, domain in space.items():
             values = domain.get("choice", domain.get("grid", [domain.get("constant", 0)]))
-            if not _is_plain(domain) or not all(
-                isinstance(one, str | int | float) and not isinstance(one, bool) for one in values
-            ):
-                problem = "has values that are no text or number, beside a name within another"
+            if not _is_plain(domain) or not all(map(_is_written_alike, values)):
+                problem = "has values that are no word or number, beside a name within another"
                 raise SpecError(f"parameters.{name}", name, problem, "call one of them otherwise")
             listed.append(f"{prefix}{name}={{{paths.get(name, name)}}}")
     for name, path in renamed.items():
         notes.append((f"parameters.{name}", f"it is called {path} here; the program sees {name}"))
     return listed
+
+
+def _is_written_alike(value: Any) -> bool:
+    """Return whether all forms of arguments write a value in the same way, without quotes."""
+    if isinstance(value, str):
+        return re.fullmatch(r"[\w./:@%+-]+", value) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_plain(domain: Mapping[str, Any]) -> bool:
