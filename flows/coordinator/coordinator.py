@@ -471,10 +471,12 @@ class Coordinator:
         self._ledger.record(event)
         await self._settled()
 
-    async def proceed(self) -> None:
-        """Take the decisions that the ledger holds back; see Hold."""
+    async def proceed(self, for_good: bool = False) -> None:
+        """Take the decisions that the ledger holds back; see Hold. `for_good`: it holds none back
+        any more.
+        """
         self._start()
-        self._ledger.proceed()
+        self._ledger.proceed(for_good=for_good)
         await self._settled()
 
     async def abandon(self, message: str) -> None:

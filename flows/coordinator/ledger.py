@@ -172,9 +172,12 @@ class Ledger:
         if self._settle():
             self._work.set()
 
-    def proceed(self) -> None:
-        """Take the decisions that waited for whom the end of a trial was told to."""
+    def proceed(self, *, for_good: bool) -> None:
+        """Take the decisions that waited until the end of a trial was told. `for_good`: none waits
+        any more.
+        """
         self._held = False
+        self.hold = "" if for_good else self.hold
         self.decide()
 
     async def committed(self, *, urgent: bool = True) -> None:

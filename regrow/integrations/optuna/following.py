@@ -193,9 +193,8 @@ class Follow:
         try:
             self._take_events(mirror, batch)
         except BaseException:
-            self._coordinator.call(
-                "proceed"
-            )  # else the session would wait for a thread that has ended
+            # else the session would wait for a thread that has ended
+            self._coordinator.call("proceed", True)
             raise
 
     def _take_events(self, mirror: Mirror, batch: Batch) -> None:
