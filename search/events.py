@@ -41,6 +41,11 @@ Cause = Literal["", "preempted", "infrastructure", "error", "stalled", "oom"]
 a GPU was full.
 """
 
+Hold = Literal["", "failures", "ends"]
+"""After which ends of trials a session takes no decision until `Proceeded`: "failures" that the
+study does not catch, or all "ends".
+"""
+
 Status = Literal["finished", "stopped", "interrupted", "failed"]
 """How an experiment (or one session of it) ended."""
 
@@ -137,6 +142,7 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
             opens.
         retry_failed: the user wants all trials that have failed so far to be retried.
         agent: the agent that leads this session; empty: a driver without agents.
+        hold: see Hold; empty: decisions never wait.
 
     """
 
@@ -152,6 +158,7 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     environment: dict[str, Any] = {}
     retry_failed: bool = False
     agent: str = ""
+    hold: Hold = ""
 
 
 class Joined(Event, frozen=True, kw_only=True, tag="joined"):
@@ -343,6 +350,14 @@ class Suggested(Event, frozen=True, kw_only=True, tag="suggested"):
     name: str
     distribution: dict[str, Any]
     value: Any
+
+
+class Proceeded(Event, frozen=True, kw_only=True, tag="proceeded"):
+    """Who was told the end of a trial has dealt with it: decisions that waited are due. `for_good`:
+    none waits any more in this session.
+    """
+
+    for_good: bool = False
 
 
 class Queued(Event, frozen=True, kw_only=True, tag="queued"):
@@ -601,6 +616,7 @@ AnyEvent = (
     | Asked
     | Suggested
     | Queued
+    | Proceeded
     | Noted
     | Decided
     | Retired

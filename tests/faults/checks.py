@@ -49,6 +49,7 @@ from regrow.search.events import (
     Milestone,
     Opened,
     Priced,
+    Proceeded,
     Proposed,
     Queued,
     Reported,
@@ -207,6 +208,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             | Capacity
             | Priced
             | Queued
+            | Proceeded
             | Excluded
             | Milestone
             | Closing

@@ -15,7 +15,6 @@ from optuna.distributions import BaseDistribution
 from optuna.logging import get_logger
 from optuna.trial import FrozenTrial, TrialState
 
-from regrow.flows.coordinator.ledger import Hold
 from regrow.infra.log.reading import replay
 from regrow.infra.machine import capacity
 from regrow.infra.state.experiments import prepare, request_stop
@@ -31,6 +30,7 @@ from regrow.integrations.optuna.scheduling import MOST, schedule, stored_schedul
 from regrow.integrations.optuna.searching import Search, search
 from regrow.integrations.optuna.storing import Storage
 from regrow.integrations.optuna.trials import Trials
+from regrow.search.events import Hold
 from regrow.search.history import History
 from regrow.search.history.records import ATTRIBUTES
 from regrow.search.planning.suggesting import FIXED, waiting
