@@ -22,12 +22,11 @@ import msgspec
 from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
-from regrow.flows.coordinator.ledger import Hold
 from regrow.infra.log.log import Superseded
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import Prepared, prepare, take_stop_requests
 from regrow.infra.state.places import Places
-from regrow.search.events import Place
+from regrow.search.events import Hold, Place
 from regrow.search.history import History
 from regrow.search.needs import ClusterCapacity
 from regrow.search.spec import MOST_STEPS, Spec
@@ -71,7 +70,7 @@ class Inline:
     ) -> None:
         """Take over the experiment. Raises UserError if another process runs it.
 
-        `slots`: trials that may run without being asked for. `hold`: see Ledger.
+        `slots`: trials that may run without being asked for. `hold`: see Opened.
         """
         self._name, self._running, self._asked = prepared.spec.name, slots, not slots
         self._ended = ExitStack()

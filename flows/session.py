@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from regrow.flows.coordinator.ledger import Hold
 from regrow.infra.machine.caller_context import CallerContext
 from regrow.infra.state.agents import of_this_driver
 from regrow.infra.state.experiments import Prepared, prepare
 from regrow.infra.state.places import Places
+from regrow.search.events import Hold
 from regrow.search.spec import Spec
 
 
@@ -50,7 +50,7 @@ class Session:
         flow_run: ID of the flow run if Prefect has it already; None for the experiment's own.
         running: ID of the flow run that runs it; None before.
         after: called with `say` after the session, unless it is to be resumed.
-        hold: see Ledger; the caller calls the coordinator's `proceed`.
+        hold: see Opened; the caller calls the coordinator's `proceed`.
         agent: ID of the agent that runs this driver; empty: no agent does.
 
     """

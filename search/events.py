@@ -42,6 +42,11 @@ Cause = Literal["", "preempted", "infrastructure", "error", "stalled", "oom"]
 a GPU was full.
 """
 
+Hold = Literal["", "failures", "ends"]
+"""After which ends of trials a session takes no decision until `Proceeded`: "failures" that the
+study does not catch, or all "ends".
+"""
+
 Status = Literal["finished", "stopped", "interrupted", "failed"]
 """How an experiment (or one session of it) ended."""
 
@@ -141,6 +146,7 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
             opens.
         retry_failed: the user wants all trials that have failed so far to be retried.
         agent: the agent that leads this session; empty: a driver without agents.
+        hold: see Hold; empty: decisions never wait.
 
     """
 
@@ -156,6 +162,7 @@ class Opened(Event, frozen=True, kw_only=True, tag="opened"):
     environment: dict[str, Any] = {}
     retry_failed: bool = False
     agent: str = ""
+    hold: Hold = ""
 
 
 class Joined(Event, frozen=True, kw_only=True, tag="joined"):
@@ -365,6 +372,14 @@ class Suggested(Event, frozen=True, kw_only=True, tag="suggested"):
     name: str
     distribution: dict[str, Any]
     value: Any
+
+
+class Proceeded(Event, frozen=True, kw_only=True, tag="proceeded"):
+    """Who was told the end of a trial has dealt with it: decisions that waited are due. `for_good`:
+    none waits any more in this session.
+    """
+
+    for_good: bool = False
 
 
 class Queued(Event, frozen=True, kw_only=True, tag="queued"):
@@ -636,6 +651,7 @@ AnyEvent = (
     | Asked
     | Suggested
     | Queued
+    | Proceeded
     | Noted
     | Decided
     | Retired

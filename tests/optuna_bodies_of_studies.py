@@ -56,6 +56,28 @@ def pruned_at_will(optuna: Any, name: str) -> Any:
     return [(t.state.name, t.value, repr(t.intermediate_values), t.last_step) for t in study.trials]
 
 
+@body("pruners without a schedule of ours, and one's own")
+def other_pruners(optuna: Any, name: str) -> Any:
+    class Own(optuna.pruners.BasePruner):  # type: ignore[misc, name-defined]  # of either module
+        def prune(self, study: Any, trial: Any) -> bool:
+            done = [one for one in study.trials if one.state.is_finished()]
+            return len(done) == 1 and trial.last_step == 2
+
+    found = {}
+    made = optuna.pruners
+    for pruner in (
+        made.ThresholdPruner(upper=2.0),
+        made.PatientPruner(None, patience=0),
+        made.WilcoxonPruner(n_startup_steps=2),
+        Own(),
+    ):
+        kind = type(pruner).__name__
+        study = optuna.create_study(study_name=f"{name}-{kind}", pruner=pruner)
+        study.optimize(lambda t: curve(optuna, t), n_trials=3)
+        found[kind] = [(t.state.name, t.last_step) for t in study.trials]
+    return found
+
+
 # ---- several objectives and constraints
 
 

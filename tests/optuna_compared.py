@@ -26,6 +26,9 @@ from pathlib import Path
 import optuna
 
 import regrow.optuna as ours
+from regrow.infra.log.reading import read_events
+from regrow.infra.state.places import Places
+from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserError
 from tests import optuna_bodies, optuna_bodies_of_studies
 from tests.optuna_registry import BODIES, TOPICS
@@ -57,6 +60,10 @@ def compared(name: str) -> tuple[str, str]:
         except Exception as error:
             logging.getLogger(__name__).debug(name, exc_info=True)
             return "wrong", f"{type(error).__name__}: {error}"
+    for study in Places.at(None).experiments():
+        difference = verify(read_events(Places.at(None).store(study))).difference
+        if difference is not None:
+            return "wrong", f"{study} is not verified: {difference}"
     if repr(found) == repr(theirs):
         return "alike", ""
     return "wrong", f"{found!r}, not {theirs!r}"

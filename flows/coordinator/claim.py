@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from regrow.flows.coordinator.leases import holders
-from regrow.flows.coordinator.ledger import Hold, Ledger
+from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Superseded
-from regrow.search.events import AnyEvent, Created, Known, Opened
+from regrow.search.events import AnyEvent, Created, Hold, Known, Opened
 from regrow.search.spec import Spec
 from regrow.search.spec.keys import UNLIMITED
 from regrow.tasks.ports.store import Store
@@ -36,7 +36,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         environment: the environment to record.
         retry_failed: whether failed trials are tried again.
         agent: see Opened.
-        hold: see Ledger.
+        hold: see Opened.
 
     """
 
@@ -72,7 +72,6 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
     spec = Spec.recorded(opening.spec)
     for _ in range(CLAIMS):
         ledger = Ledger(store)
-        ledger.hold = opening.hold
         now, history = ledger.now(), ledger.history
         again = history.opened is not None and history.opened.driver == driver
         if driver in ledger.drivers and not again:
@@ -101,6 +100,7 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             environment={} if again else opening.environment,
             retry_failed=opening.retry_failed and not again,
             agent=opening.agent,
+            hold=opening.hold,
         )
         if again:  # the cluster's size may have changed since `opening`
             opened = msgspec.structs.replace(opened, slots=history.slots, widest=history.widest)

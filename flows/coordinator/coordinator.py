@@ -27,7 +27,7 @@ from regrow.infra.log.log import CorruptLog, Segments, Superseded
 from regrow.infra.ray.notices import stay
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
-from regrow.search.events import Capacity, Cause, Closing, Priced, Queued, Status, Waited
+from regrow.search.events import Capacity, Cause, Closing, Priced, Proceeded, Queued, Status, Waited
 from regrow.search.history import Attempt, History
 from regrow.search.history.orders import TrialOrder, as_event
 from regrow.search.lifecycle import IllegalMove
@@ -471,10 +471,12 @@ class Coordinator:
         self._ledger.record(event)
         await self._settled()
 
-    async def proceed(self) -> None:
-        """Take the decisions that the ledger holds back; see Hold."""
+    async def proceed(self, for_good: bool = False) -> None:
+        """Record that decisions need not wait; see Proceeded."""
         self._start()
-        self._ledger.proceed()
+        ledger = self._ledger
+        if (ledger.held or for_good) and not ledger.superseded and not ledger.history.closed:
+            ledger.record(Proceeded(t=ledger.now(), for_good=for_good))
         await self._settled()
 
     async def abandon(self, message: str) -> None:

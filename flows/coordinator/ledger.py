@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal
 
 import msgspec
 
@@ -32,9 +31,8 @@ from regrow.search.events import (
     encode,
 )
 from regrow.search.history import History
-from regrow.search.lifecycle import IllegalMove, TrialState
+from regrow.search.lifecycle import IllegalMove
 from regrow.search.planning.planner import Planner
-from regrow.search.planning.suggesting import expected
 from regrow.tasks.errors import RegrowError, UserCodeError
 from regrow.tasks.output.traces import printable, user_trace
 from regrow.tasks.ports.store import Store, Unavailable
@@ -47,12 +45,6 @@ MOST_BYTES = 32 << 20
 """Most bytes of an event's line; the largest message of an attempt has half of that."""
 BURST = 10
 """Urgent writes that may follow each other immediately after a quiet time."""
-
-
-Hold = Literal["", "failures", "ends"]
-"""After which ends of trials no decision is taken until `proceed`: "failures" that the study does
-not catch, or all "ends".
-"""
 
 
 class Unrecordable(RegrowError):
@@ -103,8 +95,6 @@ class Ledger:
         self._work, self._hurry = asyncio.Event(), asyncio.Event()
         self.news = asyncio.Condition()
         """Notified after each commit."""
-        self.hold: Hold = ""
-        self._held = False
         self.superseded = False
         self.trouble: str | None = None
         """Why the log cannot be written at present; None if all is well."""
@@ -172,10 +162,10 @@ class Ledger:
         if self._settle(self.now()):
             self._work.set()
 
-    def proceed(self) -> None:
-        """Take the decisions that waited for whom the end of a trial was told to."""
-        self._held = False
-        self.decide()
+    @property
+    def held(self) -> bool:
+        """See Planner."""
+        return self._planner.held
 
     async def committed(self, *, urgent: bool = True) -> None:
         """Wait until everything recorded so far is durable. Raises Superseded if another writer
@@ -295,10 +285,6 @@ class Ledger:
             self._planner.apply(event)
         self._lines.append(line)
         self._t = max(self._t, event.t)
-        if isinstance(event, Ended) and self.hold:
-            trial = self.history.trials[event.trial]
-            failed = trial.state is TrialState.FAILED and not expected(trial)
-            self._held = failed or (trial.state.final and self.hold == "ends")
         self._settle(self._t)  # at the event's own time, as `verify` recomputes it
 
     def _next(self, now: float) -> AnyEvent | None:
@@ -332,8 +318,6 @@ class Ledger:
     def _settle(self, now: float) -> bool:
         """Make all decisions that are due at `now`. Return whether there was one."""
         decided = False
-        if self._held and self.history.closing is None:
-            return False
         # After an error the history may have events that are not written: no decisions from them.
         while self._broken is None and (decision := self._next(now)) is not None:
             decided = True

@@ -32,6 +32,7 @@ from regrow.search.events import (
     Noted,
     Opened,
     Priced,
+    Proceeded,
     Proposed,
     Queued,
     Reported,
@@ -279,6 +280,9 @@ class History(View):
         del self.asked[event.trial, event.name]
         trial.suggested[event.name] = event.distribution
         trial.config = trial.proposed = {**trial.proposed, event.name: event.value}
+
+    def _proceeded(self, _: Proceeded) -> None:
+        """Change nothing: which decisions wait is the planner's matter."""
 
     def _queued(self, event: Queued) -> None:
         self.queue.append(event)

@@ -30,9 +30,11 @@ from regrow.search.events import (
     Ended,
     Excluded,
     Halted,
+    Hold,
     Milestone,
     Moved,
     Opened,
+    Proceeded,
     Proposed,
     Reported,
     Retired,
@@ -97,6 +99,9 @@ class Planner:
         of decision steps where steps are counted by a metric.
         """
         self._failed_now = 0
+        self._hold: Hold = ""
+        self.held = False
+        """Whether decisions wait until the end of a trial was dealt with."""
         self._reported_now = False
 
     def apply(self, event: AnyEvent) -> None:
@@ -131,15 +136,36 @@ class Planner:
             case Ended():
                 if event.trial in self._due:
                     self._due.remove(event.trial)
-                trial = self.history.trials[event.trial]
-                self._failed_now += trial.state is TrialState.FAILED and not expected(trial)
+                self._failed_now += self._has_failed(event.trial)
+            case _:
+                pass
+        self._hold_after(event)
+
+    def _has_failed(self, number: int) -> bool:
+        """Return whether a trial has failed by an exception that its study does not catch."""
+        trial = self.history.trials[number]
+        return trial.state is TrialState.FAILED and not expected(trial)
+
+    def _hold_after(self, event: AnyEvent) -> None:
+        """Have decisions wait, or go on, after an event; see Hold."""
+        match event:
+            case Opened():
+                self._hold, self.held = event.hold, False
+            case Proceeded():
+                self._hold, self.held = "" if event.for_good else self._hold, False
+            case Closing():
+                self.held = False
+            case Ended() if self._hold and self.history.closing is None:
+                final = self.history.trials[event.trial].state.final
+                ends = self._hold == "ends" and final
+                self.held = self.held or ends or self._has_failed(event.trial)
             case _:
                 pass
 
     def next(self, now: float) -> AnyEvent | None:
         """Return the next decision at `now` (seconds since the epoch), None for none."""
         history = self.history
-        if history.opened is None or history.closed is not None:
+        if history.opened is None or history.closed is not None or self.held:
             return None
         with theirs(history.spec):
             return (

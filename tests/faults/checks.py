@@ -50,6 +50,7 @@ from regrow.search.events import (
     Moved,
     Opened,
     Priced,
+    Proceeded,
     Proposed,
     Queued,
     Reported,
@@ -208,6 +209,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             | Capacity
             | Priced
             | Queued
+            | Proceeded
             | Excluded
             | Milestone
             | Closing

@@ -37,6 +37,8 @@ def objective(trial):
     if trial.suggest_categorical("optimizer", ["sgd", None]) == "sgd":
         trial.suggest_float("momentum", 0, 1, step=0.1)
     trial.set_user_attr("widths", widths)
+    trial.set_user_attr("model", slice(len(widths)))
+    trial.suggest_categorical("pair", [(1, 2)])
     for step in range(0, 30, 10):
         trial.report((x - OFFSET) ** 2 + 1 / (step + 1), step)
         if trial.should_prune():
@@ -64,13 +66,49 @@ print("pruned", states["PRUNED"], "values", [t.value for t in study.trials])
 AGAIN = """
 import regrow.optuna as optuna
 
+import threading, time
+
 study = optuna.create_study(study_name="twin", direction="maximize", load_if_exists=True)
 print(study.direction.name)
-for wrong in (lambda: study.optimize(print, n_trials=-1), lambda: optuna.get_all_study_summaries()):
+try:
+    study.optimize(print, n_trials=-1)
+except Exception as error:
+    print(type(error).__name__)
+for kept in (study.best_trial.user_attrs["model"], study.best_params["pair"]):
+    print(repr(kept).replace(" ", ""))
+print([one.n_trials for one in optuna.get_all_study_summaries() if one.study_name == "twin"])
+
+
+def objective(trial):
+    if trial.study.study_name == "wrong":
+        raise FileNotFoundError("data.csv")
+    return trial.suggest_float("x", 0, 1)
+
+
+def follow(study, trial):
+    if trial.number == 2:
+        study.stop()
+
+
+def in_a_thread(name):
+    study = optuna.create_study(study_name=name)
     try:
-        wrong()
-    except Exception as error:
-        print(type(error).__name__)
+        study.optimize(objective, n_trials=9, callbacks=[follow])
+    except FileNotFoundError:
+        outcomes[name] = "no such file"
+    else:
+        outcomes[name] = len(study.trials)
+
+
+outcomes = {}
+threads = [threading.Thread(target=in_a_thread, args=(name,)) for name in ("first", "wrong")]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+asked = optuna.create_study(study_name="asked")
+asked.tell(asked.ask(), 1.0)
+print(sorted(outcomes.items()), len(asked.trials))
 """
 
 
@@ -177,7 +215,11 @@ def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_to
     )
     assert done.returncode == 0, done.stderr
     assert "the study 'twin' is there with minimize, which stays" in done.stderr
-    assert done.stdout.split() == ["MINIMIZE", "ValueError", "_NotThere"]
+    said = done.stdout.splitlines()
+    assert said[:2] == ["MINIMIZE", "ValueError"]
+    assert said[2].startswith("slice(None,")
+    assert said[3:] == ["(1,2)", f"[{trials}]", "[('first', 3), ('wrong', 'no such file')] 1"]
+    assert "run by the script" in desk.run("resume", "asked", expect=2).stderr
 
 
 def test_a_script_that_is_killed_in_its_second_call_goes_on_there_and_finds_what_an_objective_raises(

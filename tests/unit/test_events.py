@@ -33,6 +33,7 @@ from regrow.search.events import (
     Opened,
     Outcome,
     Priced,
+    Proceeded,
     Proposed,
     Queued,
     Reported,
@@ -121,6 +122,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         Suggested, t=times, trial=whole, name=text, distribution=maps, value=whole | floats | text
     ),
     Noted: st.builds(Noted, **lease, attributes=maps),
+    Proceeded: st.builds(Proceeded, t=times, for_good=st.booleans()),
     Queued: st.builds(Queued, t=times, values=maps, attributes=maps),
     Decided: st.builds(
         Decided,

@@ -8,7 +8,8 @@ import pytest
 
 from regrow import experiment
 from regrow.tasks.trial import reporter
-from tests.optuna_compared import BODIES, compared
+from tests.optuna_compared import compared
+from tests.optuna_registry import BODIES
 from tests.unit.optuna_here import run_here
 
 

@@ -98,7 +98,6 @@ def test_a_pruner_is_the_schedule_that_does_the_same(
     "pruner",
     [
         pruners.HyperbandPruner(),
-        pruners.ThresholdPruner(lower=0.0),
         pruners.SuccessiveHalvingPruner(min_resource=1, bootstrap_count=2),
     ],
     ids=lambda value: type(value).__name__,

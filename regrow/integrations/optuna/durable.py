@@ -15,7 +15,6 @@ from optuna.distributions import BaseDistribution
 from optuna.logging import get_logger
 from optuna.trial import FrozenTrial, TrialState
 
-from regrow.flows.coordinator.ledger import Hold
 from regrow.infra.log.reading import replay
 from regrow.infra.machine import capacity
 from regrow.infra.state.experiments import prepare, request_stop
@@ -31,6 +30,7 @@ from regrow.integrations.optuna.scheduling import MOST, schedule, stored_schedul
 from regrow.integrations.optuna.searching import Search, search
 from regrow.integrations.optuna.storing import Storage
 from regrow.integrations.optuna.trials import Trials
+from regrow.search.events import Hold
 from regrow.search.history import History
 from regrow.search.history.records import ATTRIBUTES
 from regrow.search.planning.suggesting import FIXED, waiting
@@ -163,6 +163,7 @@ class Study(TheirStudy):
             constraints=self._search.constraints,
             last=None if most in (None, MOST) else most - 1,
             study=partial(of_trial, self._places.root, self.study_name),
+            pruner=self._pruner_asked,
         )
         jobs = capacity.cpus() if n_jobs == -1 else n_jobs
         hold: Hold = "" if jobs != 1 else "ends" if told else "failures"
@@ -354,10 +355,21 @@ class Study(TheirStudy):
             spec = self._spec(1, ENDLESS)
             places = self._places.writable()
             prepared = prepare(places, self.study_name, spec, trials=None, code=None)
-            made = partial(Trial, several=len(self.directions) > 1, last=None, study=lambda: self)
+            made = partial(
+                Trial,
+                several=len(self.directions) > 1,
+                last=None,
+                study=lambda: self,
+                pruner=self._pruner_asked,
+            )
             self._asking = Asking(places, prepared, metrics(len(self.directions)), made)
             self._left = weakref.finalize(self, Asking.close, self._asking)
         return self._asking
+
+    @property
+    def _pruner_asked(self) -> optuna.pruners.BasePruner | None:
+        """The pruner, if trials ask it themselves."""
+        return self.pruner if self._schedule.asked else None
 
     def _refresh(self) -> None:
         assert self._asking is not None

@@ -15,7 +15,6 @@ from optuna.logging import get_logger
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from regrow.flows.coordinator.ledger import Hold
 from regrow.flows.inline import run_inline
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.reading import fold
@@ -26,7 +25,7 @@ from regrow.integrations.optuna.driver import Apart, Remote, in_main_thread
 from regrow.integrations.optuna.objective import Objective
 from regrow.integrations.optuna.private import numbered
 from regrow.integrations.optuna.trials import Trials
-from regrow.search.events import AnyEvent, Ended, Opened
+from regrow.search.events import AnyEvent, Ended, Hold, Opened
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
 from regrow.search.planning.suggesting import CAUGHT
@@ -193,9 +192,8 @@ class Follow:
         try:
             self._take_events(mirror, batch)
         except BaseException:
-            self._coordinator.call(
-                "proceed"
-            )  # else the session would wait for a thread that has ended
+            # else the session would wait for a thread that has ended
+            self._coordinator.call("proceed", True)
             raise
 
     def _take_events(self, mirror: Mirror, batch: Batch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from optuna.exceptions import TrialPruned
+from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import TrialState
 
@@ -17,7 +18,7 @@ from regrow.tasks.trial.trial import Trial as OurTrial
 
 
 class Objective:
-    """The user's `function`. `metrics`: names of its values; `last`, `study`: see Trial."""
+    """The user's `function`. `metrics`: names of its values. The other arguments: see Trial."""
 
     def __init__(
         self,
@@ -28,9 +29,11 @@ class Objective:
         constraints: Constraints | None,
         last: int | None,
         study: Callable[[], Study],
+        pruner: BasePruner | None = None,
     ) -> None:
         self._function, self._metrics, self._catch = function, tuple(metrics), catch
         self._constraints, self._last, self._study = constraints, last, study
+        self._pruner = pruner
 
     @property
     def function(self) -> Callable[[Any], Any]:
@@ -40,7 +43,9 @@ class Objective:
     def __call__(self, ours: OurTrial) -> None:
         """Run it as one attempt."""
         several = len(self._metrics) > 1
-        trial = Trial(ours, several=several, last=self._last, study=self._study)
+        trial = Trial(
+            ours, several=several, last=self._last, study=self._study, pruner=self._pruner
+        )
         try:
             returned = self._function(trial)
         except TrialPruned as pruned:

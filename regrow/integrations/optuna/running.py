@@ -20,6 +20,7 @@ from optuna.distributions import (
     check_distribution_compatibility,
     distribution_to_json,
 )
+from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
@@ -50,7 +51,8 @@ NOT_THERE = {
 
 class Trial(TheirTrial):
     """See `optuna.trial.Trial`. `last`: a step that no report may reach, None for none. `study`:
-    returns the study, as it is then; None: the trial is of no study.
+    returns the study, as it is then; None: the trial is of no study. `pruner`: what `should_prune`
+    asks; None: the scheduler.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class Trial(TheirTrial):
         several: bool,
         last: int | None,
         study: Callable[[], Study] | None = None,
+        pruner: BasePruner | None = None,
     ) -> None:
+        self._pruner = pruner
         self._ours, self._several, self._last, self._study = ours, several, last, study
         self._started = dt.datetime.now()  # noqa: DTZ005 - Optuna's times are local, without a zone
         self._params: dict[str, Any] = {}
@@ -177,12 +181,16 @@ class Trial(TheirTrial):
             self._pruned = True
 
     def should_prune(self) -> bool:
-        """Return whether the scheduler has decided that the trial ends."""
+        """Return whether the scheduler, or the pruner, has decided that the trial ends."""
         if self._several:
             raise NotImplementedError(
                 "Trial.should_prune is not supported for multi-objective optimization."
             )
-        return self._pruned or self._ours.told == "stopped"
+        if self._pruned or self._ours.told == "stopped":
+            return True
+        if self._pruner is None:
+            return False
+        return bool(self._pruner.prune(self._study(), self.frozen(TrialState.RUNNING, None)))
 
     # ---- attributes
 

@@ -13,28 +13,27 @@ from regrow.tasks.errors import UserError
 
 MOST = 1_000_000
 """A step that no trial reaches: of Optuna's pruners only Hyperband has a last step."""
-_THERE = (
-    "MedianPruner, PercentilePruner, SuccessiveHalvingPruner, HyperbandPruner(max_resource=...) and"
-    " NopPruner"
-)
+_ASKED = ("PatientPruner", "ThresholdPruner", "WilcoxonPruner")
+"""Pruners without a schedule that does the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A schedule of the specification. `first`: the step that counts as the first one; `max_steps`:
-    the step at which a trial ends, None for none.
+    the step at which a trial ends, None for none; `asked`: whether trials ask the pruner.
     """
 
     form: str | dict[str, Any]
     first: int = 0
     max_steps: int | None = None
+    asked: bool = False
 
 
 def schedule(pruner: pruners.BasePruner) -> Schedule:
     """Return the schedule that corresponds to a pruner. Raises UserError for an unsupported one."""
     name = type(pruner).__name__
-    if type(pruner) is not getattr(pruners, name, None):
-        raise UserError(f"pruner: {name} is none of Optuna's; there are {_THERE}")
+    if type(pruner) is not getattr(pruners, name, None) or name in _ASKED:
+        return Schedule(form="fifo", asked=True)
     given = {option: value for option, (_, value) in options(pruner).items()}
     match name:
         case "NopPruner":
@@ -67,7 +66,7 @@ def schedule(pruner: pruners.BasePruner) -> Schedule:
                 "reduction_factor": given["reduction_factor"],
             }
             return Schedule(form={"async_hyperband": halving}, first=1, max_steps=most)
-    raise UserError(f"pruner: {name} is not there; there are {_THERE}")
+    return Schedule(form="fifo", asked=True)
 
 
 def stored_schedule(spec: Spec) -> Schedule:
