@@ -43,6 +43,8 @@ from regrow.tasks.ports.store import Missing, Store
 
 _UNTOLD = ("event", "serve")
 """Keys whose changes are not reported: the event of each run, and what the station serves."""
+AGREE = "what is good in one is in the others"
+"""Why a new experiment learns from others unasked."""
 LITTLE = 0.5
 """A number of trials that does at most this share of as many full trainings is remarked upon."""
 
@@ -108,7 +110,8 @@ class Prepared:
     @property
     def auto(self) -> dict[str, str]:
         """For a new experiment: the reason for each key that its specification leaves to regrow."""
-        return {} if self.choice is None else self.choice.why
+        found = {} if self.choice is None else dict(self.choice.why)
+        return found | ({"learn_from": AGREE} if self.unasked and self.learnt else {})
 
     @property
     def advisers(self) -> list[str]:
@@ -125,8 +128,8 @@ class Prepared:
             return [f"{no_other}, these parameters and this metric"]
         if self.unasked:
             found = learning.names(self.learnt)
-            why = "what is good in one is in the others; learn_from: [] switches this off"
-            return [f"{', '.join(found)}: {why}"] if found else []
+            off = "learn_from: [] switches this off"
+            return [f"{', '.join(found)}: {AGREE}; {off}"] if found else []
         counts = Counter(known.origin.rpartition(":")[0] for known in self.learnt)
         return [
             f"{name}: {count} trial{'' if count == 1 else 's'}" for name, count in counts.items()
@@ -161,7 +164,7 @@ class Prepared:
         return self.spec.model_copy(
             update={
                 **dict.fromkeys(self.auto, AUTO),
-                **({"learn_from": None} if self.unasked else {}),
+                "learn_from": None if self.unasked else self.spec.learn_from,
                 "trials": self.trials or self.spec.trials,
             }
         )
