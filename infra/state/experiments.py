@@ -18,7 +18,7 @@ import msgspec
 
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import Survey, replay, survey
-from regrow.infra.state import snapshot
+from regrow.infra.state import learning, snapshot
 from regrow.infra.state.driver_lock import already, await_wound_up
 from regrow.infra.state.places import CLUSTER, Places
 from regrow.search import samplers
@@ -31,18 +31,20 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import money
 from regrow.search.options import AUTO, chosen
 from regrow.search.planning import budget, limits
-from regrow.search.planning.learning import MOST_EXPERIMENTS, known_from, learnt_from
+from regrow.search.planning.learning import known_from
 from regrow.search.schedulers import foreseen
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.search.spec.auto import Choice
 from regrow.search.spec.keys import UNLIMITED
 from regrow.search.spec.moments import epoch
 from regrow.search.spec.parts import Resources
-from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Missing, Store
 
 _UNTOLD = ("event", "serve")
 """Keys whose changes are not reported: the event of each run, and what the station serves."""
+AGREE = "what is good in one is in the others"
+"""Why a new experiment learns from others unasked."""
 LITTLE = 0.5
 """A number of trials that does at most this share of as many full trainings is remarked upon."""
 
@@ -63,6 +65,8 @@ class Prepared:
     """For a new experiment: results taken over from earlier experiments (`warm_start`)."""
     learnt: list[Known] = field(default_factory=list)
     """For a new experiment: results it learns from experiments on other tasks (`learn_from`)."""
+    unasked: bool = False
+    """Whether these experiments were found by regrow, as `learn_from` is not given."""
     nothing_left: bool = False
     """Whether the experiment is over, and no further trials, no other stop or register setting and
     no retry of failed trials is asked for.
@@ -106,7 +110,8 @@ class Prepared:
     @property
     def auto(self) -> dict[str, str]:
         """For a new experiment: the reason for each key that its specification leaves to regrow."""
-        return {} if self.choice is None else self.choice.why
+        found = {} if self.choice is None else dict(self.choice.why)
+        return found | ({"learn_from": AGREE} if self.unasked and self.learnt else {})
 
     @property
     def advisers(self) -> list[str]:
@@ -121,6 +126,10 @@ class Prepared:
         ):
             no_other = "nothing: no other experiment of this state root has trials that ended"
             return [f"{no_other}, these parameters and this metric"]
+        if self.unasked:
+            found = learning.names(self.learnt)
+            off = "learn_from: [] switches this off"
+            return [f"{', '.join(found)}: {AGREE}; {off}"] if found else []
         counts = Counter(known.origin.rpartition(":")[0] for known in self.learnt)
         return [
             f"{name}: {count} trial{'' if count == 1 else 's'}" for name, count in counts.items()
@@ -153,7 +162,11 @@ class Prepared:
         `auto` again, and the total is raised.
         """
         return self.spec.model_copy(
-            update={**dict.fromkeys(self.auto, AUTO), "trials": self.trials or self.spec.trials}
+            update={
+                **dict.fromkeys(self.auto, AUTO),
+                "learn_from": None if self.unasked else self.spec.learn_from,
+                "trials": self.trials or self.spec.trials,
+            }
         )
 
     @property
@@ -298,14 +311,18 @@ def _new(
     """Return an experiment that has no log yet. Raises SpecError."""
     new = spec if trials is None else Spec.parse({**spec.to_json(), "trials": trials})
     _check_deadline(new)
+    learnt, spec = learning.learnt(places, new), new.resolved
+    if new.learn_from is None:
+        spec = spec.model_copy(update={"learn_from": learning.names(learnt)})
     return Prepared(
-        spec=new.resolved,
+        spec=spec,
         store=store,
         trials=None,
         code=_pickled(code),
         log=log,
         known=_warm(places, new),
-        learnt=_learnt(places, new),
+        learnt=learnt,
+        unasked=new.learn_from is None,
         choice=new.choice,
     )
 
@@ -460,43 +477,6 @@ def _warm(places: Places, spec: Spec) -> list[Known]:
             raise SpecError(key, start.experiment, problem, "leave it out")
         known += found
     return known
-
-
-def _learnt(places: Places, spec: Spec) -> list[Known]:
-    """Return the results of the experiments that a new one learns from. Raises SpecError for a
-    named experiment without usable results.
-    """
-    if spec.learn_from == "auto":
-        return _whatever_fits(places, spec) if spec.takes_first else []
-    learnt: list[Known] = []
-    for number, name in enumerate(spec.learn_from):
-        key = f"learn_from.{number}"
-        try:
-            found = learnt_from(replay(places.known(name), name), spec, name, key)
-        except UserError as error:
-            hint = "write auto for whatever fits" if name.lower() == "auto" else ""
-            raise SpecError(key, name, str(error), hint) from None
-        if not found:
-            problem = "has no trial in this space that ended with a value"
-            raise SpecError(key, name, problem, "leave it out")
-        learnt += found
-    return learnt
-
-
-def _whatever_fits(places: Places, spec: Spec) -> list[Known]:
-    """Return the results of the newest readable experiments with this space and metric."""
-    found: list[tuple[float, list[Known]]] = []
-    for name in places.experiments():
-        if name == spec.name:
-            continue
-        with suppress(RegrowError, SpecError, msgspec.MsgspecError):
-            history = replay(places.known(name), name)
-            if history.created is not None and (
-                kept := learnt_from(history, spec, name, "learn_from")
-            ):
-                found.append((history.created.t, kept))
-    found.sort(key=lambda one: -one[0])
-    return [known for _, kept in found[:MOST_EXPERIMENTS] for known in kept]
 
 
 def _pickled(digest: str | None) -> tuple[str, str] | None:

@@ -41,7 +41,8 @@ class Choice:
 
     def told(self) -> str:
         """Return the choice in one line, for people."""
-        why = f" ({AUTO}: {'; '.join(self.why.values())})" if self.why else ""
+        reasons = [self.why[key] for key in ("search", "schedule") if key in self.why]
+        why = f" ({AUTO}: {'; '.join(reasons)})" if reasons else ""
         return f"search: {chosen(self.search)}, schedule: {chosen(self.schedule)}{why}"
 
 

@@ -149,11 +149,12 @@ def _budget(spec: Keys) -> None:
 def _search(spec: Keys) -> int | None:
     """Return how many trials the sampler can propose, None for any number. Raises SpecError."""
     cells = None if spec.own_sampler else samplers.size(spec.search, spec.setting)
-    if spec.learn_from != "auto" and len({*spec.learn_from}) < len(spec.learn_from):
-        raise SpecError("learn_from", list(spec.learn_from), "names one twice", "name each once")
-    if spec.learn_from not in ((), "auto") and not spec.takes_first:
+    named = () if spec.learn_from in (None, "auto") else spec.learn_from
+    if len({*named}) < len(named):
+        raise SpecError("learn_from", list(named), "names one twice", "name each once")
+    if named and not spec.takes_first:
         problem = f"does not go with {chosen(spec.search)}, which says itself what is tried first"
-        raise SpecError("learn_from", spec.learn_from, problem, "leave it out")
+        raise SpecError("learn_from", named, problem, "leave it out")
     for place, point in enumerate(spec.points):
         key = f"points.{place}"
         if cells is not None and point.metrics is None:

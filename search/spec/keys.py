@@ -232,10 +232,13 @@ class Keys(Part):
     """Earlier experiments of the same state root from whose trials the sampler learns, as they are
     when this one begins.
     """
-    learn_from: Annotated[tuple[str, ...] | Literal["auto"], BeforeValidator(as_names)] = ()
+    learn_from: Annotated[tuple[str, ...] | Literal["auto"] | None, BeforeValidator(as_names)] = (
+        None
+    )
     """Earlier experiments of the same state root, on other tasks, with the same parameters and
     metric: what did well in them is tried first, and "mobster" begins with their predictions.
-    `auto`: the last eight experiments.
+    `auto`: the last eight experiments. None: with `search: auto` these, if they are three or more
+    and were seen to tell about each other, as the log then names them; `[]`: none.
     """
     resources: Resources = Resources()
     retries: Retries = Retries()
@@ -322,6 +325,7 @@ class Keys(Part):
     def like(self, stored: Keys) -> Self:
         """Return the specification with the choices of the experiment `stored` for `auto`."""
         left = [key for key in ("search", "schedule") if getattr(self, key) == AUTO]
+        left += ["learn_from"] if self.learn_from is None else []
         return self.model_copy(update={key: getattr(stored, key) for key in left})
 
     @property
