@@ -87,7 +87,7 @@ class Method:
         return f"{self.who}: {self.how}"
 
 
-def ours(algorithm: str, search: str, schedule: Any) -> Method:
+def ours(algorithm: str, search: Any, schedule: Any) -> Method:
     name, options = (schedule, {}) if isinstance(schedule, str) else next(iter(schedule.items()))
     how = f"{search}, {name}" + "".join(f" ({value})" for value in options.values())
     return Method(
