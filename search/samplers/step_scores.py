@@ -6,8 +6,8 @@ leaders. Here a cost is compared with those of the same step: half of a score is
 Shen and Perrone, ICML 2020, section 4), the other half its distance from the step's median, which
 keeps small differences small.
 
-Who was stopped before a step is no stranger there: among those that continued, a selection, an
-average value would be taken for average.
+Who was stopped before a step is counted there, too, as if it had changed like the median of those
+that went on: these are a selection, in which an average value would be taken for average.
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ def step_scores(
         [np.interp(columns, times[a:b], costs[a:b]) for a, b in zip(starts, ends, strict=True)]
     )
     last = column[ends - 1]
-    own = np.searchsorted(starts, rows, side="right") - 1
-    ranks = _ranks(curves, last, own, column[rows])
-    return (ranks + _distances(curves, last, costs[rows], column[rows])) / 2
+    for step in range(1, curves.shape[1]):
+        reached = last >= step
+        change = np.median(curves[reached, step] - curves[reached, step - 1])
+        curves[~reached, step] = curves[~reached, step - 1] + change
+    at, mine = column[rows], costs[rows]
+    return (_ranks(curves, at, mine) + _distances(curves, at, mine)) / 2
 
 
 def _finite(costs: Floats) -> Floats:
@@ -55,30 +58,15 @@ def _finite(costs: Floats) -> Floats:
     return np.asarray(np.clip(costs, finite.min(), finite.max()))
 
 
-def _ranks(
-    curves: Floats, last: npt.NDArray[np.intp], own: npt.NDArray[np.intp], at: npt.NDArray[np.intp]
-) -> Floats:
-    """Return normal scores by rank among all trials, each compared at the latest step up to `at`
-    that it has reached.
-    """
-    count = len(curves)
-    common = np.minimum(last[None, :], at[:, None])
-    mine, theirs = curves[own[:, None], common], curves[np.arange(count)[None, :], common]
-    better = (theirs < mine).sum(axis=1) + (theirs == mine).sum(axis=1) / 2
+def _ranks(curves: Floats, at: npt.NDArray[np.intp], costs: Floats) -> Floats:
+    """Return normal scores by rank within the step."""
+    count, theirs = len(curves), curves[:, at]
+    better = (theirs < costs).sum(axis=0) + (theirs == costs).sum(axis=0) / 2
     return np.asarray(ndtri(np.clip(better / count, 0.5 / count, 1 - 0.5 / count)))
 
 
-def _distances(
-    curves: Floats, last: npt.NDArray[np.intp], costs: Floats, at: npt.NDArray[np.intp]
-) -> Floats:
-    """Return distances from the median of each step, in widths of its better half. Trials that did
-    not reach a step are thought to have changed as the median of those that did.
-    """
-    whole = curves.copy()
-    for step in range(1, whole.shape[1]):
-        reached = last >= step
-        change = np.median(whole[reached, step] - whole[reached, step - 1])
-        whole[~reached, step] = whole[~reached, step - 1] + change
-    low, middle, high = np.quantile(whole, [0.16, 0.5, 0.84], axis=0)
+def _distances(curves: Floats, at: npt.NDArray[np.intp], costs: Floats) -> Floats:
+    """Return distances from the median of each step, in widths of its better half."""
+    low, middle, high = np.quantile(curves, [0.16, 0.5, 0.84], axis=0)
     width = np.maximum(np.maximum(middle - low, _LEAST_WIDTH * (high - low)), 1e-12)
     return np.clip((costs - middle[at]) / width[at], _BEST, _WORST)

@@ -1,16 +1,17 @@
 """The guard of schedulers that stop trials early: nobody is stopped at a step whose ranks were not
 seen to agree with later ones.
 
-Agreement is Kendall's tau over pairs of trials: the order of two trials at a step against their
-order at the latest later step that both reached and that is trusted itself. A trial that was
-stopped has no later values, so it is compared at the step where it was stopped, which was trusted.
-Two trials that were both selected at a step say nothing about it: among the best of a selection
-ranks agree less than among all. Estimates from few trials are drawn towards what is expected
-beforehand, which grows with the step's share of `max_steps`.
+Agreement is Kendall's tau over pairs of trials: the order of two trials at a step against that of
+their best values by the latest later step that both reached and that is trusted itself. A trial
+that was stopped has no later values, so it is compared at the step where it was stopped, which was
+trusted. Two trials that were both selected at a step say nothing about it: among the best of a
+selection ranks agree less than among all. Estimates from few trials are drawn towards what is
+expected beforehand, which grows with the step's share of `max_steps`.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import Final
 
 from regrow.search.errors import SpecError
 from regrow.search.schedulers.base import Decision, End, Exclusion, News, Scheduler, Verdict
+from regrow.search.step_metric import stretches
 
 LEAST: Final = 0.3
 """Least agreement of a step at which trials are stopped."""
@@ -42,8 +44,8 @@ class Agreement:
     def __init__(self, steps: Sequence[int], last: int) -> None:
         self._steps = [*steps, last]
         self._last = last
-        self._costs: dict[int, list[float]] = {}
-        """Costs of each trial at the steps that it has reached."""
+        self._costs: dict[int, list[tuple[float, float]]] = {}
+        """By trial, the cost at each of the steps that it has reached, and the least one by then."""
         self._selected: dict[int, set[int]] = {}
         """Steps at which the trial was judged while they were trusted."""
         self._excluded: set[int] = set()
@@ -53,9 +55,11 @@ class Agreement:
     def observe(self, trial: int, costs: Sequence[float], sign: float = 1.0) -> None:
         """Note a trial's values, by step from 1 on; `sign` makes them costs."""
         reached = bisect_right(self._steps, len(costs))
-        before = self._costs.get(trial, [])
-        if reached > len(before):
-            self._costs[trial] = [sign * costs[step - 1] for step in self._steps[:reached]]
+        known = self._costs.setdefault(trial, [])
+        while len(known) < reached:
+            before, step = self._steps[len(known) - 1] if known else 0, self._steps[len(known)]
+            least = min(_least(costs, before, step, sign), known[-1][1] if known else math.inf)
+            known.append((sign * costs[step - 1], least))
             if reached > 1:
                 self._known = None
 
@@ -123,11 +127,12 @@ class Agreement:
                     continue
                 both = min(len(one), len(other))
                 at = next((at for at in trusted if place < at < both), None)
-                if at is None or one[at] == other[at]:
+                if at is None or one[at][1] == other[at][1]:
                     continue
                 pairs += 1
-                if one[place] != other[place]:
-                    score += 1 if (one[place] < other[place]) == (one[at] < other[at]) else -1
+                if one[place][0] != other[place][0]:
+                    alike = (one[place][0] < other[place][0]) == (one[at][1] < other[at][1])
+                    score += 1 if alike else -1
         expected = EXPECTED * (step / self._last) ** 0.5
         n = len(later)
         if not pairs or n < ENOUGH:
@@ -135,6 +140,16 @@ class Agreement:
         noise = 2 * (2 * n + 5) / (9 * n * (n - 1))
         weight = DOUBT / (DOUBT + noise)
         return weight * score / pairs + (1 - weight) * expected, n
+
+
+def _least(values: Sequence[float], before: int, step: int, sign: float) -> float:
+    """Return the least cost after step `before` up to `step`."""
+    least, place = math.inf, before
+    for value, count in stretches(values, before):
+        if place >= step:
+            break
+        least, place = min(least, sign * value), place + count
+    return least
 
 
 class Guarded(Scheduler):

@@ -57,13 +57,13 @@ def test_values_at_a_step_that_is_not_trusted_are_no_evidence() -> None:
 
 
 def test_a_first_step_that_says_the_contrary_stays_closed_and_the_next_one_opens() -> None:
-    agreement = seen(*[[-values[0], *values[1:]] for values in rising(8)])
+    agreement = seen(*[[99 - values[0], *values[1:]] for values in rising(8)])
     assert agreement.first_trusted() == 3
     assert agreement.at(1)[0] < 0
 
 
 def test_a_late_step_closes_when_whole_curves_contradict_it() -> None:
-    agreement = seen(*[[0.0, 0.0, -values[0], values[0]] for values in rising(8)])
+    agreement = seen(*[[99.0, 99.0, 50 - values[0], values[0]] for values in rising(8)])
     assert agreement.first_trusted() == 27
 
 
@@ -80,17 +80,25 @@ def test_two_that_were_selected_at_a_step_say_nothing_of_it() -> None:
     before = whole.at(1)[0]
     for trial in (6, 7, 8):
         whole.select(trial, 1)
-        whole.observe(trial, [-trial] + [-10.0 + trial] * 26)
+        whole.observe(trial, [-trial] + [-99.0 + trial] * 26)
     assert whole.at(1)[0] > before - 0.1
     unaware = seen(*rising(6))
     for trial in (6, 7, 8):
-        unaware.observe(trial, [-trial] + [-10.0 + trial] * 26)
+        unaware.observe(trial, [-trial] + [-99.0 + trial] * 26)
     assert unaware.at(1)[0] < whole.at(1)[0]
 
 
 def test_ties_at_the_early_step_are_no_agreement_and_ties_at_the_late_one_no_evidence() -> None:
-    assert seen(*[[0.5, *values[1:]] for values in rising(8)]).first_trusted() == 3
-    assert seen(*[[*values[:2], 1.0, 1.0] for values in rising(8)]).at(1)[1] == 0
+    assert seen(*[[99.0, *values[1:]] for values in rising(8)]).first_trusted() == 3
+    assert seen(*[[*values[:2], 0.0, 0.0] for values in rising(8)]).at(1)[1] == 0
+
+
+def test_a_trial_counts_by_its_best_value_so_far_when_later_steps_are_compared() -> None:
+    """All get worse again, and their last values say the contrary of their best ones."""
+    agreement = seen(
+        *[[values[0], values[0], 20 - values[0], 30 - values[0]] for values in rising(8)]
+    )
+    assert agreement.first_trusted() == 1
 
 
 def test_an_excluded_trial_is_no_evidence_until_it_is_kept_again() -> None:
