@@ -190,7 +190,7 @@ class Trial(TheirTrial):
             return True
         if self._pruner is None:
             return False
-        return bool(self._pruner.prune(self._study(), self.frozen(TrialState.RUNNING, None)))
+        return bool(self._pruner.prune(self.study, self.frozen(TrialState.RUNNING, None)))
 
     # ---- attributes
 
