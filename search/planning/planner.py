@@ -563,7 +563,7 @@ class Planner:
 
 
 def _limited(now: float, reason: limits.Reason, status: Status = "finished") -> Closing:
-    """Return the end of a session by a limit of money or time."""
+    """Return the end of a session by a limit."""
     return Closing(t=now, status=status, why=reason.why, by="planner", limit=reason.limit)
 
 
