@@ -589,7 +589,7 @@ class Milestone(Event, frozen=True, kw_only=True, tag="milestone"):
     epoch.
 
     Attributes:
-        limit: "stop.dollars" or "stop.deadline".
+        limit: "budget", "stop.dollars" or "stop.deadline".
         percent: 25, 50 or 80.
         spent: what the experiment has cost so far; None without prices.
         ends: when all trials are expected to have ended; None: not known, or as many trials run as
@@ -614,8 +614,8 @@ class Closing(Event, frozen=True, kw_only=True, tag="closing"):
         status: how the session ends.
         why: for people.
         by: "planner" for a stop condition.
-        limit: the limit of money or time that ends it, such as "stop.dollars"; empty: none. Then
-            running trials save and may continue in a later session, as they do with "user".
+        limit: the limit that ends it, such as "budget" or "stop.dollars"; empty: none. With
+            one, running trials save and may continue in a later session, as they do with "user".
 
     """
 

@@ -32,6 +32,7 @@ _NOT_SETTINGS = {
     "state",
     "working_dir",
     "trials",
+    "budget",
     "mlflow",
     "register",
 }

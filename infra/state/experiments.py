@@ -45,6 +45,8 @@ _UNTOLD = ("event", "serve")
 """Keys whose changes are not reported: the event of each run, and what the station serves."""
 AGREE = "what is good in one is in the others"
 """Why a new experiment learns from others unasked."""
+MANY = 10
+"""Fewer trials are not remarked upon."""
 LITTLE = 0.5
 """A number of trials that does at most this share of as many full trainings is remarked upon."""
 
@@ -141,7 +143,9 @@ class Prepared:
         trials suggests, with the key that means it.
         """
         spec = self.spec
-        if self.log.created is not None or spec.trials is None or spec.budget is not None:
+        if spec.trials is None or spec.trials < MANY:
+            return []
+        if self.log.created is not None or spec.budget is not None:
             return []
         steps = foreseen.steps(spec.schedule, spec.setting, spec.trials)
         if steps is None or spec.max_steps is None:

@@ -39,15 +39,25 @@ def may_begin(history: History, opening: int | None) -> bool:
     return work.claimed + _kept(history, None, budget) + least <= budget
 
 
-def may_continue(history: History, trial: TrialRecord, until: int | None) -> bool:
-    """Return whether the budget has room for a trial up to the step `until`, that of its next
-    decision; None for none before its end.
+def may_continue(
+    history: History, trial: TrialRecord, until: int | None, *, again: bool = False
+) -> bool:
+    """Return whether the budget has room for a trial.
+
+    Args:
+        history: of the experiment.
+        trial: the trial.
+        until: the step of its next decision; None for none before its end.
+        again: whether this was decided before, and it is only to start again: then nothing is kept
+            for better trials.
+
     """
     budget, work = history.spec.budget_steps, history.work
     if budget is None or work is None:
         return True
     others = work.claimed - work.claim(trial)
-    return others + _kept(history, trial, budget) + (until or work.whole) <= budget
+    kept = 0 if again else _kept(history, trial, budget)
+    return others + kept + (until or work.whole) <= budget
 
 
 def _kept(history: History, trial: TrialRecord | None, budget: int) -> int:

@@ -244,7 +244,8 @@ def why_not(history: History, trial: TrialRecord, until: int | None, now: float)
 
     `until`: the step of its first decision; None for none before its end.
     """
-    if (trial.held or not trial.attempts) and not budget.may_continue(history, trial, until):
+    again = bool(trial.attempts) and not trial.held
+    if not budget.may_continue(history, trial, until, again=again):
         return Reason("budget", _used_up(history, now))
     steps = 1  # it saves at any step at which it is asked to leave
     if not trial.step:

@@ -424,7 +424,10 @@ class Planner:
         if refused is None and not complete:
             refused = limits.why_no_new(history, now, self._opening)
         if refused is not None:
-            return None if history.running else _limited(now, refused)
+            failed = history.trials and history.ended == len(history.by_state[TrialState.FAILED])
+            used_up = refused.limit == "budget" and not history.held
+            status: Status = "failed" if failed and used_up else "finished"
+            return None if history.running else _limited(now, refused, status)
         if complete:
             return None
         # If the sampler has nothing left to try, no further trial will be proposed.
@@ -596,7 +599,7 @@ class Planner:
 
 
 def _limited(now: float, reason: limits.Reason, status: Status = "finished") -> Closing:
-    """Return the end of a session by a limit of money or time."""
+    """Return the end of a session by a limit."""
     return Closing(t=now, status=status, why=reason.why, by="planner", limit=reason.limit)
 
 

@@ -138,6 +138,23 @@ def test_trials_that_fail_at_once_use_it_up_as_well() -> None:
     assert count < STEPS + 4
 
 
+def test_an_experiment_all_of_whose_trials_failed_has_failed() -> None:
+    run = simulation(spec("fifo", budget=2, max_steps=3), workers=1).open()
+    while run.running:
+        run.fail(run.running[0].trial, "no luck")
+    assert [trial.state.value for trial in run.history.trials] == ["failed"] * 4
+    assert run.history.closed is not None
+    assert run.history.closed.status == "failed"
+
+
+def test_a_budget_that_is_lowered_holds_for_what_is_to_start_again() -> None:
+    first = simulation(spec("fifo", budget=8), workers=4).open().run(most_seconds=20 * 60.0)
+    assert len(first.history.running) == 4
+    lower = simulation(spec("fifo", budget=3), workers=4).open(first.events).run()
+    assert 2 * STEPS < steps(lower.history) <= 3 * STEPS
+    assert verify(lower.events).difference is None
+
+
 def test_a_larger_budget_continues_what_was_paused_and_searches_as_before() -> None:
     first = simulation(spec({"asha": {"type": "promotion"}}, budget=4)).open().run()
     more = spec({"asha": {"type": "promotion"}}, budget=8)

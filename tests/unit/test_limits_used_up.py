@@ -13,6 +13,7 @@ from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import encode
+from regrow.search.planning.simulator import FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.show.live.text import raised
 from tests.unit.test_limits import SPEC, run
@@ -82,3 +83,30 @@ def test_a_machine_without_a_price_is_refused_before_anything_is_started(
     check_room(changed({"dollars": 1.0}))
     with pytest.raises(SpecError, match="price_per_hour"):
         check_room(Spec.parse({**SPEC, "price_per_hour": None, "stop": {"dollars": 1.0}}))
+
+
+def test_a_budget_is_raised_and_one_that_is_used_up_refused(tmp_path: Path) -> None:
+    found, given = Places.at(str(tmp_path)), {**SPEC, "schedule": "fifo", "max_steps": 9}
+    spec = Spec.parse({**given, "budget": 4})
+    done = simulate(spec, FunctionObjective(function=lambda *_: 1.0, spec=spec), workers=2)
+    Log.open(found.store("limited")).claim([encode(event) for event in done.events])
+    assert prepare(found, "limited", spec, trials=None, code=None).nothing_left
+    less = Spec.parse({**given, "budget": {"steps": 20}})
+    with pytest.raises(SpecError, match="is used up already, 36 of 20 steps; give more: --budget"):
+        prepare(found, "limited", less, trials=None, code=None)
+    more = prepare(found, "limited", Spec.parse({**given, "budget": 6}), trials=None, code=None)
+    assert not more.nothing_left
+    assert more.changes == ["budget.trainings was 4, and is 6 from now on"]
+    (line,) = raised(done.history, found)
+    assert "resume limited --budget 6" in line
+
+
+def test_a_number_of_trials_that_is_little_work_is_remarked_upon(tmp_path: Path) -> None:
+    def remarks(**changes: Any) -> list[str]:
+        spec = Spec.parse({**SPEC, "schedule": "asha", **changes})
+        return prepare(Places.at(str(tmp_path)), "new", spec, trials=None, code=None).shortened
+
+    (line,) = remarks(trials=30)
+    assert line.startswith("trials: 30 is the work of about ")
+    assert line.endswith("write budget: 30 in its place")
+    assert remarks(budget=30) == remarks(trials=9) == remarks(trials=30, schedule="fifo") == []
