@@ -88,8 +88,8 @@ def test_a_class_is_loaded_from_its_checkpoint(
 
     real_add = Reporter.add
 
-    def add(self: Reporter, row: Row) -> None:
-        real_add(self, row)
+    def add(self: Reporter, row: Row, exact: dict[str, Any] | None = None) -> None:
+        real_add(self, row, exact)
         self.flush()
 
     with pytest.MonkeyPatch.context() as patched:
