@@ -42,27 +42,6 @@ def mislabelled_curve(config: Config) -> Iterator[float]:
     yield from _passes(_dense(config, 64, 10), data, config, steps=40, score=_log_loss)
 
 
-def convolution_curve(config: Config) -> Iterator[float]:
-    """A convolutional network reads digits; accuracy."""
-    from torch import nn
-
-    _seeded()
-    channels, activation = config["channels"], _ACTIVATIONS[config["activation"]]
-    model = nn.Sequential(
-        nn.Unflatten(1, (1, 8, 8)),
-        nn.Conv2d(1, channels, 3, padding=1),
-        getattr(nn, activation)(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(channels, 2 * channels, 3),
-        getattr(nn, activation)(),
-        nn.Flatten(),
-        nn.Dropout(config["dropout"]),
-        nn.Linear(8 * channels, 10),
-    )
-    data = _split(*load_digits(return_X_y=True), train=400)
-    yield from _passes(model, data, config, steps=30, score=_accuracy)
-
-
 def tumours_curve(config: Config) -> Iterator[float]:
     """SGD with warm-up teaches a network to tell tumours apart; log loss."""
     data = _split(*load_breast_cancer(return_X_y=True), train=280)
@@ -169,10 +148,6 @@ def _log_loss(out: torch.Tensor, targets: torch.Tensor) -> float:
     from torch.nn import functional
 
     return min(float(functional.cross_entropy(out, targets)), WORST_LOSS)
-
-
-def _accuracy(out: torch.Tensor, targets: torch.Tensor) -> float:
-    return float((out.argmax(dim=1) == targets).float().mean())
 
 
 def _rmse(out: torch.Tensor, targets: torch.Tensor) -> float:
