@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.datasets import load_diabetes, load_digits
 
 if TYPE_CHECKING:
     import torch
@@ -42,41 +42,11 @@ def mislabelled_curve(config: Config) -> Iterator[float]:
     yield from _passes(_dense(config, 64, 10), data, config, steps=40, score=_log_loss)
 
 
-def convolution_curve(config: Config) -> Iterator[float]:
-    """A convolutional network reads digits; accuracy."""
-    from torch import nn
-
-    _seeded()
-    channels, activation = config["channels"], _ACTIVATIONS[config["activation"]]
-    model = nn.Sequential(
-        nn.Unflatten(1, (1, 8, 8)),
-        nn.Conv2d(1, channels, 3, padding=1),
-        getattr(nn, activation)(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(channels, 2 * channels, 3),
-        getattr(nn, activation)(),
-        nn.Flatten(),
-        nn.Dropout(config["dropout"]),
-        nn.Linear(8 * channels, 10),
-    )
-    data = _split(*load_digits(return_X_y=True), train=400)
-    yield from _passes(model, data, config, steps=30, score=_accuracy)
-
-
-def tumours_curve(config: Config) -> Iterator[float]:
-    """SGD with warm-up teaches a network to tell tumours apart; log loss."""
-    data = _split(*load_breast_cancer(return_X_y=True), train=280)
-    yield from _passes(_dense(config, 30, 2), data, config, steps=80, score=_log_loss)
-
-
 def patients_curve(config: Config) -> Iterator[float]:
     """Adam teaches a network how a disease goes on; RMSE, which overfits."""
     x, y = load_diabetes(return_X_y=True)
     data = _split(x, (y - y.mean()) / y.std(), train=220)
     yield from _passes(_dense(config, 10, 1), data, config, steps=60, score=_rmse)
-
-
-_ACTIVATIONS = {"relu": "ReLU", "tanh": "Tanh", "gelu": "GELU"}
 
 
 def _seeded() -> None:
@@ -93,8 +63,7 @@ def _dense(config: Config, inputs: int, outputs: int) -> torch.nn.Module:
     _seeded()
     layers: list[nn.Module] = []
     for _ in range(config.get("layers", 1)):
-        activation = getattr(nn, _ACTIVATIONS[config.get("activation", "relu")])()
-        layers += [nn.Linear(inputs, config["width"]), activation, nn.Dropout(config["dropout"])]
+        layers += [nn.Linear(inputs, config["width"]), nn.ReLU(), nn.Dropout(config["dropout"])]
         inputs = config["width"]
     return nn.Sequential(*layers, nn.Linear(inputs, outputs))
 
@@ -169,10 +138,6 @@ def _log_loss(out: torch.Tensor, targets: torch.Tensor) -> float:
     from torch.nn import functional
 
     return min(float(functional.cross_entropy(out, targets)), WORST_LOSS)
-
-
-def _accuracy(out: torch.Tensor, targets: torch.Tensor) -> float:
-    return float((out.argmax(dim=1) == targets).float().mean())
 
 
 def _rmse(out: torch.Tensor, targets: torch.Tensor) -> float:

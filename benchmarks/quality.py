@@ -28,7 +28,8 @@ what its best score is worth without noise. Every task, method and seed has chan
 
 Interquartile means over tasks and seeds, with 95 % intervals by a stratified bootstrap that
 resamples the seeds of each task (Agarwal et al., "Deep Reinforcement Learning at the Edge of the
-Statistical Precipice", NeurIPS 2021, sections 4.1 and 4.3), and of each difference to `auto`. One
+Statistical Precipice", NeurIPS 2021, sections 4.1 and 4.3), and of each difference to `auto`; and
+plain means at the end, as an interquartile one leaves out the tasks on which a method fails. One
 method is there twice ("again"): how far two rows differ by chance. A method wins or loses only
 where the whole interval lies on one side of 0.
 """
@@ -211,14 +212,17 @@ class Results:
             ]
         )
 
-    def middle(self, method: str, what: str, tasks: Sequence[str] | None = None) -> Estimate:
+    def middle(
+        self, method: str, what: str, tasks: Sequence[str] | None = None, trimmed: float = 0.25
+    ) -> Estimate:
+        """The interquartile mean; with nothing trimmed the mean, in which lost searches count."""
         values = self.values(method, what, tasks)
         count, seeds = values.shape
         picks = np.random.default_rng(0).integers(0, seeds, size=(RESAMPLES, count, seeds))
         resampled = np.take_along_axis(values[None], picks, axis=2).reshape(RESAMPLES, -1)
         return Estimate(
-            value=float(trim_mean(values.ravel(), 0.25)),
-            resamples=np.asarray(trim_mean(resampled, 0.25, axis=1)),
+            value=float(trim_mean(values.ravel(), trimmed)),
+            resamples=np.asarray(trim_mean(resampled, trimmed, axis=1)),
         )
 
     def lost(self, method: str, tasks: Sequence[str] | None = None) -> float:
@@ -242,7 +246,10 @@ def report(results: Results, about: str) -> str:
     first = FIRST.name if FIRST.name in results.methods else results.methods[0]
     others = [name for name in results.methods if name not in (first, AGAIN.name)]
     lines = ["# Regret over simulated time", "", about, "", "## All tasks", ""]
-    head = ("method", "trials", "lost", "at the end", "less", "over time", "less", "ends before it")
+    head = (
+        *("method", "trials", "lost", "at the end", "less", "over time", "less"),
+        *("mean at the end", "less", "ends before it"),
+    )
     rows = []
     for name in sorted(results.methods, key=lambda name: results.middle(name, "final").value):
         cells = [
@@ -250,10 +257,10 @@ def report(results: Results, about: str) -> str:
             f"{results.values(name, 'trials').mean():.0f}",
             f"{results.lost(name):.1%}",
         ]
-        for what in ("final", "mean"):
-            middle = results.middle(name, what)
-            cells += [str(middle)]
-            cells += [str(middle - results.middle(first, what)) if name != first else ""]
+        for what, trimmed in (("final", 0.25), ("mean", 0.25), ("final", 0.0)):
+            middle = results.middle(name, what, trimmed=trimmed)
+            less = middle - results.middle(first, what, trimmed=trimmed)
+            cells += [str(middle), str(less) if name != first else ""]
         won = {
             task: results.middle(name, "final", [task]) - results.middle(first, "final", [task])
             for task in results.tasks

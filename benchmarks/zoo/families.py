@@ -146,8 +146,6 @@ ZOO = {
         _recorded("diabetes", held_out=False, workers=4, trainings=10),
         _recorded("warmup", held_out=False, workers=4, trainings=10),
         _recorded("mislabelled", held_out=False, workers=4, trainings=30),
-        _recorded("tumours", held_out=True, workers=4, trainings=10),
-        _recorded("convolution", held_out=True, workers=8, trainings=30),
         _recorded("patients", held_out=True, workers=4, trainings=30),
         _recorded("tumour_lines", held_out=True, workers=4, trainings=30),
         _recorded("wine_trees", held_out=True, workers=1, trainings=10),
