@@ -61,6 +61,11 @@ def run_script(
 ) -> None:
     """Run the script as Python would. Raises UserError, with its line, for what cannot run here."""
     check_version()
+    if str(script).startswith("-"):
+        raise UserError(
+            f"{script} is no option of regrow tune; for machines elsewhere set RAY_ADDRESS, or give an"
+            " experiment's file to `regrow run FILE --on CLUSTER`"
+        )
     if not script.is_file():
         raise UserError(f"there is no file {script}")
     if wrong := refused(script):
