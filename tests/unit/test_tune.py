@@ -525,5 +525,5 @@ def test_what_has_no_counterpart_is_found_with_its_line_before_anything_runs(
 
 
 def test_an_option_that_regrow_tune_does_not_have_is_told_what_to_do() -> None:
-    with pytest.raises(UserError, match="--on is no option of regrow tune; .* RAY_ADDRESS"):
+    with pytest.raises(UserError, match=r"--on is no option of regrow tune; .* RAY_ADDRESS"):
         run_script(Path("--on"), ["c.yaml", "x.py"], name=None, state=None, quiet=True)

@@ -63,8 +63,8 @@ def run_script(
     check_version()
     if str(script).startswith("-"):
         raise UserError(
-            f"{script} is no option of regrow tune; for machines elsewhere set RAY_ADDRESS, or give an"
-            " experiment's file to `regrow run FILE --on CLUSTER`"
+            f"{script} is no option of regrow tune; for machines elsewhere set RAY_ADDRESS, or give"
+            " an experiment's file to `regrow run FILE --on CLUSTER`"
         )
     if not script.is_file():
         raise UserError(f"there is no file {script}")
