@@ -22,6 +22,9 @@ from regrow.tasks.trial.trial import Trial
 if TYPE_CHECKING:
     from regrow.show.live.output import Events
 
+StationOf = Callable[[Places, Callable[[str], None]], Callable[..., bool] | None]
+"""Returns what runs a session on the station of a state root and whether it did; None without."""
+
 
 class Experiment:
     """A trainable and the specification around it.
@@ -69,6 +72,7 @@ class Experiment:
         quiet: bool = False,
         retry_failed: bool = False,
         events: Events | None = None,
+        station_of: StationOf | None = None,
     ) -> Result:
         """Run the experiment, or resume it if the state root has it; return when the session has
         ended.
@@ -80,6 +84,7 @@ class Experiment:
                 changes nothing.
             events: takes the log's events as they come; messages then go to standard error. None:
                 nothing takes them.
+            station_of: finds the station that runs the session; None: it runs in this process.
 
         In a notebook, one table in the cell shows the progress, and interrupting the kernel acts
         like Ctrl-C: running attempts save a checkpoint, and running the cell again resumes. Raises
@@ -101,17 +106,17 @@ class Experiment:
             notes=lambda: notes.read(store),
             viewer=cell,
         )
-        run_session(
-            name=self.spec.name,
-            spec=self.spec,
-            places=places,
-            trials=trials,
-            code=code,
-            retry_failed=retry_failed,
-            watch=live.watch,
-            announce=live.announce,
-            given=self._object,
-        )
+        there = None if station_of is None else station_of(places, live.announce)
+        session: dict[str, Any] = {
+            "spec": self.spec,
+            "places": places,
+            "trials": trials,
+            "code": code,
+            "retry_failed": retry_failed,
+            "announce": live.announce,
+        }
+        if there is None or not there(self.spec.name, viewer=live.viewer, **session):
+            run_session(name=self.spec.name, watch=live.watch, given=self._object, **session)
         if cell is not None:
             live.finish(store)
             cell.end(_last_lines(replay(store, self.spec.name), places))

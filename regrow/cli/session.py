@@ -48,7 +48,7 @@ def run_session(
         console = Terminal(stderr=as_json)
         store = places.store(name)
         live = Live(console, quiet=quiet, events=events, notes=lambda: notes.read(store))
-        there = None if prefect_port is not None else _station(places, live.announce)
+        there = None if prefect_port is not None else station_of(places, live.announce)
         given: dict[str, Any] = {
             "spec": spec,
             "places": places,
@@ -98,7 +98,7 @@ def run_session(
     sys.exit(exit_codes.of_experiment(history))
 
 
-def _station(places: Places, announce: Callable[[str], None]) -> Callable[..., bool] | None:
+def station_of(places: Places, announce: Callable[[str], None]) -> Callable[..., bool] | None:
     """Return what runs a session on the station of the state root; None if none can."""
     from regrow.infra.state import station_record as record
 

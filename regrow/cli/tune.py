@@ -32,12 +32,21 @@ def tune(
     """Run SCRIPT, written for Ray Tune, unchanged: its trials are durable, and the same command
     resumes it after a loss.
     """
+    from regrow.cli.session import station_of
     from regrow.integrations.tune.script import ScriptFailed, run_script
     from regrow.show.live.output import only_events
 
     try:
         with only_events() if as_json else nullcontext() as events:
-            run_script(script, arguments or [], name=name, state=state, quiet=quiet, events=events)
+            run_script(
+                script,
+                arguments or [],
+                name=name,
+                state=state,
+                quiet=quiet,
+                events=events,
+                station_of=station_of,
+            )
     except ScriptFailed as error:
         tell(error, error=True, end="")
         sys.exit(ExitCode.FAILED)

@@ -178,6 +178,35 @@ def test_run_hands_its_session_over_and_shows_it(desk: Desk) -> None:
     )
 
 
+TUNE = """
+import os
+from ray import tune
+
+def train(config):
+    tune.report({"score": config["x"]})
+
+results = tune.Tuner(
+    train, param_space={"x": tune.grid_search([1, 2])}, run_config=tune.RunConfig(name="tuned"),
+    tune_config=tune.TuneConfig(metric="score", mode="max"),
+).fit()
+print("END", os.getpid(), [result.config["x"] for result in results])
+"""
+
+
+def test_a_script_of_ray_tunes_hands_its_session_over_too(desk: Desk) -> None:
+    script = desk.folder / "script.py"
+    script.write_text(TUNE)
+    done = desk.run("tune", "--json", script)
+    pid, configs = done.stderr.partition("END ")[2].split(" ", 1)
+    assert configs.strip() == "[1, 2]"
+    (opened,) = [
+        event
+        for event in map(json.loads, done.stdout.splitlines())
+        if event["event"] == "opened" and event["by"] == "driver"
+    ]
+    assert opened["driver"].split(":")[1] != pid
+
+
 def test_trials_find_the_folder_and_the_variables_of_the_terminal(desk: Desk) -> None:
     file = desk.write("typed", train=SAYS, trials=1, max_steps=1)
     (desk.folder / "here.txt").write_text("found")

@@ -154,8 +154,8 @@ except tune.TuneError as error:
     print("RAISED", error.args[0])
 """)
     said = desk.run("tune", script, MENDED=str(desk.folder / "mended")).stdout
-    assert "AGAIN 0 2.0" in said
-    assert "RUN {'a': 1} 104.0 2 True" in said
+    assert "AGAIN 0 2\n" in said
+    assert "RUN {'a': 1} 104 2 True" in said
     assert "GRID 1 RuntimeError True" in said
     assert "CAN True False 1" in said
     assert "RAISED Trials did not complete" in said

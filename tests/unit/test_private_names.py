@@ -63,6 +63,8 @@ TUNE = {
     "ray.train._internal.session:_TrainingResult(checkpoint, metrics)": "no class trainable of Ray Tune's continues from a checkpoint",
     "ray.tune.trainable.trainable:TRIAL_INFO": "a class trainable of Ray Tune's does not know its trial",
     "ray.tune.trainable.trainable:Trainable._setup_logdir()": "each trial of a class trainable leaves a folder in the user's home",
+    "ray.tune.impl.tuner_internal:run(fail_fast, resume, restore, resume_config)": "tune.run of Ray Tune's scripts ends with a traceback",
+    "ray.train.constants:DEFAULT_STORAGE_PATH": "a script of Ray Tune's that restores below the user's home does not find its experiment",
     "ray.tune.stopper:CombinedStopper._stoppers": "combined Stoppers of Ray Tune's end trials, but not the experiment",
     "ray.tune.stopper:TimeoutStopper._timeout_seconds": "a TimeoutStopper of Ray Tune's is refused with a traceback",
 }

@@ -21,6 +21,7 @@ from ray.tune.search import optuna as rays_optuna
 from ray.tune.stopper import CombinedStopper, MaximumIterationStopper, TimeoutStopper
 
 from regrow.integrations.tune.recorded import given, recording
+from regrow.integrations.tune.script import run_script
 from regrow.integrations.tune.templates import render
 from regrow.integrations.tune.translation import Translation, TuneArguments, translated
 from regrow.integrations.tune.tuner import with_parameters
@@ -521,3 +522,8 @@ def test_what_has_no_counterpart_is_found_with_its_line_before_anything_runs(
     script.write_text("def (:\n")
     with pytest.raises(UserError, match="line 1"):
         refused(script)
+
+
+def test_an_option_that_regrow_tune_does_not_have_is_told_what_to_do() -> None:
+    with pytest.raises(UserError, match=r"--on is no option of regrow tune; .* RAY_ADDRESS"):
+        run_script(Path("--on"), ["c.yaml", "x.py"], name=None, state=None, quiet=True)

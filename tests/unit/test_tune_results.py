@@ -12,9 +12,14 @@ import numpy as np
 import pandas as pd
 from ray import tune
 
+from regrow.experiment import store_trainable
+from regrow.infra.state.places import Places
 from regrow.integrations.tune.analysis import ExperimentAnalysis
-from regrow.integrations.tune.results import Result
-from tests.unit.tuned import Tuned, tuned
+from regrow.integrations.tune.results import Result, ResultGrid
+from regrow.search.events import Created, Opened, Proposed
+from regrow.search.spec import Spec
+from tests.unit import exported
+from tests.unit.tuned import Tuned, translate, tuned
 
 __all__ = ["tuned"]
 
@@ -110,3 +115,21 @@ def test_after_a_failure_each_step_is_there_once_with_the_attempt_that_counts(
     assert list(frame["iterations_since_restore"]) == [1, 2, 1, 2]
     assert Result.from_path(result.path).metrics["score"] == 3
     assert ExperimentAnalysis(str(Path(result.path).parent)).get_best_trial("score", "max")
+
+
+def test_another_process_reads_configurations_with_what_no_log_can_hold(tmp_path: Path) -> None:
+    late: Any = tune.sample_from
+    found = translate(reporting, {"f": len, "x": 2, "y": late(lambda spec: spec.config.x + 1)})
+    store = Places.at(str(tmp_path)).store("tuned")
+    code = store_trainable(store, found.trainable)
+    spec = Spec.parse({"trainable": "pickled", **found.options})
+    exported.keep(
+        tmp_path,
+        [
+            Created(t=1.0, id="i", spec=spec.to_json()),
+            Opened(t=2.0, by="driver", driver="d", slots=1, trials=1, code=code),
+            Proposed(t=3.0, trial=0, config={"x": 2, "trial": 0}),
+        ],
+    )
+    (result,) = ResultGrid.from_path(f"{tmp_path}/tuned")
+    assert result.config == {"f": len, "x": 2, "y": 3}

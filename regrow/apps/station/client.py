@@ -50,6 +50,7 @@ def run_there(
     places: Places,
     trials: int | None,
     retry_failed: bool,
+    code: str | None = None,
     viewer: Viewer,
     announce: Callable[[str], None],
 ) -> bool:
@@ -66,6 +67,7 @@ def run_there(
         "spec": None if spec is None else spec.to_json(),
         "trials": trials,
         "retry_failed": retry_failed,
+        "code": code,
         "folder": os.getcwd(),
         "variables": dict(os.environ),
     }

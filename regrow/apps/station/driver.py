@@ -205,6 +205,7 @@ def _run(order: DriverCommand, places: Places, say: Any) -> None:
             places=places,
             trials=order.trials,
             retry_failed=order.retry_failed,
+            code=order.code,
             announce=say,
             typed=typed,
         )

@@ -34,6 +34,7 @@ class DriverCommand(msgspec.Struct, frozen=True, kw_only=True):
         spec: its specification; None: resume the experiment `name`.
         trials: new total number of trials; None: as specified.
         retry_failed: whether its failed trials are retried.
+        code: SHA-256 of a pickled trainable in its state; None for none, or as in its last session.
         flow_run: id of the flow run; None for a command.
         folder: working directory of the calling shell; empty for a flow run.
         variables: environment of the calling shell; empty for a flow run.
@@ -44,6 +45,7 @@ class DriverCommand(msgspec.Struct, frozen=True, kw_only=True):
     spec: dict[str, Any] | None = None
     trials: int | None = None
     retry_failed: bool = False
+    code: str | None = None
     flow_run: str | None = None
     folder: str = ""
     variables: dict[str, str] = {}

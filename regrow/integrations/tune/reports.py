@@ -11,6 +11,7 @@ import datetime as dt
 import io
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from regrow.infra.state.places import Places
@@ -18,7 +19,8 @@ from regrow.integrations.tune.session import ITERATION, TOTAL
 from regrow.records import TrialResult
 from regrow.result import Result as Log
 from regrow.search.events import Row
-from regrow.tasks.ports.store import Missing
+from regrow.tasks.errors import UserError
+from regrow.tasks.ports.store import Missing, StoreError
 
 PARAMS, RESULTS, PROGRESS = "params.json", "result.json", "progress.csv"
 EAGER = 200
@@ -71,11 +73,14 @@ class Folders:
         self._store = self._places.store(log.name)
 
     def written(self, name: str, config: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
-        """Write a trial's folder, as far as it changed, and return its path or URL."""
-        self._put(f"{name}/{PARAMS}", _json(config, indent=2, sort_keys=True))
+        """Write a trial's folder, as far as it changed, and return its path or URL. A state that
+        cannot be written has none: its results are read all the same.
+        """
         lines = (f"{_json({**nested(row), 'config': config})}\n" for row in rows)
-        self._put(f"{name}/{RESULTS}", "".join(lines))
-        self._put(f"{name}/{PROGRESS}", _csv(rows))
+        with suppress(StoreError, UserError):
+            self._put(f"{name}/{PARAMS}", _json(config, indent=2, sort_keys=True))
+            self._put(f"{name}/{RESULTS}", "".join(lines))
+            self._put(f"{name}/{PROGRESS}", _csv(rows))
         return self._places.address(self._name, name)
 
     def _put(self, key: str, text: str) -> None:

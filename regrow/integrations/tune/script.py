@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regrow.experiment import StationOf
 from regrow.integrations.tune.analysis import ExperimentAnalysis
 from regrow.integrations.tune.private import check_version
 from regrow.integrations.tune.recorded import recording
@@ -56,16 +57,27 @@ def run_script(
     state: str | None,
     quiet: bool,
     events: Events | None = None,
+    station_of: StationOf | None = None,
 ) -> None:
     """Run the script as Python would. Raises UserError, with its line, for what cannot run here."""
     check_version()
+    if str(script).startswith("-"):
+        raise UserError(
+            f"{script} is no option of regrow tune; for machines elsewhere set RAY_ADDRESS, or give"
+            " an experiment's file to `regrow run FILE --on CLUSTER`"
+        )
     if not script.is_file():
         raise UserError(f"there is no file {script}")
     if wrong := refused(script):
         raise UserError(f"{script} cannot run here:\n" + "\n".join(wrong))
     replaced = _Replaced()
     Tuner.session = Session(
-        name=name, state=state, quiet=quiet, events=events, apart=replaced.apart
+        name=name,
+        state=state,
+        quiet=quiet,
+        events=events,
+        station_of=station_of,
+        apart=replaced.apart,
     )
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))

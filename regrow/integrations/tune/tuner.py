@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regrow.experiment import Experiment, run_session
+from regrow.experiment import Experiment, StationOf, run_session
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.analysis import ExperimentAnalysis
 from regrow.integrations.tune.arguments import Arguments
@@ -56,7 +56,7 @@ def say(line: str) -> None:
 
 class Session:
     """How the experiments of one script are run. `name`, `state`: override the script's, None: do
-    not. `events` takes the log's events, None: nothing does.
+    not. `events`, `station_of`: see Experiment.run.
 
     `apart` makes a context for running regrow itself, in which the replaced names are Ray's again.
     """
@@ -68,10 +68,11 @@ class Session:
         state: str | None = None,
         quiet: bool = False,
         events: Events | None = None,
+        station_of: StationOf | None = None,
         apart: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._name, self._state, self._quiet, self.apart = name, state, quiet, apart
-        self._events = events
+        self._events, self._station_of = events, station_of
         self._taken: dict[str, int] = {}
 
     def run(self, asked: TuneArguments) -> tuple[ResultGrid, Translation]:
@@ -90,7 +91,10 @@ class Session:
             quiet = self._quiet or asked.run.verbose == 0
             with feeding(experiment.spec, found, asked.run.callbacks or ()) as feed:
                 result = experiment.run(
-                    quiet=quiet, retry_failed=asked.retry_failed, events=self._events
+                    quiet=quiet,
+                    retry_failed=asked.retry_failed,
+                    events=self._events,
+                    station_of=self._station_of,
                 )
         over = result.stopped_by == "planner" or feed.stopped
         if result.status == "interrupted" or (result.status == "stopped" and not over):
