@@ -58,7 +58,7 @@ def pruned_at_will(optuna: Any, name: str) -> Any:
 
 @body("pruners without a schedule of ours, and one's own")
 def other_pruners(optuna: Any, name: str) -> Any:
-    class Own(optuna.pruners.BasePruner):  # type: ignore[misc, name-defined]  # of either module
+    class Own(optuna.pruners.BasePruner):  # type: ignore[misc]  # of either module
         def prune(self, study: Any, trial: Any) -> bool:
             done = [one for one in study.trials if one.state.is_finished()]
             return len(done) == 1 and trial.last_step == 2

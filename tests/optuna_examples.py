@@ -33,7 +33,6 @@ REFUSED = (
     "terminator/terminator_simple.py",
     "samplers/simulated_annealing_sampler.py",
     "samplers/warm_starting_cma.py",
-    "pruners/wilcoxon_pruner_tsp_sa.py",
 )
 """Those that need what is not there; none of them may seem to have run."""
 LIMIT_SECONDS = 900

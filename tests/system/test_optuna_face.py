@@ -218,7 +218,8 @@ def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_to
     said = done.stdout.splitlines()
     assert said[:2] == ["MINIMIZE", "ValueError"]
     assert said[2].startswith("slice(None,")
-    assert said[3:] == ["(1,2)", f"[{trials}]", "[('first', 3), ('wrong', 'no such file')] 1"]
+    outcomes = "[('first', 3), ('wrong', 'no such file')] 1"
+    assert said[3:] == ["(1,2)", f"[{trials}]", outcomes], done.stderr
     assert "run by the script" in desk.run("resume", "asked", expect=2).stderr
 
 
