@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from regrow.search.options import check_between, check_whole
 from regrow.search.schedulers.base import Verdict
@@ -131,7 +132,7 @@ class Percentile(Median):
     "median", and the other options are the same.
     """
 
-    def __init__(self, setting: Setting, *, percentile: float = 25.0, **options: int) -> None:
+    def __init__(self, setting: Setting, *, percentile: float = 25.0, **options: Any) -> None:
         super().__init__(setting, **options)
         check_between("percentile", percentile, 0, 100, "25 keeps a quarter")
         self._percentile = percentile
