@@ -46,7 +46,7 @@ def step_scores(
         change = np.median(curves[reached, step] - curves[reached, step - 1])
         curves[~reached, step] = curves[~reached, step - 1] + change
     at, mine = column[rows], costs[rows]
-    return (_ranks(curves, at, mine) + _distances(curves, at, mine)) / 2
+    return np.asarray((_ranks(curves, at, mine) + _distances(curves, at, mine)) / 2)
 
 
 def _finite(costs: Floats) -> Floats:
@@ -69,4 +69,4 @@ def _distances(curves: Floats, at: npt.NDArray[np.intp], costs: Floats) -> Float
     """Return distances from the median of each step, in widths of its better half."""
     low, middle, high = np.quantile(curves, [0.16, 0.5, 0.84], axis=0)
     width = np.maximum(np.maximum(middle - low, _LEAST_WIDTH * (high - low)), 1e-12)
-    return np.clip((costs - middle[at]) / width[at], _BEST, _WORST)
+    return np.asarray(np.clip((costs - middle[at]) / width[at], _BEST, _WORST))

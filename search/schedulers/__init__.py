@@ -16,7 +16,7 @@ REGISTRY = Registry(
     "schedule",
     "regrow.search.schedulers",
     {
-        "fifo": ("base:Fifo", "none fifoscheduler noppruner"),
+        "fifo": ("fifo:Fifo", "none fifoscheduler noppruner"),
         "asha": (
             "asha:Asha",
             "ashascheduler successivehalvingpruner adaptiveasha asyncasha asynchalving",

@@ -39,12 +39,9 @@ class Verdict:
         action: see Action.
         until: with "continue", the step of the next decision, None for none before the trial's end.
         why: the reason, for people.
-        source: with "pause" and "restart", the trial whose newest checkpoint this one continues
-            from, None for its own.
-        config: with "pause" and "restart", the flat configuration with which it continues, None for
-            the current one.
-        judged_from: with a guard (`guard.py`), the first step at which trials are stopped at
-            present, max_steps for none; None without a guard.
+        source: from whose newest checkpoint a paused or restarted trial continues, None: its own.
+        config: the flat configuration with which it then continues, None for the current one.
+        judged_from: see `Decided` in events.py; None without a guard (`guard.py`).
 
     """
 
@@ -113,8 +110,8 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A trial reached a final state: "failed" also if it never reported, "stopped" if retired.
-    `values`: the objective by step; empty if it never reported.
+    """A trial reached a final state: "failed" also if it never reported, "stopped" if retired. With
+    its objective by step.
     """
 
     trial: int
@@ -312,12 +309,3 @@ class Scheduler:
     def surplus(self, *, complete: bool) -> tuple[int, str] | None:
         """Return None: no trial is paused."""
         return None
-
-
-class Fifo(Scheduler):
-    """First in, first out: every trial runs to its end."""
-
-    needs_max_steps = False
-    several = True
-    decides = False
-    exact = True

@@ -45,7 +45,7 @@ class Agreement:
         self._steps = [*steps, last]
         self._last = last
         self._costs: dict[int, list[tuple[float, float]]] = {}
-        """By trial, the cost at each of the steps that it has reached, and the least one by then."""
+        """By trial, its cost at each step that it has reached, and the least one by then."""
         self._selected: dict[int, set[int]] = {}
         """Steps at which the trial was judged while they were trusted."""
         self._excluded: set[int] = set()

@@ -104,7 +104,7 @@ class ResourceChanging(Scheduler):
         share = min(self._share(running), self._slots - sum(self._widths.values()) + has)
         until = self.first(trial, step)
         if share <= has:
-            return Verdict(until=until, why=verdict.why)
+            return Verdict(until=until, why=verdict.why, judged_from=verdict.judged_from)
         trials = f"{running} of {self._slots} trials run"
         why = f"goes on with {share} slots instead of {has}: {trials}"
         return Verdict(action="restart", until=until, why=why)

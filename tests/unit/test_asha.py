@@ -12,7 +12,8 @@ from regrow.search import schedulers
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode
 from regrow.search.schedulers.asha import Asha
-from regrow.search.schedulers.base import Fifo, Verdict
+from regrow.search.schedulers.base import Verdict
+from regrow.search.schedulers.fifo import Fifo
 from tests.unit.scheduling import setting
 
 

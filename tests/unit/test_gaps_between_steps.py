@@ -38,6 +38,7 @@ SCHEDULES: dict[str, Any] = {
     "asha": {"schedule": {"asha": {"grace_period": 1, "reduction_factor": 3}}, "max_steps": 27},
     "hyperband": {"schedule": {"async_hyperband": {"reduction_factor": 3}}, "max_steps": 27},
     "halving": {"schedule": {"successive_halving": {"reduction_factor": 3}}, "max_steps": 27},
+    "guarded": {"schedule": {"asha": {"guard": True}}, "max_steps": 27},
     "median": {"schedule": {"median": {"min_samples_required": 1}}},
     "percentile": {"schedule": {"percentile": {"min_samples_required": 1}}},
 }

@@ -21,6 +21,7 @@ from regrow.search.samplers.acquisition import CubePoints, largest_improvement
 from regrow.search.samplers.base import Result, Watching
 from regrow.search.samplers.cube import modelled, position
 from regrow.search.samplers.mobster_model import MOST_SEEN, Model, normal_scores
+from regrow.search.samplers.step_scores import step_scores
 from regrow.search.space import Space
 from tests.unit.mixed_space import LINE, MIXED, loss, setting
 from tests.unit.replaying import Replayed, best, on_paper, seed_of
@@ -357,3 +358,40 @@ def test_a_number_on_a_logarithmic_scale_is_not_proposed_twice_either() -> None:
     late = seen[4:]
     assert len({*late}) == len(late)
     assert not {*late} & {*seen[:4]}
+
+
+def scored(*curves: list[tuple[float, float]]) -> list[list[float]]:
+    """The scores of trials' looks, by trial."""
+    whose = np.array([trial for trial, looks in enumerate(curves) for _ in looks])
+    times, costs = np.array([look for looks in curves for look in looks]).T
+    scores = step_scores(whose, times, costs, np.arange(len(whose)))
+    return [scores[whose == trial].tolist() for trial in range(len(curves))]
+
+
+def test_by_step_a_value_is_compared_with_those_of_the_same_step() -> None:
+    """All get better by 5 up to the last step."""
+    curves = [[(0.0, 10.0 + trial), (1.0, 5.0 + trial)] for trial in range(5)]
+    for early, late in scored(*curves):
+        assert early == pytest.approx(late)
+    assert scored(*curves)[2] == pytest.approx([0.0, 0.0])
+
+
+def test_by_step_the_average_of_those_that_got_far_is_not_taken_for_average() -> None:
+    cut = [[(0.0, 10.0 + trial)] for trial in range(3, 12)]
+    found = scored(*[[(0.0, 10.0 + trial), (1.0, 5.0 + trial)] for trial in range(3)], *cut)
+    assert found[1][1] < -0.8, "the second of three that got far, of twelve"
+    assert found[1] == pytest.approx([found[1][0]] * 2)
+
+
+def test_by_step_tiny_differences_among_the_leaders_stay_small() -> None:
+    curves = [[(1.0, cost)] for cost in (0.100, 0.101, 0.102, 0.5, 0.6, 0.7, 0.8, 0.9)]
+    best, second, *_ = (one[0] for one in scored(*curves))
+    ranks = normal_scores(np.array([one[0][1] for one in curves]))
+    assert second - best < 0.6 * (ranks[1] - ranks[0])
+
+
+def test_by_step_what_diverged_is_finite_and_bad() -> None:
+    curves = [[(1.0, cost)] for cost in (1.0, 2.0, 3.0, math.inf, math.nan, 1e308)]
+    scores = [one[0] for one in scored(*curves)]
+    assert np.isfinite(scores).all()
+    assert max(scores[:3]) < min(scores[3:])
