@@ -47,7 +47,11 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
 """All that are registered; with options where the default ones would decide nothing in so small an
 experiment.
 """
-VARIANTS = [*sorted(SCHEDULERS.items()), ("asha", {"type": "promotion", "reduction_factor": 2})]
+VARIANTS = [
+    *sorted(SCHEDULERS.items()),
+    ("asha", {"type": "promotion", "reduction_factor": 2}),
+    ("async_hyperband", {"guard": True, "reduction_factor": 2}),
+]
 AT_NIGHT = ("optuna", "nsga3")
 """Samplers that meet most schedulers by night: the first asks Optuna as tpe does, at 5 s a pair,
 the other is nsga2 but for whom it selects.
@@ -57,7 +61,7 @@ PAIRS = [
         search,
         schedule,
         options,
-        id=f"{search}-{schedule}{'-promotion' if 'type' in options else ''}",
+        id=f"{search}-{schedule}{'-promotion' if 'type' in options else ''}{'-guard' if 'guard' in options else ''}",
         marks=[pytest.mark.nightly]
         if search in AT_NIGHT and schedule not in ("fifo", "asha", "pbt")
         else [],
