@@ -121,6 +121,8 @@ METHODS = {
         ours({"tpe": {"like_optuna": True}}, "asha", "tpe like_optuna, asha"),
         ours("cmaes", "fifo"),
         ours("bohb", "asha"),
+        ours("mobster", SCHEDULES["tpe"], "auto without guard and by_step"),
+        ours({"mobster": {"by_step": True}}, SCHEDULES["tpe"], "auto without guard"),
         ours("mobster", "fifo"),
         ours("mobster", "hyperband"),
         optuna("random", "none"),
