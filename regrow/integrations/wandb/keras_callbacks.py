@@ -80,8 +80,8 @@ class WandbModelCheckpoint(callbacks.ModelCheckpoint):
 
 
 class WandbCallback(WandbMetricsLogger):
-    """The older callback: metrics by their own names. Its other arguments have no effect, which is
-    told.
+    """The older callback: metrics by their own names. A line names its other arguments, which have
+    no effect.
     """
 
     def __init__(self, **given: Any) -> None:
