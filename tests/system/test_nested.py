@@ -29,8 +29,10 @@ ASYNCHRONOUS = {**SYNCHRONOUS, "mode": "asynchronous"}
 GENERATIONS = {"pairs": 32, "sigma": 0.1, "lr": 0.1}
 ROLLOUTS = {"hidden": 32, "lr": 0.01, "gamma": 0.98, "entropy": 0.01, "gradients": 100}
 FOLDS = {"hidden": 64, "lr": 0.003, "alpha": 1e-4}
-SAVED, LAST = 4, 9
-"""Checkpoints are at steps 4 and 8 of 9: whoever is killed after step 5 does that one again."""
+SAVED, LAST = 8, 15
+"""The only checkpoint is at step 8 of 15: whoever is killed after step 9 does that one again, even if
+the kill comes some steps late.
+"""
 KEPT = """
 import time
 from pathlib import Path
