@@ -90,6 +90,26 @@ def test_each_setting_is_used_or_told(name: str) -> None:
         translate(train, run=tune.RunConfig(storage_filesystem=object(), storage_path="/x"))
 
 
+def test_no_setting_that_has_an_effect_is_told_as_unused() -> None:
+    given: dict[str, Any] = {"num_samples": 7, "max_concurrent_trials": 2, "time_budget_s": 60}
+    kept = tune.CheckpointConfig(
+        num_to_keep=2,
+        checkpoint_score_attribute="score",
+        checkpoint_score_order="min",
+        checkpoint_frequency=3,
+    )
+    run = tune.RunConfig(
+        name="all",
+        storage_path="/nowhere",
+        failure_config=tune.FailureConfig(max_failures=3),
+        checkpoint_config=kept,
+        stop={"training_iteration": 5},
+        verbose=0,
+    )
+    said = translate(train, run=run, **given).said
+    assert [line for line in said if "is not used" in line] == []
+
+
 class Recording:
     """A session that only notes what it is asked to run."""
 

@@ -72,6 +72,11 @@ def create_study(
         _LOG.info("Using an existing study with name '%s' instead of creating a new one.", name)
     else:
         _LOG.info("A new study created in %s with name: %s", places.root, name)
+        if study_name is None:
+            _LOG.info(
+                "Without a name each run begins a new study. With study_name and"
+                " load_if_exists=True the same command continues it, also after a kill."
+            )
     return _made(name, places, history, found, sampler, pruner, theirs)
 
 

@@ -89,7 +89,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
     if schedule.own is not None and isinstance(metric, str):
         schedule.own.set_search_properties(metric, mode or "max")
     stop = stopping(run.stop)
-    space, trials, points = _space(asked, search, schedule, said)
+    space, trials, points = _space(asked, config, search, schedule, said)
     name = _name(asked.name or run.name or default_name)
     options: dict[str, Any] = {
         "name": name,
@@ -161,7 +161,11 @@ def _objective(metric: Any, mode: Any, said: list[str]) -> dict[str, Any]:
 
 
 def _space(
-    asked: TuneArguments, search: Searching, schedule: Scheduling, said: list[str]
+    asked: TuneArguments,
+    config: Arguments,
+    search: Searching,
+    schedule: Scheduling,
+    said: list[str],
 ) -> tuple[Translated, int, list[dict[str, Any]]]:
     """Return the space including mutated parameters; the number of configurations, samples times
     the cells of grids; and the configurations to try first.
@@ -174,8 +178,8 @@ def _space(
         space = Translated(space=domains, template=template, cells=1)
     else:
         space = translate(given)
-    samples = asked.tune.num_samples
-    if samples < 0 and asked.tune.time_budget_s is None:
+    samples = config.num_samples
+    if samples < 0 and config.time_budget_s is None:
         raise SpecError(
             "num_samples", samples, "never ends", "give time_budget_s as well, or a number"
         )
