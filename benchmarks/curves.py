@@ -28,7 +28,7 @@ import io
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -156,12 +156,13 @@ def tumour_lines_curve(config: Config) -> Iterator[float]:
         yield float(hinge_loss(valid_y, np.clip(model.decision_function(valid_x), -20, 20)))
 
 
-def wine_trees_curve(config: Config) -> Iterator[float]:
-    """Boosted trees, one model for each of three folds, tell wines apart; a step is one round."""
-    x, y = load_wine(return_X_y=True)
-    folds = list(_folds(x, y, StratifiedKFold(3, shuffle=True, random_state=SEED)))
+def _boosted(
+    kind: type, config: Config, folds: Sequence[Split], score: Callable[..., float], trees: int
+) -> Iterator[float]:
+    """Yield the mean score of boosted trees, a model for each fold, after `trees` more a step."""
+    names = {"loss": "loss", "pruning": "ccp_alpha"}
     models = [
-        GradientBoostingClassifier(
+        kind(
             n_estimators=0,
             warm_start=True,
             learning_rate=config["lr"],
@@ -170,40 +171,39 @@ def wine_trees_curve(config: Config) -> Iterator[float]:
             subsample=config["subsample"],
             max_features=config["features"],
             min_samples_leaf=config["leaf"],
-            ccp_alpha=config["pruning"],
+            **{theirs: config[ours] for ours, theirs in names.items() if ours in config},
         )
         for _ in folds
     ]
     while True:
-        losses = []
+        scores = []
         for model, (train_x, valid_x, train_y, valid_y) in zip(models, folds, strict=True):
-            model.n_estimators += 1
+            model.n_estimators += trees
             model.fit(train_x, train_y)
-            losses.append(min(log_loss(valid_y, model.predict_proba(valid_x)), WORST_LOSS))
-        yield float(np.mean(losses))
+            scores.append(score(model, valid_x, valid_y))
+        yield float(np.mean(scores))
+
+
+def _log_loss(model: Any, x: Array, y: Array) -> float:
+    return min(float(log_loss(y, model.predict_proba(x))), WORST_LOSS)
+
+
+def _rmse(model: Any, x: Array, y: Array) -> float:
+    return float(root_mean_squared_error(y, model.predict(x)))
+
+
+def wine_trees_curve(config: Config) -> Iterator[float]:
+    """Boosted trees, one model for each of three folds, tell wines apart; a step is one round."""
+    x, y = load_wine(return_X_y=True)
+    folds = list(_folds(x, y, StratifiedKFold(3, shuffle=True, random_state=SEED)))
+    return _boosted(GradientBoostingClassifier, config, folds, _log_loss, 1)
 
 
 def cancer_curve(config: Config) -> Iterator[float]:
     """Boosted trees tell tumours apart, which overfits; a step is three trees."""
     x, y = load_breast_cancer(return_X_y=True)
-    train_x, valid_x, train_y, valid_y = train_test_split(
-        x, y, test_size=0.5, stratify=y, random_state=SEED
-    )
-    model = GradientBoostingClassifier(
-        n_estimators=0,
-        warm_start=True,
-        learning_rate=config["lr"],
-        max_depth=config["depth"],
-        random_state=SEED,
-        subsample=config["subsample"],
-        max_features=config["features"],
-        min_samples_leaf=config["leaf"],
-        loss=config["loss"],
-    )
-    while True:
-        model.n_estimators += 3
-        model.fit(train_x, train_y)
-        yield min(float(log_loss(valid_y, model.predict_proba(valid_x))), WORST_LOSS)
+    split = train_test_split(x, y, test_size=0.5, stratify=y, random_state=SEED)
+    return _boosted(GradientBoostingClassifier, config, [tuple(split)], _log_loss, 3)
 
 
 def diabetes_curve(config: Config) -> Iterator[float]:
@@ -212,27 +212,7 @@ def diabetes_curve(config: Config) -> Iterator[float]:
     """
     x, y = load_diabetes(return_X_y=True)
     folds = list(_folds(x, y / y.std(), KFold(3, shuffle=True, random_state=SEED)))
-    models = [
-        GradientBoostingRegressor(
-            n_estimators=0,
-            warm_start=True,
-            learning_rate=config["lr"],
-            max_depth=config["depth"],
-            random_state=SEED,
-            subsample=config["subsample"],
-            max_features=config["features"],
-            min_samples_leaf=config["leaf"],
-            loss=config["loss"],
-        )
-        for _ in folds
-    ]
-    while True:
-        errors = []
-        for model, (train_x, valid_x, train_y, valid_y) in zip(models, folds, strict=True):
-            model.n_estimators += 3
-            model.fit(train_x, train_y)
-            errors.append(root_mean_squared_error(valid_y, model.predict(valid_x)))
-        yield float(np.mean(errors))
+    return _boosted(GradientBoostingRegressor, config, folds, _rmse, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -22,11 +22,12 @@ import msgspec
 from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
+from regrow.flows.here import Here
 from regrow.infra.log.log import Superseded
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import Prepared, prepare, take_stop_requests
 from regrow.infra.state.places import Places
-from regrow.search.events import Hold, Place
+from regrow.search.events import Hold
 from regrow.search.history import History
 from regrow.search.needs import ClusterCapacity
 from regrow.search.spec import MOST_STEPS, Spec
@@ -170,21 +171,6 @@ class Inline:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
 
-class Here:
-    """The Host of attempts in this process, whose children belong to the script."""
-
-    def place(self) -> Place:
-        """See Host."""
-        return Place(socket.gethostname())
-
-    def end_children(self) -> None:
-        """See Host."""
-
-    def listen(self, _: Callable[[str, bool], None]) -> AbstractContextManager[object]:
-        """See Host: the script's own signals are its own matter."""
-        return nullcontext()
-
-
 _given = list[Callable[[Trial], object]]()
 
 
@@ -223,7 +209,7 @@ def run_inline(
                         assignment,
                         inline,
                         prepared.store,
-                        host=Here(),
+                        host=Here(socket.gethostname()),
                         task_run=f"inline-{assignment.trial}-{assignment.attempt}",
                         carry_on=lambda: False,
                     ).ended

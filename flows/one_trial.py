@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
+from regrow.flows.here import Here
 from regrow.infra.mlflow.in_trial import discard_mlflow_calls
 from regrow.infra.ray.joining import environment, join
 from regrow.infra.stores.local import LocalStore
 from regrow.search.errors import SpecError
-from regrow.search.events import Ended, Place, Row, Saved
+from regrow.search.events import Ended, Row, Saved
 from regrow.search.planning.planner import seed_for
 from regrow.search.samplers.random_search import drawn
 from regrow.search.space.domains import Json
@@ -100,7 +100,13 @@ class OneTrial:
         group = alone() if spec.resources.ranked else {}
         with within(environment(spec) | group), discard_mlflow_calls():
             return run_attempt(
-                job, assignment, self, self.store, host=Here(), task_run="", carry_on=lambda: False
+                job,
+                assignment,
+                self,
+                self.store,
+                host=Here("here"),
+                task_run="",
+                carry_on=lambda: False,
             ).ended
 
     def report(self, progress: Progress) -> Reply:
@@ -116,24 +122,6 @@ class OneTrial:
         restore(self.store, [saved.manifest], folder)
         found = sorted(path for path in folder.rglob("*") if path.is_file())
         return [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in found]
-
-
-class Here:
-    """Host of a trial in this process. It gives no notices, and Ctrl-C keeps Python's behaviour."""
-
-    def place(self) -> Place:
-        """See Host."""
-        return Place("here")
-
-    def end_children(self) -> None:
-        """See Host. Does nothing: children end with this process, which is the user's, and a
-        debugger may be one of them.
-        """
-
-    @contextmanager
-    def listen(self, tell: Any) -> Iterator[None]:
-        """See Host."""
-        yield
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 from typing import Final
 
 from regrow.search.events import Known
@@ -41,13 +41,15 @@ def agreement(spec: Spec, experiments: Sequence[Sequence[Known]]) -> list[float]
     """
     import numpy as np
 
+    from regrow.search.samplers.mobster_model import normal_scores
+
     parameters = cube.modelled(spec.space)
     placed, scores = [], []
     for known in experiments:
         points = [cube.point(spec.space, parameters, one.config, cube.MIDDLE) for one in known]
         fit = [point for point in points if point is not None]
         placed.append(np.array(fit, dtype=float).reshape(len(fit), len(parameters)))
-        scores.append(np.array(_normal_scores(len(fit))))
+        scores.append(normal_scores(np.arange(len(fit), dtype=float)))
     reach = 2.0 * _NEAR**2 * max(1, len(parameters))
 
     def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -80,9 +82,3 @@ def least_mean(correlations: Sequence[float]) -> float:
         return -1.0
     t = CERTAIN[min(count - 3, len(CERTAIN) - 1)]
     return fmean(correlations) - t * stdev(correlations) / math.sqrt(count)
-
-
-def _normal_scores(count: int) -> list[float]:
-    """Return scores of trials in their order, the best first: the least."""
-    normal = NormalDist()
-    return [normal.inv_cdf((place + 0.5) / count) for place in range(count)]

@@ -1,5 +1,5 @@
-"""The guard of schedulers that stop trials early: nobody is stopped at a step whose ranks were not
-seen to agree with later ones.
+"""The guard of schedulers that stop trials early: nobody is stopped at an early step whose ranks
+were not seen to agree with later ones, nor at a later one whose ranks were seen not to.
 
 Agreement is Kendall's tau over pairs of trials: the order of two trials at a step against that of
 their best values by the latest later step that both reached and that is trusted itself. A trial

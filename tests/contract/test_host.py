@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import ray
 
-from regrow.flows.one_trial import Here
+from regrow.flows.here import Here
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.ray.host import RayHost
 from regrow.search.events import Place
@@ -37,7 +37,7 @@ def cluster() -> Iterator[None]:
 def on(request: pytest.FixtureRequest) -> Callable[[Callable[[Host], Any]], Any]:
     """Calls a function with the host where that one's attempts run."""
     if request.param is Here:
-        return lambda what: what(Here())
+        return lambda what: what(Here("here"))
     request.getfixturevalue("cluster")
     return lambda what: ray.get(ray.remote(num_cpus=0)(lambda: what(RayHost())).remote())
 
