@@ -1,10 +1,12 @@
 """When an experiment will end, and what it will have cost, as far as its trials have shown.
 
-The trials that are left are drawn from those seen, a few times over (a bootstrap of the trials, and
-of their mean): a running trial takes as long as one of those that took longer than it has by now.
-They are placed one after the other on the slots, so that the last ones, which run alone, count as
-well. Only experiments with a number of trials have an end to forecast: others use their money or
-time up.
+The trials that are left are drawn from those seen, a few times over (a bootstrap): a running trial
+makes as many steps as one of those that made more, each as long as its own so far. Trials that
+still run have only shown how many steps they make at least: their share goes to the ones that made
+more, and at last to whole trainings (Efron, "The two sample problem with censored data", 1967).
+Else only the quick ones would have been seen. The trials are placed one after the other on the
+slots, so that the last ones, which run alone, count as well. Only experiments with a number of
+trials have an end to forecast: others use their money or time up.
 """
 
 from __future__ import annotations
@@ -35,10 +37,12 @@ WITHIN = 0.8
 """The interval holds the outcome with this probability."""
 DRAWS = 100
 """Outcomes that are drawn."""
-MODEL = 0.1
+MODEL = 0.15
 """Part of the time that is left by which a draw itself may be wrong (one standard deviation):
 machines change, later trials differ from earlier ones.
 """
+LONGER = 1.1
+"""A trial without `max_steps` takes so many times as long as the longest by now, at the most."""
 MOST_DRAWN = 200
 """So many of the trials that ended last are drawn from, and so many are drawn: more that are left
 count as longer ones.
@@ -100,13 +104,15 @@ def of(history: History, now: float) -> Forecast | None:
     later = [trial for trial in ended if trial.number >= history.slots]
     # Processes start beside the first ones. Of fewer the quickest would have ended.
     seen = later if len(later) >= max(LEAST, history.slots) else ended
-    took = sorted(_taken(history, trial, now) for trial in seen[-MOST_DRAWN:])
     begun = _begun(history)
-    by_now = [_taken(history, trial, now) for trial in begun]
+    records = [*seen[-MOST_DRAWN:], *begun]
+    whole = history.spec.max_steps
+    shown = [_shown(history, trial, now, steps=whole is not None) for trial in records]
+    most = float(whole or LONGER * max(one.steps for one in shown))
     left = history.total - history.ended - len(begun)
     wide = _wide(history, history.slots)
     chance = random.Random(seed_for(history.spec.seed, history.ended, "forecast"))  # noqa: S311
-    draws = sorted(now + _drawn(took, by_now, left, wide, chance) for _ in range(DRAWS))
+    draws = sorted(now + _drawn(shown, most, left, wide, chance) for _ in range(DRAWS))
     rate = cost.per_hour(history)
     if history.occupied and not history.spending.per_hour:
         # It is paid by the attempt, and a slot may just be free.
@@ -114,36 +120,57 @@ def of(history: History, now: float) -> Forecast | None:
     return Forecast(t=now, draws=draws, paid=cost.of(history, now).total, per_hour=rate)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a trial has shown: how far it came, in how many seconds, and whether that was its end.
+
+    `steps`: its steps; its seconds where a whole training has no number of steps.
+    """
+
+    steps: float
+    seconds: float
+    ended: bool
+
+
+def _shown(history: History, trial: TrialRecord, now: float, *, steps: bool) -> _Shown:
+    seconds = _taken(history, trial, now)
+    return _Shown(trial.step if steps else seconds, seconds, trial.state.final)
+
+
 def _drawn(
-    took: Sequence[float], by_now: Sequence[float], left: int, wide: int, chance: random.Random
+    shown: Sequence[_Shown], most: float, left: int, wide: int, chance: random.Random
 ) -> float:
     """Return one possible duration of what is left, in seconds.
 
     Args:
-        took: how long trials took that have ended, ascending.
-        by_now: how long others have run.
+        shown: the trials that have ended and those that run.
+        most: steps of a whole training.
         left: how many have not begun.
         wide: slots.
         chance: random numbers.
 
     """
+    again = sorted(chance.choices(shown, k=len(shown)), key=lambda one: one.steps)
+    paces = [one.seconds / one.steps for one in again if one.steps] or [0.0]
+    steps = [one.steps for one in again]
 
-    def one(of: Sequence[float], first: int = 0) -> float:
-        return of[first + int(chance.random() * (len(of) - first))]
+    def whole(by: float) -> _Shown:
+        """Return how a trial ends that has made `by` steps."""
+        while (place := bisect_right(steps, by)) < len(again):
+            one = again[place + int(chance.random() * (len(again) - place))]
+            if one.ended:
+                return one
+            by = one.steps
+        return _Shown(most, most * paces[int(chance.random() * len(paces))], ended=True)
 
-    def longer(by: float, seen: Sequence[float]) -> float:
-        """Return how long a trial takes that has run for `by`: as one of those, which ascend, that
-        took longer, else a little longer than any.
-        """
-        place = bisect_right(seen, by)
-        return one(seen, place) if place < len(seen) else max(by * 1.1, took[-1])
-
-    # Those that run count as well: else only the quick ones would have been seen.
-    pool = [*took, *(longer(by, took) for by in by_now)]
-    again = sorted(one(pool) for _ in pool)
-    work = [longer(by, again) - by for by in by_now]
+    work = []
+    for one in shown:
+        if not one.ended:
+            end = whole(one.steps)
+            pace = one.seconds / (one.steps + 0.5) if one.steps else end.seconds / end.steps
+            work.append(max(0.0, end.steps * pace - one.seconds))
     each = max(1.0, left / MOST_DRAWN)
-    work += [each * one(again) for _ in range(min(left, MOST_DRAWN))]
+    work += [each * whole(-1.0).seconds for _ in range(min(left, MOST_DRAWN))]
     wrong = math.exp(MODEL * _NORMAL.inv_cdf(max(1e-9, chance.random())))
     return max(_on_slots(work, 0, 0.0, wide)) * wrong
 
