@@ -11,7 +11,9 @@ machines alone; spot machines alone (late where these do not suffice); the stati
 others (on demand after ten minutes without a spot machine, whatever the deadline); and a bound that
 knows the future (all spot hours that the window has until the deadline, the rest on demand).
 
-`value` compares the best value at a deadline with plain ASHA that is stopped there. `forecast`
+`value` compares the best value at a deadline with plain ASHA that is stopped there: ASHA that
+knows the deadline, and with `resource_changing`, which gives freed slots to the leaders (a trial is
+as many times as fast as it has slots, which no real training is). `forecast`
 tells how often the interval of 80 % held the end, with trials whose durations differ.
 """
 
@@ -36,6 +38,8 @@ from regrow.search.planning.simulator import FunctionObjective, Simulation, simu
 from regrow.search.spec import Spec
 
 WORKERS = 4
+LEADING, HOURS = 16, (0.5, 0.75, 1.0, 1.5)
+"""`value`: slots of the cluster, deadlines. A whole training takes 81 minutes on one slot."""
 SPOT, ON_DEMAND = 1.0, 3.0
 """Prices an hour."""
 BOOT, STARTUP, SAVE, RESTORE, IDLE = 120.0, 30.0, 20.0, 30.0, 300.0
@@ -79,11 +83,11 @@ TASKS = (
 )
 
 
-def objective(spec: Spec, step: float) -> FunctionObjective:
-    """Return a curve that falls at a speed of its configuration."""
+def objective(spec: Spec, step: float, falls: float = 3.0) -> FunctionObjective:
+    """Return a curve that falls at a speed of its configuration, to 1/e within `falls` steps."""
 
     def loss(config: Mapping[str, Any], at: int) -> float:
-        return float((config["x"] - 0.3) ** 2 + math.exp(-at * config["speed"] / 3))
+        return float((config["x"] - 0.3) ** 2 + math.exp(-at * config["speed"] / falls))
 
     return FunctionObjective(function=loss, spec=spec, seconds=step)
 
@@ -182,24 +186,32 @@ def spot(asked: argparse.Namespace) -> None:
 
 def value(asked: argparse.Namespace) -> None:
     """Print the best value at a deadline beside that of plain ASHA, stopped there."""
-    task = Task(name="", trials=1, steps=81, step=60.0, schedule="asha")
-    better: dict[float, list[float]] = {}
-    for seed in range(asked.seeds):
-        for hours in (1.0, 2.0, 4.0):
-            ends: list[float] = []
-            for limits in ({"deadline": hours * 3600}, None):
-                parts = {**task.parts, "seed": seed, "trials": None if limits else 10_000}
-                spec = Spec.parse({**parts, **({"stop": limits} if limits else {})})
-                run = Simulation(
-                    spec=spec, objective=objective(spec, task.step), workers=WORKERS, save=5.0
-                )
-                run.open().run(most_seconds=hours * 3600)
-                leader = run.history.leader
-                ends.append(leader.best[0] if leader and leader.best else math.inf)
-            better.setdefault(hours, []).append(ends[0] - ends[1])
-    for hours, found in better.items():
-        wins, equal = sum(one < 0 for one in found), sum(one == 0 for one in found)
-        print(f"{hours:g} h: {fmean(found):+.4f}, better {wins}, equal {equal} of {len(found)}")
+    sharing = {"resource_changing": {"schedule": "asha", "interval": 1}}
+    found: dict[tuple[str, float], list[float]] = {}
+    for seed, hours in itertools.product(range(asked.seeds), HOURS):
+        ends = {}
+        for name, schedule, limited in (
+            ("stopped", "asha", False),
+            ("asha", "asha", True),
+            ("resource_changing", sharing, True),
+        ):
+            task = Task(name="", trials=1, steps=81, step=60.0, schedule=schedule)
+            limits = {"stop": {"deadline": hours * 3600}} if limited else {}
+            parts = {**task.parts, "seed": seed, "trials": None if limited else 10_000, **limits}
+            spec = Spec.parse(parts)
+            machine = Machine(slots=LEADING)
+            run = Simulation(
+                spec=spec, objective=objective(spec, task.step, 20.0), machines=[machine], save=5.0
+            )
+            run.open().run(most_seconds=hours * 3600)
+            leader = run.history.leader
+            ends[name] = leader.best[0] if leader and leader.best else math.inf
+        for name in ("asha", "resource_changing"):
+            found.setdefault((name, hours), []).append(ends[name] - ends["stopped"])
+    for (name, hours), differences in sorted(found.items()):
+        wins, equal = sum(one < 0 for one in differences), sum(one == 0 for one in differences)
+        mean = fmean(differences)
+        print(f"| {name} | {hours:g} h | {mean:+.4f} | {wins} | {equal} | {len(differences)} |")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

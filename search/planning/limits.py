@@ -253,9 +253,17 @@ def why_not(history: History, trial: TrialRecord, until: int | None, now: float)
     return _too_late(history, trial, steps, now)
 
 
-def why_no_new(history: History, now: float, opening: int | None) -> Reason | None:
-    """Return why no new trial may be proposed; None if one may. `opening`: the step of its first
-    decision; None for none before its end.
+def why_no_new(
+    history: History, now: float, opening: int | None, *, for_best: bool = False
+) -> Reason | None:
+    """Return why no new trial may be proposed; None if one may.
+
+    Args:
+        history: of the experiment.
+        now: seconds since the epoch.
+        opening: the step of its first decision; None for none before its end.
+        for_best: whether the end of the time belongs to the best, as that of the money does.
+
     """
     if not budget.may_begin(history, opening):
         return Reason("budget", _used_up(history, now))
@@ -265,7 +273,8 @@ def why_no_new(history: History, now: float, opening: int | None) -> Reason | No
     )
     steps = min(begun, default=1)
     given = history.spec.budget
-    meant = history.spec.stop.dollars is not None or (given is not None and given.hours is not None)
+    meant = for_best or history.spec.stop.dollars is not None
+    meant |= given is not None and given.hours is not None
     if meant and is_late(history, now, opening):
         steps = whole  # the money, and the budget, are for the best
     return _too_late(history, None, steps, now)

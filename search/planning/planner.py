@@ -59,7 +59,7 @@ from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
 from regrow.search.schedulers.ahead import Ahead
-from regrow.search.schedulers.base import SchedulerPort, Verdict, Widening
+from regrow.search.schedulers.base import EndAware, SchedulerPort, Verdict, Widening
 from regrow.search.space.smaller import smaller
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]
@@ -422,7 +422,8 @@ class Planner:
             if refused is None:
                 return self._started(now, trial)
         if refused is None and not complete:
-            refused = limits.why_no_new(history, now, self._opening)
+            for_best = isinstance(self._scheduler, EndAware)
+            refused = limits.why_no_new(history, now, self._opening, for_best=for_best)
         if refused is not None:
             failed = history.trials and history.ended == len(history.by_state[TrialState.FAILED])
             used_up = refused.limit == "budget" and not history.held

@@ -25,6 +25,7 @@ from regrow.search.events import (
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.options import chosen
+from regrow.search.planning import limits
 from regrow.search.planning.widths import widest
 from regrow.search.schedulers.base import (
     FINAL,
@@ -32,6 +33,7 @@ from regrow.search.schedulers.base import (
     Decision,
     Drop,
     End,
+    EndAware,
     Exclusion,
     Final,
     News,
@@ -66,18 +68,28 @@ class Scheduling:
             for news in self._put_off:
                 self._scheduler.apply(news)
             self._put_off.clear()
+            self._note_end(self._history.t_last)
         return self._scheduler
 
     def apply(self, event: AnyEvent) -> None:
         """Pass on an event. Raises SearchCodeError if the user's scheduler raises."""
         if isinstance(event, Created) and not self._history.spec.own_scheduler:
             _ = self.scheduler
-        for news in self._news(event) if type(event) in _TOLD else ():
+        if type(event) not in _TOLD:
+            return
+        for news in self._news(event):
             if self._scheduler is None:
                 self._put_off.append(news)
             else:
                 with theirs(self._history.spec):
                     self._scheduler.apply(news)
+        with theirs(self._history.spec):
+            self._note_end(event.t)
+
+    def _note_end(self, now: float) -> None:
+        """Let the scheduler know whether the end belongs to the best at `now`."""
+        if isinstance(self._scheduler, EndAware) and self._history.spec.limited:
+            self._scheduler.near_end(late=limits.is_late(self._history, now, None))
 
     def _news(self, event: AnyEvent) -> Iterator[News]:
         match event:

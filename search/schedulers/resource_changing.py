@@ -31,11 +31,15 @@ class ResourceChanging(Scheduler):
 
     `schedule` (a name, or {name: options}; default: no trial is stopped) is the one that decides.
     Once all trials of the experiment have been proposed and no paused trial would be promoted, a
-    trial's share is slots // running trials, as far as one node has room. A trial whose share
+    trial's share is slots // running trials, as far as one node has room. Before a deadline, or the
+    end of the money, it is so from the moment at which a new trial could not be trained to its end
+    (Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline",
+    SoCC 2019): none begins then, and its slots belong to the leaders. A trial whose share
     exceeds the width of its attempt gets its share at its next decision, and continues from its own
     checkpoint. Decisions are those of `schedule`, and in addition every `interval` steps, None for
     no additional ones. A repeated or promoted attempt gets the share of that moment; the width of a
-    running attempt never shrinks. Without a number of trials nothing changes.
+    running attempt never shrinks. Without a number of trials and without such a limit
+    nothing changes.
     """
 
     needs_max_steps = False
@@ -54,6 +58,7 @@ class ResourceChanging(Scheduler):
         self._interval = interval
         self._slots = self._widest = 1
         self._proposed = 0
+        self._late = False
         self._widths: dict[int, int] = {}
         """Widths of the running trials."""
 
@@ -121,8 +126,13 @@ class ResourceChanging(Scheduler):
         """Return the trial's share if it runs beside the others."""
         return self._share(len(self._widths.keys() | {trial}), but=trial)
 
+    def near_end(self, *, late: bool) -> None:
+        """See EndAware."""
+        self._late = late
+
     def _share(self, running: int, but: int | None = None) -> int:
-        if self.setting.trials is None or self._proposed < self.setting.trials:
+        trials = self.setting.trials
+        if not self._late and (trials is None or self._proposed < trials):
             return 1
         if self._base.promote(complete=True) not in (None, but):
             return 1

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from regrow.search.errors import SpecError
-from regrow.search.events import AnyEvent, Closed, Closing, Opened, Priced, Proposed
+from regrow.search.events import AnyEvent, Closed, Closing, Opened, Priced, Proposed, Started
 from regrow.search.history import History, cost
 from regrow.search.planning import forecast, limits
+from regrow.search.planning.machines import Machine
 from regrow.search.planning.simulator import FunctionObjective, Simulation
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
@@ -48,7 +49,8 @@ def run(
         return float((config["x"] - 0.3) ** 2 + 1 / step)
 
     objective = FunctionObjective(function=loss, spec=spec, seconds=STEP)
-    return Simulation(spec=spec, objective=objective, workers=workers).open().run()
+    machines = [Machine(slots=workers)]
+    return Simulation(spec=spec, objective=objective, machines=machines).open().run()
 
 
 def unsaved(history: History) -> list[int]:
@@ -297,3 +299,21 @@ def test_trials_may_be_left_out_with_a_limit_alone() -> None:
     assert Spec.parse({**SPEC, "stop": {"dollars": 1.0}}).stop.limited
     with pytest.raises(SpecError, match=r"stop.dollars or stop.deadline"):
         Spec.parse(SPEC)
+
+
+def test_the_end_of_the_time_belongs_to_the_leaders() -> None:
+    stop = {"deadline": 15 * STEP}
+    plain = run(stop, workers=8, trials=None)
+    wide = run(
+        stop,
+        {"resource_changing": {"schedule": "asha", "interval": 1}},
+        workers=8,
+        trials=None,
+    )
+    started = [event for event in wide.events if isinstance(event, Started)]
+    first = next(place for place, event in enumerate(started) if event.width > 1)
+    assert all(event.attempt > 1 for event in started[first:]), "a trial is begun after it"
+    furthest = [max(trial.step for trial in one.history.trials) for one in (wide, plain)]
+    assert furthest[0] > furthest[1]
+    assert wide.now <= 15 * STEP
+    assert not verify(wide.events).difference
