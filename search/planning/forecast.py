@@ -41,6 +41,8 @@ MODEL = 0.15
 """Part of the time that is left by which a draw itself may be wrong (one standard deviation):
 machines change, later trials differ from earlier ones.
 """
+DOUBT = 0.1
+"""Part of a step by which later ones may be longer, for `most_seconds`."""
 LONGER = 1.1
 """A trial without `max_steps` takes so many times as long as the longest by now, at the most."""
 MOST_DRAWN = 200
@@ -230,7 +232,7 @@ def _usual(history: History, now: float) -> tuple[float, float]:
     # The steps of other trials may be slower: the fewer were seen, the more.
     seen = sum(1 for trial in history.trials if trial.step)
     steps = history.spec.max_steps or 1
-    doubt = steps * (2 * pstdev(every) / math.sqrt(max(1, seen)) + MODEL * fmean(every))
+    doubt = steps * (2 * pstdev(every) / math.sqrt(max(1, seen)) + DOUBT * fmean(every))
     took = [_taken(history, t, now) for t in history.trials if t.state.final and t.attempts]
     if len(took) < ENOUGH:
         return whole, doubt
