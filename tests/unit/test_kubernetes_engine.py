@@ -566,6 +566,18 @@ def test_down_names_what_stays(
             "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one",
         ),
         (
+            'RayCluster in version "v1" cannot be handled as a RayCluster: strict decoding error: unknown field "spec.upgradeStrategy"',
+            "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one",
+        ),
+        (
+            'error: error validating "STDIN": error validating data: ValidationError(Job.spec): unknown field "podFailurePolicy" in io.k8s.api.batch.v1.JobSpec; if you',
+            "the Kubernetes cluster of the context lab does not know podFailurePolicy: Jobs of agents need Kubernetes 1.26 or later",
+        ),
+        (
+            "error: failed to create typed patch object (ml/lab-steady; batch/v1, Kind=Job): .spec.podFailurePolicy: field not declared in schema",
+            "the Kubernetes cluster of the context lab does not know spec.podFailurePolicy: Jobs of agents",
+        ),
+        (
             "E1123 11:54:24.866488 9319 memcache.go:265] dial\nThe connection to the server localhost:8080 was refused - did you?",
             "the Kubernetes cluster of the context lab cannot be reached: The connection to the server localhost:8080 was refused",
         ),
