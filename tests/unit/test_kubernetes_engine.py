@@ -345,8 +345,13 @@ def test_agents_come_as_jobs_and_go_where_no_operator_is(
     written = tmp_path / "written"
     done = CliRunner().invoke(app, ["cluster", "export", *files, *where, "-o", str(written)])
     assert done.exit_code == 0, done.output
-    kinds = [one["kind"] for one in yaml.safe_load_all((written / "agents.yaml").read_text())]
+    text = (written / "agents.yaml").read_text()
+    kinds = [one["kind"] for one in yaml.safe_load_all(text)]
     assert kinds == ["Secret", "NetworkPolicy", "Job", "Job"]
+    secrets = {one["metadata"]["name"] for one in office.taken if one["kind"] == "Secret"}
+    assert secrets == {"sweep-env", "sweep-project"}, "agents have a token of their own"
+    assert "sweep-env --from-env-file=FILE" in text
+    assert "sweep-token" not in text
 
     alive = {"kind": "Pod", "metadata": {"name": "p1"}, "spec": {"nodeName": "n7"}}
     alive["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
