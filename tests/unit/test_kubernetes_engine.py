@@ -358,10 +358,13 @@ def test_agents_come_as_jobs_and_go_where_no_operator_is(
     finished = {"state": {"terminated": {"finishedAt": "1970-01-01T00:00:09Z"}}}
     over = {"kind": "Pod", "metadata": {"name": "p2"}, "spec": {}}
     over["status"] = {"phase": "Failed", "containerStatuses": [finished]}
+    begins = {"state": {"waiting": {"reason": "PodInitializing"}}}
+    young = {"kind": "Pod", "metadata": {"name": "p3"}, "spec": {"nodeName": "n7"}}
+    young["status"] = {"phase": "Pending", "containerStatuses": [begins]}
     steady = jobs[1] | {"status": {}}
     office.answer(
         ("get jobs.batch", items(steady)),
-        ("get pods --selector=job-name=sweep-steady", items(alive, over)),
+        ("get pods --selector=job-name=sweep-steady", items(alive, over, young)),
         ("logs p2", {"out": "first\nlast"}),
     )
     by_jobs = JobsEngine(engine.cluster, engine)
@@ -369,7 +372,8 @@ def test_agents_come_as_jobs_and_go_where_no_operator_is(
     assert (submitted.experiment, submitted.state) == ("tried", "s3://bucket/x")
     most = steady["spec"]["parallelism"]
     told = in_words(by_jobs.agents(submitted))
-    assert told == ", ".join(["1 running", *[f"{most - 1} missing (sweep-steady)"] * (most > 1)])
+    missing = [f"{most - 2} missing (sweep-steady)"] * (most > 2)
+    assert told == ", ".join(["1 running", "1 starting", *missing])
     (said_last,) = [one for one in by_jobs.outputs(submitted) if one.t]
     assert (said_last.title, said_last.lines, said_last.t) == ("p2", ["first", "last"], 9.0)
     again = CliRunner().invoke(app, ["cluster", "submit", *files, *where, "--agents"])
