@@ -25,6 +25,7 @@ from regrow.infra.clusters.slurm import SlurmEngine
 from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.log.reading import survey
 from regrow.infra.state.experiments import prepare
+from regrow.infra.state.places import Places
 from regrow.search.events import Closed
 from regrow.search.history import History
 from regrow.tasks.errors import RegrowError, UserError
@@ -67,10 +68,11 @@ class AgentRun:
     file: Path
     say: Callable[[str], None]
 
-    def again(self, experiment: str) -> str:
+    def again(self, experiment: str, places: Places) -> str:
         """Return the command that follows and continues the experiment of a file, for people."""
         words = ["regrow", "run", experiment, "--on", str(self.file)]
-        return shlex.join(words + ["--agents"] * isinstance(self.cluster, WithHead))
+        words += ["--agents"] * isinstance(self.cluster, WithHead)
+        return shlex.join(words + ["--state", places.root] * (places != Places.at(None)))
 
     def work(self, order: RunRequest, end: Closed | None = None) -> Work:
         """Return what agents are started for. `end`: how the experiment has ended before. Raises

@@ -26,7 +26,7 @@ from regrow.infra.machine.awaiting import announced
 from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import Guard
-from regrow.infra.ray import private, probing
+from regrow.infra.ray import own_node, private, probing
 from regrow.infra.ray.start import as_we_want, signals_held
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process import cgroup, own_code, temporary
@@ -47,12 +47,7 @@ SILENT_SECONDS = 8.0
 _VITAL = ("gcs_server", "raylet")
 
 _LOCAL_SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # Otherwise raylet and GCS wait for each other's metrics exporters: startup takes 3.9 s instead
-    # of 2.7 s.
-    "RAY_enable_metrics_collection": "0",
-    # The processes that Ray prestarts live long enough for our actors to use them (default: 1 s).
-    "RAY_idle_worker_killing_time_threshold_ms": "20000",
+    **own_node.SETTINGS,
     # A process that a trial starts may join the cluster by its address.
     private.NETWORK: "0",
 }

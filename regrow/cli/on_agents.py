@@ -61,7 +61,7 @@ def maybe(file: Path) -> tuple[AgentRun | None, Cluster]:
 
 def run_on(run: AgentRun, order: RunRequest, *, yes: bool) -> NoReturn:
     """Start the agents that are missing, follow the experiment, and exit with its code."""
-    again = os.environ[AGAIN] = run.again(str(order.file))
+    again = os.environ[AGAIN] = run.again(str(order.file), order.places)
     before = run.end_of(order)
     submission = None if run.over(order, before) else _submitted(run, order, before, yes=yes)
     if submission is not None:
@@ -161,8 +161,9 @@ def attach(run: AgentRun, experiment: str) -> NoReturn:
     """Follow an experiment that was submitted from here."""
     if (submission := known(run, experiment)) is None:
         raise UserError(f"{experiment} was not submitted from here by {run.file}")
-    os.environ.setdefault(AGAIN, run.again("FILE"))
-    follow(run, submission, Places.at(submission.state), experiment)
+    places = Places.at(submission.state)
+    os.environ.setdefault(AGAIN, run.again("FILE", places))
+    follow(run, submission, places, experiment)
 
 
 def status(run: AgentRun, *, as_json: bool) -> None:

@@ -345,18 +345,26 @@ def test_agents_come_as_jobs_and_go_where_no_operator_is(
     written = tmp_path / "written"
     done = CliRunner().invoke(app, ["cluster", "export", *files, *where, "-o", str(written)])
     assert done.exit_code == 0, done.output
-    kinds = [one["kind"] for one in yaml.safe_load_all((written / "agents.yaml").read_text())]
+    text = (written / "agents.yaml").read_text()
+    kinds = [one["kind"] for one in yaml.safe_load_all(text)]
     assert kinds == ["Secret", "NetworkPolicy", "Job", "Job"]
+    secrets = {one["metadata"]["name"] for one in office.taken if one["kind"] == "Secret"}
+    assert secrets == {"sweep-env", "sweep-project"}, "agents have a token of their own"
+    assert "sweep-env --from-env-file=FILE" in text
+    assert "sweep-token" not in text
 
     alive = {"kind": "Pod", "metadata": {"name": "p1"}, "spec": {"nodeName": "n7"}}
     alive["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
     finished = {"state": {"terminated": {"finishedAt": "1970-01-01T00:00:09Z"}}}
     over = {"kind": "Pod", "metadata": {"name": "p2"}, "spec": {}}
     over["status"] = {"phase": "Failed", "containerStatuses": [finished]}
+    begins = {"state": {"waiting": {"reason": "PodInitializing"}}}
+    young = {"kind": "Pod", "metadata": {"name": "p3"}, "spec": {"nodeName": "n7"}}
+    young["status"] = {"phase": "Pending", "containerStatuses": [begins]}
     steady = jobs[1] | {"status": {}}
     office.answer(
         ("get jobs.batch", items(steady)),
-        ("get pods --selector=job-name=sweep-steady", items(alive, over)),
+        ("get pods --selector=job-name=sweep-steady", items(alive, over, young)),
         ("logs p2", {"out": "first\nlast"}),
     )
     by_jobs = JobsEngine(engine.cluster, engine)
@@ -364,7 +372,8 @@ def test_agents_come_as_jobs_and_go_where_no_operator_is(
     assert (submitted.experiment, submitted.state) == ("tried", "s3://bucket/x")
     most = steady["spec"]["parallelism"]
     told = in_words(by_jobs.agents(submitted))
-    assert told == ", ".join(["1 running", *[f"{most - 1} missing (sweep-steady)"] * (most > 1)])
+    missing = [f"{most - 2} missing (sweep-steady)"] * (most > 2)
+    assert told == ", ".join(["1 running", "1 starting", *missing])
     (said_last,) = [one for one in by_jobs.outputs(submitted) if one.t]
     assert (said_last.title, said_last.lines, said_last.t) == ("p2", ["first", "last"], 9.0)
     again = CliRunner().invoke(app, ["cluster", "submit", *files, *where, "--agents"])
@@ -564,6 +573,18 @@ def test_down_names_what_stays(
         (
             'error: resource mapping not found: no matches for kind "RayCluster" in version "ray.io/v1"',
             "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one",
+        ),
+        (
+            'RayCluster in version "v1" cannot be handled as a RayCluster: strict decoding error: unknown field "spec.upgradeStrategy"',
+            "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one",
+        ),
+        (
+            'error: error validating "STDIN": error validating data: ValidationError(Job.spec): unknown field "podFailurePolicy" in io.k8s.api.batch.v1.JobSpec; if you',
+            "the Kubernetes cluster of the context lab does not know podFailurePolicy: Jobs of agents need Kubernetes 1.26 or later",
+        ),
+        (
+            "error: failed to create typed patch object (ml/lab-steady; batch/v1, Kind=Job): .spec.podFailurePolicy: field not declared in schema",
+            "the Kubernetes cluster of the context lab does not know spec.podFailurePolicy: Jobs of agents",
         ),
         (
             "E1123 11:54:24.866488 9319 memcache.go:265] dial\nThe connection to the server localhost:8080 was refused - did you?",

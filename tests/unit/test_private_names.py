@@ -9,6 +9,7 @@ import ctypes
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -37,6 +38,7 @@ RAY = {
     "ray._private.services:start_api_server(include_dashboard, raise_on_failure)": "one process more, ray.init takes 2 s longer",
     "ray._private.utils:get_dashboard_dependency_error()": "the driver imports what a dashboard needs, 0.3 s",
     "ray.scripts.scripts:start": "no agent has a node of Ray's",
+    "ray.dashboard.modules.job.cli:job_cli_group": "each agent takes 0.1 s of CPU more to start",
     "ray.scripts.scripts:get_ray_client_dependency_error()": "a process more on a leader's machine, 90 MB, and a second leader there finds its port taken",
     "ray._private.services:resolve_ip_for_localhost(host)": "agents on one machine without a network do not find each other",
     "ray.autoscaler._private.util:prepare_config(config)": "no cluster in a cloud is checked or brought up",
@@ -334,6 +336,32 @@ def test_a_raylet_is_told_which_scripts_to_start() -> None:
     assert [one for one in options if f"--{one}=" not in said] == []
     assert "--minimal" in said
     assert (Path(services.__file__).parent / "workers" / "setup_worker.py").is_file()
+
+
+def test_rays_other_commands_are_not_imported_for_a_node() -> None:
+    """Otherwise each agent takes 1 s of CPU and 100 MB more."""
+    program = (
+        "import sys; from contextlib import suppress\n"
+        "from regrow.infra.ray.private import start_node\n"
+        "with suppress(SystemExit): start_node(['--help'])\n"
+        "print({'pandas', 'fastapi', 'aiohttp', 'ray.serve'} & {*sys.modules})"
+    )
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "--node-ip-address" in said, "it is Ray's command"
+    assert said.splitlines()[-1] == "set()"
+
+
+def test_the_settings_of_a_node_are_rays() -> None:
+    """Without one of them each node has a new spare every 10 s, or starts later."""
+    from regrow.infra.ray.own_node import SETTINGS
+
+    names = [name.removeprefix("RAY_") for name in SETTINGS]
+    compiled = [name for name in names if name.islower()]
+    assert "idle_worker_killing_time_threshold_ms" in compiled
+    services: Any = importlib.import_module("ray._private.services")
+    raylet = Path(services.RAYLET_EXECUTABLE).read_bytes()
+    assert [name for name in compiled if name.encode() not in raylet] == []
 
 
 def test_the_engine_talks_in_the_module_that_is_filtered() -> None:

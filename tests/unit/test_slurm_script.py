@@ -154,6 +154,9 @@ def test_a_machine_without_slurm_and_an_option_that_agents_do_not_have_are_told(
     again = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places, retry_failed=True)
     with pytest.raises(UserError, match=r"--retry-failed: .*`regrow join a --retry-failed"):
         run.submit(again)
+    typed = "regrow run a.yaml --on slurm.yaml"
+    assert run.again("a.yaml", Places.at(None)) == typed
+    assert run.again("a.yaml", places) == f"{typed} --state {places.root}"
 
 
 def test_the_states_of_elements_are_told_with_the_reasons_for_which_they_wait() -> None:

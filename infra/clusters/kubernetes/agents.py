@@ -12,6 +12,8 @@ from regrow.infra.clusters.description import Kubernetes
 from regrow.infra.clusters.kubernetes import manifests
 from regrow.infra.clusters.kubernetes.engine import KubernetesEngine, ended, state
 
+_BEGINNING = ("ContainerCreating", "PodInitializing")
+"""Kubernetes' reasons for a pod that is about to run."""
 _LINES = 20
 """Lines of an agent's output that are shown."""
 
@@ -106,7 +108,7 @@ def _agent(pod: Mapping[str, Any], experiment: str) -> Agent:
     return Agent(
         name=pod["metadata"]["name"],
         experiment=experiment,
-        state=told,
+        state="starting" if told in _BEGINNING else told,
         node=pod["spec"].get("nodeName", "") if told == "running" else "",
         reason=why.removesuffix(")"),
     )

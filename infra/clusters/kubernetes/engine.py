@@ -130,7 +130,7 @@ class KubernetesEngine:
                 " down"
             )
         self._end_agents()
-        self._apply_secrets()
+        self._apply_secrets(token=False)
         self._kubectl.apply(manifests.written(self._agents(words, folder, say)))
         names = ", ".join(f"{self.cluster.name}-{group.name}" for group in self.cluster.workers)
         say(f"made Job {names} of agents in namespace {self.cluster.namespace}")
@@ -153,7 +153,7 @@ class KubernetesEngine:
     ) -> dict[str, bytes]:
         """Return the manifests of `start_agents`, without the Secret of `env`."""
         made = self._agents(words, folder, say)
-        return {"agents.yaml": manifests.written(made, self._heading())}
+        return {"agents.yaml": manifests.written(made, self._heading(token=False))}
 
     def _agents(self, words: Sequence[str], folder: Path, say: Callable[[str], None]) -> list[Json]:
         left_out = confidential.confidential(folder)
@@ -233,29 +233,35 @@ class KubernetesEngine:
             manifests.ray_cluster(self.cluster, **self._made_by),
         ]
 
-    def _heading(self) -> str:
+    def _heading(self, *, token: bool = True) -> str:
+        """Return how to make the Secrets. `token`: of Ray, too; agents have one in the state."""
         name, make = (
             manifests.names(self.cluster),
             f"kubectl --namespace={self.cluster.namespace} create secret generic",
         )
-        lines = [
-            "Secrets are not in this file. Before it is applied:",
-            f"{make} {name['token']} --from-literal={manifests.TOKEN_KEY}=$(openssl rand -hex 32)",
-        ]
+        lines = []
+        if token:
+            new = f"--from-literal={manifests.TOKEN_KEY}=$(openssl rand -hex 32)"
+            lines.append(f"{make} {name['token']} {new}")
         if self.cluster.env:
             lines.append(f"{make} {name['env']} --from-env-file=FILE")
             lines.append(
                 f"where FILE has lines NAME=value for {', '.join(sorted(self.cluster.env))}"
             )
-        return "\n".join(lines)
+        if not lines:
+            return ""
+        return "\n".join(["Secrets are not in this file. Before it is applied:", *lines])
 
-    def _apply_secrets(self) -> None:
-        token = {manifests.TOKEN_KEY: self.folder.token.encode()}
-        made = [manifests.secret(self.cluster, "token", token)]
+    def _apply_secrets(self, *, token: bool = True) -> None:
+        made = []
+        if token:
+            data = {manifests.TOKEN_KEY: self.folder.token.encode()}
+            made.append(manifests.secret(self.cluster, "token", data))
         if values := variables(self.cluster, os.environ):
             data = {name: value.encode() for name, value in values.items()}
             made.append(manifests.secret(self.cluster, "env", data))
-        self._kubectl.apply(manifests.written(made))
+        if made:
+            self._kubectl.apply(manifests.written(made))
 
     def _leave_or_wake(self, there: Json, say: Callable[[str], None]) -> None:
         now = manifests.ray_cluster(self.cluster, **self._made_by)["metadata"]["annotations"][

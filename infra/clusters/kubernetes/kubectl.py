@@ -26,6 +26,9 @@ _NO_OPERATOR = (
     "has no KubeRay operator, or an old one; have one of 1.7 or later installed: "
     "https://docs.ray.io/en/latest/cluster/kubernetes/getting-started.html"
 )
+_TOO_OLD = "Jobs of agents need Kubernetes 1.26 or later"
+_NO_KIND = re.compile(r"""doesn't have a resource type ["']?ray|no matches for kind "Ray""")
+_UNKNOWN_FIELD = re.compile(r"""unknown field "([^"]+)"|\.([\w.]+): field not declared in schema""")
 _NOT_REACHED = (
     "was refused",
     "dial tcp",
@@ -128,11 +131,13 @@ class Kubectl:
                 "kubectl has no cluster to talk to; write `context:`, or choose one with kubectl"
                 " config use-context"
             )
-        if re.search(
-            r"""doesn't have a resource type ["']?ray|no matches for kind "Ray|unknown field""",
-            said,
-        ):
+        unknown = _UNKNOWN_FIELD.search(said)
+        if _NO_KIND.search(said) or (unknown is not None and "Ray" in said):
             return NoOperator(f"{self._there()} {_NO_OPERATOR}")
+        if unknown is not None:
+            return RegrowError(
+                f"{self._there()} does not know {unknown[1] or unknown[2]}: {_TOO_OLD}"
+            )
         if any(sign in last for sign in _NOT_REACHED):
             return RegrowError(f"{self._there()} cannot be reached: {last}")
         return RegrowError(f"{self._there()} refuses: {last}")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from regrow.apps.agent import reach
 from regrow.apps.agent.agent import LOOK_SECONDS, TICK, Agent
 from regrow.apps.agent.request import Ended
 from regrow.infra.clusters.node import versions
 from regrow.infra.log.reading import survey
-from regrow.infra.ray.own_node import OwnNode
+from regrow.infra.ray.own_node import OwnNode, turn
 from regrow.infra.state.agents import Head
 from regrow.infra.state.environment import differences
 from regrow.tasks.errors import RegrowError, UserError
@@ -32,12 +32,23 @@ def follow(agent: Agent) -> Ended | None:
     _check_versions(agent, head)
     if not _is_called(agent, number, head):
         return None
+    with ExitStack() as start:
+        if not start.enter_context(turn(unless=lambda: agent.is_over(number))):
+            return None
+        return _work(agent, number, head, start)
+
+
+def _work(agent: Agent, number: int, head: Head, start: ExitStack) -> Ended | None:
+    """Have a node in the leader's cluster. Returns and raises as `follow`. `start`: what it holds
+    until the node has started.
+    """
     contact = reach.Contact(head.address)
     node = agent.node([f"--address={head.address}"], head)
     try:
         with background.every(LOOK_SECONDS, contact.look, name="contact", wait=0.0):
             if not _has_started(agent, node, number, contact):
                 return None
+            start.close()
             while node.is_alive() and not contact.cut and not agent.is_over(number):
                 time.sleep(TICK)
         if agent.is_term_over(number):
