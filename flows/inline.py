@@ -68,10 +68,12 @@ class Inline:
         trials: int | None,
         slots: int = 0,
         hold: Hold = "",
+        given: object = None,
     ) -> None:
         """Take over the experiment. Raises UserError if another process runs it.
 
-        `slots`: trials that may run without being asked for. `hold`: see Opened.
+        `slots`: trials that may run without being asked for. `hold`: see Opened. `given`: the
+        trainable, if it is not in the state.
         """
         self._name, self._running, self._asked = prepared.spec.name, slots, not slots
         self._ended = ExitStack()
@@ -97,7 +99,7 @@ class Inline:
         driver = f"inline:{uuid.uuid4().hex[:8]}"
 
         async def made() -> Coordinator:
-            return Coordinator(prepared.store, opening, driver)
+            return Coordinator(prepared.store, opening, driver, given=given)
 
         try:
             self._coordinator = self._wait(made())
@@ -197,7 +199,7 @@ def run_inline(
     if prepared.nothing_left:
         return
     job = msgspec.structs.replace(Job.of(prepared.spec, folder=None), trainable=f"{__name__}:given")
-    inline = Inline(places, prepared, trials=prepared.trials, slots=1, hold=hold)
+    inline = Inline(places, prepared, trials=prepared.trials, slots=1, hold=hold, given=given)
     _given.append(given)
     try:
         with reached(inline.call):

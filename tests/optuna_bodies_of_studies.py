@@ -7,7 +7,11 @@ import json
 import math
 import threading
 import warnings
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import optuna as optuna_itself
 
 from tests.optuna_registry import body, kinds, raised, square, states
 
@@ -401,3 +405,77 @@ def cross_validated(optuna: Any, name: str) -> Any:
     study.optimize(objective, n_trials=3)
     assert isinstance(study.best_trial.user_attrs["std"], float)
     return states(study), kinds(study.best_params), list(study.best_trial.user_attrs)
+
+
+# ---- samplers of one's own
+
+
+class Halving(optuna_itself.samplers.BaseSampler):
+    """Goes half of the way to the best value so far, writes what it sees, and stops the study."""
+
+    def __init__(self, file: str, most: int) -> None:
+        self._file, self._most = file, most
+
+    def _saw(self, what: str, study: Any, trial: Any, *more: Any) -> None:
+        states = [one.state.name for one in study.get_trials(deepcopy=False)]
+        attributes = sorted(trial.system_attrs.items())
+        with Path(self._file).open("a") as out:
+            print(what, trial.number, states, trial.params, attributes, *more, file=out)
+
+    def before_trial(self, study: Any, trial: Any) -> None:
+        study._storage.set_trial_system_attr(trial._trial_id, "begun", len(study.trials))
+        self._saw("before", study, trial)
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        return optuna_itself.search_space.intersection_search_space(study.trials)
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        self._saw("relative", study, trial, sorted(search_space), study.user_attrs)
+        return {name: study.best_params[name] / 2 for name in search_space if name == "x"}
+
+    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        self._saw("alone", study, trial, name, distribution)
+        if isinstance(distribution, optuna_itself.distributions.CategoricalDistribution):
+            return distribution.choices[trial.number % 2]
+        return distribution.high
+
+    def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
+        study._storage.set_trial_system_attr(trial._trial_id, "told", values)
+        self._saw("after", study, trial, trial.state.name, state.name, values)
+        if trial.number == self._most:
+            study.stop()
+
+
+def two_of_three(trial: Any) -> float:
+    """Every third trial fails."""
+    value = trial.suggest_float("x", -8, 8) ** 2 + trial.suggest_categorical(
+        "c", ["a", "bb"]
+    ).count("b")
+    if trial.number % 3 == 2:
+        raise FileNotFoundError
+    return float(value)
+
+
+@body("a sampler of one's own: all that it sees and answers, in two sessions; it stops the study")
+def own_sampler(optuna: Any, name: str) -> Any:
+    study = optuna.create_study(study_name=name, sampler=Halving(f"{name}.txt", 5))
+    study.set_user_attr("data", "digits")
+    study.enqueue_trial({"c": "bb"})
+    for _ in range(2):
+        study.optimize(two_of_three, n_trials=4, catch=FileNotFoundError)
+    asked = study.ask()
+    asked.suggest_float("x", -8, 8)
+    study.tell(asked, 1.0)
+    params = [trial.params for trial in study.trials]
+    return params, states(study), Path(f"{name}.txt").read_text()
+
+
+@body("own samplers within PartialFixedSampler, and of Optuna's with objects as options")
+def wrapped_samplers(optuna: Any, name: str) -> Any:
+    own = optuna.samplers.PartialFixedSampler({"x": 3.0}, Halving(f"{name}.txt", 9))
+    study = optuna.create_study(study_name=name, sampler=own)
+    study.optimize(two_of_three, n_trials=2)
+    weights = optuna.samplers.TPESampler(weights=np.ones, seed=1)
+    other = optuna.create_study(study_name=f"{name}-tpe", sampler=weights)
+    other.optimize(square, n_trials=12)
+    return [trial.params for trial in study.trials], states(other)

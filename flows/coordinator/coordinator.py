@@ -18,6 +18,7 @@ import msgspec
 from regrow.flows.coordinator.callers import Callers
 from regrow.flows.coordinator.capacity import LastCapacity, fits, nodes_of
 from regrow.flows.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.external import external_of
 from regrow.flows.coordinator.instructions import Instructions, assignment
 from regrow.flows.coordinator.leases import Awake, Leases, TaskRunLeases, holders
 from regrow.flows.coordinator.ledger import Unrecordable
@@ -68,6 +69,7 @@ class Coordinator:
         driver: str,
         *,
         monotonic: Callable[[], float] | None = None,
+        given: object = None,
     ) -> None:
         self._failed: RegrowError | SpecError | None = None
         """Exception of the first decisions. Raised by later calls, as an exception in the
@@ -77,6 +79,9 @@ class Coordinator:
         make_importable(Spec.recorded(opening.spec))
         try:
             self._ledger = claimed(store, opening, driver)
+            spec = self._ledger.history.spec
+            if external := external_of(store, spec, opening.code, given):
+                self._ledger.have(external)
         except (RegrowError, SpecError, CorruptLog) as error:
             self._failed = error
             return

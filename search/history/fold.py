@@ -13,6 +13,7 @@ from typing import Any, NoReturn, get_args
 
 from regrow.search.curve import Curve, Scale
 from regrow.search.events import (
+    Answered,
     AnyEvent,
     Asked,
     Began,
@@ -125,6 +126,7 @@ class History(View):
             self.openings.append(event)
             self.agents.led(event.agent)
             self.closing = self.closed = None
+            self.exhausted = False
             self.orphans = [
                 (n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)
             ]
@@ -184,6 +186,7 @@ class History(View):
         trial.attributes = trial.first_attributes
         self.trials.append(trial)
         self.by_state[TrialState.PENDING].add(event.trial)
+        self.answered = None
 
     def _started(self, event: Started) -> None:
         trial = self._trial(event.trial, Move.START)
@@ -278,6 +281,7 @@ class History(View):
             what = f"be given a value of {event.name!r}, which nobody asked for"
             raise IllegalMove(event.trial, trial.state, what)
         del self.asked[event.trial, event.name]
+        self.answers.pop((event.trial, event.name), None)
         trial.suggested[event.name] = event.distribution
         trial.config = trial.proposed = {**trial.proposed, event.name: event.value}
 
@@ -286,6 +290,20 @@ class History(View):
 
     def _queued(self, event: Queued) -> None:
         self.queue.append(event)
+
+    def _answered(self, event: Answered) -> None:
+        number = event.about
+        if number is not None and number == len(self.trials):
+            if self.answered is not None:
+                raise IllegalMove(None, None, "be answered twice for the next trial")
+            self.answered = event
+        elif number is not None:
+            for name in event.values:
+                if (number, name) not in self.asked:
+                    what = f"be given a value of {name!r}, which nobody asked for"
+                    raise IllegalMove(number, None, what)
+            self.answers |= {(number, name): one for name, one in event.values.items()}
+        self.exhausted = self.exhausted or event.over
 
     def _noted(self, event: Noted) -> None:
         trial, _, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)

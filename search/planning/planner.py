@@ -58,6 +58,7 @@ from regrow.search.planning.suggesting import expected, next_queued, suggestion
 from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
+from regrow.search.samplers.external import Wanted
 from regrow.search.schedulers.ahead import Ahead
 from regrow.search.schedulers.base import SchedulerPort, Verdict, Widening
 from regrow.search.space.smaller import smaller
@@ -103,6 +104,8 @@ class Planner:
         self.held = False
         """Whether decisions wait until the end of a trial was dealt with."""
         self._reported_now = False
+        self.wanted: Wanted | None = None
+        """What the last `next` needs of an external sampler; None for nothing."""
 
     def apply(self, event: AnyEvent) -> None:
         """Fold in an event. Raises IllegalMove, and changes nothing, if it is not allowed."""
@@ -164,7 +167,7 @@ class Planner:
 
     def next(self, now: float) -> AnyEvent | None:
         """Return the next decision at `now` (seconds since the epoch), None for none."""
-        history = self.history
+        history, self.wanted = self.history, None
         if history.opened is None or history.closed is not None or self.held:
             return None
         with theirs(history.spec):
@@ -196,7 +199,11 @@ class Planner:
         """Suggest a value that a define-by-run trial waits for."""
         if not self.history.asked:
             return None
-        return suggestion(self.history, self._results, self._sampling, now)
+        found = suggestion(self.history, self._results, self._sampling, now)
+        if isinstance(found, Wanted):
+            self.wanted = found
+            return None
+        return found
 
     def _declare_lost(self, now: float) -> AnyEvent | None:
         """End an attempt whose driver is gone as lost. It counts against `retries: {preempted:
@@ -430,8 +437,13 @@ class Planner:
             return None if history.running else _limited(now, refused, status)
         if complete:
             return None
+        if (proposed := self._propose(now, len(history.trials))) is not None:
+            return proposed
+        if samplers.is_external(history.spec.search) and not history.exhausted:
+            self.wanted = self.wanted or Wanted(trial=len(history.trials))
+            return None
         # If the sampler has nothing left to try, no further trial will be proposed.
-        return self._propose(now, len(history.trials)) or self._advance(now, complete=True)
+        return self._advance(now, complete=True)
 
     def _next(self, now: float, *, complete: bool) -> Iterator[int]:
         """Yield the trials that may start, the most urgent first: the one that is ready, and the
@@ -519,7 +531,13 @@ class Planner:
             return Proposal(config=learnt[place])
         if self._untried is not None and self._untried.all_tried:
             return None
-        proposal = self._sampling.ask(group, seed_for(spec.seed, group))
+        if samplers.is_external(spec.search):
+            answered = self.history.answered
+            if answered is None:
+                return None
+            proposal: Proposal | None = Proposal(config=answered.values, state=answered.state)
+        else:
+            proposal = self._sampling.ask(group, seed_for(spec.seed, group))
         if proposal is not None and spec.own_sampler:
             own = self._own(proposal.config, f"search: {chosen(spec.search)} proposed")
             proposal = replace(proposal, config=own)
@@ -527,7 +545,7 @@ class Planner:
         if proposal is not None and self._untried is not None:
             proposal = self._untried.instead(proposal, self._sampling, group, spec.seed)
         if proposal is not None and (queued := next_queued(self.history)) is not None:
-            return Proposal(config={}, state={**proposal.state, **queued})
+            return Proposal(config=proposal.config, state={**proposal.state, **queued})
         return proposal
 
     # ---- what the decisions are based on

@@ -8,7 +8,8 @@ import optuna
 
 from regrow.infra.log.subscription import Batch
 from regrow.infra.stores.local import LocalStore
-from regrow.integrations.optuna.following import Follow, Mirror
+from regrow.integrations.optuna.following import Follow
+from regrow.integrations.optuna.mirror import Mirror
 from regrow.search.events import Ended, encode
 from regrow.search.lifecycle import TrialState
 from tests.unit.figured import run

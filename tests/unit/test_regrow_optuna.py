@@ -132,21 +132,6 @@ def test_a_grid_is_all_its_cells_as_given_values() -> None:
     assert cells == ({"k": "a", "x": 1}, {"k": "a", "x": 2}, {"k": "b", "x": 1}, {"k": "b", "x": 2})
 
 
-class OwnSampler(samplers.RandomSampler):
-    """A user's own."""
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [OwnSampler(), samplers.TPESampler(gamma=lambda count: count)],
-    ids=["own class", "function"],
-)
-def test_a_sampler_that_is_not_there_is_said_in_a_line(sampler: Any) -> None:
-    with pytest.raises(UserError, match=type(sampler).__name__) as error:
-        search(sampler, "name")
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize(
     "form",
     [

@@ -21,9 +21,11 @@ from regrow.infra.state.experiments import prepare, request_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna import records
 from regrow.integrations.optuna.asking import ASKED, TOLD, Asking
-from regrow.integrations.optuna.following import Follow, Mirror, directions_of
+from regrow.integrations.optuna.following import Follow
+from regrow.integrations.optuna.mirror import Mirror, directions_of, enqueued
 from regrow.integrations.optuna.objective import Objective
 from regrow.integrations.optuna.objects import NotKept, described, form, value_of
+from regrow.integrations.optuna.own_sampler import OwnSampler
 from regrow.integrations.optuna.private import TheirStudy, validated
 from regrow.integrations.optuna.running import STEP, VALUE, Trial, logged
 from regrow.integrations.optuna.scheduling import MOST, schedule, stored_schedule
@@ -32,7 +34,6 @@ from regrow.integrations.optuna.storing import Storage
 from regrow.integrations.optuna.trials import Trials
 from regrow.search.events import Hold
 from regrow.search.history import History
-from regrow.search.history.records import ATTRIBUTES
 from regrow.search.planning.suggesting import FIXED, waiting
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
@@ -164,6 +165,7 @@ class Study(TheirStudy):
             last=None if most in (None, MOST) else most - 1,
             study=partial(of_trial, self._places.root, self.study_name),
             pruner=self._pruner_asked,
+            sampler=self._own_sampler,
         )
         jobs = capacity.cpus() if n_jobs == -1 else n_jobs
         hold: Hold = "" if jobs != 1 else "ends" if told else "failures"
@@ -362,9 +364,17 @@ class Study(TheirStudy):
                 study=lambda: self,
                 pruner=self._pruner_asked,
             )
-            self._asking = Asking(places, prepared, metrics(len(self.directions)), made)
+            names, given = metrics(len(self.directions)), self._own_sampler
+            self._asking = Asking(places, prepared, names, made, given=given)
             self._left = weakref.finalize(self, Asking.close, self._asking)
         return self._asking
+
+    @property
+    def _own_sampler(self) -> OwnSampler | None:
+        """The sampler, if it answers itself."""
+        if self._search.own is None:
+            return None
+        return OwnSampler(sampler=self._search.own, root=self._places.root, name=self.study_name)
 
     @property
     def _pruner_asked(self) -> optuna.pruners.BasePruner | None:
@@ -386,7 +396,7 @@ class Study(TheirStudy):
         known = [] if self._history is None else list(waiting(self._history))
         begun = 0 if self._history is None else len(self._history.spec.enqueue)
         known += [{FIXED: values} for values in self._queue[begun:]]
-        return found + [_enqueued(one) for one in known]
+        return found + [enqueued(one) for one in known]
 
     def _spec(self, jobs: int, trials: int) -> Spec:
         names, plan = metrics(len(self.directions)), self._schedule
@@ -422,14 +432,6 @@ class Study(TheirStudy):
 
 def _no_file(_name: str, _path: object) -> None:
     raise NotKept("it is no plain value")
-
-
-def _enqueued(state: dict[str, Any]) -> FrozenTrial:
-    return optuna.trial.create_trial(
-        state=TrialState.WAITING,
-        system_attrs={"fixed_params": state[FIXED]},
-        user_attrs=state.get(ATTRIBUTES, {}),
-    )
 
 
 def of_trial(root: str, name: str) -> Study:

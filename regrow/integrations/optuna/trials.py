@@ -73,10 +73,12 @@ class Attributes(dict[str, Any]):
 
 
 class Trials:
-    """The trials of a history, with choices, attributes and values as the objective had them."""
+    """The trials of a history, with choices, attributes and values as the objective had them.
+    `texts`: with choices as the log has them.
+    """
 
-    def __init__(self, history: History, store: Store) -> None:
-        self._history, self._store = history, store
+    def __init__(self, history: History, store: Store, *, texts: bool = False) -> None:
+        self._history, self._store, self._texts = history, store, texts
         self._frozen = Frozen(history, None, plain=True)
 
     def __iter__(self) -> Iterator[FrozenTrial]:
@@ -93,7 +95,8 @@ class Trials:
         """Return one of them in its current state."""
         found = self._frozen.one(trial)
         self._restore_numbers(found, trial)
-        self._restore_choices(found, trial.attributes.get(CHOICES))
+        if not self._texts:
+            self._restore_choices(found, trial.attributes.get(CHOICES))
         found.user_attrs = self._attributes(trial.number, found.user_attrs)
         if found.values is not None:
             found.values = [_INFINITE.get(value, value) for value in found.values]
