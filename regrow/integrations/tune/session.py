@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from regrow.search.bounds import MOST
+from regrow.search.events import Reported, Row
 from regrow.tasks.trial.metric_values import number_of
 from regrow.tasks.trial.trial import Save, Trial
 
@@ -39,6 +40,12 @@ _FILLED_IN = {
 """Entries that Tune adds to a result, or reads from it, and that are not metrics."""
 ANONYMOUS = "_metric"
 """Name of a number that is reported, or returned, without a name."""
+
+
+def reported(event: Reported, row: Row, config: Mapping[str, Any], trial_id: str) -> dict[str, Any]:
+    """Return a result as Tune's controller hands it to searchers, schedulers and callbacks."""
+    about = {"config": config, "trial_id": trial_id, "done": False}
+    return {**event.reported(row), ITERATION: row.step, **about}
 
 
 class Reporting:

@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from regrow.infra.state.places import Places
 from regrow.integrations.tune.arguments import Arguments
 from regrow.integrations.tune.hyperopt_space import is_hyperopts
 from regrow.integrations.tune.hyperopt_space import translate as hyperopts
+from regrow.integrations.tune.own_searcher import OwnSearcher
+from regrow.integrations.tune.own_searcher import prepared as own_searcher
 from regrow.integrations.tune.population import changeable, first_points, with_mutations
 from regrow.integrations.tune.recorded import storage_path
 from regrow.integrations.tune.resources import bundle, resources
@@ -19,7 +22,7 @@ from regrow.integrations.tune.schedules import ITERATION, Scheduling, scheduling
 from regrow.integrations.tune.searchers import Searching, searching
 from regrow.integrations.tune.space import NOTHING, Translated, translate
 from regrow.integrations.tune.stopping import Stopping, stopping
-from regrow.integrations.tune.templates import render
+from regrow.integrations.tune.templates import Suggested, render
 from regrow.integrations.tune.trainables import CHDIR, Trainable
 from regrow.search.errors import SpecError
 from regrow.search.samplers.random_search import drawn
@@ -41,7 +44,8 @@ class TuneArguments:
     tune: Any
     run: Any
     name: str | None = None
-    """Overrides the script's name."""
+    state: str | None = None
+    """Both override the script's."""
     retry_failed: bool = False
 
 
@@ -106,6 +110,11 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         **_schedule(schedule, space),
         **_keeping(keeping, metric, mode, said),
     }
+    own = None
+    if search.own is not None:
+        pickled = own_searcher(search.own, asked.param_space, metric, mode, trials)
+        root = Places.at(asked.state or storage_path(asked.run)).root
+        own = OwnSearcher(pickled=pickled, root=root)
     if search.defined is not None:
         options["enqueue"] = points or None
     else:
@@ -119,7 +128,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         hint = "give storage_path alone: a folder, or s3://BUCKET/PREFIX"
         raise SpecError("storage_filesystem", repr(run.storage_filesystem), problem, hint)
     run.get("storage_path")
-    options["state"] = storage_path(asked.run)
+    options["state"] = asked.state or storage_path(asked.run)
     fast = failures.fail_fast
     for elsewhere in _READ_BY_TUNER:
         run.get(elsewhere)
@@ -131,6 +140,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         stop=stop.trial,
         explored=schedule.explored,
         defined=search.defined,
+        searcher=own,
         bundle=bundle(options["resources"]),
         origin=os.getcwd(),
         apart=os.environ.get(CHDIR, "1") != "0",
@@ -170,6 +180,10 @@ def _space(
     """Return the space including mutated parameters; the number of configurations, samples times
     the cells of grids; and the configurations to try first.
     """
+    if search.own is not None:
+        template = Suggested(dict(asked.param_space))
+        space = Translated(space={}, template=template, cells=1)
+        return space, _samples(config), []
     given = dict(asked.param_space) or dict(search.space or {})
     if search.defined is not None:
         space = _constants(translate(given))
@@ -178,12 +192,7 @@ def _space(
         space = Translated(space=domains, template=template, cells=1)
     else:
         space = translate(given)
-    samples = config.num_samples
-    if samples < 0 and config.time_budget_s is None:
-        raise SpecError(
-            "num_samples", samples, "never ends", "give time_budget_s as well, or a number"
-        )
-    trials = (ENDLESS if samples < 0 else samples) * space.cells
+    trials = _samples(config) * space.cells
     if search.defined is not None:
         return space, trials, list(search.points)
     if schedule.mutations:
@@ -196,6 +205,15 @@ def _space(
             _point(whole, point, number, search.seed) for number, point in enumerate(search.points)
         ]
     return space, trials, [whole.nest(point) for point in flat]
+
+
+def _samples(config: Arguments) -> int:
+    samples: int = config.num_samples
+    if samples < 0 and config.time_budget_s is None:
+        raise SpecError(
+            "num_samples", samples, "never ends", "give time_budget_s as well, or a number"
+        )
+    return ENDLESS if samples < 0 else samples
 
 
 def _constants(space: Translated) -> Translated:

@@ -82,12 +82,12 @@ class Session:
         check_version()
         if self._name is not None:
             asked = replace(asked, name=self._name)
+        asked = replace(asked, state=self._state)
         found = self._numbered(translated(asked, _default_name(asked.trainable)))
-        options = {**found.options, **({"state": self._state} if self._state else {})}
         for line in found.said:
             say(line)
         with self.apart():
-            experiment = Experiment(found.trainable, **options)
+            experiment = Experiment(found.trainable, **found.options)
             quiet = self._quiet or asked.run.verbose == 0
             with feeding(experiment.spec, found, asked.run.callbacks or ()) as feed:
                 result = experiment.run(
