@@ -384,7 +384,9 @@ class Answered(Event, frozen=True, kw_only=True, tag="answered"):
         state: data of the sampler, for the state of the next trial's proposal.
         ended: by the number of a trial that has ended, the data that the sampler noted for it when
             it was told of that; it is not told again.
-        over: nothing is left to try in this session.
+        over: no further trial is proposed in this session: as nothing is left to try ("finished"),
+            or as the study was stopped. Running trials go on. Also of studies without an external
+            sampler; empty: it is not over.
 
     """
 
@@ -392,7 +394,7 @@ class Answered(Event, frozen=True, kw_only=True, tag="answered"):
     values: dict[str, Any] = {}
     state: dict[str, Any] = {}
     ended: dict[int, dict[str, Any]] = {}
-    over: bool = False
+    over: Literal["", "finished", "stopped"] = ""
 
 
 class Proceeded(Event, frozen=True, kw_only=True, tag="proceeded"):

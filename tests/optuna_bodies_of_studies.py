@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -479,3 +480,56 @@ def wrapped_samplers(optuna: Any, name: str) -> Any:
     other = optuna.create_study(study_name=f"{name}-tpe", sampler=weights)
     other.optimize(square, n_trials=12)
     return [trial.params for trial in study.trials], states(other)
+
+
+# ---- storages, artifacts, terminators
+
+
+@body("artifacts of a trial and of the study; scores of a cross-validation, for terminators")
+def artifacts(optuna: Any, name: str) -> Any:
+    from optuna.artifacts import FileSystemArtifactStore, get_all_artifact_meta, upload_artifact
+    from optuna.terminator import CrossValidationErrorEvaluator, report_cross_validation_scores
+
+    Path(name).mkdir()
+    store = FileSystemArtifactStore(str(Path(name).resolve()))
+    file = Path(name, "model.txt").resolve()
+
+    def objective(trial: Any) -> float:
+        file.write_text("model")
+        upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
+        trial.storage.set_trial_system_attr(trial._trial_id, "key", {"a": [1, 2.5]})
+        report_cross_validation_scores(trial, np.array([0.1, 0.2, 0.3]))
+        assert isinstance(trial, optuna_itself.trial.Trial)
+        return float(trial.suggest_float("x", 0, 1))
+
+    study = optuna.create_study(study_name=name)
+    study.optimize(objective, n_trials=2)
+    upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=study)
+    study.set_metric_names(["loss"])
+    again = study if optuna is optuna_itself else optuna.load_study(study_name=name)
+    found = [
+        [meta.filename for meta in get_all_artifact_meta(one, storage=again._storage)]
+        for one in (*again.trials, again)
+    ]
+    error = CrossValidationErrorEvaluator().evaluate(again.trials, again.direction)
+    return found, again.metric_names, again.trials[1].system_attrs["key"], round(error, 6)
+
+
+@body("stop in an objective, and a timeout: what runs goes on to its end")
+def ended_early(optuna: Any, name: str) -> Any:
+    def stopping(trial: Any) -> float:
+        if trial.number == 1:
+            trial.study.stop()
+        return square(trial)
+
+    def slow(trial: Any) -> float:
+        time.sleep(1.0)
+        return square(trial)
+
+    study = optuna.create_study(study_name=name)
+    study.optimize(stopping, n_trials=5)
+    first = states(study)
+    other = optuna.create_study(study_name=f"{name}-2")
+    other.optimize(slow, timeout=0.5)
+    study.optimize(square, n_trials=1)
+    return first, states(other), len(other.trials)

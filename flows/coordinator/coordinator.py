@@ -28,7 +28,17 @@ from regrow.infra.log.log import CorruptLog, Segments, Superseded
 from regrow.infra.ray.notices import stay
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
-from regrow.search.events import Capacity, Cause, Closing, Priced, Proceeded, Queued, Status, Waited
+from regrow.search.events import (
+    Answered,
+    Capacity,
+    Cause,
+    Closing,
+    Priced,
+    Proceeded,
+    Queued,
+    Status,
+    Waited,
+)
 from regrow.search.history import Attempt, History
 from regrow.search.history.orders import TrialOrder, as_event
 from regrow.search.lifecycle import IllegalMove
@@ -474,6 +484,14 @@ class Coordinator:
         self._start()
         event = Queued(t=self._ledger.now(), values=values, attributes=attributes)
         self._ledger.record(event)
+        await self._settled()
+
+    async def enough(self) -> None:
+        """Record that the study was stopped: no further trial is proposed, those that run go on."""
+        self._start()
+        ledger = self._ledger
+        if not (ledger.superseded or ledger.history.over or ledger.history.closed):
+            ledger.record(Answered(t=ledger.now(), over="stopped"))
         await self._settled()
 
     async def proceed(self, for_good: bool = False) -> None:

@@ -358,7 +358,7 @@ class Ledger:
             decided = True
             if isinstance(decision, Started):
                 self.starts.append((decision.trial, decision.attempt))
-            elif isinstance(decision, Ended) and decision.outcome == "paused":
+            elif isinstance(decision, Ended) and decision.outcome != "lost":
                 self._withdraw(decision.trial, decision.attempt)
             elif isinstance(decision, Dropped):
                 self.drops.setdefault(decision.trial, []).extend(decision.manifests)

@@ -45,7 +45,14 @@ from regrow.search.events import (
     Waited,
 )
 from regrow.search.history.budget import exhausted, progress
-from regrow.search.history.records import Attempt, TrialRecord, prices_of, specification, story
+from regrow.search.history.records import (
+    STUDY_STOPPED,
+    Attempt,
+    TrialRecord,
+    prices_of,
+    specification,
+    story,
+)
 from regrow.search.history.view import View
 from regrow.search.history.work import Work
 from regrow.search.lifecycle import (
@@ -126,7 +133,7 @@ class History(View):
             self.openings.append(event)
             self.agents.led(event.agent)
             self.closing = self.closed = None
-            self.exhausted = False
+            self.over = ""
             self.orphans = [
                 (n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)
             ]
@@ -303,11 +310,13 @@ class History(View):
                     what = f"be given a value of {name!r}, which nobody asked for"
                     raise IllegalMove(number, None, what)
             self.answers |= {(number, name): one for name, one in event.values.items()}
-        self.exhausted = self.exhausted or event.over
+        self.over = self.over or event.over
 
     def _noted(self, event: Noted) -> None:
         trial, _, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)
         trial.attributes = {**trial.attributes, **event.attributes}
+        if STUDY_STOPPED in event.attributes:
+            self.over = self.over or "stopped"
 
     def _decided(self, event: Decided) -> None:
         what = AttemptMove.GO_ON if event.verdict == "continue" else AttemptMove.LEAVE
@@ -428,7 +437,7 @@ class History(View):
         trial.evictions += event.cause == "preempted" and event.by != "planner"
         attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
         # it ended with its driver, not when the next driver declared it lost
-        if event.by == "planner":
+        if event.by == "planner" and event.outcome != "stopped":
             attempt.t_ended = max(self.cut, attempt.t_began or attempt.t_started)
         self.pace.ended(attempt)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)

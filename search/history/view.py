@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, Literal
 
 from regrow.search.constraints import Constraint
 from regrow.search.curve import Scale
@@ -77,8 +77,8 @@ class View:
         """What an external sampler answered for the next trial; None for nothing yet."""
         self.answers: dict[tuple[int, str], Any] = {}
         """By trial and parameter, what it answered to those in `asked`."""
-        self.exhausted = False
-        """Whether it has nothing left to try in this session."""
+        self.over: Literal["", "finished", "stopped"] = ""
+        """How the session ends once what was proposed has ended; empty: open. See Answered."""
         self.asked_first: dict[str, dict[str, Any]] = {}
         """By parameter, the distribution with which a define-by-run trial first asked for it."""
         self.judged_from: int | None = None

@@ -34,6 +34,7 @@ from regrow.search.events import (
     Milestone,
     Moved,
     Opened,
+    Outcome,
     Proceeded,
     Proposed,
     Reported,
@@ -53,7 +54,7 @@ from regrow.search.planning.results import Results
 from regrow.search.planning.retention import surplus
 from regrow.search.planning.saving import interval
 from regrow.search.planning.scheduling import Scheduling, theirs
-from regrow.search.planning.stopping import why_enough
+from regrow.search.planning.stopping import why_enough, why_failed
 from regrow.search.planning.suggesting import expected, next_queued, suggestion
 from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
@@ -71,6 +72,7 @@ HOPELESS = 5
 """A session ends after this many failed trials if none reported: it is not their values."""
 
 
+_OVER = {"finished": "the sampler has nothing left to try", "stopped": "the study was stopped"}
 _SAVING = (Saved, Dropped)
 _CLONING = (Saved, Began, Ended, Retired, Halted, Decided)
 """Events after which a trial may no longer need the checkpoints of other trials."""
@@ -180,7 +182,9 @@ class Planner:
                 or self._retain(now)
                 or self._milestone(now)
                 or self._move(now)
-                or self._advance(now, complete=len(history.trials) >= history.total)
+                or self._advance(
+                    now, complete=len(history.trials) >= history.total or bool(history.over)
+                )
             )
 
     def _advance(self, now: float, *, complete: bool) -> AnyEvent | None:
@@ -226,9 +230,13 @@ class Planner:
 
     def _withdraw(self, now: float) -> AnyEvent | None:
         """Withdraw an attempt that has waited too long for a machine, or has not begun as a limit
-        of money or time ends the session; no work is lost.
+        of money or time ends the session: no work is lost. After too many failures, also one that
+        runs.
         """
         closing = self.history.closing
+        if closing is not None and (why := why_failed(self.history.spec.stop, self.history)):
+            for number in sorted(self.history.running):
+                return self._withdrawn(now, self.history.trials[number], why, outcome="stopped")
         if closing is not None and closing.limit:
             for number in sorted(self.history.running):
                 trial = self.history.trials[number]
@@ -246,17 +254,24 @@ class Planner:
         return None
 
     def _withdrawn(
-        self, now: float, trial: TrialRecord, why: str, *, narrower: bool = False
+        self,
+        now: float,
+        trial: TrialRecord,
+        why: str,
+        *,
+        narrower: bool = False,
+        outcome: Outcome = "paused",
     ) -> Ended:
         return Ended(
             t=now,
             trial=trial.number,
             attempt=trial.attempts[-1].number,
-            outcome="paused",
+            outcome=outcome,
             step=trial.step,
             message=why,
             by="planner",
             narrower=narrower,
+            cost=trial.attempts[-1].told_cost(now) if outcome == "stopped" else None,
         )
 
     def _revive(self, now: float) -> AnyEvent | None:
@@ -396,6 +411,8 @@ class Planner:
         history = self.history
         if history.closing is not None:
             return Closed(t=now, status=history.closing.status) if not history.running else None
+        if (why := why_failed(history.spec.stop, history)) is not None:
+            return Closing(t=now, status="failed", why=why, by="planner")
         if (why := why_enough(history.spec.stop, history, now)) is not None:
             return Closing(t=now, status="finished", why=why, by="planner")
         if (reason := limits.why_not_kept(history)) is not None:
@@ -409,6 +426,9 @@ class Planner:
             good = history.by_state[TrialState.DONE] or history.by_state[TrialState.STOPPED]
             status: Status = "finished" if good else "failed"
             cells = None if self._untried is None else self._untried.all_tried
+            if history.over and len(history.trials) < history.total:
+                why = _OVER[history.over]
+                return Closing(t=now, status=history.over, why=why, by="planner")
             if cells and len(history.trials) < history.total:
                 why = f"all {cells} configurations of the space were tried"
                 return Closing(t=now, status=status, why=why, by="planner")
@@ -439,7 +459,7 @@ class Planner:
             return None
         if (proposed := self._propose(now, len(history.trials))) is not None:
             return proposed
-        if samplers.is_external(history.spec.search) and not history.exhausted:
+        if samplers.is_external(history.spec.search):
             self.wanted = self.wanted or Wanted(trial=len(history.trials))
             return None
         # If the sampler has nothing left to try, no further trial will be proposed.

@@ -476,6 +476,10 @@ class Stop(Part):
     """{trials: N, tolerance: X}."""
     trials: Annotated[Count, Field(ge=1)] | None = None
     """This many trials have ended. (`trials:` at the top is the total number.)"""
+    failures: Annotated[Count, Field(ge=1)] | None = None
+    """This many trials have failed, all retries used: the experiment ends as failed, and what still
+    runs is stopped at once, without a last checkpoint.
+    """
     all: tuple[Stop, ...] = ()
     """Conditions that hold together: true when each of them holds."""
     trial: StopTrial = StopTrial()

@@ -132,7 +132,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         values=maps,
         state=maps,
         ended=st.dictionaries(whole, maps, max_size=2),
-        over=st.booleans(),
+        over=st.sampled_from(["", "finished", "stopped"]),
     ),
     Decided: st.builds(
         Decided,

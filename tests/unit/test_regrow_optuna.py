@@ -168,14 +168,15 @@ def test_samplers_that_remember_follow_from_the_log(form: dict[str, Any]) -> Non
     assert {one["n"] for one in tried} == {3} or "fixed" not in form
 
 
-@pytest.mark.parametrize("name", ["relative_params", "storage", "set_system_attr"])
-def test_what_a_trial_on_a_worker_has_not_is_told_with_what_there_is_instead(name: str) -> None:
-    ours: Any = SimpleNamespace(attributes={})  # nothing else of the trial is asked
-    trial = Trial(ours, several=False, last=None, study=lambda: ours)
-    with pytest.raises(
-        AttributeError, match=rf"trial\.{name} is not there: .*(params|set_user_attr)"
-    ):
-        getattr(trial, name)
+def test_what_a_trial_on_a_worker_has_not_is_told_with_what_there_is_instead() -> None:
+    ours: Any = SimpleNamespace(attributes={}, number=1)  # nothing else of the trial is asked
+    trial = Trial(ours, several=False, last=None)
+    with pytest.raises(AttributeError, match=r"trial\.relative_params is not there: .*params"):
+        _ = trial.relative_params
+    with pytest.raises(AttributeError, match=r"storage\.get_all_trials is not there: .*study"):
+        trial.storage.get_all_trials(0)
+    with pytest.raises(UserError, match="has trial 1 alone"):
+        trial.storage.get_trial_system_attrs(2)
     assert not hasattr(trial, "anything_else")
 
 

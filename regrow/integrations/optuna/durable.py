@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.log.reading import replay
 from regrow.infra.machine import capacity
-from regrow.infra.state.experiments import prepare, request_stop
+from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna import records
 from regrow.integrations.optuna.asking import ASKED, TOLD, Asking
@@ -34,9 +34,11 @@ from regrow.integrations.optuna.storing import Storage
 from regrow.integrations.optuna.trials import Trials
 from regrow.search.events import Hold
 from regrow.search.history import History
+from regrow.search.history.records import STUDY_STOPPED
 from regrow.search.planning.suggesting import FIXED, waiting
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
+from regrow.tasks.trial.trial import Trial as OurTrial
 
 Callback = Callable[[optuna.Study, FrozenTrial], None]
 ENDLESS = 1_000_000
@@ -81,8 +83,8 @@ class Study(TheirStudy):
         """Trials that this process has requested."""
         self._follow: Follow | None = None
         self._asking: Asking | None = None
-        self._inside = False
-        """Whether this is the study of a trial on a worker."""
+        self._inside: OurTrial | None = None
+        """The trial on a worker that this is the study of; None in the script."""
         mirror.waiting = self._waiting
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -104,8 +106,11 @@ class Study(TheirStudy):
         about = records.read(self._store)
         for key, kept in about.attributes.items():
             self._mirror.set_study_user_attr(0, key, value_of(kept, self._store, 0))
-        if about.names is not None:
+        if about.names is not None:  # as older states have them
             super().set_metric_names(about.names)
+        for key, kept in about.system.items():
+            self._mirror.set_study_system_attr(0, key, kept)
+        self._mirror.keep = self._keep
 
     def optimize(
         self,
@@ -121,13 +126,12 @@ class Study(TheirStudy):
         """Run trials until the study has as many as this script has requested so far; existing
         trials count.
 
-        `timeout`: seconds of this call, after which running trials are interrupted, and start again
-        in the next call. `n_jobs`: trials at a time, each in a separate process. `gc_after_trial`
-        and `show_progress_bar` are ignored. Raises UserCodeError if the objective raised something
-        that is not in `catch`, UserError for an environment in which it cannot run, ValueError for
-        a number of trials below 0.
+        `timeout`: seconds of this call, after which no trial starts. `n_jobs`: trials at a time,
+        each in a separate process. `gc_after_trial` and `show_progress_bar` are ignored. Raises
+        UserCodeError if the objective raised something that is not in `catch`, UserError for an
+        environment in which it cannot run, ValueError for a number of trials below 0.
         """
-        if self._inside or self._follow is not None:
+        if self._inside is not None or self._follow is not None:
             raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
         if n_trials is not None and n_trials < 0:
             raise ValueError(
@@ -181,9 +185,9 @@ class Study(TheirStudy):
             self._export()
 
     def stop(self) -> None:
-        """End the running `optimize`: no trial starts any more, running ones are interrupted."""
-        if self._inside:
-            request_stop(self._store)
+        """End the running `optimize`: no trial starts any more, running ones go on to their end."""
+        if self._inside is not None:
+            self._inside.note({STUDY_STOPPED: True})
             return
         if self._follow is None:
             raise RuntimeError(
@@ -200,7 +204,7 @@ class Study(TheirStudy):
         """Give these values to the next trial without a proposal."""
         if not isinstance(params, dict):
             raise TypeError("params must be a dictionary.")
-        if self._inside:
+        if self._inside is not None:
             raise UserError("enqueue_trial is not there in an objective; call it in a callback")
         if skip_if_exists and self._should_skip_enqueue(params):
             get_logger("optuna.study").info(
@@ -231,7 +235,7 @@ class Study(TheirStudy):
                 f" number of objectives {len(self.directions)} in the study (determined by"
                 " Study.directions)."
             )
-        if self._follow is not None or self._inside:
+        if self._follow is not None or self._inside is not None:
             raise UserError("add_trial is not there while optimize runs; call it before or after")
         if trial.state is TrialState.WAITING:
             fixed = trial.system_attrs.get("fixed_params", {})
@@ -248,7 +252,7 @@ class Study(TheirStudy):
         """Start a trial that this process runs; `tell` ends it. Raises UserError during
         `optimize`.
         """
-        if self._follow is not None or self._inside:
+        if self._follow is not None or self._inside is not None:
             raise UserError("ask is not there while optimize runs; call it before or after")
         trial = self._session().ask(fixed_distributions or {})
         self._wanted += 1
@@ -309,10 +313,9 @@ class Study(TheirStudy):
         records.change(self._store, attributes={key: kept})
         self._export()
 
-    def set_metric_names(self, metric_names: list[str]) -> None:
-        """Name the values, for Optuna's figures and tables."""
-        super().set_metric_names(metric_names)
-        records.change(self._store, attributes={}, names=list(metric_names))
+    def _keep(self, key: str, value: Any) -> None:
+        """Keep what Optuna's code notes on the study, such as an artifact, or names of values."""
+        records.change(self._store, system={key: value})
 
     def add_to_what_is_there(self) -> None:
         """Have the next `optimize` run as many trials as it asks for, beside all that are there."""
@@ -322,14 +325,15 @@ class Study(TheirStudy):
             self._wanted = ended if endless else self._history.total
             self._queue = list(self._history.spec.enqueue)
 
-    def inside_a_trial(self) -> None:
+    def inside(self, trial: OurTrial) -> None:
         """Have the study refuse what a trial on a worker cannot do with it."""
-        self._inside = True
+        self._inside = trial
 
     def begin(self) -> None:
         """Create the study in the state, without a trial."""
         self._session()
         self.finish_asking()
+        self._mirror.keep = self._keep
 
     def take_over(self) -> None:
         """Add the trials of the given storage that the study has not."""
@@ -361,7 +365,7 @@ class Study(TheirStudy):
                 Trial,
                 several=len(self.directions) > 1,
                 last=None,
-                study=lambda: self,
+                study=lambda _trial: self,
                 pruner=self._pruner_asked,
             )
             names, given = metrics(len(self.directions)), self._own_sampler
@@ -391,7 +395,7 @@ class Study(TheirStudy):
         asking, found = self._asking, list[FrozenTrial]()
         if asking is not None:
             found = asking.frozen()
-        if self._follow is not None or self._inside:
+        if self._follow is not None or self._inside is not None:
             return found
         known = [] if self._history is None else list(waiting(self._history))
         begun = 0 if self._history is None else len(self._history.spec.enqueue)
@@ -434,7 +438,7 @@ def _no_file(_name: str, _path: object) -> None:
     raise NotKept("it is no plain value")
 
 
-def of_trial(root: str, name: str) -> Study:
+def of_trial(root: str, name: str, trial: OurTrial) -> Study:
     """Return the study of a trial that runs here, on a worker. Raises KeyError if it is gone."""
     places = Places(root=root)
     history = replay(places.store(name), name)
@@ -443,5 +447,5 @@ def of_trial(root: str, name: str) -> Study:
     mirror = Mirror(name, directions_of(history))
     study = Study(name, places, mirror, None, None, stored=history.spec)
     study.take(history)
-    study.inside_a_trial()
+    study.inside(trial)
     return study

@@ -18,7 +18,6 @@ from regrow.flows.inline import run_inline
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import Batch, Subscription, available
-from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.driver import Apart, Remote, in_main_thread
 from regrow.integrations.optuna.mirror import Mirror
@@ -29,7 +28,7 @@ from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
 from regrow.search.planning.suggesting import CAUGHT
 from regrow.search.spec import Spec
-from regrow.tasks.errors import RegrowError, UserCodeError, UserError
+from regrow.tasks.errors import UserCodeError, UserError
 from regrow.tasks.ports.store import Store
 
 Callback = Callable[[FrozenTrial], object]
@@ -51,7 +50,6 @@ class Follow:
         self._hold, self._coordinator = hold, Remote()
         self._log = get_logger("optuna.study")
         self._history = History()
-        self._stop: str | None = None
         self._ends = False
         """Whether the session is to end."""
         self._deadline = math.inf
@@ -77,9 +75,6 @@ class Follow:
             with log.in_background(partial(self._take, mirror), "optuna"):
                 run()
         finally:
-            if self._stop is not None:
-                with suppress(RegrowError):
-                    withdraw_stop(self._store, self._stop)
             if self._history.created is not None:  # else what went wrong before is the error
                 mirror.take(Trials(self._history, self._store))
         self._judge(objective.function)
@@ -122,10 +117,8 @@ class Follow:
             raise UserError("the session is not there yet, or has ended; enqueue the trial again")
 
     def stop(self) -> None:
-        if self._coordinator.call("close", "stopped", "by the study"):
-            return  # known before the next trial begins
-        if self._stop is None:
-            self._stop = request_stop(self._store)
+        """Have no further trial begin; those that run end by themselves."""
+        self._coordinator.call("enough")
 
     def _judge(self, function: Callable[[Any], Any]) -> None:
         if self._raised is not None:
@@ -138,10 +131,9 @@ class Follow:
             raise KeyboardInterrupt
 
     def _end(self) -> None:
-        """Ask the session to end. If the store is unavailable, the next batch asks again."""
+        """Ask the session to end. Without a coordinator, the next batch asks again."""
         self._ends = True
-        with suppress(RegrowError):
-            self.stop()
+        self.stop()
 
     def _take(self, mirror: Mirror, batch: Batch) -> None:
         try:

@@ -23,10 +23,18 @@ class Mirror(OneStudy):
         super().__init__()
         with quiet():
             self.create_new_study(directions, name)
+        self.keep: Callable[[str, Any], object] | None = None
+        """Keeps what Optuna's code notes on the study; None: it is known to this process alone."""
         self.waiting: Callable[[], Sequence[FrozenTrial]] = tuple
         """Returns the trials that the log does not have as they are now: running ones of this
         process, and those that wait for their turn, without numbers.
         """
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        """See `BaseStorage`; kept, if there is a place for it."""
+        super().set_study_system_attr(study_id, key, value)
+        if self.keep is not None:
+            self.keep(key, value)
 
     def get_all_trials(
         self,

@@ -30,7 +30,7 @@ class Objective:
         catch: tuple[type[Exception], ...],
         constraints: Constraints | None,
         last: int | None,
-        study: Callable[[], Study],
+        study: Callable[[OurTrial], Study],
         pruner: BasePruner | None = None,
         sampler: OwnSampler | None = None,
     ) -> None:

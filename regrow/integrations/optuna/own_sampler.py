@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from optuna.distributions import json_to_distribution
 from optuna.pruners import NopPruner
@@ -95,15 +95,22 @@ class Answering:
             return None
         study = self._opened()
         ended = {number: self._after(study, number) for number in self._ended()}
-        before, self._over = self._over, study.stopped
-        if self._over or wanted is None:
-            told = ended or self._over != before
-            return Answered(t=now, ended=ended, over=self._over) if told else None
+        over = self._stopped(study)
+        if over or wanted is None:
+            return Answered(t=now, ended=ended, over=over) if ended or over else None
         if wanted.name:
             values = {wanted.name: self._value(study, wanted)}
             return Answered(t=now, about=wanted.trial, values=values, ended=ended)
         state = self._proposal(study)
-        return Answered(t=now, about=wanted.trial, state=state, ended=ended, over=study.stopped)
+        over = self._stopped(study)
+        return Answered(t=now, about=wanted.trial, state=state, ended=ended, over=over)
+
+    def _stopped(self, study: Stopping) -> Literal["", "stopped"]:
+        """Return whether the sampler has stopped the study, which is told once."""
+        if self._over or not study.stopped:
+            return ""
+        self._over = True
+        return "stopped"
 
     def _ended(self) -> list[int]:
         """Return the trials that have ended, and whose end the sampler was not told."""

@@ -21,6 +21,7 @@ from regrow.integrations.optuna.objects import is_filed, value_of
 from regrow.integrations.optuna.running import (
     CHOICES,
     INTERMEDIATE,
+    SYSTEM,
     any_choices,
     finite,
     place,
@@ -98,6 +99,9 @@ class Trials:
         if not self._texts:
             self._restore_choices(found, trial.attributes.get(CHOICES))
         found.user_attrs = self._attributes(trial.number, found.user_attrs)
+        noted = trial.attributes.get(SYSTEM)
+        for key, one in noted.items() if isinstance(noted, dict) else ():
+            found.system_attrs[key] = value_of(one, self._store, trial.number)
         if found.values is not None:
             found.values = [_INFINITE.get(value, value) for value in found.values]
         more = trial.attributes.get(INTERMEDIATE)

@@ -51,7 +51,7 @@ def feeding(
     store = Places.at(spec.state).store(spec.name)
     feed = CallbackDispatcher(spec, found, callbacks, store)
     stopping = found.stopping
-    if not (callbacks or stopping.whole or stopping.named or found.fail_fast or found.scheduler):
+    if not (callbacks or stopping.whole or stopping.named or found.scheduler):
         yield feed
         feed.close()
         return
@@ -189,7 +189,7 @@ class CallbackDispatcher:
             trial.status = "ERROR"
             self._ask("on_trial_error", trial)
             self.call("on_trial_error", trial=trial)
-            if self._found.fail_fast or named_wrongly(event.message):
+            if named_wrongly(event.message):
                 self._stop()
         elif event.cause:
             trial.status = "PENDING"

@@ -73,7 +73,7 @@ def prepared(
         hint = "leave the parameters to the searcher, or have set_search_properties return True"
         raise SpecError("param_space", name, "has domains that the searcher does not take", hint)
     try:
-        data: bytes = cloudpickle.dumps(searcher)  # type: ignore[no-untyped-call]  # ray's copy is untyped
+        data: bytes = cloudpickle.dumps(searcher)
     except Exception as error:
         problem = f"cannot be sent to the coordinator ({error})"
         hint = "make what cannot be pickled in suggest, at its first call"
@@ -110,7 +110,7 @@ class Answering:
         if suggested is None:
             return None
         if suggested == _finished():
-            return Answered(t=now, about=None, over=True)
+            return Answered(t=now, over="finished")
         values = plain(suggested, type(self._searcher).__name__)
         return Answered(t=now, about=wanted.trial, values=values, state=self._keep())
 
@@ -145,8 +145,8 @@ class Answering:
         if state is TrialState.FAILED:
             self._searcher.on_trial_complete(name, error=True)
         elif state.final:
-            result = self._last.get(event.trial)
-            done = None if result is None else {**result, "done": True}
+            last = self._last.get(event.trial)
+            done = None if last is None else {**last, "done": True}
             self._searcher.on_trial_complete(name, result=done)
 
     def _note(self, event: AnyEvent) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -177,7 +177,7 @@ class Answering:
 
         states = [{k: v for k, v in vars(o).items() if k != "searcher"} for o in self._chain()]
         try:
-            data: bytes = cloudpickle.dumps(states)  # type: ignore[no-untyped-call]  # ray's copy is untyped
+            data: bytes = cloudpickle.dumps(states)
         except Exception:  # noqa: BLE001 - a user's class: then it is asked again after a kill
             return {}
         if len(data) > MOST_BYTES:

@@ -71,7 +71,7 @@ def real(searcher: Any) -> Any:
     """Return the searcher that the script would have without us. Raises SpecError if it cannot be
     made, as its library is not installed.
     """
-    cls = type(searcher)
+    cls: Any = type(searcher)
     cls = cls.__mro__[1] if cls.__module__ == __name__ else cls
     made = cls.__new__(cls)
     init = getattr(cls.__init__, "__wrapped__", cls.__init__)

@@ -151,8 +151,9 @@ def _merged(given: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any
     found = dict(given)
     for key, value in other.items():
         before = found.get(key)
-        inner = isinstance(before, Mapping) and isinstance(value, Mapping)
-        found[key] = _merged(before, value) if inner else value
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            value = _merged(before, value)  # noqa: PLW2901 - the whole of it
+        found[key] = value
     return found
 
 

@@ -59,7 +59,7 @@ class Translation:
         mode: as the script set it, None if not.
         said: what is translated inexactly, a line each.
         scheduler: of the user's class, see Scheduling; None for none.
-        fail_fast: whether the first failure ends the experiment; "raise": and is raised.
+        raises: whether the first failure is raised.
 
     """
 
@@ -70,7 +70,7 @@ class Translation:
     stopping: Stopping
     said: list[str] = field(default_factory=list)
     scheduler: Any = None
-    fail_fast: bool | str = False
+    raises: bool = False
 
 
 def translated(asked: TuneArguments, default_name: str) -> Translation:
@@ -106,7 +106,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         "duplicates": True,
         "resources": resources(asked.trainable, _example(space), said.append),
         **_objective(metric, mode, said),
-        **_ending(config, schedule, stop),
+        **_ending(config, schedule, stop, failures.fail_fast),
         **_schedule(schedule, space),
         **_keeping(keeping, metric, mode, said),
     }
@@ -154,7 +154,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         stopping=stop,
         said=said,
         scheduler=schedule.own,
-        fail_fast=fast.lower() if isinstance(fast, str) else fast,
+        raises=isinstance(fast, str) and fast.lower() == "raise",
     )
 
 
@@ -234,17 +234,22 @@ def _point(whole: Space, point: Mapping[str, Any], number: int, seed: int) -> di
     return drawn(whole, number, seed + number, known)
 
 
-def _ending(config: Any, schedule: Scheduling, stop: Stopping) -> dict[str, Any]:
-    """Return when trials and the experiment end. With a clock, the trial's stop limits steps."""
+def _ending(config: Any, schedule: Scheduling, stop: Stopping, fast: object) -> dict[str, Any]:
+    """Return when trials and the experiment end. With a clock, the trial's stop limits steps.
+    `fast`: whether the first failure is the end.
+    """
     steps = None if schedule.clock else stop.steps
     # Rungs are derived from it; a trial's stop may come earlier.
     most = steps if schedule.most is None else schedule.most
     budget = config.time_budget_s
     seconds = budget.total_seconds() if isinstance(budget, dt.timedelta) else budget
     seconds = min((float(s) for s in (seconds, stop.seconds) if s is not None), default=None)
+    ends: dict[str, Any] = {} if seconds is None else {"hours": seconds / 3600}
+    if fast:
+        ends["failures"] = 1
     return {
         "max_steps": most,
-        "stop": None if seconds is None else {"hours": seconds / 3600},
+        "stop": ends or None,
         "step_metric": schedule.clock,
     }
 

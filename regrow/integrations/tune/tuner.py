@@ -103,7 +103,7 @@ class Session:
         _raise_if_named_wrongly(result)
         grid = ResultGrid(result, found)
         grid.write_folders()
-        if found.fail_fast == "raise" and grid.errors:
+        if found.raises and grid.errors:
             raise grid.errors[0]
         return grid, found
 
