@@ -28,13 +28,25 @@ def curve(optuna: Any, trial: Any, steps: range = range(4)) -> float:
     return float(trial.number)
 
 
-@body("pruning by the median")
+@body("pruning by the median and by percentiles, of curves that cross")
 def median(optuna: Any, name: str) -> Any:
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=1)
-    study = optuna.create_study(study_name=name, pruner=pruner)
-    study.optimize(lambda t: curve(optuna, t), n_trials=4)
-    found = [(t.state.name, t.value, sorted(t.intermediate_values)) for t in study.trials]
-    return found, study.best_trial.number
+    def crossing(trial: Any) -> float:
+        for step in range(5):
+            trial.report((trial.number * 7 + step * (trial.number % 3)) % 11, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return float(trial.number)
+
+    made, found = optuna.pruners, []
+    for pruner in (
+        made.MedianPruner(n_startup_trials=2, n_warmup_steps=1),
+        made.PercentilePruner(25.0, n_startup_trials=1, interval_steps=2, n_min_trials=3),
+    ):
+        kind = type(pruner).__name__
+        study = optuna.create_study(study_name=f"{name}-{kind}", pruner=pruner)
+        study.optimize(crossing, n_trials=9)
+        found += [(t.state.name, t.value, sorted(t.intermediate_values)) for t in study.trials]
+    return found
 
 
 @body("pruning by successive halving, steps that leave some out")

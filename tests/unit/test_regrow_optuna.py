@@ -45,25 +45,7 @@ from regrow.tasks.errors import UserCodeError, UserError
     ("pruner", "form", "first", "most"),
     [
         (pruners.NopPruner(), "fifo", 0, None),
-        (
-            pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=10, interval_steps=5),
-            {"median": {"grace_period": 11, "interval": 5, "min_samples_required": 3}},
-            0,
-            None,
-        ),
-        (
-            pruners.PercentilePruner(25.0, n_startup_trials=0, n_min_trials=2),
-            {
-                "percentile": {
-                    "percentile": 25.0,
-                    "grace_period": 1,
-                    "interval": 1,
-                    "min_samples_required": 2,
-                }
-            },
-            0,
-            None,
-        ),
+        (pruners.MedianPruner(), "fifo", 0, None),
         (
             pruners.SuccessiveHalvingPruner(
                 min_resource=2, reduction_factor=3, min_early_stopping_rate=1

@@ -65,7 +65,7 @@ class Tuned:
         spec = Spec.parse(options).to_json()
         places = Places.at(str(self._root))
         with offices() as make:
-            pickled = cloudpickle.dumps(found.trainable)
+            pickled = cloudpickle.dumps(found.trainable)  # type: ignore[no-untyped-call]  # of Ray
             office = make(
                 store=places.store(spec["name"]),
                 given=lambda: cloudpickle.loads(pickled),

@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,9 @@ from optuna.distributions import BaseDistribution
 from optuna.logging import get_logger
 from optuna.trial import FrozenTrial, TrialState
 
-from regrow.infra.log.reading import replay
+from regrow.infra.log.follower import Follower
+from regrow.infra.log.reading import fold
+from regrow.infra.log.subscription import available
 from regrow.infra.machine import capacity
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
@@ -28,11 +30,16 @@ from regrow.integrations.optuna.objects import NotKept, described, form, value_o
 from regrow.integrations.optuna.own_sampler import OwnSampler
 from regrow.integrations.optuna.private import TheirStudy, validated
 from regrow.integrations.optuna.running import STEP, VALUE, Trial, logged
-from regrow.integrations.optuna.scheduling import MOST, schedule, stored_schedule
+from regrow.integrations.optuna.scheduling import (
+    MOST,
+    decided_by_schedule,
+    schedule,
+    stored_schedule,
+)
 from regrow.integrations.optuna.searching import Search, search
 from regrow.integrations.optuna.storing import Storage
 from regrow.integrations.optuna.trials import Trials
-from regrow.search.events import Hold
+from regrow.search.events import AnyEvent, Hold
 from regrow.search.history import History
 from regrow.search.history.records import STUDY_STOPPED
 from regrow.search.planning.suggesting import FIXED, waiting
@@ -70,11 +77,11 @@ class Study(TheirStudy):
         super().__init__(name, mirror, sampler, pruner)
         self._storage_of_optuna = storage
         self._places, self._mirror = places, mirror
-        self._store = places.store(name)
+        self.store = places.store(name)
         self._search, self._schedule = search(self.sampler, name), schedule(self.pruner)
         if stored is not None and sampler is None:
             self._search = Search(form=stored.to_json()["search"], seed=stored.seed)
-        if stored is not None and pruner is None:
+        if stored is not None and (pruner is None or decided_by_schedule(stored)):
             self._schedule = stored_schedule(stored)
         self._queue: list[dict[str, Any]] = []
         self._history: History | None = None
@@ -99,18 +106,24 @@ class Study(TheirStudy):
 
     def take(self, history: History) -> None:
         """Load the trials and the attributes."""
-        self._mirror.take(Trials(history, self._store))
+        self._mirror.take(Trials(history, self.store))
         self._history = history
         # those that the script asks for again, or adds, come on top of what it optimizes
         self._wanted = sum(ASKED in trial.attributes for trial in history.trials)
-        about = records.read(self._store)
+        about = records.read(self.store)
         for key, kept in about.attributes.items():
-            self._mirror.set_study_user_attr(0, key, value_of(kept, self._store, 0))
+            self._mirror.set_study_user_attr(0, key, value_of(kept, self.store, 0))
         if about.names is not None:  # as older states have them
             super().set_metric_names(about.names)
         for key, kept in about.system.items():
             self._mirror.set_study_system_attr(0, key, kept)
         self._mirror.keep = self._keep
+
+    def put(self, history: History, changed: Collection[int]) -> None:
+        """Load those trials that have changed, in a process that only reads."""
+        trials = Trials(history, self.store)
+        for number in sorted(changed):
+            self._mirror.put(trials.one(history.trials[number]))
 
     def optimize(
         self,
@@ -167,14 +180,14 @@ class Study(TheirStudy):
             catch=caught,
             constraints=self._search.constraints,
             last=None if most in (None, MOST) else most - 1,
-            study=partial(of_trial, self._places.root, self.study_name),
+            study=StudyOfTrial(self._places.root, self.study_name),
             pruner=self._pruner_asked,
             sampler=self._own_sampler,
         )
         jobs = capacity.cpus() if n_jobs == -1 else n_jobs
         hold: Hold = "" if jobs != 1 else "ends" if told else "failures"
         self._follow = Follow(
-            self._store, [partial(callback, self) for callback in told], timeout, hold
+            self.store, [partial(callback, self) for callback in told], timeout, hold
         )
         try:
             spec = self._spec(jobs, self._wanted)
@@ -310,12 +323,12 @@ class Study(TheirStudy):
                 f"the attribute {key!r} of the study {self.study_name} is kept as text: only JSON"
                 " can be kept there"
             )
-        records.change(self._store, attributes={key: kept})
+        records.change(self.store, attributes={key: kept})
         self._export()
 
     def _keep(self, key: str, value: Any) -> None:
         """Keep what Optuna's code notes on the study, such as an artifact, or names of values."""
-        records.change(self._store, system={key: value})
+        records.change(self.store, system={key: value})
 
     def add_to_what_is_there(self) -> None:
         """Have the next `optimize` run as many trials as it asks for, beside all that are there."""
@@ -353,7 +366,7 @@ class Study(TheirStudy):
         if asking is not None:
             self._left()
             self._history = asking.history
-            self._mirror.take(Trials(asking.history, self._store))
+            self._mirror.take(Trials(asking.history, self.store))
 
     def _session(self) -> Asking:
         """Return the session in which this process asks for trials; begin it if there is none."""
@@ -388,7 +401,7 @@ class Study(TheirStudy):
     def _refresh(self) -> None:
         assert self._asking is not None
         self._history = self._asking.history
-        self._mirror.take(Trials(self._asking.history, self._store))
+        self._mirror.take(Trials(self._asking.history, self.store))
 
     def _waiting(self) -> list[FrozenTrial]:
         """Return the running trials of this process as they are now, and those that wait."""
@@ -438,14 +451,42 @@ def _no_file(_name: str, _path: object) -> None:
     raise NotKept("it is no plain value")
 
 
-def of_trial(root: str, name: str, trial: OurTrial) -> Study:
-    """Return the study of a trial that runs here, on a worker. Raises KeyError if it is gone."""
-    places = Places(root=root)
-    history = replay(places.store(name), name)
-    if history.created is None:
-        raise KeyError(f"there is no study {name!r} in {root}")
-    mirror = Mirror(name, directions_of(history))
-    study = Study(name, places, mirror, None, None, stored=history.spec)
-    study.take(history)
-    study.inside(trial)
-    return study
+class StudyOfTrial:
+    """Returns the study of a trial that runs here, on a worker, as its log is then. What was read
+    stays in the process. Raises KeyError if the study is gone.
+    """
+
+    def __init__(self, root: str, name: str) -> None:
+        self._root, self._name = root, name
+        self._read: tuple[Study, History, Follower] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_root": self._root, "_name": self._name, "_read": None}
+
+    def __call__(self, trial: OurTrial) -> Study:
+        study, history, follower = self._read = self._read or self._begun()
+        changed: set[int] = set()
+        for segments in available(follower):
+            fold(study.store, partial(_noted, history, changed), segments)
+        study.put(history, changed)
+        study.inside(trial)
+        return study
+
+    def _begun(self) -> tuple[Study, History, Follower]:
+        places = Places(root=self._root)
+        store, history = places.store(self._name), History(self._name)
+        follower = Follower(store)
+        for segments in available(follower):
+            fold(store, history.apply, segments)
+        if history.created is None:
+            raise KeyError(f"there is no study {self._name!r} in {self._root}")
+        mirror = Mirror(self._name, directions_of(history))
+        study = Study(self._name, places, mirror, None, None, stored=history.spec)
+        study.take(history)
+        return study, history, follower
+
+
+def _noted(history: History, changed: set[int], event: AnyEvent) -> None:
+    history.apply(event)
+    if hasattr(event, "trial"):
+        changed.add(event.trial)
