@@ -510,7 +510,8 @@ def artifacts(optuna: Any, name: str) -> Any:
         file.write_text("model")
         upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
         trial.storage.set_trial_system_attr(trial._trial_id, "key", {"a": [1, 2.5]})
-        report_cross_validation_scores(trial, np.array([0.1, 0.2, 0.3]))
+        scores: Any = np.array([0.1, 0.2, 0.3])
+        report_cross_validation_scores(trial, scores)
         assert isinstance(trial, optuna_itself.trial.Trial)
         return float(trial.suggest_float("x", 0, 1))
 

@@ -277,8 +277,18 @@ class Planner:
     def _revive(self, now: float) -> AnyEvent | None:
         """Retry a failed trial at the user's request."""
         for number in self.history.revivable:
+            if dropped := self._begin_anew(now, self.history.trials[number]):
+                return dropped
             return Revived(t=now, trial=number, why="the user wants it tried again")
         return None
+
+    def _begin_anew(self, now: float, trial: TrialRecord) -> Dropped | None:
+        """Drop the checkpoints of a failed trial that is to begin anew; None if it has none."""
+        pinned = self.history.pinned
+        kept = [manifest for manifest in trial.usable if manifest not in pinned]
+        if not kept or not self.history.spec.retries.anew or trial.state is not TrialState.FAILED:
+            return None
+        return Dropped(t=now, trial=trial.number, manifests=kept)
 
     def _decide(self, now: float) -> AnyEvent | None:
         for number in self._due:

@@ -284,6 +284,11 @@ class Retries(Part):
     there are any.
     """
 
+    anew: bool = False
+    """Failed trials that are tried again at the user's request (`--retry-failed`) begin anew: their
+    checkpoints are deleted.
+    """
+
     @model_validator(mode="before")
     @classmethod
     def _before_no_progress(cls, data: Any, info: ValidationInfo) -> Any:

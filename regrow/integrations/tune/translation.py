@@ -47,6 +47,8 @@ class TuneArguments:
     state: str | None = None
     """Both override the script's."""
     retry_failed: bool = False
+    """Failed trials are tried again; `anew`: from their beginning."""
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +123,8 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         options["points"] = [{"config": point} for point in points] or None
     if search.repeats > 1:
         options |= {"repeats": search.repeats, "trials": trials * search.repeats}
-    if most := failures.max_failures:
-        options["retries"] = {"error": "unlimited" if most < 0 else most}
+    most = failures.max_failures
+    options["retries"] = {"error": "unlimited" if most < 0 else most, "anew": asked.anew}
     if run.storage_filesystem is not None:
         problem = "is a file system of PyArrow's, which no other process can open by its name"
         hint = "give storage_path alone: a folder, or s3://BUCKET/PREFIX"
