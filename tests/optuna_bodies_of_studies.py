@@ -491,7 +491,11 @@ def wrapped_samplers(optuna: Any, name: str) -> Any:
     weights = optuna.samplers.TPESampler(weights=np.ones, seed=1)
     other = optuna.create_study(study_name=f"{name}-tpe", sampler=weights)
     other.optimize(square, n_trials=12)
-    return [trial.params for trial in study.trials], states(other)
+    warm = optuna.samplers.CmaEsSampler(source_trials=other.trials, popsize=4, seed=1)
+    third = optuna.create_study(study_name=f"{name}-warm", sampler=warm)
+    third.optimize(square, n_trials=10)
+    generations = {t.system_attrs.get("cma:generation") for t in third.trials}
+    return [trial.params for trial in study.trials], states(other), states(third), generations
 
 
 # ---- storages, artifacts, terminators

@@ -4,13 +4,14 @@ it answers is an event before it is used.
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from optuna.distributions import json_to_distribution
 from optuna.pruners import NopPruner
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, CmaEsSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
@@ -26,6 +27,7 @@ from regrow.search.history import History
 from regrow.search.planning.suggesting import next_queued
 from regrow.search.samplers.define_by_run_model import RELATIVE, Stopping, beforehand
 from regrow.search.samplers.external import External, Wanted
+from regrow.search.samplers.optuna_private import FoldedCmaEs
 from regrow.tasks.ports.store import Store
 
 
@@ -67,7 +69,7 @@ class Answering:
     """The study as the sampler sees it, in its process."""
 
     def __init__(self, sampler: BaseSampler, store: Store, name: str) -> None:
-        self._sampler, self._store = sampler, store
+        self._sampler, self._store = _folded(sampler), store
         self._history = History(name)
         self._study: Stopping | None = None
         self._dealt: set[int] = set()
@@ -157,7 +159,6 @@ class Answering:
         found.system_attrs = {
             **found.system_attrs,
             **fixed_params(record.proposal_state),
-            **record.proposal_state.get("trial", {}),
             **self._noted.get(number, {}),
         }
         return found
@@ -218,6 +219,15 @@ class Answering:
             if new:
                 found[place] = new
         return found
+
+
+def _folded(sampler: BaseSampler) -> BaseSampler:
+    """Return the sampler; of CMA-ES, one that notes trials in the log in place of pickles."""
+    if type(sampler) is not CmaEsSampler:
+        return sampler
+    found = copy.copy(sampler)
+    found.__class__ = FoldedCmaEs
+    return found
 
 
 def _plain(value: Any) -> bool:

@@ -99,7 +99,8 @@ class Trials:
         if not self._texts:
             self._restore_choices(found, trial.attributes.get(CHOICES))
         found.user_attrs = self._attributes(trial.number, found.user_attrs)
-        noted = trial.attributes.get(SYSTEM)
+        of_sampler, noted = trial.proposal_state.get("trial", {}), trial.attributes.get(SYSTEM)
+        found.system_attrs |= of_sampler if isinstance(of_sampler, dict) else {}
         for key, one in noted.items() if isinstance(noted, dict) else ():
             found.system_attrs[key] = value_of(one, self._store, trial.number)
         if found.values is not None:
