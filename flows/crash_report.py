@@ -68,12 +68,13 @@ def hand_to_guard(places: Places, name: str) -> None:
     """Have a guard tell MLflow and Prefect what they lack once this process has ended."""
     marker = _marker(places, name)
     private_files.folder(marker.parent)
-    private_files.create(marker, "")
-    _left_behind.append(_guard(places, name))
+    private_files.replace(marker, "")
+    if marker not in _left_behind:
+        _left_behind[marker] = _guard(places, name)
 
 
-_left_behind: list[Guard] = []
-"""Guards that last as long as this process."""
+_left_behind: dict[Path, Guard] = {}
+"""Guards that last as long as this process, by their markers."""
 
 
 def _guard(places: Places, name: str) -> Guard:

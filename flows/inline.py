@@ -1,12 +1,13 @@
 """A session without a cluster: the calling process itself runs the trials, one call after another.
 
 The coordinator is the one of all sessions, and so is its log. It starts a trial only when it is
-asked for one.
+asked for one. MLflow hears of it once the process has ended, however it does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import socket
 import threading
@@ -22,6 +23,7 @@ import msgspec
 from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
+from regrow.flows.crash_report import hand_to_guard
 from regrow.flows.here import Here
 from regrow.infra.log.log import Superseded
 from regrow.infra.state.driver_lock import driving
@@ -68,12 +70,15 @@ class Inline:
         trials: int | None,
         slots: int = 0,
         hold: Hold = "",
+        given: object = None,
     ) -> None:
         """Take over the experiment. Raises UserError if another process runs it.
 
-        `slots`: trials that may run without being asked for. `hold`: see Opened.
+        `slots`: trials that may run without being asked for. `hold`: see Opened. `given`: the
+        trainable, if it is not in the state.
         """
         self._name, self._running, self._asked = prepared.spec.name, slots, not slots
+        self._places = places
         self._ended = ExitStack()
         self._ended.enter_context(driving(places, self._name))
         self._loop = asyncio.new_event_loop()
@@ -94,10 +99,10 @@ class Inline:
                 **{name: version(name) for name in libraries},
             },
         )
-        driver = f"inline:{uuid.uuid4().hex[:8]}"
+        driver = f"{socket.gethostname()}:{os.getpid()}:inline-{uuid.uuid4().hex[:8]}"
 
         async def made() -> Coordinator:
-            return Coordinator(prepared.store, opening, driver)
+            return Coordinator(prepared.store, opening, driver, given=given)
 
         try:
             self._coordinator = self._wait(made())
@@ -111,6 +116,7 @@ class Inline:
     def start(self) -> Assignment:
         """Start a trial: one that was lost, else a new one. Raises UserError if none may start."""
         with self._lock:
+            hand_to_guard(self._places, self._name)
             self._running += 1
             found = self._instructions()
             if len(found.submit) != 1:
@@ -197,8 +203,9 @@ def run_inline(
     if prepared.nothing_left:
         return
     job = msgspec.structs.replace(Job.of(prepared.spec, folder=None), trainable=f"{__name__}:given")
-    inline = Inline(places, prepared, trials=prepared.trials, slots=1, hold=hold)
+    inline = Inline(places, prepared, trials=prepared.trials, slots=1, hold=hold, given=given)
     _given.append(given)
+    hand_to_guard(places, name)
     try:
         with reached(inline.call):
             while True:

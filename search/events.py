@@ -374,6 +374,29 @@ class Suggested(Event, frozen=True, kw_only=True, tag="suggested"):
     value: Any
 
 
+class Answered(Event, frozen=True, kw_only=True, tag="answered"):
+    """What an external sampler (the user's own, of another library's interface) answered.
+
+    Attributes:
+        about: the trial that it is about: the next one to be proposed, or one that asked for
+            values; None if it is about neither.
+        values: of the next trial, its configuration; else the values by parameter.
+        state: data of the sampler, for the state of the next trial's proposal.
+        ended: by the number of a trial that has ended, the data that the sampler noted for it when
+            it was told of that; it is not told again.
+        over: no further trial is proposed in this session: as nothing is left to try ("finished"),
+            or as the study was stopped. Running trials go on. Also of studies without an external
+            sampler; empty: it is not over.
+
+    """
+
+    about: Count | None = None
+    values: dict[str, Any] = {}
+    state: dict[str, Any] = {}
+    ended: dict[int, dict[str, Any]] = {}
+    over: Literal["", "finished", "stopped"] = ""
+
+
 class Proceeded(Event, frozen=True, kw_only=True, tag="proceeded"):
     """Who was told the end of a trial has dealt with it: decisions that waited are due. `for_good`:
     none waits any more in this session.
@@ -651,6 +674,7 @@ AnyEvent = (
     | Asked
     | Suggested
     | Queued
+    | Answered
     | Proceeded
     | Noted
     | Decided

@@ -6,8 +6,13 @@ import functools
 import json
 import math
 import threading
+import time
 import warnings
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import optuna as optuna_itself
 
 from tests.optuna_registry import body, kinds, raised, square, states
 
@@ -23,13 +28,25 @@ def curve(optuna: Any, trial: Any, steps: range = range(4)) -> float:
     return float(trial.number)
 
 
-@body("pruning by the median")
+@body("pruning by the median and by percentiles, of curves that cross")
 def median(optuna: Any, name: str) -> Any:
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=1)
-    study = optuna.create_study(study_name=name, pruner=pruner)
-    study.optimize(lambda t: curve(optuna, t), n_trials=4)
-    found = [(t.state.name, t.value, sorted(t.intermediate_values)) for t in study.trials]
-    return found, study.best_trial.number
+    def crossing(trial: Any) -> float:
+        for step in range(5):
+            trial.report((trial.number * 7 + step * (trial.number % 3)) % 11, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return float(trial.number)
+
+    made, found = optuna.pruners, []
+    for pruner in (
+        made.MedianPruner(n_startup_trials=2, n_warmup_steps=1),
+        made.PercentilePruner(25.0, n_startup_trials=1, interval_steps=2, n_min_trials=3),
+    ):
+        kind = type(pruner).__name__
+        study = optuna.create_study(study_name=f"{name}-{kind}", pruner=pruner)
+        study.optimize(crossing, n_trials=9)
+        found += [(t.state.name, t.value, sorted(t.intermediate_values)) for t in study.trials]
+    return found
 
 
 @body("pruning by successive halving, steps that leave some out")
@@ -401,3 +418,135 @@ def cross_validated(optuna: Any, name: str) -> Any:
     study.optimize(objective, n_trials=3)
     assert isinstance(study.best_trial.user_attrs["std"], float)
     return states(study), kinds(study.best_params), list(study.best_trial.user_attrs)
+
+
+# ---- samplers of one's own
+
+
+class Halving(optuna_itself.samplers.BaseSampler):
+    """Goes half of the way to the best value so far, writes what it sees, and stops the study."""
+
+    def __init__(self, file: str, most: int) -> None:
+        self._file, self._most = file, most
+
+    def _saw(self, what: str, study: Any, trial: Any, *more: Any) -> None:
+        states = [one.state.name for one in study.get_trials(deepcopy=False)]
+        attributes = sorted(trial.system_attrs.items())
+        with Path(self._file).open("a") as out:
+            print(what, trial.number, states, trial.params, attributes, *more, file=out)
+
+    def before_trial(self, study: Any, trial: Any) -> None:
+        study._storage.set_trial_system_attr(trial._trial_id, "begun", len(study.trials))
+        self._saw("before", study, trial)
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        return optuna_itself.search_space.intersection_search_space(study.trials)
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        self._saw("relative", study, trial, sorted(search_space), study.user_attrs)
+        return {name: study.best_params[name] / 2 for name in search_space if name == "x"}
+
+    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        self._saw("alone", study, trial, name, distribution)
+        if isinstance(distribution, optuna_itself.distributions.CategoricalDistribution):
+            return distribution.choices[trial.number % 2]
+        return distribution.high
+
+    def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
+        study._storage.set_trial_system_attr(trial._trial_id, "told", values)
+        self._saw("after", study, trial, trial.state.name, state.name, values)
+        if trial.number == self._most:
+            study.stop()
+
+
+def two_of_three(trial: Any) -> float:
+    """Every third trial fails."""
+    value = trial.suggest_float("x", -8, 8) ** 2 + trial.suggest_categorical(
+        "c", ["a", "bb"]
+    ).count("b")
+    if trial.number % 3 == 2:
+        raise FileNotFoundError
+    return float(value)
+
+
+@body("a sampler of one's own: all that it sees and answers, in two sessions; it stops the study")
+def own_sampler(optuna: Any, name: str) -> Any:
+    study = optuna.create_study(study_name=name, sampler=Halving(f"{name}.txt", 5))
+    study.set_user_attr("data", "digits")
+    study.enqueue_trial({"c": "bb"})
+    for _ in range(2):
+        study.optimize(two_of_three, n_trials=4, catch=FileNotFoundError)
+    asked = study.ask()
+    asked.suggest_float("x", -8, 8)
+    study.tell(asked, 1.0)
+    params = [trial.params for trial in study.trials]
+    return params, states(study), Path(f"{name}.txt").read_text()
+
+
+@body("own samplers within PartialFixedSampler, and of Optuna's with objects as options")
+def wrapped_samplers(optuna: Any, name: str) -> Any:
+    own = optuna.samplers.PartialFixedSampler({"x": 3.0}, Halving(f"{name}.txt", 9))
+    study = optuna.create_study(study_name=name, sampler=own)
+    study.optimize(two_of_three, n_trials=2)
+    weights = optuna.samplers.TPESampler(weights=np.ones, seed=1)
+    other = optuna.create_study(study_name=f"{name}-tpe", sampler=weights)
+    other.optimize(square, n_trials=12)
+    warm = optuna.samplers.CmaEsSampler(source_trials=other.trials, popsize=4, seed=1)
+    third = optuna.create_study(study_name=f"{name}-warm", sampler=warm)
+    third.optimize(square, n_trials=10)
+    generations = {t.system_attrs.get("cma:generation") for t in third.trials}
+    return [trial.params for trial in study.trials], states(other), states(third), generations
+
+
+# ---- storages, artifacts, terminators
+
+
+@body("artifacts of a trial and of the study; scores of a cross-validation, for terminators")
+def artifacts(optuna: Any, name: str) -> Any:
+    from optuna.artifacts import FileSystemArtifactStore, get_all_artifact_meta, upload_artifact
+    from optuna.terminator import CrossValidationErrorEvaluator, report_cross_validation_scores
+
+    Path(name).mkdir()
+    store = FileSystemArtifactStore(str(Path(name).resolve()))
+    file = Path(name, "model.txt").resolve()
+
+    def objective(trial: Any) -> float:
+        file.write_text("model")
+        upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
+        trial.storage.set_trial_system_attr(trial._trial_id, "key", {"a": [1, 2.5]})
+        scores: Any = np.array([0.1, 0.2, 0.3])
+        report_cross_validation_scores(trial, scores)
+        assert isinstance(trial, optuna_itself.trial.Trial)
+        return float(trial.suggest_float("x", 0, 1))
+
+    study = optuna.create_study(study_name=name)
+    study.optimize(objective, n_trials=2)
+    upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=study)
+    study.set_metric_names(["loss"])
+    again = study if optuna is optuna_itself else optuna.load_study(study_name=name)
+    found = [
+        [meta.filename for meta in get_all_artifact_meta(one, storage=again._storage)]
+        for one in (*again.trials, again)
+    ]
+    error = CrossValidationErrorEvaluator().evaluate(again.trials, again.direction)
+    return found, again.metric_names, again.trials[1].system_attrs["key"], round(error, 6)
+
+
+@body("stop in an objective, and a timeout: what runs goes on to its end")
+def ended_early(optuna: Any, name: str) -> Any:
+    def stopping(trial: Any) -> float:
+        if trial.number == 1:
+            trial.study.stop()
+        return square(trial)
+
+    def slow(trial: Any) -> float:
+        time.sleep(1.0)
+        return square(trial)
+
+    study = optuna.create_study(study_name=name)
+    study.optimize(stopping, n_trials=5)
+    first = states(study)
+    other = optuna.create_study(study_name=f"{name}-2")
+    other.optimize(slow, timeout=0.5)
+    study.optimize(square, n_trials=1)
+    return first, states(other), len(other.trials)

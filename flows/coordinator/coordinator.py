@@ -18,6 +18,7 @@ import msgspec
 from regrow.flows.coordinator.callers import Callers
 from regrow.flows.coordinator.capacity import LastCapacity, fits, nodes_of
 from regrow.flows.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.external import external_of
 from regrow.flows.coordinator.instructions import Instructions, assignment
 from regrow.flows.coordinator.leases import Awake, Leases, TaskRunLeases, holders
 from regrow.flows.coordinator.ledger import Unrecordable
@@ -27,7 +28,17 @@ from regrow.infra.log.log import CorruptLog, Segments, Superseded
 from regrow.infra.ray.notices import stay
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
-from regrow.search.events import Capacity, Cause, Closing, Priced, Proceeded, Queued, Status, Waited
+from regrow.search.events import (
+    Answered,
+    Capacity,
+    Cause,
+    Closing,
+    Priced,
+    Proceeded,
+    Queued,
+    Status,
+    Waited,
+)
 from regrow.search.history import Attempt, History
 from regrow.search.history.orders import TrialOrder, as_event
 from regrow.search.lifecycle import IllegalMove
@@ -68,6 +79,7 @@ class Coordinator:
         driver: str,
         *,
         monotonic: Callable[[], float] | None = None,
+        given: object = None,
     ) -> None:
         self._failed: RegrowError | SpecError | None = None
         """Exception of the first decisions. Raised by later calls, as an exception in the
@@ -77,6 +89,9 @@ class Coordinator:
         make_importable(Spec.recorded(opening.spec))
         try:
             self._ledger = claimed(store, opening, driver)
+            spec = self._ledger.history.spec
+            if external := external_of(store, spec, opening.code, given):
+                self._ledger.have(external)
         except (RegrowError, SpecError, CorruptLog) as error:
             self._failed = error
             return
@@ -469,6 +484,14 @@ class Coordinator:
         self._start()
         event = Queued(t=self._ledger.now(), values=values, attributes=attributes)
         self._ledger.record(event)
+        await self._settled()
+
+    async def enough(self) -> None:
+        """Record that the study was stopped: no further trial is proposed, those that run go on."""
+        self._start()
+        ledger = self._ledger
+        if not (ledger.superseded or ledger.history.over or ledger.history.closed):
+            ledger.record(Answered(t=ledger.now(), over="stopped"))
         await self._settled()
 
     async def proceed(self, for_good: bool = False) -> None:

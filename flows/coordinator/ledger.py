@@ -33,6 +33,7 @@ from regrow.search.events import (
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.planning.planner import Planner
+from regrow.search.samplers.external import External
 from regrow.tasks.errors import RegrowError, UserCodeError
 from regrow.tasks.output.traces import printable, user_trace
 from regrow.tasks.ports.store import Store, Unavailable
@@ -75,7 +76,7 @@ class Ledger:
     """The planner and its log, in one event loop; only I/O is done in threads."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+        self._clock, self._store = clock, store
         self._spacing = Spacing(gather_seconds(store))
         self._planner = Planner()
         self._t = 0.0
@@ -100,6 +101,7 @@ class Ledger:
         """Why the log cannot be written at present; None if all is well."""
         self._broken: Exception | None = None
         """Permanent error, after which nothing becomes durable any more."""
+        self._external: External | None = None
 
     @property
     def history(self) -> History:
@@ -120,6 +122,14 @@ class Ledger:
         self.log.claim(lines)
         if self.history.closed is not None:  # nothing was left to do
             self._seal()
+
+    def have(self, external: External) -> None:
+        """Have an external sampler answer what the planner wants, from now on. Called after
+        `claim`.
+        """
+        with self._search():
+            fold(self._store, external.hear, self.log.since(0))
+        self._external = external
 
     def retire(self) -> None:
         """Stop writing, as another writer has taken over."""
@@ -283,6 +293,7 @@ class Ledger:
         line, event = _as_read(event)
         with self._search():
             self._planner.apply(event)
+            self._tell(event)
         self._lines.append(line)
         self._t = max(self._t, event.t)
         self._settle(self._t)  # at the event's own time, as `verify` recomputes it
@@ -295,8 +306,29 @@ class Ledger:
                 return None
             line, decision = _as_read(decision)
             self._planner.apply(decision)
+            self._tell(decision)
         self._lines.append(line)
         return decision
+
+    def _tell(self, event: AnyEvent) -> None:
+        if self._external is not None:
+            self._external.hear(event)
+
+    def _answered(self, now: float) -> AnyEvent | None:
+        """Have the external sampler answer what the planner waits for, and queue its line; None if
+        it has no answer yet.
+        """
+        if self._external is None or self.history.closed is not None:
+            return None
+        with self._search():
+            answer = self._external.answer(self._planner.wanted, now)
+            if answer is None:
+                return None
+            line, event = _as_read(answer)
+            self._planner.apply(event)
+            self._external.hear(event)
+        self._lines.append(line)
+        return event
 
     @contextmanager
     def _search(self) -> Iterator[None]:
@@ -319,11 +351,14 @@ class Ledger:
         """Make all decisions that are due at `now`. Return whether there was one."""
         decided = False
         # After an error the history may have events that are not written: no decisions from them.
-        while self._broken is None and (decision := self._next(now)) is not None:
+        while (
+            self._broken is None
+            and (decision := self._next(now) or self._answered(now)) is not None
+        ):
             decided = True
             if isinstance(decision, Started):
                 self.starts.append((decision.trial, decision.attempt))
-            elif isinstance(decision, Ended) and decision.outcome == "paused":
+            elif isinstance(decision, Ended) and decision.outcome != "lost":
                 self._withdraw(decision.trial, decision.attempt)
             elif isinstance(decision, Dropped):
                 self.drops.setdefault(decision.trial, []).extend(decision.manifests)

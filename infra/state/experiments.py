@@ -32,6 +32,7 @@ from regrow.search.numbers import money
 from regrow.search.options import AUTO, chosen
 from regrow.search.planning import budget, limits
 from regrow.search.planning.learning import known_from
+from regrow.search.planning.stopping import why_failed
 from regrow.search.schedulers import foreseen
 from regrow.search.spec import PER_SESSION, Spec
 from regrow.search.spec.auto import Choice
@@ -385,7 +386,9 @@ def _standing(
     status = log.last.status if isinstance(log.last, Closed) else None
     history = replay(store, name) if retry_failed or status == "failed" else None
     over = status == "finished" or (
-        status == "failed" and history is not None and history.ended >= total
+        status == "failed"
+        and history is not None
+        and (history.ended >= total or why_failed(history.spec.stop, history) is not None)
     )
     if history is None or not retry_failed:
         return over, None

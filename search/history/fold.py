@@ -13,6 +13,7 @@ from typing import Any, NoReturn, get_args
 
 from regrow.search.curve import Curve, Scale
 from regrow.search.events import (
+    Answered,
     AnyEvent,
     Asked,
     Began,
@@ -44,7 +45,14 @@ from regrow.search.events import (
     Waited,
 )
 from regrow.search.history.budget import exhausted, progress
-from regrow.search.history.records import Attempt, TrialRecord, prices_of, specification, story
+from regrow.search.history.records import (
+    STUDY_STOPPED,
+    Attempt,
+    TrialRecord,
+    prices_of,
+    specification,
+    story,
+)
 from regrow.search.history.view import View
 from regrow.search.history.work import Work
 from regrow.search.lifecycle import (
@@ -125,6 +133,7 @@ class History(View):
             self.openings.append(event)
             self.agents.led(event.agent)
             self.closing = self.closed = None
+            self.over = ""
             self.orphans = [
                 (n, a.number) for n in sorted(self.running) if (a := self.trials[n].attempt)
             ]
@@ -184,6 +193,7 @@ class History(View):
         trial.attributes = trial.first_attributes
         self.trials.append(trial)
         self.by_state[TrialState.PENDING].add(event.trial)
+        self.answered = None
 
     def _started(self, event: Started) -> None:
         trial = self._trial(event.trial, Move.START)
@@ -278,6 +288,7 @@ class History(View):
             what = f"be given a value of {event.name!r}, which nobody asked for"
             raise IllegalMove(event.trial, trial.state, what)
         del self.asked[event.trial, event.name]
+        self.answers.pop((event.trial, event.name), None)
         trial.suggested[event.name] = event.distribution
         trial.config = trial.proposed = {**trial.proposed, event.name: event.value}
 
@@ -287,9 +298,25 @@ class History(View):
     def _queued(self, event: Queued) -> None:
         self.queue.append(event)
 
+    def _answered(self, event: Answered) -> None:
+        number = event.about
+        if number is not None and number == len(self.trials):
+            if self.answered is not None:
+                raise IllegalMove(None, None, "be answered twice for the next trial")
+            self.answered = event
+        elif number is not None:
+            for name in event.values:
+                if (number, name) not in self.asked:
+                    what = f"be given a value of {name!r}, which nobody asked for"
+                    raise IllegalMove(number, None, what)
+            self.answers |= {(number, name): one for name, one in event.values.items()}
+        self.over = self.over or event.over
+
     def _noted(self, event: Noted) -> None:
         trial, _, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)
         trial.attributes = {**trial.attributes, **event.attributes}
+        if STUDY_STOPPED in event.attributes:
+            self.over = self.over or "stopped"
 
     def _decided(self, event: Decided) -> None:
         what = AttemptMove.GO_ON if event.verdict == "continue" else AttemptMove.LEAVE
@@ -410,7 +437,7 @@ class History(View):
         trial.evictions += event.cause == "preempted" and event.by != "planner"
         attempt.outcome, attempt.cause, attempt.t_ended = event.outcome, event.cause, event.t
         # it ended with its driver, not when the next driver declared it lost
-        if event.by == "planner":
+        if event.by == "planner" and event.outcome != "stopped":
             attempt.t_ended = max(self.cut, attempt.t_began or attempt.t_started)
         self.pace.ended(attempt)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)

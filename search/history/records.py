@@ -16,6 +16,8 @@ STORY = 8
 """Events of a trial that an error shows."""
 _SHOWN = 80  # characters of a message
 
+STUDY_STOPPED = "optuna:stopped"
+"""Attribute with which a trial stops its study: no further one is proposed in the session."""
 ATTRIBUTES = "attributes"
 """Key of a proposal's state for the attributes with which its trial begins."""
 

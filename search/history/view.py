@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, Literal
 
 from regrow.search.constraints import Constraint
 from regrow.search.curve import Scale
-from regrow.search.events import Closed, Closing, Created, Milestone, Opened, Queued
+from regrow.search.events import Answered, Closed, Closing, Created, Milestone, Opened, Queued
 from regrow.search.history.agents import AgentRecords
 from regrow.search.history.clones import Clones
 from regrow.search.history.pace import Pace
@@ -73,6 +73,12 @@ class View:
         """Values that the user wants tried, beside those of the specification's `enqueue`."""
         self.asked: dict[tuple[int, str], dict[str, Any]] = {}
         """By trial and parameter, the distributions that wait for a suggestion."""
+        self.answered: Answered | None = None
+        """What an external sampler answered for the next trial; None for nothing yet."""
+        self.answers: dict[tuple[int, str], Any] = {}
+        """By trial and parameter, what it answered to those in `asked`."""
+        self.over: Literal["", "finished", "stopped"] = ""
+        """How the session ends once what was proposed has ended; empty: open. See Answered."""
         self.asked_first: dict[str, dict[str, Any]] = {}
         """By parameter, the distribution with which a define-by-run trial first asked for it."""
         self.judged_from: int | None = None

@@ -34,6 +34,7 @@ from regrow.search.events import (
     Milestone,
     Moved,
     Opened,
+    Outcome,
     Proceeded,
     Proposed,
     Reported,
@@ -53,11 +54,12 @@ from regrow.search.planning.results import Results
 from regrow.search.planning.retention import surplus
 from regrow.search.planning.saving import interval
 from regrow.search.planning.scheduling import Scheduling, theirs
-from regrow.search.planning.stopping import why_enough
+from regrow.search.planning.stopping import why_enough, why_failed
 from regrow.search.planning.suggesting import expected, next_queued, suggestion
 from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
+from regrow.search.samplers.external import Wanted
 from regrow.search.schedulers.ahead import Ahead
 from regrow.search.schedulers.base import EndAware, SchedulerPort, Verdict, Widening
 from regrow.search.space.smaller import smaller
@@ -70,6 +72,7 @@ HOPELESS = 5
 """A session ends after this many failed trials if none reported: it is not their values."""
 
 
+_OVER = {"finished": "the sampler has nothing left to try", "stopped": "the study was stopped"}
 _SAVING = (Saved, Dropped)
 _CLONING = (Saved, Began, Ended, Retired, Halted, Decided)
 """Events after which a trial may no longer need the checkpoints of other trials."""
@@ -103,6 +106,8 @@ class Planner:
         self.held = False
         """Whether decisions wait until the end of a trial was dealt with."""
         self._reported_now = False
+        self.wanted: Wanted | None = None
+        """What the last `next` needs of an external sampler; None for nothing."""
 
     def apply(self, event: AnyEvent) -> None:
         """Fold in an event. Raises IllegalMove, and changes nothing, if it is not allowed."""
@@ -164,7 +169,7 @@ class Planner:
 
     def next(self, now: float) -> AnyEvent | None:
         """Return the next decision at `now` (seconds since the epoch), None for none."""
-        history = self.history
+        history, self.wanted = self.history, None
         if history.opened is None or history.closed is not None or self.held:
             return None
         with theirs(history.spec):
@@ -177,7 +182,9 @@ class Planner:
                 or self._retain(now)
                 or self._milestone(now)
                 or self._move(now)
-                or self._advance(now, complete=len(history.trials) >= history.total)
+                or self._advance(
+                    now, complete=len(history.trials) >= history.total or bool(history.over)
+                )
             )
 
     def _advance(self, now: float, *, complete: bool) -> AnyEvent | None:
@@ -196,7 +203,11 @@ class Planner:
         """Suggest a value that a define-by-run trial waits for."""
         if not self.history.asked:
             return None
-        return suggestion(self.history, self._results, self._sampling, now)
+        found = suggestion(self.history, self._results, self._sampling, now)
+        if isinstance(found, Wanted):
+            self.wanted = found
+            return None
+        return found
 
     def _declare_lost(self, now: float) -> AnyEvent | None:
         """End an attempt whose driver is gone as lost. It counts against `retries: {preempted:
@@ -219,9 +230,13 @@ class Planner:
 
     def _withdraw(self, now: float) -> AnyEvent | None:
         """Withdraw an attempt that has waited too long for a machine, or has not begun as a limit
-        of money or time ends the session; no work is lost.
+        of money or time ends the session: no work is lost. After too many failures, also one that
+        runs.
         """
         closing = self.history.closing
+        if closing is not None and (why := why_failed(self.history.spec.stop, self.history)):
+            for number in sorted(self.history.running):
+                return self._withdrawn(now, self.history.trials[number], why, outcome="stopped")
         if closing is not None and closing.limit:
             for number in sorted(self.history.running):
                 trial = self.history.trials[number]
@@ -239,24 +254,41 @@ class Planner:
         return None
 
     def _withdrawn(
-        self, now: float, trial: TrialRecord, why: str, *, narrower: bool = False
+        self,
+        now: float,
+        trial: TrialRecord,
+        why: str,
+        *,
+        narrower: bool = False,
+        outcome: Outcome = "paused",
     ) -> Ended:
         return Ended(
             t=now,
             trial=trial.number,
             attempt=trial.attempts[-1].number,
-            outcome="paused",
+            outcome=outcome,
             step=trial.step,
             message=why,
             by="planner",
             narrower=narrower,
+            cost=trial.attempts[-1].told_cost(now) if outcome == "stopped" else None,
         )
 
     def _revive(self, now: float) -> AnyEvent | None:
         """Retry a failed trial at the user's request."""
         for number in self.history.revivable:
+            if dropped := self._begin_anew(now, self.history.trials[number]):
+                return dropped
             return Revived(t=now, trial=number, why="the user wants it tried again")
         return None
+
+    def _begin_anew(self, now: float, trial: TrialRecord) -> Dropped | None:
+        """Drop the checkpoints of a failed trial that is to begin anew; None if it has none."""
+        pinned = self.history.pinned
+        kept = [manifest for manifest in trial.usable if manifest not in pinned]
+        if not kept or not self.history.spec.retries.anew or trial.state is not TrialState.FAILED:
+            return None
+        return Dropped(t=now, trial=trial.number, manifests=kept)
 
     def _decide(self, now: float) -> AnyEvent | None:
         for number in self._due:
@@ -389,6 +421,8 @@ class Planner:
         history = self.history
         if history.closing is not None:
             return Closed(t=now, status=history.closing.status) if not history.running else None
+        if (why := why_failed(history.spec.stop, history)) is not None:
+            return Closing(t=now, status="failed", why=why, by="planner")
         if (why := why_enough(history.spec.stop, history, now)) is not None:
             return Closing(t=now, status="finished", why=why, by="planner")
         if (reason := limits.why_not_kept(history)) is not None:
@@ -402,6 +436,9 @@ class Planner:
             good = history.by_state[TrialState.DONE] or history.by_state[TrialState.STOPPED]
             status: Status = "finished" if good else "failed"
             cells = None if self._untried is None else self._untried.all_tried
+            if history.over and len(history.trials) < history.total:
+                why = _OVER[history.over]
+                return Closing(t=now, status=history.over, why=why, by="planner")
             if cells and len(history.trials) < history.total:
                 why = f"all {cells} configurations of the space were tried"
                 return Closing(t=now, status=status, why=why, by="planner")
@@ -431,8 +468,13 @@ class Planner:
             return None if history.running else _limited(now, refused, status)
         if complete:
             return None
+        if (proposed := self._propose(now, len(history.trials))) is not None:
+            return proposed
+        if samplers.is_external(history.spec.search):
+            self.wanted = self.wanted or Wanted(trial=len(history.trials))
+            return None
         # If the sampler has nothing left to try, no further trial will be proposed.
-        return self._propose(now, len(history.trials)) or self._advance(now, complete=True)
+        return self._advance(now, complete=True)
 
     def _next(self, now: float, *, complete: bool) -> Iterator[int]:
         """Yield the trials that may start, the most urgent first: the one that is ready, and the
@@ -520,7 +562,13 @@ class Planner:
             return Proposal(config=learnt[place])
         if self._untried is not None and self._untried.all_tried:
             return None
-        proposal = self._sampling.ask(group, seed_for(spec.seed, group))
+        if samplers.is_external(spec.search):
+            answered = self.history.answered
+            if answered is None:
+                return None
+            proposal: Proposal | None = Proposal(config=answered.values, state=answered.state)
+        else:
+            proposal = self._sampling.ask(group, seed_for(spec.seed, group))
         if proposal is not None and spec.own_sampler:
             own = self._own(proposal.config, f"search: {chosen(spec.search)} proposed")
             proposal = replace(proposal, config=own)
@@ -528,7 +576,7 @@ class Planner:
         if proposal is not None and self._untried is not None:
             proposal = self._untried.instead(proposal, self._sampling, group, spec.seed)
         if proposal is not None and (queued := next_queued(self.history)) is not None:
-            return Proposal(config={}, state={**proposal.state, **queued})
+            return Proposal(config=proposal.config, state={**proposal.state, **queued})
         return proposal
 
     # ---- what the decisions are based on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regrow.search.history import History
+from regrow.search.lifecycle import TrialState
 from regrow.search.spec.parts import Stop
 
 
@@ -15,6 +16,7 @@ def holding(stop: Stop, history: History, now: float) -> list[tuple[str, float |
         ("stop.target", None, Stop(target=stop.target)),
         ("stop.hours", stop.hours, Stop(hours=stop.hours)),
         ("stop.trials", stop.trials, Stop(trials=stop.trials)),
+        ("stop.failures", stop.failures, Stop(failures=stop.failures)),
         ("stop.plateau.trials", plateau, Stop(plateau=stop.plateau)),
         ("stop.all", None, Stop(all=stop.all)),
     ]
@@ -23,6 +25,16 @@ def holding(stop: Stop, history: History, now: float) -> list[tuple[str, float |
         for key, value, alone in conditions
         if why_enough(alone, history, now) is not None
     ]
+
+
+def why_failed(stop: Stop, history: History) -> str | None:
+    """Return why too many trials have failed, None if `stop.failures` allows them."""
+    failed = history.by_state[TrialState.FAILED] - set(history.revivable)
+    if stop.failures is None or len(failed) < stop.failures:
+        return None
+    first = history.trials[min(failed)]
+    told = f"trial {first.number} failed: {first.attempts[-1].message}"
+    return told if stop.failures == 1 else f"{len(failed)} trials failed; {told}"
 
 
 def why_enough(stop: Stop, history: History, now: float) -> str | None:
@@ -40,5 +52,7 @@ def why_enough(stop: Stop, history: History, now: float) -> str | None:
         return f"{history.since_best} trials ended without a better value"
     if stop.trials is not None and history.ended >= stop.trials:
         return f"{history.ended} trials have ended"
+    if why := why_failed(stop, history):
+        return why
     each = [why_enough(inner, history, now) for inner in stop.all]
     return " and ".join(map(str, each)) if each and None not in each else None

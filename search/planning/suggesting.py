@@ -10,7 +10,9 @@ from regrow.search.events import Suggested
 from regrow.search.history import History, TrialRecord
 from regrow.search.history.records import ATTRIBUTES
 from regrow.search.planning.results import Results
+from regrow.search.samplers import is_external
 from regrow.search.samplers.base import Sampler, Suggesting
+from regrow.search.samplers.external import Wanted
 
 FIXED = "fixed"
 """Key of a proposal's state for the values that the user wants tried."""
@@ -25,13 +27,21 @@ versions that ended a session after five of them.
 """
 
 
-def suggestion(history: History, results: Results, sampler: Sampler, now: float) -> Suggested:
-    """Return the value asked for first, by a seed of experiment, trial and parameter."""
+def suggestion(
+    history: History, results: Results, sampler: Sampler, now: float
+) -> Suggested | Wanted:
+    """Return the value asked for first, by a seed of experiment, trial and parameter; else what an
+    external sampler has to answer.
+    """
     (number, name), distribution = next(iter(history.asked.items()))
     trial = history.trials[number]
     fixed = trial.proposal_state.get(FIXED, {})
     if name in fixed:
         value = fixed[name]
+    elif is_external(history.spec.search):
+        if (number, name) not in history.answers:
+            return Wanted(trial=number, name=name, distribution=distribution)
+        value = history.answers[number, name]
     else:
         # trials can ask only such a sampler: see the checks of a specification
         assert isinstance(sampler, Suggesting)

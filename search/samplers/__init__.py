@@ -80,6 +80,18 @@ def suggests(search: object) -> bool:
     return kind is not None and issubclass(kind, Suggesting)
 
 
+def is_external(search: object) -> bool:
+    """Return whether proposals come from an external sampler, see `external.py`."""
+    name, options = REGISTRY.split(search)
+    return name == "define_by_run" and options.get("external") is True
+
+
+def class_of(search: object) -> str:
+    """Return the name of an external sampler's class."""
+    _, options = REGISTRY.split(search)
+    return str(options.get("sampler"))
+
+
 def size(search: object, setting: Setting) -> int | None:
     """Return how many trials `search` can propose, None for any number. Raises as `make` does."""
     return getattr(make(search, setting), "size", None)

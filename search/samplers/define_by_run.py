@@ -34,6 +34,9 @@ class DefineByRun(StudySampler):
     keyword arguments; `fixed` are values of parameters that are not drawn. QMCSampler gets the
     experiment's seed, as its points are those of one sequence. CmaEsSampler notes which trials a
     generation was made of. BruteForceSampler ends the experiment when all was tried.
+
+    `external`: the sampler is an object of the trainable's, which answers by events
+    (`external.py`); `sampler` is the name of its class, for people.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class DefineByRun(StudySampler):
         sampler: str = "TPESampler",
         options: dict[str, Json] | None = None,
         fixed: dict[str, Json] | None = None,
+        external: bool = False,
     ) -> None:
         if not sampler.isidentifier():
             hint = "write TPESampler, or another one of optuna.samplers"

@@ -39,7 +39,8 @@ class Stopping(Study):
 
 CONSTRAINTS = "optuna:constraints"
 """Attribute of a trial: by how much it breaks each of its constraints, by their names."""
-_RELATIVE = "relative"
+RELATIVE = "relative"
+"""Key of a trial's state for the values that its sampler drew together."""
 
 
 class DefinedModel(StudyModel):
@@ -49,18 +50,16 @@ class DefinedModel(StudyModel):
         """Return a new trial's state: values drawn together, attributes of the sampler."""
         with self.trial(number, seed) as trial:
             together = {name: _plain(value) for name, value in trial.together.items()}
-            return {**trial.state, **({_RELATIVE: together} if together else {})}
+            return {**trial.state, **({RELATIVE: together} if together else {})}
 
     def suggest(
         self, name: str, distribution: Mapping[str, Json], trial: Result, seed: int
     ) -> Json:
         """Return the value of one parameter."""
         made = json_to_distribution(json.dumps(distribution))
-        if made.single():
-            return _plain(made.to_external_repr(_only(made)))
-        together = trial.state.get(_RELATIVE, {})
-        if isinstance(together, dict) and name in together and contains(made, together[name]):
-            return together[name]
+        known, value = beforehand(name, made, trial.state)
+        if known:
+            return value
         with self.opened(trial.number) as storage, quiet():
             here = self._frozen(trial, trial.number)
             storage.put(here)
@@ -110,6 +109,20 @@ class DefinedModel(StudyModel):
             if isinstance(violation, int | float):
                 made.set_constraint(name, violation)
         return made
+
+
+def beforehand(
+    name: str, distribution: BaseDistribution, state: Mapping[str, Any]
+) -> tuple[bool, Json]:
+    """Return whether a parameter's value is known before a sampler is asked, and the value: the
+    only one, or the one drawn together with others for the trial's `state`.
+    """
+    if distribution.single():
+        return True, _plain(distribution.to_external_repr(_only(distribution)))
+    together = state.get(RELATIVE, {})
+    if isinstance(together, dict) and name in together and contains(distribution, together[name]):
+        return True, together[name]
+    return False, None
 
 
 def clash(name: str, first: Mapping[str, Any], distribution: Mapping[str, Any]) -> str:

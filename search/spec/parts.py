@@ -284,6 +284,11 @@ class Retries(Part):
     there are any.
     """
 
+    anew: bool = False
+    """Failed trials that are tried again at the user's request (`--retry-failed`) begin anew: their
+    checkpoints are deleted.
+    """
+
     @model_validator(mode="before")
     @classmethod
     def _before_no_progress(cls, data: Any, info: ValidationInfo) -> Any:
@@ -476,6 +481,10 @@ class Stop(Part):
     """{trials: N, tolerance: X}."""
     trials: Annotated[Count, Field(ge=1)] | None = None
     """This many trials have ended. (`trials:` at the top is the total number.)"""
+    failures: Annotated[Count, Field(ge=1)] | None = None
+    """This many trials have failed, all retries used: the experiment ends as failed, and what still
+    runs is stopped at once, without a last checkpoint.
+    """
     all: tuple[Stop, ...] = ()
     """Conditions that hold together: true when each of them holds."""
     trial: StopTrial = StopTrial()

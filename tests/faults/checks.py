@@ -33,6 +33,7 @@ from regrow.infra.log.reading import read_events
 from regrow.infra.log.rows import Rows
 from regrow.infra.log.segments import PREFIX, cover, extents
 from regrow.search.events import (
+    Answered,
     AnyEvent,
     Began,
     Capacity,
@@ -209,6 +210,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             | Capacity
             | Priced
             | Queued
+            | Answered
             | Proceeded
             | Excluded
             | Milestone

@@ -84,11 +84,12 @@ class Office:
         fixed: bool = False,
         driver: str = "driver-1",
         store: Store | None = None,
+        given: Callable[[], object] = lambda: None,
         **spec: Any,
     ) -> None:
         self.store = store or GatedStore()
         self.spec = Spec.parse({**SPEC, "trials": 1, **spec})
-        self.slots, self.fixed = slots, fixed
+        self.slots, self.fixed, self._given = slots, fixed, given
         self.told: list[Progress] = []
         self.monotonic = 0.0
         """The coordinator's clock for leases, in seconds."""
@@ -103,7 +104,11 @@ class Office:
 
         async def make() -> Coordinator:
             return Coordinator(
-                self.store, self._opening(), driver, monotonic=lambda: self.monotonic
+                self.store,
+                self._opening(),
+                driver,
+                monotonic=lambda: self.monotonic,
+                given=self._given(),
             )
 
         with self._opening_one:

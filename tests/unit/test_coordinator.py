@@ -73,6 +73,24 @@ def lose(trial: int) -> Ended:
     return Ended(t=2.0, trial=trial, attempt=1, outcome="lost", cause="preempted", by="driver")
 
 
+def test_after_too_many_failures_what_runs_is_stopped_at_once_and_stays_so(make: Make) -> None:
+    office = make(slots=2, stop={"failures": 1})
+    assert leases(office) == [(0, 1), (1, 1)]
+    office.report(arrival(0))
+    office.report(arrival(1, rows=2))
+    office.report(end(0, outcome="failed", cause="error"))
+    told = office.instructions()
+    assert (told.forget, told.finished, told.submit) == (((1, 1),), "failed", ())
+    assert office.report(arrival(1, rows=3)).reason == "fenced"
+    for driver in ("driver-1", "driver-2"):  # the same command again
+        assert office.history.trials[1].state is TrialState.STOPPED
+        assert office.history.closing is not None
+        assert office.history.closing.why.startswith("trial 0 failed")
+        office.open(driver)
+        told = office.instructions()
+        assert (told.finished, told.submit) == ("failed", ())
+
+
 # Durability
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from regrow.search.bounds import LAST_TIME, MOST
 from regrow.search.events import (
+    Answered,
     AnyEvent,
     Asked,
     Began,
@@ -124,6 +125,15 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
     Noted: st.builds(Noted, **lease, attributes=maps),
     Proceeded: st.builds(Proceeded, t=times, for_good=st.booleans()),
     Queued: st.builds(Queued, t=times, values=maps, attributes=maps),
+    Answered: st.builds(
+        Answered,
+        t=times,
+        about=st.none() | whole,
+        values=maps,
+        state=maps,
+        ended=st.dictionaries(whole, maps, max_size=2),
+        over=st.sampled_from(["", "finished", "stopped"]),
+    ),
     Decided: st.builds(
         Decided,
         **lease,

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from optuna.distributions import FloatDistribution
 from ray import tune
 from ray.tune import schedulers as rays_schedulers
 from ray.tune.search import ConcurrencyLimiter, Repeater
@@ -289,16 +288,6 @@ def test_points_to_evaluate_come_first_and_may_leave_parameters_out() -> None:
     )
     assert [point.config["a"] for point in spec.points] == [0.5, 0.1]
     assert spec.points[1].config["b"] == 0.2
-
-
-def test_a_space_in_a_librarys_own_words_is_refused() -> None:
-    with pytest.raises(SpecError, match="write it in Tune's words"):
-        found(
-            {},
-            metric="m",
-            mode="max",
-            search_alg=OptunaSearch(space={"a": FloatDistribution(0, 1)}, metric="m", mode="max"),
-        )
 
 
 def test_a_space_of_hyperopts_is_ours_with_its_conditions() -> None:

@@ -304,18 +304,14 @@ def fed(tuned: Tuned, log: rg.Result) -> CallbackDispatcher:
     return feed
 
 
-@pytest.mark.parametrize("fast", [True, "raise"])
-def test_with_fail_fast_the_first_failure_ends_the_experiment(tuned: Tuned, fast: Any) -> None:
+@pytest.mark.parametrize(("fast", "failed"), [(True, 1), ("raise", 1), (False, 2)])
+def test_with_fail_fast_the_first_failure_ends_the_experiment(
+    tuned: Tuned, fast: Any, failed: int
+) -> None:
     how = tune.RunConfig(name="fast", failure_config=tune.FailureConfig(fail_fast=fast))
-    grid = tuned(failing, {"a": 1}, run=how)
-    assert grid.num_errors == 1
-    feed = fed(tuned, tuned.log)
-    assert feed.stopped
-    feed.close()
-    grid = tuned(failing, {"a": 1}, run=tune.RunConfig(name="slow"))
-    feed = fed(tuned, tuned.log)
-    assert not feed.stopped
-    feed.close()
+    grid = tuned(failing, {"a": tune.grid_search([1, 2])}, run=how)
+    assert (len(grid), grid.num_errors, tuned.log.status) == (failed, failed, "failed")
+    assert tuned.found.raises == (fast == "raise")
 
 
 class Halves(tune.schedulers.FIFOScheduler):

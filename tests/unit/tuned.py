@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from ray import tune
+from ray import cloudpickle, tune
 
 import regrow as rg
 from regrow.infra.state.places import Places
@@ -43,12 +43,19 @@ class Tuned:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root, self._patch = root, monkeypatch
+        self.root = str(root)
         self.found: Translation
         self.log: rg.Result
 
     def __call__(
-        self, trainable: Any, space: dict[str, Any] | None = None, **how: Any
+        self,
+        trainable: Any,
+        space: dict[str, Any] | None = None,
+        *,
+        killed: bool = False,
+        **how: Any,
     ) -> ResultGrid:
+        """`killed`: each trial is in a session of its own, before which the driver was killed."""
         self.found = found = translate(trainable, space, **how)
         module = ModuleType("tuned_trainable")
         module.__spec__ = ModuleSpec("tuned_trainable", None)
@@ -58,10 +65,17 @@ class Tuned:
         spec = Spec.parse(options).to_json()
         places = Places.at(str(self._root))
         with offices() as make:
-            office = make(store=places.store(spec["name"]), **{"max_steps": None, **spec})
+            pickled = cloudpickle.dumps(found.trainable)  # type: ignore[no-untyped-call]  # of Ray
+            office = make(
+                store=places.store(spec["name"]),
+                given=lambda: cloudpickle.loads(pickled),
+                **{"max_steps": None, **spec},
+            )
             while submit := office.instructions().submit:
                 for assignment in submit:
                     run_attempt(office, assignment, store=office.store)
+                    if killed:
+                        office.open(f"driver-{assignment.trial}-{assignment.attempt}")
         self.log = rg.open(spec["name"], places.root)
         return ResultGrid(self.log, found)
 

@@ -96,7 +96,9 @@ class Asked:
 
 
 class Asking:
-    """The session in which a study asks. `prepared`: the experiment, as found."""
+    """The session in which a study asks. `prepared`: the experiment, as found; `given`: see
+    Inline.
+    """
 
     def __init__(
         self,
@@ -104,8 +106,9 @@ class Asking:
         prepared: Prepared,
         metrics: Sequence[str],
         made: Callable[[OurTrial], Trial],
+        given: object = None,
     ) -> None:
-        self._inline = Inline(places, prepared, trials=UNLIMITED)
+        self._inline = Inline(places, prepared, trials=UNLIMITED, given=given)
         self._job = Job.of(prepared.spec, folder=None)
         self._prepared, self._metrics, self._made = prepared, tuple(metrics), made
         self._asked: dict[int, Asked] = {}

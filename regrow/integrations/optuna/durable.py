@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,27 +15,37 @@ from optuna.distributions import BaseDistribution
 from optuna.logging import get_logger
 from optuna.trial import FrozenTrial, TrialState
 
-from regrow.infra.log.reading import replay
+from regrow.infra.log.follower import Follower
+from regrow.infra.log.reading import fold
+from regrow.infra.log.subscription import available
 from regrow.infra.machine import capacity
-from regrow.infra.state.experiments import prepare, request_stop
+from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna import records
 from regrow.integrations.optuna.asking import ASKED, TOLD, Asking
-from regrow.integrations.optuna.following import Follow, Mirror, directions_of
+from regrow.integrations.optuna.following import Follow
+from regrow.integrations.optuna.mirror import Mirror, directions_of, enqueued
 from regrow.integrations.optuna.objective import Objective
 from regrow.integrations.optuna.objects import NotKept, described, form, value_of
+from regrow.integrations.optuna.own_sampler import OwnSampler
 from regrow.integrations.optuna.private import TheirStudy, validated
 from regrow.integrations.optuna.running import STEP, VALUE, Trial, logged
-from regrow.integrations.optuna.scheduling import MOST, schedule, stored_schedule
+from regrow.integrations.optuna.scheduling import (
+    MOST,
+    decided_by_schedule,
+    schedule,
+    stored_schedule,
+)
 from regrow.integrations.optuna.searching import Search, search
 from regrow.integrations.optuna.storing import Storage
 from regrow.integrations.optuna.trials import Trials
-from regrow.search.events import Hold
+from regrow.search.events import AnyEvent, Hold
 from regrow.search.history import History
-from regrow.search.history.records import ATTRIBUTES
+from regrow.search.history.records import STUDY_STOPPED
 from regrow.search.planning.suggesting import FIXED, waiting
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
+from regrow.tasks.trial.trial import Trial as OurTrial
 
 Callback = Callable[[optuna.Study, FrozenTrial], None]
 ENDLESS = 1_000_000
@@ -67,11 +77,11 @@ class Study(TheirStudy):
         super().__init__(name, mirror, sampler, pruner)
         self._storage_of_optuna = storage
         self._places, self._mirror = places, mirror
-        self._store = places.store(name)
+        self.store = places.store(name)
         self._search, self._schedule = search(self.sampler, name), schedule(self.pruner)
         if stored is not None and sampler is None:
             self._search = Search(form=stored.to_json()["search"], seed=stored.seed)
-        if stored is not None and pruner is None:
+        if stored is not None and (pruner is None or decided_by_schedule(stored)):
             self._schedule = stored_schedule(stored)
         self._queue: list[dict[str, Any]] = []
         self._history: History | None = None
@@ -80,8 +90,8 @@ class Study(TheirStudy):
         """Trials that this process has requested."""
         self._follow: Follow | None = None
         self._asking: Asking | None = None
-        self._inside = False
-        """Whether this is the study of a trial on a worker."""
+        self._inside: OurTrial | None = None
+        """The trial on a worker that this is the study of; None in the script."""
         mirror.waiting = self._waiting
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -96,15 +106,24 @@ class Study(TheirStudy):
 
     def take(self, history: History) -> None:
         """Load the trials and the attributes."""
-        self._mirror.take(Trials(history, self._store))
+        self._mirror.take(Trials(history, self.store))
         self._history = history
         # those that the script asks for again, or adds, come on top of what it optimizes
         self._wanted = sum(ASKED in trial.attributes for trial in history.trials)
-        about = records.read(self._store)
+        about = records.read(self.store)
         for key, kept in about.attributes.items():
-            self._mirror.set_study_user_attr(0, key, value_of(kept, self._store, 0))
-        if about.names is not None:
+            self._mirror.set_study_user_attr(0, key, value_of(kept, self.store, 0))
+        if about.names is not None:  # as older states have them
             super().set_metric_names(about.names)
+        for key, kept in about.system.items():
+            self._mirror.set_study_system_attr(0, key, kept)
+        self._mirror.keep = self._keep
+
+    def put(self, history: History, changed: Collection[int]) -> None:
+        """Load those trials that have changed, in a process that only reads."""
+        trials = Trials(history, self.store)
+        for number in sorted(changed):
+            self._mirror.put(trials.one(history.trials[number]))
 
     def optimize(
         self,
@@ -120,13 +139,12 @@ class Study(TheirStudy):
         """Run trials until the study has as many as this script has requested so far; existing
         trials count.
 
-        `timeout`: seconds of this call, after which running trials are interrupted, and start again
-        in the next call. `n_jobs`: trials at a time, each in a separate process. `gc_after_trial`
-        and `show_progress_bar` are ignored. Raises UserCodeError if the objective raised something
-        that is not in `catch`, UserError for an environment in which it cannot run, ValueError for
-        a number of trials below 0.
+        `timeout`: seconds of this call, after which no trial starts. `n_jobs`: trials at a time,
+        each in a separate process. `gc_after_trial` and `show_progress_bar` are ignored. Raises
+        UserCodeError if the objective raised something that is not in `catch`, UserError for an
+        environment in which it cannot run, ValueError for a number of trials below 0.
         """
-        if self._inside or self._follow is not None:
+        if self._inside is not None or self._follow is not None:
             raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
         if n_trials is not None and n_trials < 0:
             raise ValueError(
@@ -162,13 +180,14 @@ class Study(TheirStudy):
             catch=caught,
             constraints=self._search.constraints,
             last=None if most in (None, MOST) else most - 1,
-            study=partial(of_trial, self._places.root, self.study_name),
+            study=StudyOfTrial(self._places.root, self.study_name),
             pruner=self._pruner_asked,
+            sampler=self._own_sampler,
         )
         jobs = capacity.cpus() if n_jobs == -1 else n_jobs
         hold: Hold = "" if jobs != 1 else "ends" if told else "failures"
         self._follow = Follow(
-            self._store, [partial(callback, self) for callback in told], timeout, hold
+            self.store, [partial(callback, self) for callback in told], timeout, hold
         )
         try:
             spec = self._spec(jobs, self._wanted)
@@ -179,9 +198,9 @@ class Study(TheirStudy):
             self._export()
 
     def stop(self) -> None:
-        """End the running `optimize`: no trial starts any more, running ones are interrupted."""
-        if self._inside:
-            request_stop(self._store)
+        """End the running `optimize`: no trial starts any more, running ones go on to their end."""
+        if self._inside is not None:
+            self._inside.note({STUDY_STOPPED: True})
             return
         if self._follow is None:
             raise RuntimeError(
@@ -198,7 +217,7 @@ class Study(TheirStudy):
         """Give these values to the next trial without a proposal."""
         if not isinstance(params, dict):
             raise TypeError("params must be a dictionary.")
-        if self._inside:
+        if self._inside is not None:
             raise UserError("enqueue_trial is not there in an objective; call it in a callback")
         if skip_if_exists and self._should_skip_enqueue(params):
             get_logger("optuna.study").info(
@@ -229,7 +248,7 @@ class Study(TheirStudy):
                 f" number of objectives {len(self.directions)} in the study (determined by"
                 " Study.directions)."
             )
-        if self._follow is not None or self._inside:
+        if self._follow is not None or self._inside is not None:
             raise UserError("add_trial is not there while optimize runs; call it before or after")
         if trial.state is TrialState.WAITING:
             fixed = trial.system_attrs.get("fixed_params", {})
@@ -246,7 +265,7 @@ class Study(TheirStudy):
         """Start a trial that this process runs; `tell` ends it. Raises UserError during
         `optimize`.
         """
-        if self._follow is not None or self._inside:
+        if self._follow is not None or self._inside is not None:
             raise UserError("ask is not there while optimize runs; call it before or after")
         trial = self._session().ask(fixed_distributions or {})
         self._wanted += 1
@@ -304,13 +323,12 @@ class Study(TheirStudy):
                 f"the attribute {key!r} of the study {self.study_name} is kept as text: only JSON"
                 " can be kept there"
             )
-        records.change(self._store, attributes={key: kept})
+        records.change(self.store, attributes={key: kept})
         self._export()
 
-    def set_metric_names(self, metric_names: list[str]) -> None:
-        """Name the values, for Optuna's figures and tables."""
-        super().set_metric_names(metric_names)
-        records.change(self._store, attributes={}, names=list(metric_names))
+    def _keep(self, key: str, value: Any) -> None:
+        """Keep what Optuna's code notes on the study, such as an artifact, or names of values."""
+        records.change(self.store, system={key: value})
 
     def add_to_what_is_there(self) -> None:
         """Have the next `optimize` run as many trials as it asks for, beside all that are there."""
@@ -320,14 +338,15 @@ class Study(TheirStudy):
             self._wanted = ended if endless else self._history.total
             self._queue = list(self._history.spec.enqueue)
 
-    def inside_a_trial(self) -> None:
+    def inside(self, trial: OurTrial) -> None:
         """Have the study refuse what a trial on a worker cannot do with it."""
-        self._inside = True
+        self._inside = trial
 
     def begin(self) -> None:
         """Create the study in the state, without a trial."""
         self._session()
         self.finish_asking()
+        self._mirror.keep = self._keep
 
     def take_over(self) -> None:
         """Add the trials of the given storage that the study has not."""
@@ -347,7 +366,7 @@ class Study(TheirStudy):
         if asking is not None:
             self._left()
             self._history = asking.history
-            self._mirror.take(Trials(asking.history, self._store))
+            self._mirror.take(Trials(asking.history, self.store))
 
     def _session(self) -> Asking:
         """Return the session in which this process asks for trials; begin it if there is none."""
@@ -359,12 +378,20 @@ class Study(TheirStudy):
                 Trial,
                 several=len(self.directions) > 1,
                 last=None,
-                study=lambda: self,
+                study=lambda _trial: self,
                 pruner=self._pruner_asked,
             )
-            self._asking = Asking(places, prepared, metrics(len(self.directions)), made)
+            names, given = metrics(len(self.directions)), self._own_sampler
+            self._asking = Asking(places, prepared, names, made, given=given)
             self._left = weakref.finalize(self, Asking.close, self._asking)
         return self._asking
+
+    @property
+    def _own_sampler(self) -> OwnSampler | None:
+        """The sampler, if it answers itself."""
+        if self._search.own is None:
+            return None
+        return OwnSampler(sampler=self._search.own, root=self._places.root, name=self.study_name)
 
     @property
     def _pruner_asked(self) -> optuna.pruners.BasePruner | None:
@@ -374,19 +401,19 @@ class Study(TheirStudy):
     def _refresh(self) -> None:
         assert self._asking is not None
         self._history = self._asking.history
-        self._mirror.take(Trials(self._asking.history, self._store))
+        self._mirror.take(Trials(self._asking.history, self.store))
 
     def _waiting(self) -> list[FrozenTrial]:
         """Return the running trials of this process as they are now, and those that wait."""
         asking, found = self._asking, list[FrozenTrial]()
         if asking is not None:
             found = asking.frozen()
-        if self._follow is not None or self._inside:
+        if self._follow is not None or self._inside is not None:
             return found
         known = [] if self._history is None else list(waiting(self._history))
         begun = 0 if self._history is None else len(self._history.spec.enqueue)
         known += [{FIXED: values} for values in self._queue[begun:]]
-        return found + [_enqueued(one) for one in known]
+        return found + [enqueued(one) for one in known]
 
     def _spec(self, jobs: int, trials: int) -> Spec:
         names, plan = metrics(len(self.directions)), self._schedule
@@ -424,22 +451,42 @@ def _no_file(_name: str, _path: object) -> None:
     raise NotKept("it is no plain value")
 
 
-def _enqueued(state: dict[str, Any]) -> FrozenTrial:
-    return optuna.trial.create_trial(
-        state=TrialState.WAITING,
-        system_attrs={"fixed_params": state[FIXED]},
-        user_attrs=state.get(ATTRIBUTES, {}),
-    )
+class StudyOfTrial:
+    """Returns the study of a trial that runs here, on a worker, as its log is then. What was read
+    stays in the process. Raises KeyError if the study is gone.
+    """
+
+    def __init__(self, root: str, name: str) -> None:
+        self._root, self._name = root, name
+        self._read: tuple[Study, History, Follower] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_root": self._root, "_name": self._name, "_read": None}
+
+    def __call__(self, trial: OurTrial) -> Study:
+        study, history, follower = self._read = self._read or self._begun()
+        changed: set[int] = set()
+        for segments in available(follower):
+            fold(study.store, partial(_noted, history, changed), segments)
+        study.put(history, changed)
+        study.inside(trial)
+        return study
+
+    def _begun(self) -> tuple[Study, History, Follower]:
+        places = Places(root=self._root)
+        store, history = places.store(self._name), History(self._name)
+        follower = Follower(store)
+        for segments in available(follower):
+            fold(store, history.apply, segments)
+        if history.created is None:
+            raise KeyError(f"there is no study {self._name!r} in {self._root}")
+        mirror = Mirror(self._name, directions_of(history))
+        study = Study(self._name, places, mirror, None, None, stored=history.spec)
+        study.take(history)
+        return study, history, follower
 
 
-def of_trial(root: str, name: str) -> Study:
-    """Return the study of a trial that runs here, on a worker. Raises KeyError if it is gone."""
-    places = Places(root=root)
-    history = replay(places.store(name), name)
-    if history.created is None:
-        raise KeyError(f"there is no study {name!r} in {root}")
-    mirror = Mirror(name, directions_of(history))
-    study = Study(name, places, mirror, None, None, stored=history.spec)
-    study.take(history)
-    study.inside_a_trial()
-    return study
+def _noted(history: History, changed: set[int], event: AnyEvent) -> None:
+    history.apply(event)
+    if hasattr(event, "trial"):
+        changed.add(event.trial)

@@ -6,79 +6,33 @@ import builtins
 import copy
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from optuna.logging import get_logger
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from regrow.flows.inline import run_inline
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import Batch, Subscription, available
-from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.driver import Apart, Remote, in_main_thread
+from regrow.integrations.optuna.mirror import Mirror
 from regrow.integrations.optuna.objective import Objective
-from regrow.integrations.optuna.private import numbered
 from regrow.integrations.optuna.trials import Trials
 from regrow.search.events import AnyEvent, Ended, Hold, Opened
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState as State
 from regrow.search.planning.suggesting import CAUGHT
-from regrow.search.samplers.optuna_private import OneStudy
-from regrow.search.samplers.optuna_study_model import quiet
 from regrow.search.spec import Spec
-from regrow.tasks.errors import RegrowError, UserCodeError, UserError
+from regrow.tasks.errors import UserCodeError, UserError
 from regrow.tasks.ports.store import Store
 
 Callback = Callable[[FrozenTrial], object]
 _LOOK_SECONDS = (0.1, 0.1)
-
-
-class Mirror(OneStudy):
-    """The study's trials in memory, for Optuna's code; the log is authoritative."""
-
-    def __init__(self, name: str, directions: Sequence[StudyDirection]) -> None:
-        super().__init__()
-        with quiet():
-            self.create_new_study(directions, name)
-        self.waiting: Callable[[], Sequence[FrozenTrial]] = tuple
-        """Returns the trials that the log does not have as they are now: running ones of this
-        process, and those that wait for their turn, without numbers.
-        """
-
-    def get_all_trials(
-        self,
-        study_id: int,
-        deepcopy: bool = True,
-        states: Container[TrialState] | None = None,
-    ) -> list[FrozenTrial]:
-        """See `BaseStorage`."""
-        found = super().get_all_trials(study_id, deepcopy=deepcopy)
-        for trial in self.waiting():
-            if trial.state is TrialState.WAITING:
-                found.append(numbered(trial, len(found)))
-            elif trial.number < len(found):
-                found[trial.number] = trial
-        return [one for one in found if states is None or one.state in states]
-
-    def take(self, trials: Iterable[FrozenTrial]) -> None:
-        """Replace all trials by their current state."""
-        del self.all_trials[:]
-        for trial in trials:
-            self.put(trial)
-
-
-def directions_of(history: History) -> list[StudyDirection]:
-    """Return the directions of a study's values."""
-    return [
-        StudyDirection.MINIMIZE if one.mode == "min" else StudyDirection.MAXIMIZE
-        for one in history.spec.metrics
-    ]
 
 
 class Follow:
@@ -96,7 +50,6 @@ class Follow:
         self._hold, self._coordinator = hold, Remote()
         self._log = get_logger("optuna.study")
         self._history = History()
-        self._stop: str | None = None
         self._ends = False
         """Whether the session is to end."""
         self._deadline = math.inf
@@ -122,9 +75,6 @@ class Follow:
             with log.in_background(partial(self._take, mirror), "optuna"):
                 run()
         finally:
-            if self._stop is not None:
-                with suppress(RegrowError):
-                    withdraw_stop(self._store, self._stop)
             if self._history.created is not None:  # else what went wrong before is the error
                 mirror.take(Trials(self._history, self._store))
         self._judge(objective.function)
@@ -167,10 +117,8 @@ class Follow:
             raise UserError("the session is not there yet, or has ended; enqueue the trial again")
 
     def stop(self) -> None:
-        if self._coordinator.call("close", "stopped", "by the study"):
-            return  # known before the next trial begins
-        if self._stop is None:
-            self._stop = request_stop(self._store)
+        """Have no further trial begin; those that run end by themselves."""
+        self._coordinator.call("enough")
 
     def _judge(self, function: Callable[[Any], Any]) -> None:
         if self._raised is not None:
@@ -183,10 +131,9 @@ class Follow:
             raise KeyboardInterrupt
 
     def _end(self) -> None:
-        """Ask the session to end. If the store is unavailable, the next batch asks again."""
+        """Ask the session to end. Without a coordinator, the next batch asks again."""
         self._ends = True
-        with suppress(RegrowError):
-            self.stop()
+        self.stop()
 
     def _take(self, mirror: Mirror, batch: Batch) -> None:
         try:

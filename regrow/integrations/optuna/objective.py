@@ -11,9 +11,11 @@ from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import TrialState
 
+from regrow.integrations.optuna.own_sampler import OwnSampler
 from regrow.integrations.optuna.running import Trial, finite
 from regrow.integrations.optuna.searching import Constraints
 from regrow.search.planning.suggesting import CAUGHT, EXPECTED
+from regrow.search.samplers.external import External
 from regrow.tasks.trial.trial import Trial as OurTrial
 
 
@@ -28,12 +30,17 @@ class Objective:
         catch: tuple[type[Exception], ...],
         constraints: Constraints | None,
         last: int | None,
-        study: Callable[[], Study],
+        study: Callable[[OurTrial], Study],
         pruner: BasePruner | None = None,
+        sampler: OwnSampler | None = None,
     ) -> None:
         self._function, self._metrics, self._catch = function, tuple(metrics), catch
         self._constraints, self._last, self._study = constraints, last, study
-        self._pruner = pruner
+        self._pruner, self._sampler = pruner, sampler
+
+    def external(self) -> External | None:
+        """See HasExternal."""
+        return None if self._sampler is None else self._sampler.external()
 
     @property
     def function(self) -> Callable[[Any], Any]:

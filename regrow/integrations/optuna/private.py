@@ -6,12 +6,17 @@ Each name is in the canary test (`tests/unit/test_private_names.py`), with what 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
 from optuna.study import Study
-from optuna.trial import BaseTrial, FrozenTrial
+from optuna.trial import FrozenTrial
+
+if TYPE_CHECKING:  # Optuna's class has fields where ours has properties
+    from optuna.trial import BaseTrial as Trial
+else:
+    from optuna.trial import Trial
 
 NOT_THERE = inspect.Parameter.empty
 """Marks an option that an object does not keep."""
@@ -46,5 +51,9 @@ class TheirStudy(Study):
     """Base class of our study; the names that we add do not collide with Optuna's."""
 
 
-class TheirTrial(BaseTrial):
-    """Base class of our trial: the interface of Optuna's trials."""
+class TheirTrial(Trial):
+    """Base class of our trial, which Optuna's code takes for one of its own."""
+
+    @property
+    def _trial_id(self) -> int:
+        return self.number

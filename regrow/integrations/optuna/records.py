@@ -25,12 +25,14 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         attributes: user attributes, in the forms of `objects.py`.
-        names: the names of its values; None for none.
+        names: the names of its values, in older states; None for none.
+        system: what Optuna's code notes, such as artifacts and the names of its values.
 
     """
 
     attributes: dict[str, Any] = {}
     names: list[str] | None = None
+    system: dict[str, Any] = {}
 
 
 def read(store: Store) -> About:
@@ -41,16 +43,19 @@ def read(store: Store) -> About:
     return About()
 
 
-def change(store: Store, *, attributes: dict[str, Any], names: list[str] | None = None) -> None:
-    """Add attributes, and set the names unless they are None. Raises UserError if there are more
-    than MOST_BYTES then, or other processes keep changing them.
+def change(
+    store: Store, *, attributes: dict[str, Any] | None = None, system: dict[str, Any] | None = None
+) -> None:
+    """Add attributes. Raises UserError if there are more than MOST_BYTES then, or other processes
+    keep changing them.
     """
     for _ in range(_TRIES):
         keys = store.list(_PREFIX)
         before = read(store)
         after = About(
-            attributes={**before.attributes, **attributes},
-            names=before.names if names is None else names,
+            attributes={**before.attributes, **(attributes or {})},
+            system={**before.system, **(system or {})},
+            names=before.names,
         )
         data = msgspec.json.encode(after)
         if len(data) > MOST_BYTES:

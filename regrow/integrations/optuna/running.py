@@ -27,6 +27,7 @@ from optuna.trial import FrozenTrial, TrialState
 from regrow.integrations.optuna.objects import NotKept, described, form, plain_value
 from regrow.integrations.optuna.private import TheirTrial
 from regrow.search.samplers.define_by_run_model import CONSTRAINTS
+from regrow.tasks.errors import UserError
 from regrow.tasks.trial.trial import Trial as OurTrial
 from regrow.tasks.trial.trial import TrialEnd
 
@@ -35,18 +36,15 @@ CHOICES = "optuna:choices"
 """Attribute of a trial: by parameter, the forms of its choices that are no plain values."""
 INTERMEDIATE = "optuna:intermediate"
 """Attribute of a trial: the intermediate values that are not finite, by step, as texts."""
+SYSTEM = "optuna:system"
+"""Attribute of a trial: what Optuna's own code notes on it, by its names."""
 VALUE, STEP = "value", "step"
 """Names of the metrics: the objective of a study with one, and an intermediate value's step."""
 _Number = TypeVar("_Number", int, float)
 NOT_THERE = {
     "relative_params": "trial.params has the values that were suggested",
-    "storage": (
-        "a study is kept in its log, in no storage of Optuna's; set_user_attr keeps what belongs to"
-        " a trial"
-    ),
-    "set_system_attr": "set_user_attr keeps what belongs to a trial",
 }
-"""Attributes that would access the study or its storage."""
+"""Attributes that would access the sampler."""
 
 
 class Trial(TheirTrial):
@@ -61,7 +59,7 @@ class Trial(TheirTrial):
         *,
         several: bool,
         last: int | None,
-        study: Callable[[], Study] | None = None,
+        study: Callable[[OurTrial], Study] | None = None,
         pruner: BasePruner | None = None,
     ) -> None:
         self._pruner = pruner
@@ -72,6 +70,7 @@ class Trial(TheirTrial):
         self._user_attrs: dict[str, Any] = {
             key: plain_value(one) for key, one in ours.attributes.items()
         }
+        self._system: dict[str, Any] = dict(ours.attributes.get(SYSTEM, {}))
         self._constraints: dict[str, float] = {}
         self._intermediate: dict[int, float] = {}
         self._choices: dict[str, list[Any]] = {}
@@ -199,12 +198,30 @@ class Trial(TheirTrial):
         a text if that is not possible; a line in the trial's log says why.
         """
         self._user_attrs[key] = value
+        self._ours.note({key: self._form(key, value)})
+
+    def set_system_attr(self, key: str, value: Any) -> None:
+        """Set an attribute as Optuna's own code does: for artifacts and terminators. Kept as those
+        of the user.
+        """
+        self._system[key] = self._form(key, value.tolist() if hasattr(value, "tolist") else value)
+        self._ours.note({SYSTEM: self._system})
+
+    def _form(self, key: str, value: Any) -> Any:
         try:
-            kept = form(value, f"attributes/{printable(key)}", self._ours.log_file, exact=False)
+            return form(value, f"attributes/{printable(key)}", self._ours.log_file, exact=False)
         except NotKept as why:
             _LOG.warning("trial %d: the attribute %r is kept as a text: %s", self.number, key, why)
-            kept = described(value)
-        self._ours.note({key: kept})
+            return described(value)
+
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        return {key: plain_value(one) for key, one in self._system.items()}
+
+    @property
+    def storage(self) -> TrialStorage:
+        """What Optuna's code uses of a storage for one trial."""
+        return TrialStorage(self)
 
     def set_constraint(self, key: str, value: float) -> None:
         """Set by how much a constraint is violated; 0 or less if it is met."""
@@ -234,7 +251,7 @@ class Trial(TheirTrial):
             params=dict(self._params),
             distributions=dict(self._distributions),
             user_attrs=dict(self._user_attrs),
-            system_attrs={},
+            system_attrs=self.system_attrs,
             intermediate_values=dict(self._intermediate),
         )
         for key, value in self._constraints.items():
@@ -246,7 +263,7 @@ class Trial(TheirTrial):
         """The study, with its trials as the log has them now. Raises AttributeError without one."""
         if self._study is None:
             raise AttributeError("trial.study is not there: this trial only defines a space")
-        return self._study()
+        return self._study(self._ours)
 
     @property
     def number(self) -> int:
@@ -272,6 +289,43 @@ class Trial(TheirTrial):
     def datetime_start(self) -> dt.datetime | None:
         """When this attempt began."""
         return self._started
+
+
+class TrialStorage:
+    """The storage of a running trial: its own attributes, and no others."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """See `BaseStorage`. Raises UserError for another trial."""
+        self._own(trial_id).set_system_attr(key, value)
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """See `BaseStorage`. Raises UserError for another trial."""
+        self._own(trial_id).set_user_attr(key, value)
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        """See `BaseStorage`. Raises UserError for another trial."""
+        return self._own(trial_id).system_attrs
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """See `BaseStorage`. Raises UserError for another trial."""
+        return self._own(trial_id).frozen(TrialState.RUNNING, None)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"trial.storage.{name} is not there: a study is kept in its log, in no storage of"
+            " Optuna's; trial.study has the other trials"
+        )
+
+    def _own(self, number: int) -> Trial:
+        if number != self._trial.number:
+            raise UserError(
+                f"trial.storage has trial {self._trial.number} alone, and trial {number} was asked"
+                " for; trial.study.trials has the others"
+            )
+        return self._trial
 
 
 def written(distribution: BaseDistribution) -> dict[str, Any]:

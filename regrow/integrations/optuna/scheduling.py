@@ -8,13 +8,14 @@ from typing import Any
 from optuna import pruners
 
 from regrow.integrations.optuna.private import options
+from regrow.search.options import chosen
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 
 MOST = 1_000_000
 """A step that no trial reaches: of Optuna's pruners only Hyperband has a last step."""
-_ASKED = ("PatientPruner", "ThresholdPruner", "WilcoxonPruner")
-"""Pruners without a schedule that does the same."""
+_OURS = ("NopPruner", "SuccessiveHalvingPruner", "HyperbandPruner")
+"""Pruners whose schedule decides before a trial reports on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +33,12 @@ class Schedule:
 def schedule(pruner: pruners.BasePruner) -> Schedule:
     """Return the schedule that corresponds to a pruner. Raises UserError for an unsupported one."""
     name = type(pruner).__name__
-    if type(pruner) is not getattr(pruners, name, None) or name in _ASKED:
+    if type(pruner) is not getattr(pruners, name, None) or name not in _OURS:
         return Schedule(form="fifo", asked=True)
     given = {option: value for option, (_, value) in options(pruner).items()}
     match name:
         case "NopPruner":
             return Schedule(form="fifo")
-        case "MedianPruner":
-            return Schedule(form={"median": _warm(given)})
-        case "PercentilePruner":
-            return Schedule(
-                form={"percentile": {"percentile": float(given["percentile"]), **_warm(given)}}
-            )
         case "SuccessiveHalvingPruner":
             factor = given["reduction_factor"]
             grace = (given["min_resource"] or 1) * factor ** given["min_early_stopping_rate"]
@@ -69,23 +64,19 @@ def schedule(pruner: pruners.BasePruner) -> Schedule:
     return Schedule(form="fifo", asked=True)
 
 
+def decided_by_schedule(spec: Spec) -> bool:
+    """Return whether a study is of a version in which a schedule stood for Optuna's median and
+    percentile: it keeps that.
+    """
+    return chosen(spec.schedule) in ("median", "percentile")
+
+
 def stored_schedule(spec: Spec) -> Schedule:
     """Return the schedule of an existing study."""
     form: Any = spec.to_json()["schedule"]
     clock = spec.step_metric
     first = 0 if clock is None else clock.first
     return Schedule(form=form, first=first, max_steps=spec.max_steps)
-
-
-def _warm(given: dict[str, Any]) -> dict[str, int]:
-    """Translate warm-up options. Optuna counts steps from 0, and counts trials that have ended;
-    here trials that have reached the step count.
-    """
-    return {
-        "grace_period": given["n_warmup_steps"] + 1,
-        "interval": given["interval_steps"],
-        "min_samples_required": max(1, given["n_startup_trials"], given["n_min_trials"]),
-    }
 
 
 def _no_bootstrap(name: str, given: dict[str, Any]) -> None:

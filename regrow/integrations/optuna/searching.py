@@ -14,13 +14,8 @@ from optuna.trial import FrozenTrial
 
 from regrow.integrations.optuna.private import NOT_THERE, options, seed
 from regrow.integrations.optuna.running import logged
-from regrow.tasks.errors import UserError
 
 Constraints = Callable[[FrozenTrial], Sequence[float]]
-_HINT = (
-    "take TPESampler, GPSampler, NSGAIISampler, NSGAIIISampler, CmaEsSampler, QMCSampler,"
-    " RandomSampler, GridSampler or BruteForceSampler"
-)
 _NOT_OPTIONS = (
     "seed",
     "constraints_func",
@@ -33,26 +28,40 @@ _NOT_OPTIONS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """`form` and `seed` of the specification; `constraints` is the user's function; `cells`: all
-    cells of a grid, None without one.
+    cells of a grid, None without one; `own`: a sampler that is no class of Optuna's with options
+    that a log can hold, and answers itself; None without one.
     """
 
     form: dict[str, Any]
     seed: int
     constraints: Constraints | None = None
     cells: tuple[dict[str, Any], ...] | None = None
+    own: samplers.BaseSampler | None = None
 
 
 def search(sampler: samplers.BaseSampler, name: str) -> Search:
     """Return the search that corresponds to a sampler; if the sampler has no seed, one is derived
     from the study's `name`.
-
-    Raises UserError for an unsupported sampler.
     """
+    given = options(sampler)
+    func = given.get("constraints_func", (None, None))[1]
+    constraints = func if callable(func) else None
+    found = _known(sampler, given, name)
+    if found is not None:
+        return replace(found, constraints=found.constraints or constraints)
+    form = {"define_by_run": {"sampler": type(sampler).__name__, "external": True}}
+    return Search(form=form, seed=_chance(name), constraints=constraints, own=sampler)
+
+
+def _known(
+    sampler: samplers.BaseSampler, given: dict[str, tuple[Any, Any]], name: str
+) -> Search | None:
+    """Return the search of a sampler of Optuna's with plain options; None for another one."""
     kind = type(sampler).__name__
     if type(sampler) is not getattr(samplers, kind, None):
-        raise UserError(f"sampler: {kind} is none of Optuna's; {_HINT}")
-    given, own = options(sampler), seed(sampler)
-    chance = zlib.crc32(name.encode()) if own is None else own
+        return None
+    own = seed(sampler)
+    chance = _chance(name) if own is None else own
     if kind == "PartialFixedSampler":
         return _partly_fixed(given, name)
     if kind == "GridSampler":
@@ -66,22 +75,22 @@ def search(sampler: samplers.BaseSampler, name: str) -> Search:
         if default is None and _of_optuna(value):
             continue  # a default object that its class creates for None
         if not _plain(value):
-            raise UserError(
-                f"sampler: {kind}({option}=...) cannot be written into the study's log; leave"
-                " it out"
-            )
+            return None
         chosen[option] = value
-    func = given.get("constraints_func", (None, None))[1]
-    return Search(
-        form=_form(kind, chosen), seed=chance, constraints=func if callable(func) else None
-    )
+    return Search(form=_form(kind, chosen), seed=chance)
 
 
-def _partly_fixed(given: dict[str, tuple[Any, Any]], name: str) -> Search:
+def _partly_fixed(given: dict[str, tuple[Any, Any]], name: str) -> Search | None:
     (_, fixed), (_, base) = given["fixed_params"], given["base_sampler"]
     found = search(base, name)
+    if found.own is not None:
+        return None
     values = {key: logged(value) for key, value in fixed.items()}
     return replace(found, form={"define_by_run": {**found.form["define_by_run"], "fixed": values}})
+
+
+def _chance(name: str) -> int:
+    return zlib.crc32(name.encode())
 
 
 def _form(kind: str, chosen: dict[str, Any]) -> dict[str, Any]:

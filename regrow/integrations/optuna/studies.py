@@ -16,7 +16,7 @@ from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna import records
 from regrow.integrations.optuna.durable import Study
-from regrow.integrations.optuna.following import Mirror, directions_of
+from regrow.integrations.optuna.mirror import Mirror, directions_of
 from regrow.integrations.optuna.objects import plain_value
 from regrow.integrations.optuna.storing import Storage
 from regrow.integrations.optuna.trials import Trials

@@ -21,6 +21,7 @@ from regrow.integrations.optuna.objects import is_filed, value_of
 from regrow.integrations.optuna.running import (
     CHOICES,
     INTERMEDIATE,
+    SYSTEM,
     any_choices,
     finite,
     place,
@@ -73,10 +74,12 @@ class Attributes(dict[str, Any]):
 
 
 class Trials:
-    """The trials of a history, with choices, attributes and values as the objective had them."""
+    """The trials of a history, with choices, attributes and values as the objective had them.
+    `texts`: with choices as the log has them.
+    """
 
-    def __init__(self, history: History, store: Store) -> None:
-        self._history, self._store = history, store
+    def __init__(self, history: History, store: Store, *, texts: bool = False) -> None:
+        self._history, self._store, self._texts = history, store, texts
         self._frozen = Frozen(history, None, plain=True)
 
     def __iter__(self) -> Iterator[FrozenTrial]:
@@ -93,8 +96,13 @@ class Trials:
         """Return one of them in its current state."""
         found = self._frozen.one(trial)
         self._restore_numbers(found, trial)
-        self._restore_choices(found, trial.attributes.get(CHOICES))
+        if not self._texts:
+            self._restore_choices(found, trial.attributes.get(CHOICES))
         found.user_attrs = self._attributes(trial.number, found.user_attrs)
+        of_sampler, noted = trial.proposal_state.get("trial", {}), trial.attributes.get(SYSTEM)
+        found.system_attrs |= of_sampler if isinstance(of_sampler, dict) else {}
+        for key, one in noted.items() if isinstance(noted, dict) else ():
+            found.system_attrs[key] = value_of(one, self._store, trial.number)
         if found.values is not None:
             found.values = [_INFINITE.get(value, value) for value in found.values]
         more = trial.attributes.get(INTERMEDIATE)

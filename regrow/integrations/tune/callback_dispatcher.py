@@ -20,6 +20,7 @@ from regrow.infra.log.follower import Follower
 from regrow.infra.log.subscription import Batch, Subscription
 from regrow.infra.state.experiments import request_order, request_stop, withdraw_stop
 from regrow.infra.state.places import Places
+from regrow.integrations.tune.session import reported
 from regrow.integrations.tune.stopping import UNKNOWN
 from regrow.integrations.tune.templates import render
 from regrow.search.events import Began, Ended, Proposed, Reported, Row, Saved
@@ -50,7 +51,7 @@ def feeding(
     store = Places.at(spec.state).store(spec.name)
     feed = CallbackDispatcher(spec, found, callbacks, store)
     stopping = found.stopping
-    if not (callbacks or stopping.whole or stopping.named or found.fail_fast or found.scheduler):
+    if not (callbacks or stopping.whole or stopping.named or found.scheduler):
         yield feed
         feed.close()
         return
@@ -147,7 +148,7 @@ class CallbackDispatcher:
             self.call("on_trial_restore" if event.restored else "on_trial_start", trial=trial)
         elif isinstance(event, Reported):
             for row in event.rows:
-                self._told(event.trial, row, event.reported(row))
+                self._told(event, row)
         elif isinstance(event, Saved):
             self.call("on_trial_save", trial=trial)
             trial.checkpoint = SimpleNamespace(path=event.manifest)
@@ -155,11 +156,9 @@ class CallbackDispatcher:
         elif isinstance(event, Ended):
             self._ended(trial, event)
 
-    def _told(self, number: int, row: Row, metrics: dict[str, Any]) -> None:
-        trial = self._trials[number]
-        about = {"config": trial.config, "trial_id": trial.trial_id}
-        result = {**metrics, "training_iteration": row.step, **about}
-        trial.last_result = result
+    def _told(self, event: Reported, row: Row) -> None:
+        number, trial = event.trial, self._trials[event.trial]
+        trial.last_result = result = reported(event, row, trial.config, trial.trial_id)
         if self._ask("on_trial_result", trial, result) == "STOP":
             request_order(self._store, [number], "stop")
         self.call("on_trial_result", trial=trial, result=result)
@@ -190,7 +189,7 @@ class CallbackDispatcher:
             trial.status = "ERROR"
             self._ask("on_trial_error", trial)
             self.call("on_trial_error", trial=trial)
-            if self._found.fail_fast or named_wrongly(event.message):
+            if named_wrongly(event.message):
                 self._stop()
         elif event.cause:
             trial.status = "PENDING"

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from regrow.integrations.tune.arguments import Arguments
+from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
 
 SEARCHERS = {
@@ -55,6 +56,36 @@ def given(thing: object) -> Arguments:
             " it from regrow.tune instead of ray.tune, or run the script with `regrow tune`"
         )
     return Arguments.of_call(type(thing).__name__, type(thing).__init__, found)
+
+
+def is_users(thing: object) -> bool:
+    """Return whether a searcher or scheduler is of a class of the user's."""
+    from ray.tune.schedulers import TrialScheduler
+    from ray.tune.search import Searcher
+
+    kinds = Searcher, TrialScheduler
+    return isinstance(thing, kinds) and not _is_known(type(thing))
+
+
+def real(searcher: Any) -> Any:
+    """Return the searcher that the script would have without us. Raises SpecError if it cannot be
+    made, as its library is not installed.
+    """
+    cls: Any = type(searcher)
+    cls = cls.__mro__[1] if cls.__module__ == __name__ else cls
+    made = cls.__new__(cls)
+    init = getattr(cls.__init__, "__wrapped__", cls.__init__)
+    try:
+        init(made, **getattr(searcher, GIVEN))
+    except Exception as error:
+        problem = f"cannot be made: {error}"
+        raise SpecError("search_alg", cls.__name__, problem, "install its library") from error
+    return made
+
+
+def _is_known(cls: type) -> bool:
+    """Return whether a class is Ray's, or one of ours in its place."""
+    return cls.__module__.partition(".")[0] in ("ray", "regrow")
 
 
 def storage_path(run: Any) -> str | None:
@@ -146,7 +177,7 @@ def _noting(cls: Any) -> Callable[..., None]:
         arguments |= arguments.pop(more, {}) if more else {}
         if not hasattr(self, GIVEN):  # else a known subclass has recorded its arguments
             setattr(self, GIVEN, arguments)
-        if issubclass(cls, Searcher):
+        if issubclass(cls, Searcher) and _is_known(type(self)):
             Searcher.__init__(self, metric=arguments.get("metric"), mode=arguments.get("mode"))
         else:
             original(self, *args, **kwargs)

@@ -1,7 +1,8 @@
 """Reads the results that trials reported from the log, in the form in which Ray Tune writes them.
 
-`Reports` reads; `Folders` writes `params.json`, `result.json` and `progress.csv` of a trial into a
-folder of its own in the experiment's state. These are views: each can be made again from the log.
+`Reports` reads; `Folders` writes `params.json`, `params.pkl`, `result.json` and `progress.csv` of a
+trial into a folder of its own in the experiment's state. These are views: each can be made again
+from the log, and nothing of ours reads them.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from contextlib import suppress
 from typing import Any
 
 from regrow.infra.state.places import Places
-from regrow.integrations.tune.session import ITERATION, TOTAL
+from regrow.integrations.tune.session import ITERATION, PROCESS, TOTAL
 from regrow.records import TrialResult
 from regrow.result import Result as Log
 from regrow.search.events import Row
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Missing, StoreError
 
-PARAMS, RESULTS, PROGRESS = "params.json", "result.json", "progress.csv"
+PARAMS, PICKLED = "params.json", "params.pkl"
+RESULTS, PROGRESS = "result.json", "progress.csv"
 EAGER = 200
 """Number of trials up to which all folders are written when the experiment has ended; beyond, a
 trial's when its `path` is asked for.
@@ -43,10 +45,11 @@ class Reports:
             for place, by, logged, values in self._log.reports():
                 self._rows.setdefault(place, []).append((by, logged, values))
         before = since = 0.0
-        attempt = 0
+        attempt, process = 0, dict.fromkeys(PROCESS)
         for number, row, told in self._rows.get(trial.number, ()):
             if number != attempt:
                 attempt, since = number, before
+                process = {name: told.pop(name, None) for name in PROCESS}
             total = told.get(TOTAL, before)
             ran = trial.attempts[attempt - 1]
             when = dt.datetime.fromtimestamp(row.t)  # noqa: DTZ006 - Tune writes local time
@@ -58,6 +61,7 @@ class Reports:
                 "date": when.strftime("%Y-%m-%d_%H-%M-%S"),
                 "timestamp": int(row.t),
                 "time_this_iter_s": max(0.0, total - before),
+                **process,
                 "hostname": ran.node or "",
                 "time_since_restore": max(0.0, total - since),
                 "iterations_since_restore": row.step - ran.from_step,
@@ -77,14 +81,16 @@ class Folders:
         cannot be written has none: its results are read all the same.
         """
         lines = (f"{_json({**nested(row), 'config': config})}\n" for row in rows)
+        from ray import cloudpickle
+
         with suppress(StoreError, UserError):
-            self._put(f"{name}/{PARAMS}", _json(config, indent=2, sort_keys=True))
-            self._put(f"{name}/{RESULTS}", "".join(lines))
-            self._put(f"{name}/{PROGRESS}", _csv(rows))
+            self._put(f"{name}/{PARAMS}", _json(config, indent=2, sort_keys=True).encode())
+            self._put(f"{name}/{PICKLED}", cloudpickle.dumps(dict(config)))
+            self._put(f"{name}/{RESULTS}", "".join(lines).encode())
+            self._put(f"{name}/{PROGRESS}", _csv(rows).encode())
         return self._places.address(self._name, name)
 
-    def _put(self, key: str, text: str) -> None:
-        data = text.encode()
+    def _put(self, key: str, data: bytes) -> None:
         try:
             if self._store.read(key) == data:
                 return

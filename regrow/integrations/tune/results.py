@@ -14,7 +14,7 @@ from regrow.infra.state.places import Places
 from regrow.integrations.tune.private import default_storage
 from regrow.integrations.tune.reports import EAGER, Folders, Reports, nested
 from regrow.integrations.tune.session import FILES, ITERATION, flat
-from regrow.integrations.tune.templates import render
+from regrow.integrations.tune.templates import Suggested, render
 from regrow.records import TrialResult
 from regrow.result import Result as Log
 from regrow.result import open as open_log
@@ -48,7 +48,7 @@ class Result:
         self.config: dict[str, Any] = trial.config
         if template is not None:
             self.config = render(template, trial.config, seed)
-            if suggests(log.spec.search):
+            if suggests(log.spec.search) and not isinstance(template, Suggested):
                 self.config |= trial.config
 
     @cached_property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.integrations.tune.recorded import given as given_to
-from regrow.integrations.tune.recorded import recorded
+from regrow.integrations.tune.recorded import is_users, recorded
 from regrow.search.errors import SpecError
 
 ITERATION = "training_iteration"
@@ -48,7 +48,7 @@ def scheduling(scheduler: Any, say: Callable[[str], None]) -> Scheduling:
     if name == "FIFOScheduler":
         return Scheduling()
     make = _MAKE.get(name)
-    if make is None and _is_users(scheduler):
+    if make is None and is_users(scheduler):
         say(
             f"scheduler: {name} decides in the script's process, up to a second after each report;"
             " STOP is carried out, and anything else continues the trial"
@@ -61,14 +61,6 @@ def scheduling(scheduler: Any, say: Callable[[str], None]) -> Scheduling:
     for line in given.unused():
         say(line)
     return found
-
-
-def _is_users(scheduler: Any) -> bool:
-    from ray.tune.schedulers import TrialScheduler
-
-    return isinstance(scheduler, TrialScheduler) and not type(scheduler).__module__.startswith(
-        "ray."
-    )
 
 
 def _asha(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:

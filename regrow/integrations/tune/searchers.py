@@ -8,7 +8,7 @@ from typing import Any
 
 from regrow.integrations.tune.arguments import Arguments
 from regrow.integrations.tune.hyperopt_space import is_hyperopts
-from regrow.integrations.tune.recorded import SEARCHERS
+from regrow.integrations.tune.recorded import SEARCHERS, is_users, real
 from regrow.integrations.tune.recorded import given as given_to
 from regrow.search.errors import SpecError
 
@@ -21,7 +21,7 @@ _IN_TUNE = ("BasicVariantGenerator",)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searching:
     """A translated search algorithm. `space`: one that it was given instead of the Tuner;
-    `defined`: a function of Optuna's trial that suggests it.
+    `defined`: a function of Optuna's trial that suggests it. `own`: a searcher that runs as it is.
     """
 
     search: str | dict[str, Any] = "random"
@@ -33,19 +33,24 @@ class Searching:
     space: Mapping[str, Any] | None = None
     defined: Callable[[Any], dict[str, Any] | None] | None = None
     points: tuple[dict[str, Any], ...] = field(default=())
+    own: Any = None
 
 
 def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
     """Translate a search algorithm; None: random. Raises SpecError without a counterpart."""
+    whole, wrappers = algorithm, []
     concurrency, repeats = None, 1
     while type(algorithm).__name__ in ("ConcurrencyLimiter", "Repeater"):
         if type(algorithm).__name__ == "Repeater":
             repeats = int(algorithm.repeat)
         else:
             concurrency = int(algorithm.max_concurrent)
+        wrappers.append(algorithm)
         algorithm = algorithm.searcher
     if algorithm is None:
         return Searching(concurrency=concurrency)
+    if is_users(algorithm):
+        return _as_it_is(whole, algorithm, say)
     name = algorithm if isinstance(algorithm, str) else type(algorithm).__name__
     known = {place.partition(":")[2]: ours for place, ours in SEARCHERS.items()}
     search = {**known, **_BY_NAME}.get(name)
@@ -53,6 +58,11 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
         hint = f"take one of {', '.join(known)}"
         raise SpecError("search_alg", name, "has no counterpart", hint)
     given = Arguments(name, {}, {}) if isinstance(algorithm, str) else given_to(algorithm)
+    if _in_other_words(given.get("space")):
+        made = real(algorithm)
+        if wrappers:
+            wrappers[-1].searcher = made
+        return _as_it_is(whole if wrappers else made, made, say)
     if name not in _IN_TUNE:
         say(f"search: {name} is regrow's {search}")
     seeds = [given.get(key) for key in ("seed", "random_state_seed", "random_state")]
@@ -71,7 +81,7 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
         seed=seed,
         metric=given.get("metric"),
         mode=given.get("mode"),
-        space=None if defined is not None else _own_space(name, given),
+        space=None if defined is not None else _own_space(given.get("space")),
         defined=defined,
         points=tuple(given.get("points_to_evaluate") or ()),
     )
@@ -80,22 +90,37 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
     return found
 
 
-def _own_space(name: str, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the searcher's space, of Tune's domains or bounds. SpecError for its library's."""
-    space = given.get("space")
+def _as_it_is(whole: Any, base: Any, say: Callable[[str], None]) -> Searching:
+    """Return the search of a searcher whose own methods suggest."""
+    name = type(base).__name__
+    say(
+        f"search: {name} suggests in the coordinator, from a copy; what it suggests is in the log"
+        " before it is used"
+    )
+    form = {"define_by_run": {"sampler": name, "external": True}}
+    return Searching(search=form, metric=whole.metric, mode=whole.mode, own=whole)
+
+
+def _own_space(space: Any) -> Mapping[str, Any] | None:
+    """Return the searcher's space, of Tune's domains or bounds."""
     if not space:
         return None
-    if isinstance(space, Mapping):
-        from ray import tune
-        from ray.tune.search import sample
+    from ray import tune
 
-        if all(map(_is_bounds, space.values())):
-            return {key: tune.uniform(*bounds) for key, bounds in space.items()}
+    if all(map(_is_bounds, space.values())):
+        return {key: tune.uniform(*bounds) for key, bounds in space.items()}
+    found: Mapping[str, Any] = space
+    return found
+
+
+def _in_other_words(space: Any) -> bool:
+    """Return whether a space is in the words of the searcher's own library."""
+    from ray.tune.search import sample
+
+    if isinstance(space, Mapping) and not is_hyperopts(space):
         plain = (sample.Domain, dict, int, float, str, bool)
-        if is_hyperopts(space) or all(isinstance(v, plain) for v in space.values()):
-            return space
-    hint = "write it in Tune's words, as param_space"
-    raise SpecError("search_alg", name, "has a space in the words of its own library", hint)
+        return not all(isinstance(one, plain) or _is_bounds(one) for one in space.values())
+    return not (space is None or callable(space) or is_hyperopts(space))
 
 
 def _is_bounds(value: Any) -> bool:

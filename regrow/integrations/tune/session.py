@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from regrow.search.bounds import MOST
+from regrow.search.events import Reported, Row
 from regrow.tasks.trial.metric_values import number_of
 from regrow.tasks.trial.trial import Save, Trial
 
@@ -37,8 +39,16 @@ _FILLED_IN = {
     "trial_id",
 }
 """Entries that Tune adds to a result, or reads from it, and that are not metrics."""
+PROCESS = "pid", "node_ip"
+"""Entries of a result about the process that reported it."""
 ANONYMOUS = "_metric"
 """Name of a number that is reported, or returned, without a name."""
+
+
+def reported(event: Reported, row: Row, config: Mapping[str, Any], trial_id: str) -> dict[str, Any]:
+    """Return a result as Tune's controller hands it to searchers, schedulers and callbacks."""
+    about = {"config": config, "trial_id": trial_id, "done": False}
+    return {**event.reported(row), ITERATION: row.step, **about}
 
 
 class Reporting:
@@ -81,8 +91,15 @@ class Reporting:
         metric = self.trial.metric
         if metric in full:
             numbers[metric] = full[metric]  # a trial whose metric is no number fails with its value
-        self.trial.keep_exactly(_exact(full))
+        own = self._process() if step == self._since + 1 else {}
+        self.trial.keep_exactly(_exact(full) | own)
         self.trial.report(numbers, checkpoint=save and self._saving(save, total))
+
+    def _process(self) -> dict[str, Any]:
+        """Return what Tune's results tell of the process, which the first one has here."""
+        from ray.util import get_node_ip_address
+
+        return dict(zip(PROCESS, (os.getpid(), get_node_ip_address()), strict=True))
 
     def _saving(self, save: Save, total: float) -> Save:
         def write(folder: Path) -> None:

@@ -25,7 +25,7 @@ class Translated:
     """Our space (domains and constants, nested), the template to fill, and its grids' cells."""
 
     space: dict[str, Any]
-    template: dict[str, Any]
+    template: Any
     cells: int
 
     @property
@@ -133,7 +133,7 @@ def _entry(value: Any, path: tuple[str, ...]) -> tuple[Any, Any]:
     if isinstance(value, dict) and value:
         space, template = _group(value, path)
         return space or None, template
-    if isinstance(value, list) and any(_holds_domain(one) for one in value):
+    if isinstance(value, list) and any(holds_domain(one) for one in value):
         space, template = _group({f"{n}": one for n, one in enumerate(value)}, path)
         return space or None, list(template.values())
     return (Constant(value=_plain(value)) if _is_json(value) else None), value
@@ -142,7 +142,7 @@ def _entry(value: Any, path: tuple[str, ...]) -> tuple[Any, Any]:
 def _listed(kind: type[Choice], given: Any, path: tuple[str, ...]) -> tuple[Domain, Any]:
     """Translate a choice of values, or of their indices. SpecError for one of domains."""
     values = [_plain(value) for value in given]
-    if any(_holds_domain(value) for value in values):
+    if any(holds_domain(value) for value in values):
         hint = "take the inner parameters out, and compute from them in the trainable"
         raise SpecError(
             f"param_space.{'.'.join(path)}", "a choice of domains", "has no counterpart", hint
@@ -153,13 +153,14 @@ def _listed(kind: type[Choice], given: Any, path: tuple[str, ...]) -> tuple[Doma
     return kind(values=tuple(range(len(values)))), ParameterRef(path, tuple(values))
 
 
-def _holds_domain(value: Any) -> bool:
+def holds_domain(value: Any) -> bool:
+    """Return whether a domain of Tune's, or a grid, is anywhere in it."""
     from ray.tune.search import sample
 
     if isinstance(value, dict):
-        return set(value) == {"grid_search"} or any(_holds_domain(one) for one in value.values())
+        return set(value) == {"grid_search"} or any(holds_domain(one) for one in value.values())
     return isinstance(value, sample.Domain) or (
-        isinstance(value, list) and any(map(_holds_domain, value))
+        isinstance(value, list) and any(map(holds_domain, value))
     )
 
 

@@ -52,6 +52,13 @@ class SampleFrom:
     function: Callable[..., Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """`given`, with what a searcher suggests in place of entries of the same names."""
+
+    given: Mapping[str, Any]
+
+
 class _NotYet(Exception):
     """A function asked for a value that another function has not computed yet."""
 
@@ -91,13 +98,19 @@ def seeded(seed: int) -> Iterator[None]:
         np.random.set_state(theirs)  # noqa: NPY002 - the global generator
 
 
-def render(template: Mapping[str, Any], proposed: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def render(
+    template: Mapping[str, Any] | Suggested, proposed: Mapping[str, Any], seed: int
+) -> dict[str, Any]:
     """Return the trainable's configuration.
 
     Functions are called with the global generators at `seed`, so that each attempt of a trial gets
     the same values.
     """
-    config: dict[str, Any] = _filled(template, proposed)
+    config: dict[str, Any]
+    if isinstance(template, Suggested):
+        config = _merged(template.given, proposed)
+    else:
+        config = _filled(template, proposed)
     if not _late(config):
         return config
     with seeded(seed):
@@ -132,6 +145,16 @@ def _filled(node: Any, proposed: Mapping[str, Any]) -> Any:
     if isinstance(node, list):
         return [_filled(value, proposed) for value in node]
     return node
+
+
+def _merged(given: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(given)
+    for key, value in other.items():
+        before = found.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            value = _merged(before, value)  # noqa: PLW2901 - the whole of it
+        found[key] = value
+    return found
 
 
 def _at(proposed: Mapping[str, Any], path: tuple[str, ...]) -> Any:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regrow.integrations.tune.own_searcher import OwnSearcher
 from regrow.integrations.tune.session import ANONYMOUS, Reporting, Session, trial_info
-from regrow.integrations.tune.templates import render
+from regrow.integrations.tune.templates import Suggested, render
+from regrow.search.samplers.external import External
 from regrow.tasks.process import temporary
 from regrow.tasks.trial.trial import NotSaved, Trial
 
@@ -30,6 +32,7 @@ class Trainable:
         experiment: name of the experiment.
         stop: whether (trial's name, result) was enough.
         explored: the user's function that adjusts a configuration, None for none.
+        searcher: of the user's class, which suggests configurations; None for none.
         defined: the function of Optuna's trial that suggests the configuration, None for none.
         bundle: the resources of a trial, by Ray's names; None: one CPU.
         origin: working directory of the script; `apart`: whether each trial has one of its own.
@@ -37,14 +40,19 @@ class Trainable:
     """
 
     theirs: Any
-    template: Mapping[str, Any]
+    template: Mapping[str, Any] | Suggested
     experiment: str
     stop: Callable[[str, dict[str, Any]], bool]
     explored: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    searcher: OwnSearcher | None = None
     defined: Callable[[Any], dict[str, Any] | None] | None = None
     bundle: Mapping[str, float] | None = None
     origin: str = ""
     apart: bool = True
+
+    def external(self) -> External | None:
+        """See HasExternal."""
+        return None if self.searcher is None else self.searcher.external(self.experiment)
 
     def __call__(self, trial: Trial) -> None:
         """Run it in a separate folder, as Tune does, unless RAY_CHDIR_TO_TRIAL_DIR is 0."""

@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from regrow.infra.state.places import Places
 from regrow.integrations.tune.arguments import Arguments
 from regrow.integrations.tune.hyperopt_space import is_hyperopts
 from regrow.integrations.tune.hyperopt_space import translate as hyperopts
+from regrow.integrations.tune.own_searcher import OwnSearcher
+from regrow.integrations.tune.own_searcher import prepared as own_searcher
 from regrow.integrations.tune.population import changeable, first_points, with_mutations
 from regrow.integrations.tune.recorded import storage_path
 from regrow.integrations.tune.resources import bundle, resources
@@ -19,7 +22,7 @@ from regrow.integrations.tune.schedules import ITERATION, Scheduling, scheduling
 from regrow.integrations.tune.searchers import Searching, searching
 from regrow.integrations.tune.space import NOTHING, Translated, translate
 from regrow.integrations.tune.stopping import Stopping, stopping
-from regrow.integrations.tune.templates import render
+from regrow.integrations.tune.templates import Suggested, render
 from regrow.integrations.tune.trainables import CHDIR, Trainable
 from regrow.search.errors import SpecError
 from regrow.search.samplers.random_search import drawn
@@ -41,8 +44,11 @@ class TuneArguments:
     tune: Any
     run: Any
     name: str | None = None
-    """Overrides the script's name."""
+    state: str | None = None
+    """Both override the script's."""
     retry_failed: bool = False
+    """Failed trials are tried again; `anew`: from their beginning."""
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,7 @@ class Translation:
         mode: as the script set it, None if not.
         said: what is translated inexactly, a line each.
         scheduler: of the user's class, see Scheduling; None for none.
-        fail_fast: whether the first failure ends the experiment; "raise": and is raised.
+        raises: whether the first failure is raised.
 
     """
 
@@ -66,7 +72,7 @@ class Translation:
     stopping: Stopping
     said: list[str] = field(default_factory=list)
     scheduler: Any = None
-    fail_fast: bool | str = False
+    raises: bool = False
 
 
 def translated(asked: TuneArguments, default_name: str) -> Translation:
@@ -102,24 +108,29 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         "duplicates": True,
         "resources": resources(asked.trainable, _example(space), said.append),
         **_objective(metric, mode, said),
-        **_ending(config, schedule, stop),
+        **_ending(config, schedule, stop, failures.fail_fast),
         **_schedule(schedule, space),
         **_keeping(keeping, metric, mode, said),
     }
+    own = None
+    if search.own is not None:
+        pickled = own_searcher(search.own, asked.param_space, metric, mode, trials)
+        root = Places.at(asked.state or storage_path(asked.run)).root
+        own = OwnSearcher(pickled=pickled, root=root)
     if search.defined is not None:
         options["enqueue"] = points or None
     else:
         options["points"] = [{"config": point} for point in points] or None
     if search.repeats > 1:
         options |= {"repeats": search.repeats, "trials": trials * search.repeats}
-    if most := failures.max_failures:
-        options["retries"] = {"error": "unlimited" if most < 0 else most}
+    most = failures.max_failures
+    options["retries"] = {"error": "unlimited" if most < 0 else most, "anew": asked.anew}
     if run.storage_filesystem is not None:
         problem = "is a file system of PyArrow's, which no other process can open by its name"
         hint = "give storage_path alone: a folder, or s3://BUCKET/PREFIX"
         raise SpecError("storage_filesystem", repr(run.storage_filesystem), problem, hint)
     run.get("storage_path")
-    options["state"] = storage_path(asked.run)
+    options["state"] = asked.state or storage_path(asked.run)
     fast = failures.fail_fast
     for elsewhere in _READ_BY_TUNER:
         run.get(elsewhere)
@@ -131,6 +142,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         stop=stop.trial,
         explored=schedule.explored,
         defined=search.defined,
+        searcher=own,
         bundle=bundle(options["resources"]),
         origin=os.getcwd(),
         apart=os.environ.get(CHDIR, "1") != "0",
@@ -144,7 +156,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         stopping=stop,
         said=said,
         scheduler=schedule.own,
-        fail_fast=fast.lower() if isinstance(fast, str) else fast,
+        raises=isinstance(fast, str) and fast.lower() == "raise",
     )
 
 
@@ -170,6 +182,10 @@ def _space(
     """Return the space including mutated parameters; the number of configurations, samples times
     the cells of grids; and the configurations to try first.
     """
+    if search.own is not None:
+        template = Suggested(dict(asked.param_space))
+        space = Translated(space={}, template=template, cells=1)
+        return space, _samples(config), []
     given = dict(asked.param_space) or dict(search.space or {})
     if search.defined is not None:
         space = _constants(translate(given))
@@ -178,12 +194,7 @@ def _space(
         space = Translated(space=domains, template=template, cells=1)
     else:
         space = translate(given)
-    samples = config.num_samples
-    if samples < 0 and config.time_budget_s is None:
-        raise SpecError(
-            "num_samples", samples, "never ends", "give time_budget_s as well, or a number"
-        )
-    trials = (ENDLESS if samples < 0 else samples) * space.cells
+    trials = _samples(config) * space.cells
     if search.defined is not None:
         return space, trials, list(search.points)
     if schedule.mutations:
@@ -196,6 +207,15 @@ def _space(
             _point(whole, point, number, search.seed) for number, point in enumerate(search.points)
         ]
     return space, trials, [whole.nest(point) for point in flat]
+
+
+def _samples(config: Arguments) -> int:
+    samples: int = config.num_samples
+    if samples < 0 and config.time_budget_s is None:
+        raise SpecError(
+            "num_samples", samples, "never ends", "give time_budget_s as well, or a number"
+        )
+    return ENDLESS if samples < 0 else samples
 
 
 def _constants(space: Translated) -> Translated:
@@ -216,17 +236,22 @@ def _point(whole: Space, point: Mapping[str, Any], number: int, seed: int) -> di
     return drawn(whole, number, seed + number, known)
 
 
-def _ending(config: Any, schedule: Scheduling, stop: Stopping) -> dict[str, Any]:
-    """Return when trials and the experiment end. With a clock, the trial's stop limits steps."""
+def _ending(config: Any, schedule: Scheduling, stop: Stopping, fast: object) -> dict[str, Any]:
+    """Return when trials and the experiment end. With a clock, the trial's stop limits steps.
+    `fast`: whether the first failure is the end.
+    """
     steps = None if schedule.clock else stop.steps
     # Rungs are derived from it; a trial's stop may come earlier.
     most = steps if schedule.most is None else schedule.most
     budget = config.time_budget_s
     seconds = budget.total_seconds() if isinstance(budget, dt.timedelta) else budget
     seconds = min((float(s) for s in (seconds, stop.seconds) if s is not None), default=None)
+    ends: dict[str, Any] = {} if seconds is None else {"hours": seconds / 3600}
+    if fast:
+        ends["failures"] = 1
     return {
         "max_steps": most,
-        "stop": None if seconds is None else {"hours": seconds / 3600},
+        "stop": ends or None,
         "step_metric": schedule.clock,
     }
 

@@ -24,6 +24,7 @@ from regrow.integrations.tune.recorded import recorded
 from regrow.integrations.tune.results import NO_FILESYSTEM, ResultGrid, opened, stored_template
 from regrow.integrations.tune.translation import Translation, TuneArguments, translated
 from regrow.result import Result
+from regrow.search.spec import Spec
 from regrow.show.live import Live
 from regrow.show.live.output import Terminal
 from regrow.show.live.terminal import tell
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from regrow.show.live.output import Events
 
 RESTARTS = (
-    "restart: a trial that failed continues from its last checkpoint; to begin anew, give the"
-    " experiment another name"
+    "restart: trials that have not failed continue from their last checkpoints, or stay as they"
+    " are; to begin anew, give the experiment another name"
 )
 SKIP, RESTART = "skip", "restart"
 """Values of Ray's ResumeConfig."""
@@ -82,12 +83,12 @@ class Session:
         check_version()
         if self._name is not None:
             asked = replace(asked, name=self._name)
+        asked = replace(asked, state=self._state)
         found = self._numbered(translated(asked, _default_name(asked.trainable)))
-        options = {**found.options, **({"state": self._state} if self._state else {})}
         for line in found.said:
             say(line)
         with self.apart():
-            experiment = Experiment(found.trainable, **options)
+            experiment = Experiment(found.trainable, **found.options)
             quiet = self._quiet or asked.run.verbose == 0
             with feeding(experiment.spec, found, asked.run.callbacks or ()) as feed:
                 result = experiment.run(
@@ -103,7 +104,7 @@ class Session:
         _raise_if_named_wrongly(result)
         grid = ResultGrid(result, found)
         grid.write_folders()
-        if found.fail_fast == "raise" and grid.errors:
+        if found.raises and grid.errors:
             raise grid.errors[0]
         return grid, found
 
@@ -172,7 +173,7 @@ class Tuner:
         )
         self._restored: Result | None = None
         """An existing experiment: its log has the specification."""
-        self._retry = False
+        self._retry = self._anew = False
         self._results: ResultGrid | None = None
 
     def fit(self) -> ResultGrid:
@@ -182,8 +183,11 @@ class Tuner:
             return self._results
         live = Live(Terminal())
         with self.session.apart():
+            spec = result.spec.to_json()
+            spec["retries"] = {**spec["retries"], "anew": self._anew}
             run_session(
                 name=result.name,
+                spec=Spec.parse(spec),
                 places=Places.at(result.state),
                 retry_failed=self._retry,
                 watch=live.watch,
@@ -227,10 +231,9 @@ class Tuner:
             tuner._restored = cls.session.opened(path)
         if not resume_unfinished:
             say("Tuner.restore: resume_unfinished=False is not used: what is unfinished continues")
-        if restart_errored or _restarts(_resume_config):
-            say(RESTARTS)
-        errored = _resume_config is not None and _resume_config.errored != SKIP
-        tuner._retry = resume_errored or restart_errored or errored
+        again, anew = _retries(None, _resume_config)
+        tuner._anew = restart_errored or anew
+        tuner._retry = resume_errored or tuner._anew or again
         return tuner
 
     @classmethod
@@ -266,6 +269,7 @@ def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> Experi
     run_config = tune.RunConfig.__dataclass_fields__
     own = {"failure_config", "checkpoint_config", "name"}
     places = {key: call[key] for key in run_config if key in given and key not in own}
+    again, anew = _retries(call["resume"], call["resume_config"])
     asked = TuneArguments(
         trainable=found_trainable(run_or_experiment),
         param_space=call["config"] or {},
@@ -273,7 +277,8 @@ def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> Experi
         run=recorded(tune.RunConfig)(
             name=name, failure_config=failure, checkpoint_config=keeping, **places
         ),
-        retry_failed=_retries(call["resume"], call["resume_config"]),
+        retry_failed=again,
+        anew=anew,
     )
     for line in call.unused():
         say(line)
@@ -285,16 +290,15 @@ def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> Experi
     return ExperimentAnalysis(grid, default_metric=found.metric, default_mode=found.mode)
 
 
-def _retries(resume: bool | str | None, config: Any) -> bool:
-    """Return whether failed trials are tried again. Unfinished ones continue in any case."""
+def _retries(resume: bool | str | None, config: Any) -> tuple[bool, bool]:
+    """Return whether failed trials are tried again, and whether from their beginning. Unfinished
+    ones continue in any case.
+    """
     words = str(resume or "").upper()
-    if "RESTART" in words or _restarts(config):
+    errored = SKIP if config is None else config.errored
+    if config is not None and RESTART in (config.finished, config.unfinished):
         say(RESTARTS)
-    return "ERRORED" in words or (config is not None and config.errored != SKIP)
-
-
-def _restarts(config: Any) -> bool:
-    return config is not None and RESTART in (config.finished, config.unfinished, config.errored)
+    return "ERRORED" in words or errored != SKIP, "RESTART" in words or errored == RESTART
 
 
 REGISTERED: dict[str, Any] = {}
