@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import yahpo
 from benchmarks.clock import Task, Tuner, simulate
-from benchmarks.ours import Regrow
+from benchmarks.ours import Limit, Regrow
 from benchmarks.rivals import Elsewhere, Optuna, RayTune, Smac, SyneTune
 from regrow.search.events import Known
 from regrow.search.planning.learning import learnt_from
@@ -38,8 +38,10 @@ class Method:
         return f"{self.who}: {self.how}"
 
 
-def ours(search: Any, schedule: Any, how: str = "", *, usual: bool = False) -> Method:
-    made = partial(Regrow, search=search, schedule=schedule)
+def ours(
+    search: Any, schedule: Any, how: str = "", *, usual: bool = False, limit: Limit = "time"
+) -> Method:
+    made = partial(Regrow, search=search, schedule=schedule, limit=limit)
     return Method(who="regrow", how=how or f"{search}, {schedule}", make=made, usual=usual)
 
 
@@ -109,6 +111,8 @@ METHODS = {
         elsewhere("SMAC", "multi-fidelity", usual=True),
         learning("auto"),
         learning("tpe"),
+        ours("auto", "auto", "auto, budget", limit="budget"),
+        ours("auto", "auto", "auto, trials", limit="trials"),
         ours("random", "fifo"),
         ours("random", PROMOTION, "random, asha (promotion)"),
         ours("random", "hyperband"),

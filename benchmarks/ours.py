@@ -9,8 +9,9 @@ as a worker would write them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.clock import Config, Decision, Task
 from regrow.search.events import (
@@ -31,11 +32,16 @@ from regrow.search.events import (
 from regrow.search.history import History
 from regrow.search.planning.planner import Planner
 from regrow.search.spec import Spec
+from regrow.search.spec.keys import UNLIMITED
 
 TRIALS = 100_000
 """More than any budget allows: an experiment that ends by its time."""
 AUTO_TRIALS = 2000
 """The same for `search: auto`, which has another sampler for more than so many."""
+
+
+Limit = Literal["time", "budget", "trials"]
+"""What ends an experiment beside the clock: nothing, its trainings as `budget`, or as `trials`."""
 
 
 class Regrow:
@@ -50,9 +56,16 @@ class Regrow:
         search: Any,
         schedule: Any,
         learnt: Sequence[Known] = (),
+        *,
+        limit: Limit = "time",
     ) -> None:
         trials = AUTO_TRIALS if search == "auto" else TRIALS
-        changes = {"search": search, "schedule": schedule, "trials": trials, "seed": seed}
+        changes: dict[str, Any] = {"search": search, "schedule": schedule, "seed": seed}
+        if limit == "budget":
+            trials, changes["budget"] = UNLIMITED, curves.trainings
+        else:
+            trials = math.ceil(curves.trainings) if limit == "trials" else trials
+            changes["trials"] = trials
         spec = Spec.parse({**curves.spec.to_json(), **changes}).resolved
         self._max_steps = curves.max_steps
         self._planner = Planner()

@@ -1,16 +1,19 @@
 """The zoo: families of learning curves by name, each with the workers and the budget for which it
 is searched.
 
-Each kind has two variants, which differ in seed, size, workers and budget: one to tune on, and one
-that is held out, whose results nobody is to look at before all choices are made.
+Each kind has three variants, which differ in seed, size, workers and budget: two to tune on (the
+second was held out until 2026-11-27), and one that is held out, whose results nobody is to look at
+before all choices are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.clock import Task
 from benchmarks.surrogate import Continuum
@@ -52,21 +55,27 @@ class Family:
         return task
 
 
+Variant = tuple[int, int, dict[str, Any], int, int, float]
+"""Seed, steps, space, parameters that matter, workers, budget."""
+
+
 def _made(
     kind: str,
     shape: Shape,
-    tuning: tuple[int, int, dict[str, Any], int, int, float],
-    held_out: tuple[int, int, dict[str, Any], int, int, float],
-    noise: tuple[float, float] = (0.0, 0.0),
+    first: Variant,
+    second: Variant,
+    noise: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    third: Mapping[str, Any] | None = None,
 ) -> list[Family]:
-    """Both variants of a kind: seed, steps, space, parameters that matter, workers, budget."""
+    """The variants of a kind. `third`: what is not drawn of the third one, which is held out."""
+    variants = first, second, _drawn(200 + first[0], **(third or {}))
 
     def variant(place: int) -> Family:
-        seed, steps, space, matter, workers, trainings = (tuning, held_out)[place]
+        seed, steps, space, matter, workers, trainings = variants[place]
         name = f"{kind}-{place + 1}"
         return Family(
             name=name,
-            held_out=place == 1,
+            held_out=place == 2,
             workers=workers,
             trainings=trainings,
             make=lambda: Synthetic(
@@ -74,7 +83,30 @@ def _made(
             ),
         )
 
-    return [variant(0), variant(1)]
+    return [variant(place) for place in range(3)]
+
+
+def _drawn(
+    seed: int,
+    *,
+    steps: int | None = None,
+    space: dict[str, Any] | None = None,
+    matter: int | None = None,
+    workers: int | None = None,
+    trainings: float | None = None,
+) -> Variant:
+    """A variant by chance, but for what is given."""
+    rng = np.random.default_rng(seed)
+    count, form = int(rng.integers(4, 9)), (numbers, mixed)[rng.integers(2)]
+    drawn = [int(rng.choice(of)) for of in ((27, 40, 52, 81), (3, 4), (2, 4, 8), (10, 30))]
+    return (
+        seed,
+        steps or drawn[0],
+        space or form(count),
+        matter or drawn[1],
+        workers or drawn[2],
+        trainings or drawn[3],
+    )
 
 
 def _recorded(name: str, *, held_out: bool, workers: int, trainings: float) -> Family:
@@ -105,14 +137,14 @@ ZOO = {
             mild,
             (7, 27, numbers(5), 3, 4, 30),
             (107, 50, mixed(6), 4, 8, 30),
-            (0.02, 0.03),
+            (0.02, 0.03, 0.025),
         ),
         *_made(
             "noise-large",
             mild,
             (8, 27, mixed(6), 3, 4, 30),
             (108, 40, numbers(5), 3, 4, 30),
-            (0.15, 0.2),
+            (0.15, 0.2, 0.2),
         ),
         *_made("plateau", plateau, (9, 27, numbers(5), 3, 4, 30), (109, 50, mixed(7), 3, 8, 30)),
         *_made("narrow", narrow, (10, 27, numbers(4), 3, 4, 30), (110, 50, numbers(5), 3, 4, 30)),
@@ -129,16 +161,71 @@ ZOO = {
             mild,
             (14, 27, conditional(3), 6, 4, 30),
             (114, 50, conditional(5), 7, 8, 30),
+            third={"space": conditional(4), "matter": 6},
         ),
-        *_made("few", mild, (15, 27, numbers(2), 2, 4, 10), (115, 50, numbers(2), 2, 1, 10)),
-        *_made("fourteen", mild, (16, 27, mixed(14), 4, 4, 30), (116, 50, mixed(14), 5, 8, 30)),
-        *_made("forty", mild, (17, 27, numbers(40), 4, 8, 30), (117, 27, mixed(40), 5, 4, 30)),
-        *_made("short", mild, (18, 3, numbers(5), 3, 4, 30), (118, 5, mixed(6), 4, 4, 30)),
-        *_made("long", useless, (19, 300, numbers(5), 3, 4, 10), (119, 300, mixed(6), 4, 8, 10)),
-        *_made("alone", useless, (20, 27, mixed(6), 3, 1, 10), (120, 40, numbers(5), 3, 1, 30)),
-        *_made("crowd", mild, (21, 27, numbers(6), 4, 32, 30), (121, 50, mixed(6), 4, 32, 100)),
-        *_made("scarce", useless, (22, 27, numbers(4), 3, 4, 5), (122, 50, mixed(6), 3, 1, 5)),
-        *_made("plenty", late, (23, 27, mixed(6), 4, 8, 100), (123, 50, numbers(7), 4, 8, 100)),
+        *_made(
+            "few",
+            mild,
+            (15, 27, numbers(2), 2, 4, 10),
+            (115, 50, numbers(2), 2, 1, 10),
+            third={"space": numbers(2), "matter": 2},
+        ),
+        *_made(
+            "fourteen",
+            mild,
+            (16, 27, mixed(14), 4, 4, 30),
+            (116, 50, mixed(14), 5, 8, 30),
+            third={"space": numbers(14)},
+        ),
+        *_made(
+            "forty",
+            mild,
+            (17, 27, numbers(40), 4, 8, 30),
+            (117, 27, mixed(40), 5, 4, 30),
+            third={"space": mixed(40)},
+        ),
+        *_made(
+            "short",
+            mild,
+            (18, 3, numbers(5), 3, 4, 30),
+            (118, 5, mixed(6), 4, 4, 30),
+            third={"steps": 4},
+        ),
+        *_made(
+            "long",
+            useless,
+            (19, 300, numbers(5), 3, 4, 10),
+            (119, 300, mixed(6), 4, 8, 10),
+            third={"steps": 300},
+        ),
+        *_made(
+            "alone",
+            useless,
+            (20, 27, mixed(6), 3, 1, 10),
+            (120, 40, numbers(5), 3, 1, 30),
+            third={"workers": 1},
+        ),
+        *_made(
+            "crowd",
+            mild,
+            (21, 27, numbers(6), 4, 32, 30),
+            (121, 50, mixed(6), 4, 32, 100),
+            third={"workers": 32, "trainings": 30},
+        ),
+        *_made(
+            "scarce",
+            useless,
+            (22, 27, numbers(4), 3, 4, 5),
+            (122, 50, mixed(6), 3, 1, 5),
+            third={"trainings": 5},
+        ),
+        *_made(
+            "plenty",
+            late,
+            (23, 27, mixed(6), 4, 8, 100),
+            (123, 50, numbers(7), 4, 8, 100),
+            third={"trainings": 100},
+        ),
         _recorded("digits", held_out=False, workers=4, trainings=10),
         _recorded("linear", held_out=False, workers=4, trainings=30),
         _recorded("wine", held_out=False, workers=8, trainings=30),

@@ -75,6 +75,8 @@ class Mobster:
         """The point of each trial that fits the space, MIDDLE where inactive."""
         self._curves: dict[int, Curve] = {}
         """Curves of the trials that have one and did not fail."""
+        self._cut: dict[int, Curve] = {}
+        """Curves of trials that failed, up to there."""
         self._running: dict[int, Curve] = {}
         self._model: Model | None = None
         self._process: Process | None = None
@@ -118,7 +120,7 @@ class Mobster:
         if enough and uniform_draw(seed, "mobster: a random configuration") >= self._random:
             failed = {number for number in self._points if self._results[number].status == "failed"}
             drawn = self._modelling().propose(
-                self._points, curves, self._pending(), failed, seed % 2**32
+                self._points, curves, self._cut, self._pending(), failed, seed % 2**32
             )
         names = [p.name for p in self._parameters]
         coordinates = dict(zip(names, map(inside, drawn), strict=False))
@@ -135,11 +137,10 @@ class Mobster:
         if point is None:
             return
         self._points[result.number] = point
-        curve = () if result.status == "failed" else self._curve(result)
-        if curve:
-            self._curves[result.number] = curve
-        else:
-            self._curves.pop(result.number, None)
+        self._curves.pop(result.number, None)
+        self._cut.pop(result.number, None)
+        if curve := self._curve(result):
+            (self._cut if result.status == "failed" else self._curves)[result.number] = curve
 
     def watch(self, running: Sequence[Result]) -> None:
         """See Watching. Replaces all curves of the previous call."""

@@ -67,6 +67,7 @@ class Model:
         self,
         points: Mapping[int, Sequence[float]],
         curves: Mapping[int, Curve],
+        cut: Mapping[int, Curve],
         pending: Iterable[int],
         failed: AbstractSet[int],
         seed: int,
@@ -74,7 +75,7 @@ class Model:
         """Return the point of the largest expected improvement at the last step, by points and
         curves of trials. Around `failed` ones less is expected. `seed`: of the random candidates.
         """
-        process = self.process(points, curves)
+        process = self.process(points, {**curves, **cut})
         known = np.array([points[number] for number in sorted(curves)])
         expected, _ = process.at_the_end(known)
         leaders = known[np.argsort(expected, kind="stable")[:LEADERS]]

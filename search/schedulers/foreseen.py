@@ -13,6 +13,7 @@ from regrow.search.schedulers.base import (
     Candidate,
     Decision,
     End,
+    Final,
     Opening,
     SchedulerPort,
     Start,
@@ -83,7 +84,11 @@ class _Game:
             if verdict.action == "pause":
                 return
             if verdict.action == "stop":
-                self._scheduler.apply(End(trial=number, how="stopped"))
+                self._end(number, "stopped")
                 return
         self.steps[number] = self._whole
-        self._scheduler.apply(End(trial=number, how="done"))
+        self._end(number, "done")
+
+    def _end(self, number: int, how: Final) -> None:
+        values = [self._values[number]] * self.steps[number]
+        self._scheduler.apply(End(trial=number, how=how, values=values))

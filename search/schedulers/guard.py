@@ -4,16 +4,21 @@ were not seen to agree with later ones, nor at a later one whose ranks were seen
 Agreement is Kendall's tau over pairs of trials: the order of two trials at a step against that of
 their best values by the latest later step that both reached and that is trusted itself. A trial
 that was stopped has no later values, so it is compared at the step where it was stopped, which was
-trusted. Two trials that were both selected at a step say nothing about it: among the best of a
-selection ranks agree less than among all. Estimates from few trials are drawn towards what is
-expected beforehand, which grows with the step's share of `max_steps`.
+trusted. A pair that is compared before the end says as much as the step where it is compared: it
+counts by the agreement of that step with the end. Two trials that were both selected at a step say
+nothing about it: among the best of a selection ranks agree less than among all. Estimates from few
+trials are drawn towards what is expected beforehand, which grows with the step's share of
+`max_steps`.
+
+That a trial was stopped in error is never seen. So some that would be stopped run to their ends as
+probes: the first of them, and later a part of all steps.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -33,6 +38,10 @@ ENOUGH: Final = 4
 """Fewest trials with later values by which a step may come to be trusted."""
 NEWEST: Final = 48
 """Number of the newest trials with later values that are compared; time grows with its square."""
+PROBED: Final = 1.0
+"""Trainings that the first probes may cost together."""
+PROBED_SHARE: Final = 0.1
+"""Share of all steps so far that later probes may cost, and of a budget that the first ones may."""
 
 
 class Agreement:
@@ -46,6 +55,8 @@ class Agreement:
         self._last = last
         self._costs: dict[int, list[tuple[float, float]]] = {}
         """By trial, its cost at each step that it has reached, and the least one by then."""
+        self._reached: list[list[float]] = [[] for _ in self._steps]
+        """By step, the costs of all trials there in ascending order."""
         self._selected: dict[int, set[int]] = {}
         """Steps at which the trial was judged while they were trusted."""
         self._excluded: set[int] = set()
@@ -59,15 +70,20 @@ class Agreement:
         while len(known) < reached:
             before, step = self._steps[len(known) - 1] if known else 0, self._steps[len(known)]
             least = min(_least(costs, before, step, sign), known[-1][1] if known else math.inf)
+            insort(self._reached[len(known)], sign * costs[step - 1])
             known.append((sign * costs[step - 1], least))
             if reached > 1:
                 self._known = None
 
-    def select(self, trial: int, step: int) -> None:
-        """Note that a trial was judged at a step, if that is trusted."""
+    def select(self, trial: int, step: int, cost: float) -> None:
+        """Note that a trial was judged at a step, if that is trusted and the trial is among the
+        better half there: a worse one that continues was not selected.
+        """
         if self.trusted(step):
-            at = self._steps[bisect_right(self._steps, step) - 1]
-            self._selected.setdefault(trial, set()).add(at)
+            place = bisect_right(self._steps, step) - 1
+            reached = self._reached[place]
+            if bisect_left(reached, cost) <= len(reached) / 2:
+                self._selected.setdefault(trial, set()).add(self._steps[place])
 
     def exclude(self, trial: int, *, excluded: bool) -> None:
         """Leave a trial out, or take it in again."""
@@ -104,23 +120,27 @@ class Agreement:
             if len(costs) > 1 and number not in self._excluded
         )[-NEWEST:]
         found = {self._last: (1.0, 0)}
-        trusted = [len(self._steps) - 1]
-        """Places of trusted steps, the latest first."""
+        trusted = {len(self._steps) - 1: 1.0}
+        """Agreement of steps that were seen to tell the end by place, the latest first."""
         for place in reversed(range(len(self._steps) - 1)):
             step = self._steps[place]
             found[step] = self._of(place, trusted, numbers)
-            if found[step][0] >= LEAST:
-                trusted.append(place)
+            agreement, n = found[step]
+            if n and agreement >= LEAST:
+                trusted[place] = agreement
         return found
 
-    def _of(self, place: int, trusted: Sequence[int], numbers: Sequence[int]) -> tuple[float, int]:
+    def _of(
+        self, place: int, trusted: Mapping[int, float], numbers: Sequence[int]
+    ) -> tuple[float, int]:
+        """Return agreement and number of trials. `trusted`: agreement by place."""
         step = self._steps[place]
         later = []
         for number in numbers:
             costs = self._costs[number]
             if any(place < at < len(costs) for at in trusted):
                 later.append((costs, step in self._selected.get(number, ())))
-        score, pairs = 0, 0
+        score, pairs = 0.0, 0
         for i, (one, chosen) in enumerate(later):
             for other, too in later[:i]:
                 if chosen and too:
@@ -132,7 +152,7 @@ class Agreement:
                 pairs += 1
                 if one[place][0] != other[place][0]:
                     alike = (one[place][0] < other[place][0]) == (one[at][1] < other[at][1])
-                    score += 1 if alike else -1
+                    score += trusted[at] if alike else -trusted[at]
         expected = EXPECTED * (step / self._last) ** 0.5
         n = len(later)
         if not pairs or n < ENOUGH:
@@ -152,6 +172,42 @@ def _least(values: Sequence[float], before: int, step: int, sign: float) -> floa
     return least
 
 
+class Probes:
+    """Trials that run to their ends though they would have been stopped, and how many there may be,
+    as a fold of what was observed. `trainings`: the budget, None for none.
+    """
+
+    def __init__(self, max_steps: int, trainings: float | None) -> None:
+        self._max_steps = max_steps
+        first = PROBED if trainings is None else min(PROBED, PROBED_SHARE * trainings)
+        self._first = first * max_steps
+        self._trials: set[int] = set()
+        self._cost = 0
+        """Steps of probes after those at which they would have been stopped."""
+        self._done: dict[int, int] = {}
+        """By trial, the steps that it is known to have done."""
+        self._all_done = 0
+
+    def __contains__(self, trial: int) -> bool:
+        return trial in self._trials
+
+    def observe(self, trial: int, steps: int) -> None:
+        """Note the steps that a trial has done."""
+        before = self._done.get(trial, 0)
+        self._done[trial] = max(before, steps)
+        self._all_done += self._done[trial] - before
+
+    def room(self, step: int) -> bool:
+        """Return whether a trial at a step may become a probe."""
+        cost = self._cost + self._max_steps - step
+        return cost <= self._first + PROBED_SHARE * self._all_done
+
+    def add(self, trial: int, step: int) -> None:
+        """Make a trial a probe from a step on."""
+        self._trials.add(trial)
+        self._cost += self._max_steps - step
+
+
 class Guarded(Scheduler):
     """Base class of schedulers that have the guard as an option. Subclasses override `judge` in
     place of `decide`.
@@ -165,21 +221,46 @@ class Guarded(Scheduler):
         if self.setting.max_steps is None:
             raise SpecError("guard", True, "needs max_steps", "write max_steps: 27")
         self.agreement = Agreement(sorted(set(steps)), self.setting.max_steps)
+        self._probes = Probes(self.setting.max_steps, self.setting.trainings)
 
     def apply(self, news: News) -> None:
         """Fold in an event, also into what is known of the agreement."""
         if self.agreement is not None:
             match news:
                 case Decision():
-                    self.agreement.select(news.trial, len(news.values))
-                    self.agreement.observe(news.trial, news.values, self.setting.sign)
+                    self._note(news)
+                    self._observe(news.trial, news.values)
                 case End():
-                    self.agreement.observe(news.trial, news.values, self.setting.sign)
+                    self._observe(news.trial, news.values)
                 case Exclusion():
                     self.agreement.exclude(news.trial, excluded=news.excluded)
                 case _:
                     pass
         super().apply(news)
+
+    def _note(self, news: Decision) -> None:
+        """Note whether the trial was selected, or continues as a probe."""
+        assert self.agreement is not None
+        step = len(news.values)
+        if news.verdict.action == "continue" and self._probing(news.trial, news.values):
+            self._probes.add(news.trial, step)
+        if news.trial not in self._probes:
+            self.agreement.select(news.trial, step, self.setting.sign * news.values[-1])
+
+    def _observe(self, trial: int, values: Sequence[float]) -> None:
+        assert self.agreement is not None
+        self.agreement.observe(trial, values, self.setting.sign)
+        self._probes.observe(trial, len(values))
+
+    def _probing(self, trial: int, values: Sequence[float]) -> bool:
+        """Return whether a trial that would be stopped now is to continue as a probe."""
+        assert self.agreement is not None
+        return (
+            trial not in self._probes
+            and self._probes.room(len(values))
+            and self.agreement.trusted(len(values))
+            and self.judge(trial, values).action == "stop"
+        )
 
     def judge(self, trial: int, values: Sequence[float]) -> Verdict:
         """See SchedulerPort.decide; without regard to the guard."""
@@ -191,6 +272,9 @@ class Guarded(Scheduler):
         if self.agreement is None:
             return verdict
         first = self.agreement.first_trusted()
+        if verdict.action == "stop" and (trial in self._probes or self._probing(trial, values)):
+            why = f"{verdict.why}, but it is to be seen how it ends"
+            return Verdict(until=self.first(trial, step), why=why, judged_from=first)
         if verdict.action in ("stop", "pause") and not self.agreement.trusted(step):
             why = f"step {step} is not seen to tell the end{self.agreement.told(step)}"
             why += f": first judged at {first}"

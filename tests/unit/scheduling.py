@@ -178,7 +178,7 @@ class Run:
 
     def _end(self, trial: int, how: Any) -> None:
         self.outcome[trial] = how
-        self.scheduler.apply(End(trial=trial, how=how))
+        self.scheduler.apply(End(trial=trial, how=how, values=self.values[trial]))
 
     # ---- what came of it
 

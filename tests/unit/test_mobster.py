@@ -238,7 +238,7 @@ def test_more_than_it_can_look_at_is_sampled_by_what_it_is_worth() -> None:
     curves = {n: [(0.0, abs(n / 900 - 0.3)), (0.5, abs(n / 900 - 0.3))] for n in range(900)}
     points = {n: [n / 900] for n in curves}
     assert 2 * len(curves) > MOST_SEEN
-    assert model.propose(points, curves, [], set(), 0) == pytest.approx([0.3], abs=0.1)
+    assert model.propose(points, curves, {}, [], set(), 0) == pytest.approx([0.3], abs=0.1)
 
 
 @pytest.mark.parametrize(

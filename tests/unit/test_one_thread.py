@@ -99,5 +99,5 @@ def test_the_process_over_curves_has_one() -> None:
 
     model = Model(CubePoints(LINE, modelled(LINE)), 3, looking)
     points = {n: [n / 9] for n in range(9)}
-    model.propose(points, {n: [(1.0, n / 9)] for n in range(9)}, [], set(), 0)
+    model.propose(points, {n: [(1.0, n / 9)] for n in range(9)}, {}, [], set(), 0)
     assert (seen, threads()) == ({1}, {2})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from regrow.search.errors import SpecError
-from regrow.search.schedulers.guard import ENOUGH, Agreement
+from regrow.search.schedulers.guard import ENOUGH, Agreement, Probes
 from regrow.testing import check_scheduler
 from tests.unit.scheduling import Run, scheduler
 
@@ -56,6 +56,16 @@ def test_values_at_a_step_that_is_not_trusted_are_no_evidence() -> None:
     assert seen(*[values[:2] for values in rising(20)]).first_trusted() == 9
 
 
+def test_a_step_tells_no_more_than_the_one_where_it_is_compared() -> None:
+    """All agree at 1, 3 and 9."""
+    told = [[values[0]] * 3 for values in rising(20)]
+    assert seen(*told).first_trusted() == 9, "nobody was seen to the end"
+    ends = [0, 4, 1, 5, 2, 6, 3, 7]
+    whole = [[trial + 0.5] * 3 + [end - 99.0] for trial, end in enumerate(ends)]
+    assert 0.3 < seen(*told, *whole).at(1)[0] < 0.6, "9 was seen to tell the end no better"
+    assert seen(*told, *rising(8)).at(1)[0] > 0.8
+
+
 def test_a_first_step_that_says_the_contrary_stays_closed_and_the_next_one_opens() -> None:
     agreement = seen(*[[99 - values[0], *values[1:]] for values in rising(8)])
     assert agreement.first_trusted() == 3
@@ -79,7 +89,7 @@ def test_two_that_were_selected_at_a_step_say_nothing_of_it() -> None:
     whole = seen(*rising(6))
     before = whole.at(1)[0]
     for trial in (6, 7, 8):
-        whole.select(trial, 1)
+        whole.select(trial, 1, -trial)
         whole.observe(trial, [-trial] + [-99.0 + trial] * 26)
     assert whole.at(1)[0] > before - 0.1
     unaware = seen(*rising(6))
@@ -137,8 +147,34 @@ def test_where_the_first_step_tells_it_is_judged_there_after_the_first_trials() 
         made, lambda trial, step, config: random.Random(trial).random() * 9 + step, 40, 4
     ).go()
     stopped = [step for _, step, verdict in run.log if verdict.action == "stop"]
-    assert stopped.count(1) > 15
+    assert stopped.count(1) > 10
     assert [verdict.judged_from for _, _, verdict in run.log][:: len(run.log) - 1] == [9, 1]
+
+
+def late(trial: int, step: int, config: Any) -> float:
+    """Ranks at the third of the steps that is trusted beforehand are the contrary of the end's."""
+    rank = random.Random(trial).random()
+    return rank if step > 9 else -rank
+
+
+def test_that_trials_are_stopped_in_error_is_found_out() -> None:
+    made = scheduler({"asha": {"guard": True}}, max_steps=27)
+    run = Run(made, late, trials=40, slots=4).go()
+    assert [verdict.judged_from for _, _, verdict in run.log][:: len(run.log) - 1] == [9, 27]
+    assert any("but it is to be seen how it ends" in verdict.why for _, _, verdict in run.log)
+
+
+def test_probes_cost_a_tenth_of_all_steps_and_at_first_a_training_or_a_tenth_of_the_budget() -> (
+    None
+):
+    probes = Probes(27, None)
+    assert probes.room(9)
+    probes.add(0, 9)
+    assert not probes.room(9)
+    probes.observe(0, 27)
+    probes.observe(1, 90)
+    assert probes.room(9)
+    assert not Probes(27, 5.0).room(9)
 
 
 def test_median_needs_max_steps_with_the_guard() -> None:
