@@ -1,7 +1,8 @@
 """Whatever dies, and wherever: the experiment grows back, and what comes of it is what would have
 come of it.
 
-Each test takes one kind of transition (see `world.py`) and crosses all of that kind in a scenario.
+The ordinary run crosses, in each scenario, a transition of each kind (see `world.py`); the nightly one
+all of them.
 """
 
 from __future__ import annotations
@@ -89,14 +90,30 @@ def _rare(name: str, kind: str) -> bool:
     )
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_it_grows_back_after_everything_died_at_one_transition_of_each_kind(name: str) -> None:
+    """Before, torn and after are chosen each on its own: another one in each scenario."""
+    for kind in KINDS:
+        found = crossings(name, kind)
+        for when in sorted({transition.when for transition in found}):
+            chance = random.Random(f"{SEED} {name} {kind} {when}")
+            everything_dies(name, chance.choice([t for t in found if t.when == when]))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", PLANS)
 def test_it_grows_back_after_everything_died_at(name: str, kind: str) -> None:
     found = crossings(name, kind)
     for transition in found[:: 5 if name in GROUPS and len(found) > 6 else 1]:
-        tally.cut("everything", name, transition.number, transition.kind)
-        with cuts.told(f"everything died at {transition}"):
-            grown_back(name, whole(name).states[transition.number], transition.number)
+        everything_dies(name, transition)
+
+
+def everything_dies(name: str, transition: Transition) -> None:
+    """Continues from what was durable there."""
+    tally.cut("everything", name, transition.number, transition.kind)
+    with cuts.told(f"everything died at {transition}"):
+        grown_back(name, whole(name).states[transition.number], transition.number)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -138,25 +155,39 @@ def test_it_grows_back_in_a_folder(name: str, tmp_path: Path) -> None:
         go_on(name, store, seed=transition.number)
 
 
+THIRD = pytest.mark.parametrize(
+    "part", [3, pytest.param(1, marks=pytest.mark.nightly)], ids=["by day", "by night"]
+)
+"""By day a third of what dies by night."""
+
+
+@THIRD
 @pytest.mark.parametrize("name", PLANS)
-def test_it_grows_back_after_the_coordinator_died(name: str) -> None:
+def test_it_grows_back_after_the_coordinator_died(name: str, part: int) -> None:
     """Ray starts it again, and sends again what was not answered; driver and workers know nothing
     of it.
     """
-    for transition in whole(name).tape[:: 29 if name in GROUPS else 6 if name in ONE else 9]:
+    stride = part * (29 if name in GROUPS else 6 if name in ONE else 9)
+    for transition in whole(name).tape[::stride]:
         if transition.who == USER:
             continue  # before there is a coordinator
         tally.cut("coordinator", name, transition.number, transition.kind)
         cuts.coordinator_dies(name, transition)
 
 
+@THIRD
 @pytest.mark.parametrize("name", PLANS)
-def test_it_grows_back_after_a_worker_died(name: str) -> None:
+def test_it_grows_back_after_a_worker_died(name: str, part: int) -> None:
     """Of several ranks the first, with which the others end."""
-    for transition in whole(name).tape[:: 13 if name in GROUPS else 6 if name in ONE else 9]:
-        if transition.who.startswith("worker") and "rank" not in transition.who:
-            tally.cut("worker", name, transition.number, transition.kind)
-            cuts.worker_dies(name, transition)
+    stride = 13 if name in GROUPS else 6 if name in ONE else 9
+    of_workers = [
+        transition
+        for transition in whole(name).tape[::stride]
+        if transition.who.startswith("worker") and "rank" not in transition.who
+    ]
+    for transition in of_workers[::part]:
+        tally.cut("worker", name, transition.number, transition.kind)
+        cuts.worker_dies(name, transition)
 
 
 @pytest.mark.parametrize("name", GROUPS)

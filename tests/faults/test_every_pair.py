@@ -1,5 +1,5 @@
-"""Every sampler with every scheduler: killed at any event and resumed, an experiment decides what
-it decides uninterrupted.
+"""Samplers with schedulers, by night each with each: killed at any event and resumed, an experiment
+decides what it decides uninterrupted.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ VARIANTS = [
     ("asha", {"type": "promotion", "reduction_factor": 2}),
     ("async_hyperband", {"guard": True, "reduction_factor": 2}),
 ]
-AT_NIGHT = ("optuna", "nsga3")
-"""Samplers that meet most schedulers by night: the first asks Optuna as tpe does, at 5 s a pair,
-the other is nsga2 but for whom it selects.
+BY_DAY = ("fifo", "asha", "pbt")
+"""Schedulers that each sampler meets by day: trials that run to their end, are stopped, and are exchanged.
+tpe meets each scheduler by day, the others the rest of them by night.
 """
 PAIRS = [
     pytest.param(
@@ -62,9 +62,9 @@ PAIRS = [
         schedule,
         options,
         id=f"{search}-{schedule}{'-promotion' if 'type' in options else ''}{'-guard' if 'guard' in options else ''}",
-        marks=[pytest.mark.nightly]
-        if search in AT_NIGHT and schedule not in ("fifo", "asha", "pbt")
-        else [],
+        marks=[]
+        if search == "tpe" or (schedule in BY_DAY and options == SCHEDULERS[schedule])
+        else [pytest.mark.nightly],
     )
     for search in SAMPLERS
     for schedule, options in VARIANTS

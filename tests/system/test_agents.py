@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -16,6 +16,7 @@ from tests.system.conftest import Desk
 from tests.system.hosts import why_not
 from tests.system.joined import (
     SPEC,
+    Agent,
     Fleet,
     allow,
     behind_nat,
@@ -48,18 +49,26 @@ def check_exact(site: Fleet, name: str, trials: int) -> int:
     return wasted
 
 
-def test_a_leader_that_is_lost_is_followed_by_another_as_often_as_it_happens(site: Fleet) -> None:
+@pytest.mark.parametrize(
+    "losses",
+    [[Agent.lose], pytest.param([Agent.kill, Agent.lose], marks=pytest.mark.nightly)],
+    ids=["once", "twice"],
+)
+def test_a_leader_that_is_lost_is_followed_by_another_as_often_as_it_happens(
+    site: Fleet, losses: list[Callable[[Agent], None]]
+) -> None:
     file = site.desk.write("lost", seconds=0.3, trials=6, max_steps=12, **SPEC)
     for host in range(3):
         site.join(host, file, "--cpus", 1)
     term, leader = site.await_leader("lost")
-    site.wait(lambda: len(site.events("lost", "saved")) > 6, "checkpoints")
-    leader.lose()
-    term, leader = site.await_leader("lost", term)
-    site.wait(lambda: len(site.events("lost", "opened")) > 1, "the next session")
-    seen = len(site.events("lost", "saved"))
-    site.wait(lambda: len(site.events("lost", "saved")) > seen + 2, "checkpoints")
-    leader.kill()
+    for count, lose in enumerate(losses, 1):
+        saves(site, "lost")
+        lose(leader)
+        term, leader = site.await_leader("lost", term)
+        site.wait(
+            lambda: len(site.events("lost", "opened", by="driver")) > count,  # noqa: B023
+            "the next session",
+        )
     for agent in site.agents:
         agent.ended()
     check_exact(site, "lost", 6)

@@ -337,32 +337,29 @@ def test_a_place_without_permission_is_named(desk: Desk, tmp_path: Path) -> None
     assert run("run", file) == f"{file}: cannot be read: Permission denied; check its permissions"
 
 
-def test_secrets_of_the_environment_are_nowhere_in_the_state(desk: Desk) -> None:
+def test_secrets_are_nowhere_in_the_state_and_another_experiment_of_the_same_name_is_refused(
+    desk: Desk,
+) -> None:
     # The code itself is in the state, as a snapshot.
     train = "import os\ndef train(trial):\n    assert os.environ['MY_TOKEN'][::-1] == '2retnuh'\n"
     train += "    for step in trial.steps(): trial.report({'score': 1.0})\n"
-    file = desk.write("x", train=train, trials=1, max_steps=1, env={"MY_TOKEN": None})
-    said = desk.run("run", file, MY_TOKEN="hunter2")
+    given: dict[str, Any] = {"train": train, "trials": 2, "max_steps": 1, "env": {"MY_TOKEN": None}}
+    desk.environment["MY_TOKEN"] = "hunter2"
+    said = desk.run("run", desk.write("x", **given))
     assert "hunter2" not in said.stdout + said.stderr
     files = [path for path in (desk.folder / ".regrow").rglob("*") if path.is_file()]
     assert any(path.name == "prefect.db" for path in files)
     assert [path for path in files if b"hunter2" in path.read_bytes()] == []
 
-
-@pytest.mark.usefixtures("shared_prefect")
-def test_another_experiment_of_the_same_name_is_refused_and_the_key_that_differs_named(
-    desk: Desk,
-) -> None:
-    desk.run("run", desk.write("x", trials=2, seconds=0.01))
     before = log_of(desk, "x")
     file = desk.write(
-        "x", trials=2, space={"x": {"uniform": [0.1, 2.0]}, "kind": {"choice": ["a", "b"]}}
+        "x", **given, space={"x": {"uniform": [0.1, 2.0]}, "kind": {"choice": ["a", "b"]}}
     )
     assert one_line(desk.run("run", file, expect=2)) == (
         f"{file}:1: space.x.uniform: [0.1, 2.0]: differs from the experiment 'x' that is there already, which has [0.1, 1.0]; "
         "give this one another name, or continue with that one: regrow resume x"
     )
-    file = desk.write("x", trials=2)
+    file = desk.write("x", **given)
     lower = (
         "trials: 1: experiment 'x' has 2 already, and a total can only be raised; write 2 or more"
     )

@@ -78,6 +78,7 @@ def readers(
 AT_NIGHT = {
     f"docs/how-to/{name}.md"
     for name in (
+        "agents",
         "automations",
         "coming-from-optuna",
         "coming-from-ray-tune",
@@ -98,6 +99,7 @@ AT_NIGHT = {
         "servers",
         "station",
         "task-runner",
+        "warm-start",
         "watch",
     )
 }

@@ -43,10 +43,10 @@ from tests.system.mlflow_recorded import (
 __all__ = ["elsewhere", "name", "server"]  # fixtures
 
 
-@pytest.fixture(params=["bulk", "client", "server"])
+@pytest.fixture(params=["bulk", pytest.param("client", marks=pytest.mark.nightly), "server"])
 def uri(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every way of writing: in bulk, by the client into the same sqlite file, by the client to the
-    server.
+    """Every way of writing: in bulk, by the client to the server, and by night by the client into the
+    same sqlite file.
     """
     if request.param == "client":
         monkeypatch.setattr(bulk, "knows_this_mlflow", lambda: False)

@@ -150,6 +150,9 @@ def check_in_time(desk: Desk, name: str, end: float) -> None:
     assert report.stat().st_mtime < end
 
 
+# By day the how-to page ends and raises both on one machine (test_docs.py), and tests/faults cuts limits
+# at each kind of transition.
+@pytest.mark.nightly
 def test_money_and_a_deadline_are_kept_where_nodes_and_the_driver_are_killed(
     desk: Desk, cluster: RayCluster
 ) -> None:

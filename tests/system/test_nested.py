@@ -52,7 +52,7 @@ def train(trial):
     time_is_up = time.monotonic() + 5.0
     while (left := alive()) and time.monotonic() < time_is_up:
         time.sleep(0.02)
-    if trial.number == 10:
+    if trial.number == 3:
         Kept.options(num_cpus=1.5).remote()
     KEPT.extend(Kept.remote() for _ in range(3))
     assert ray.get([kept.number.remote() for kept in KEPT]) == [1, 1, 1]
@@ -187,16 +187,16 @@ def test_actors_that_are_kept_in_a_global_end_with_their_trial_and_too_large_one
     file = desk.write(
         "kept",
         train=KEPT.replace("DESK", str(desk.folder)),
-        trials=11,
+        trials=4,
         max_steps=1,
         concurrency=1,
         resources={"cpu": 1, "children": {"cpu": 0.25, "count": 3}},
     )
     said, _ = desk.start("run", file).communicate(timeout=500)
-    (told,) = (line for line in said.splitlines() if line.startswith("trial 10 failed"))
+    (told,) = (line for line in said.splitlines() if line.startswith("trial 3 failed"))
     assert "1.5" in told
     points = desk.points("kept")
-    assert [(p["trial"], p["score"], p["left"]) for p in points] == [(n, 3, 0) for n in range(10)]
+    assert [(p["trial"], p["score"], p["left"]) for p in points] == [(n, 3, 0) for n in range(3)]
     assert await_no_process(desk.folder) == []
 
 

@@ -81,6 +81,7 @@ def run_it(desk: Desk, **environment: str) -> float:
     return float(point["here"])
 
 
+@pytest.mark.nightly  # test_station.py has the cluster that regrow starts
 def test_on_this_machine(desk: Desk) -> None:
     assert run_it(desk)
     assert await_no_process(desk.folder) == []

@@ -121,19 +121,15 @@ def test_a_wheel_holds_every_module_once_and_nothing_else(
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-@pytest.fixture(
-    scope="module", params=["*.whl", "again/*.whl"], ids=["from the tree", "from the sdist"]
-)
-def installed(
-    request: pytest.FixtureRequest, built: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """The python of a fresh environment with the wheel; the dependencies are those of this
-    environment.
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The python of a fresh environment with the wheel from the sdist, which holds the same as that
+    from the tree; the dependencies are those of this environment.
     """
     home = tmp_path_factory.mktemp("fresh")
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
-    (wheel,) = built.glob(request.param)
+    (wheel,) = built.glob("again/*.whl")
     run(
         sys.executable,
         "-m",
@@ -255,6 +251,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, prefect: dict[str, str]) -
     return folder
 
 
+@pytest.mark.nightly  # Prefect's own worker runs deployments in test_schedules.py
 def test_a_run_of_the_deployment_is_the_experiment(prefect: dict[str, str], project: Path) -> None:
     run(BIN / "prefect", "deployment", "run", "regrow/experiment", cwd=project, env=prefect)
     run(

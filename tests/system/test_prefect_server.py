@@ -193,14 +193,6 @@ def test_a_killed_server_is_replaced_on_its_port(tmp_path: Path) -> None:
             assert answers(first.api_url)
 
 
-def test_the_caller_may_do_other_things_while_the_server_starts(tmp_path: Path) -> None:
-    handle = begin(tmp_path)
-    try:
-        assert answers(handle.wait().api_url)
-    finally:
-        handle.close()
-
-
 def test_a_server_that_fails_to_start_says_why_at_once(tmp_path: Path) -> None:
     (tmp_path / "prefect.db").mkdir()
     with pytest.raises(RegrowError, match=r"server\.log"), prefect_server(tmp_path):

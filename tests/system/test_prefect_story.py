@@ -19,6 +19,7 @@ from regrow.infra.prefect.server import prefect_server
 from regrow.infra.state.passwords import USER
 from tests.system.conftest import Desk, desk_in
 from tests.system.test_losses import kill
+from tests.system.test_main_job import check_whole, doubled
 
 TRAIN = """
 import json, logging, os, subprocess, sys, time
@@ -100,10 +101,16 @@ class Told:
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     with desk_in(tmp_path_factory.mktemp("story")) as desk:
         file = desk.write(
-            "story", train=TRAIN, trials=3, max_steps=STEPS, search="random", retries={"error": 0}
+            "story",
+            train=TRAIN,
+            trials=3,
+            max_steps=STEPS,
+            search="random",
+            retries={"error": 0},
+            checkpoint={"every_steps": 2},
         )
         process = desk.start("run", file)
-        desk.await_events("story", "reported", 2, process)
+        desk.await_events("story", "saved", 4, process)
         follower = desk.start("logs", "story", 0, "--follow")
         await_object(desk.folder / ".regrow" / "story" / "logs" / "0" / "1", process)
         kill(desk.folder, "ray::trial-0000")
@@ -120,6 +127,19 @@ def await_object(folder: Path, process: subprocess.Popen[str]) -> None:
     while not (folder.is_dir() and any(folder.iterdir())):
         assert process.poll() is None
         time.sleep(0.05)
+
+
+def test_the_killed_worker_costs_one_attempt_and_at_most_the_steps_since_the_checkpoint(
+    told: Told,
+) -> None:
+    view = check_whole(told.desk, "story", 3)
+    first, second = view["trials"][0]["attempts"]
+    assert (first["outcome"], second["outcome"]) == ("lost", "done")
+    assert second["from_step"] >= 2
+    assert first["to_step"] - second["from_step"] <= 2
+    assert view["wasted_steps"] == first["to_step"] - second["from_step"]
+    assert told.run("trial-0000")["run_count"] == 2
+    assert doubled(told.desk) == []
 
 
 def test_the_task_run_tells_why_it_was_retried_and_from_where(told: Told) -> None:

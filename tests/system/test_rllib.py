@@ -165,13 +165,15 @@ def tried(algorithm: str, env: str, space: dict[str, Any], *until: int, **more: 
 @pytest.mark.parametrize(
     ("algorithm", "env", "space"),
     [
-        (
+        ("IMPALA", "CartPole-v1", ASYNC),
+        # A buffer's way is that of the test of SAC below.
+        pytest.param(
             "DQN",
             "CartPole-v1",
             {**WITH_BUFFER, "train_batch_size_per_learner": 8, "training_intensity": 1},
+            marks=pytest.mark.nightly,
         ),
-        ("IMPALA", "CartPole-v1", ASYNC),
-        ("DreamerV3", "CartPole-v1", DREAMER),
+        pytest.param("DreamerV3", "CartPole-v1", DREAMER, marks=pytest.mark.nightly),
         pytest.param(
             "SAC",
             "Pendulum-v1",
@@ -215,14 +217,16 @@ def record(env: str, folder: Path, episodes: int = 5) -> Path:
     return folder
 
 
+# By day tests/unit/test_rllib.py has what is asked of recorded episodes.
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(
     ("algorithm", "env"),
     [
         ("BC", "CartPole-v1"),
-        pytest.param("MARWIL", "CartPole-v1", marks=pytest.mark.nightly),
-        pytest.param("CQL", "Pendulum-v1", marks=pytest.mark.nightly),
-        pytest.param("IQL", "Pendulum-v1", marks=pytest.mark.nightly),
+        ("MARWIL", "CartPole-v1"),
+        ("CQL", "Pendulum-v1"),
+        ("IQL", "Pendulum-v1"),
     ],
 )
 def test_what_learns_from_records_goes_on_in_a_trials_own_room(

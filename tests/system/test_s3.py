@@ -138,9 +138,18 @@ def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_
 
 
 @pytest.mark.usefixtures("shared_prefect")
-def test_the_specification_and_python_name_the_bucket_as_well(sky: Cloud) -> None:
+def test_the_specification_and_python_name_the_bucket_as_well_and_stop_ends_what_is_in_it(
+    sky: Cloud,
+) -> None:
     state = sky.environment.pop("REGROW_STATE")
-    sky.run("run", sky.write("named", trials=1, max_steps=1, state=f"{state}/sub"))
+    process = sky.start("run", sky.write("named", seconds=0.3, max_steps=100, state=f"{state}/sub"))
+    sky.environment["REGROW_STATE"] = f"{state}/sub"  # for those that look
+    sky.await_events("named", "reported", 2, process)
+    assert sky.show("named")["status"] == "running"
+    assert "named is stopped" in sky.run("stop", "named").stdout
+    process.communicate(timeout=60)
+    assert (process.returncode, sky.show("named")["status"]) == (3, "stopped")
+    del sky.environment["REGROW_STATE"]
     assert "named" in sky.run("ls", "--state", f"{state}/sub").stdout
     (sky.folder / "script.py").write_text(
         "import regrow as rg\nfrom work import train\n"
@@ -159,16 +168,6 @@ def test_the_specification_and_python_name_the_bucket_as_well(sky: Cloud) -> Non
     assert done.returncode == 0, done.stderr
     assert "'step': 2" in done.stdout
     assert "1 of 1" in sky.run("show", "api", "--state", state).stdout
-
-
-@pytest.mark.usefixtures("shared_prefect")
-def test_stop_ends_an_experiment_in_the_bucket(sky: Cloud) -> None:
-    process = sky.start("run", sky.write("halt", seconds=0.3, max_steps=100))
-    sky.await_events("halt", "reported", 2, process)
-    assert sky.show("halt")["status"] == "running"
-    assert "halt is stopped" in sky.run("stop", "halt").stdout
-    process.communicate(timeout=60)
-    assert (process.returncode, sky.show("halt")["status"]) == (3, "stopped")
 
 
 @pytest.mark.nightly  # in one process tests/faults has a driver overtaken at each transition

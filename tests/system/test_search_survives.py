@@ -43,11 +43,13 @@ def score(config: dict[str, Any], step: int) -> float:
     return round(float(config["x"]) * (1 - math.exp(-step / 4)), 9)
 
 
+# Each scheduler is killed at every event in tests/faults/test_every_pair.py, in one process; by day the
+# driver of a population on a real cluster is killed in test_tune.py.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("schedule", "trials", "max_steps"),
-    # Each scheduler is killed at every event in tests/faults/test_every_pair.py, in one process.
     [
-        pytest.param("hyperband", 8, 9, marks=pytest.mark.nightly),
+        ("hyperband", 8, 9),
         ({"pbt": {"perturbation_interval": 2}}, 5, 6),
     ],
     ids=["hyperband", "pbt"],

@@ -1,5 +1,5 @@
-"""Loss of what holds an experiment together: MLflow's file and server, the Prefect server, the Ray
-cluster.
+"""Loss of what holds an experiment together: MLflow's file and server, a Prefect server of the user's,
+the Ray cluster. The embedded Prefect server is lost in test_losses.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from regrow.infra.prefect.home import read_record
 from regrow.infra.state import passwords
 from tests.system.conftest import TRAIN, Desk, await_no_process, running
 from tests.system.test_losses import kill
-from tests.system.test_main_job import check_whole, mlflow, prefect
+from tests.system.test_main_job import check_whole, doubled, mlflow, prefect
 
 SINK = """
 import pathlib, sys
@@ -102,26 +102,6 @@ def kill_each(desk: Desk, *parts: str) -> None:
     assert pids, parts
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-
-
-def test_an_embedded_prefect_server_that_is_killed_comes_back_and_misses_nothing(
-    desk: Desk,
-) -> None:
-    file = desk.write("away", trials=6, seconds=0.2, max_steps=10)
-    process = desk.start("run", file)
-    for ended in (1, 3):
-        desk.await_events("away", "ended", ended, process)
-        await_that(lambda: bool(find(desk, "regrow.infra.prefect.process")))
-        kill_each(desk, "regrow.infra.prefect.process")
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    view = check_whole(desk, "away", 6)
-    assert [len(t["attempts"]) for t in view["trials"]] == [1] * 6
-    assert prefect(desk, "select state_type, run_count from flow_run") == [("COMPLETED", 1)]
-    assert prefect(desk, "select name, state_type from task_run order by name") == [
-        (f"trial-{n:04d}", "COMPLETED") for n in range(6)
-    ]
-    assert await_no_process(desk.folder) == []
 
 
 @contextmanager
@@ -358,6 +338,7 @@ def test_a_killed_driver_is_told_of_in_mlflow_and_prefect_and_resume_takes_it_ba
     go.touch()
     desk.run("resume", "dead")
     check_whole(desk, "dead", 3)
+    assert doubled(desk) == []
     assert {
         s for (s,) in mlflow(desk, "select status from runs where lifecycle_stage = 'active'")
     } == {"FINISHED"}

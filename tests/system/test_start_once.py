@@ -1,5 +1,5 @@
 """What a run does once: each of its processes validates the specification, and its driver prepares
-the experiment and surveys its log.
+the experiment and surveys its log. A raised total leaves alone what has ended.
 
 Counted in the real processes: a `sitecustomize` writes down each call of the functions that do it.
 """
@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.system.conftest import Desk
+from tests.system.test_main_job import check_whole
 
 COUNTED = {
     "regrow.search.spec.checks": "check",  # the last step of validation, whoever asks for it
@@ -76,11 +79,18 @@ def kind(process: str) -> str:
     return "driver" if "-m regrow" in process else Path(process.split(maxsplit=1)[0]).name
 
 
-def test_a_run_and_a_resumption_parse_the_specification_prepare_and_survey_once(desk: Desk) -> None:
+@pytest.mark.usefixtures("shared_prefect")
+def test_a_run_and_a_raised_total_parse_the_specification_prepare_and_survey_once(
+    desk: Desk,
+) -> None:
     once, parsed = Counter(check=1, prepare=1, survey=1), [Counter(check=1)]
-    file = desk.write("once", seconds=0.0, max_steps=1)
+    file, points = desk.write("once", seconds=0.0, max_steps=1), []
     for command in (("run", file), ("resume", "once", "--trials", 5)):
         found = counts(desk, *command)
         # the last figures are drawn apart if the recorder still loads MLflow by then
         assert found.pop("_last_word", parsed) == parsed
         assert found == {"driver": [once], "coordinator": parsed, "Recorder": parsed}
+        points.append(desk.points("once"))
+    assert "finished already" in desk.run("resume", "once").stdout
+    check_whole(desk, "once", 5)
+    assert points[0] == [point for point in points[1] if point["trial"] < 4]

@@ -1,5 +1,5 @@
-"""SIGTERM as others send it: `timeout` to the process group, systemd, slurm and containers to
-everybody.
+"""Ctrl-C, and SIGTERM as others send it: `timeout` to the process group, systemd, slurm and containers
+to everybody.
 """
 
 from __future__ import annotations
@@ -15,53 +15,84 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import Desk, await_no_process
-from tests.system.test_main_job import check_whole
+from tests.system.conftest import TRAIN, Desk, await_no_process
+from tests.system.test_main_job import check_whole, mlflow, prefect
+
+SLOW = TRAIN.replace("SECONDS", "0 if Path('hurry').exists() else 0.2")
 
 
 def test_who_is_told_to_end_ends_with_what_was_saved_and_is_never_taken_for_a_lost_cluster(
     desk: Desk,
 ) -> None:
-    file = desk.write("told", seconds=0.2, max_steps=40, trials=2, checkpoint={"every_steps": 1})
+    file = desk.write("told", train=SLOW, max_steps=200, trials=2, checkpoint={"every_steps": 1000})
     driver = desk.start("run", file)
-    desk.await_events("told", "saved", 4, driver)
-    os.killpg(driver.pid, signal.SIGTERM)
-    said = ended(desk, driver)
-    assert said.count("0 of 2 trials ended (2 paused)") == 1
-    assert {a["outcome"] for t in desk.show("told")["trials"] for a in t["attempts"]} == {"paused"}
-    steps = [t["steps"] for t in desk.show("told")["trials"]]
+    desk.await_events("told", "reported", 3, driver)
+    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: the whole foreground group
+    ended(desk, driver, "SIGINT")
+    assert {s for (s,) in mlflow(desk, "select status from runs")} == {"KILLED"}
+    steps = check_paused(desk, [0, 0])
 
     driver = desk.start("resume", "told")
-    desk.await_events("told", "saved", desk_count(desk, "saved") + 3, driver)
+    desk.await_events("told", "reported", desk_count(desk, "reported") + 3, driver)
+    os.killpg(driver.pid, signal.SIGTERM)
+    assert ended(desk, driver).count("0 of 2 trials ended (2 paused)") == 1
+    steps = check_paused(desk, steps)
+
+    driver = desk.start("resume", "told")
+    desk.await_events("told", "reported", desk_count(desk, "reported") + 3, driver)
     for process in family(driver.pid):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGTERM)
     ended(desk, driver)
-    assert all(
-        t["steps"] >= before for t, before in zip(desk.show("told")["trials"], steps, strict=True)
-    )
-    assert sum(e["event"] == "opened" and e["by"] == "driver" for e in desk.events("told")) == 2, (
+    after = [trial["steps"] for trial in desk.show("told")["trials"]]
+    assert all(now >= before for now, before in zip(after, steps, strict=True))
+    assert sum(e["event"] == "opened" and e["by"] == "driver" for e in desk.events("told")) == 3, (
         "no recovery was begun"
     )
 
+    (desk.folder / "hurry").touch()
     desk.run("resume", "told")
     check_whole(desk, "told", 2)
+    assert prefect(desk, "select state_type, run_count from flow_run") == [("COMPLETED", 4)]
 
 
-def test_one_that_is_told_to_end_as_it_starts_says_so(desk: Desk) -> None:
-    prefect = desk.folder / ".regrow" / ".services" / "prefect" / "server.json"
-    moments: list[tuple[Callable[[int], bool], list[int]]] = [
-        (heeds, [signal.SIGTERM]),
-        (lambda _: prefect.exists(), [signal.SIGINT, signal.SIGINT]),
-        (lambda pid: "gcs_server" in names(pid), [signal.SIGTERM, signal.SIGINT]),
-        (lambda pid: "raylet" in names(pid), [signal.SIGTERM]),
-        (lambda pid: "raylet" in names(pid), [signal.SIGINT]),
-    ]
+def check_paused(desk: Desk, before: list[int]) -> list[int]:
+    """Both trials were paused, having continued after the steps `before`, and nothing was lost.
+    Returns the steps that they are at.
+    """
+    view = desk.show("told")
+    last = [trial["attempts"][-1] for trial in view["trials"]]
+    assert [one["outcome"] for one in last] == ["paused", "paused"]
+    assert [one["from_step"] for one in last] == before
+    assert view["wasted_steps"] == 0
+    return [trial["steps"] for trial in view["trials"]]
+
+
+def prefects_record(desk: Desk) -> Path:
+    return desk.folder / ".regrow" / ".services" / "prefect" / "server.json"
+
+
+MOMENTS: list[tuple[Callable[[Desk, int], bool], list[int]]] = [
+    (lambda _, pid: heeds(pid), [signal.SIGTERM]),
+    (lambda desk, _: prefects_record(desk).exists(), [signal.SIGINT, signal.SIGINT]),
+    (lambda _, pid: "raylet" in names(pid), [signal.SIGINT]),
+    (lambda _, pid: "gcs_server" in names(pid), [signal.SIGTERM, signal.SIGINT]),
+    (lambda _, pid: "raylet" in names(pid), [signal.SIGTERM]),
+]
+"""When a driver is told to end as it starts, and how; by day at the first three."""
+
+
+@pytest.mark.parametrize(
+    "moments", [MOMENTS[:3], pytest.param(MOMENTS[3:], marks=pytest.mark.nightly)]
+)
+def test_one_that_is_told_to_end_as_it_starts_says_so(
+    desk: Desk, moments: list[tuple[Callable[[Desk, int], bool], list[int]]]
+) -> None:
     file = desk.write("early")
     for has_come, numbers in moments:
-        prefect.unlink(missing_ok=True)
+        prefects_record(desk).unlink(missing_ok=True)
         driver = desk.start("run", file)
-        while driver.poll() is None and not has_come(driver.pid):
+        while driver.poll() is None and not has_come(desk, driver.pid):
             time.sleep(0.005)
         told_at_once(driver, numbers)
         check_interrupted(desk, driver)
@@ -126,11 +157,11 @@ def names(pid: int) -> set[str]:
     return found
 
 
-def ended(desk: Desk, driver: subprocess.Popen[str]) -> str:
+def ended(desk: Desk, driver: subprocess.Popen[str], name: str = "SIGTERM") -> str:
     """What a driver said that is to end as interrupted, with nothing left of it."""
     said, _ = driver.communicate(timeout=60)
     assert driver.returncode == 3, said
-    assert "because it was told to end (SIGTERM)" in said
+    assert name == "SIGINT" or "because it was told to end (SIGTERM)" in said
     assert said.strip().endswith("regrow resume told")
     for word in ("the Ray cluster was lost", "Traceback", ".cc:", "*** SIGTERM"):
         assert word not in said

@@ -23,8 +23,10 @@ import json, os, sys, time
 from pathlib import Path
 
 def train(trial):
-    for step in trial.steps(until=2):
+    for step in trial.steps():
         trial.report({"score": step})
+        if trial.number > 1:
+            continue
         seen = {"prefect": "prefect" in sys.modules, "names": sorted(n for n in os.environ if n.startswith("PREFECT_"))}
         seen["loaded"] = sorted(sys.modules)
         Path("FOLDER", f"seen-{trial.number}.json").write_text(json.dumps(seen))
@@ -55,8 +57,12 @@ def ray_processes(mark: Path) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Looked:
-    """What was seen of an experiment of two trials, of which both ran at once."""
+    """What was seen of an experiment of hundreds of short trials, of which the first two wait for each
+    other.
+    """
 
+    desk: Desk
+    said: str
     processes: dict[str, dict[str, str]]
     """See `ray_processes`."""
     imported: set[str]
@@ -69,14 +75,15 @@ class Looked:
 def looked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looked]:
     with desk_in(tmp_path_factory.mktemp("workers")) as desk:
         train = TRAIN.replace("FOLDER", str(desk.folder))
-        file = desk.write("apart", train=train, trials=2, max_steps=2)
+        file = desk.write("many", train=train, trials=300, max_steps=1)
         given = {"PREFECT_API_KEY": "pnu_secret", "PYTHONPROFILEIMPORTTIME": "1"}
-        with (desk.folder / "stderr").open("w") as stderr:
+        out, err = desk.folder / "stdout", desk.folder / "stderr"
+        with out.open("w") as stdout, err.open("w") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "regrow", "run", file],
                 cwd=desk.folder,
                 env={**desk.environment, **given},
-                stdout=subprocess.DEVNULL,
+                stdout=stdout,
                 stderr=stderr,
                 stdin=subprocess.DEVNULL,
                 text=True,
@@ -85,13 +92,15 @@ def looked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looked]:
         desk.started.append(process)
         seen = [desk.folder / f"seen-{number}.json" for number in range(2)]
         while not all(path.exists() and path.read_text() for path in seen):
-            assert process.poll() is None, (desk.folder / "stderr").read_text()
+            assert process.poll() is None, err.read_text()
             time.sleep(0.05)
         processes = ray_processes(desk.folder)
         (desk.folder / "go").touch()
         assert process.wait(timeout=120) == 0
-        lines = (desk.folder / "stderr").read_text().splitlines()
+        lines = err.read_text().splitlines()
         yield Looked(
+            desk=desk,
+            said=out.read_text(),
             processes=processes,
             imported={
                 line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")
@@ -117,11 +126,9 @@ def test_a_plain_run_imports_no_application_and_no_integration(looked: Looked) -
     assert sorted(name for name in imported if name.startswith(extra)) == []
 
 
-def test_hundreds_of_short_trials_are_all_there(desk: Desk) -> None:
-    train = "def train(trial):\n    trial.report({'score': trial.config['x']})\n"
-    file = desk.write("many", train=train, trials=300, max_steps=1)
-    assert "many finished: 300 of 300 trials (300 done)" in desk.run("run", file).stdout
-    runs = prefect(desk, "select name, state_type, run_count from task_run")
+def test_hundreds_of_short_trials_are_all_there(looked: Looked) -> None:
+    assert "many finished: 300 of 300 trials (300 done)" in looked.said
+    runs = prefect(looked.desk, "select name, state_type, run_count from task_run")
     assert {(state, count) for _, state, count in runs} == {("COMPLETED", 1)}
     carried = sum(
         1 + int(name.split(" and ")[1].split()[0]) if " and " in name else 1 for name, _, _ in runs
