@@ -175,6 +175,9 @@ def check_safe(cloud: Cloud) -> None:
     assert [one["GroupId"] for one in rule["UserIdGroupPairs"]] == [group["GroupId"]]
 
 
+# By day tests/unit/test_aws_fleets.py has what a machine does with its fleet and its files, test_ssh_cluster.py
+# hosts that are sent an agent, test_agents.py the loss of a leader's host.
+@pytest.mark.nightly
 def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) -> None:
     write(cloud, trials=4, steps=20)
     assert "at most 0.06 USD an hour" in submit(cloud)

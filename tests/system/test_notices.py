@@ -129,7 +129,7 @@ def node_of(desk: Desk, name: str, trial: int, attempt: int) -> str:
     return str(began["node_id"])
 
 
-@pytest.mark.nightly  # by day a rank of a group is told, below
+@pytest.mark.nightly  # by day a rank of a group hears it, below
 def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_at_the_next_step(
     desk: Desk,
 ) -> None:

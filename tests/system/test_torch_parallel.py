@@ -88,12 +88,12 @@ def test_sharded_or_not_and_with_autocast_it_is_the_same_training(trained: Any) 
     )
 
 
-def test_what_four_workers_save_one_two_three_and_eight_load(groups: None, tmp_path: Path) -> None:
+def test_what_four_workers_save_one_and_eight_load(groups: None, tmp_path: Path) -> None:
     modes = ["ddp", "fsdp"]
     whole = parallel.run(4, parallel.trainings, modes, 6, None, tmp_path / "parts", 4)[0]
     for mode in modes:
         assert len(parallel.joined(tmp_path / "parts" / mode, tmp_path / "whole" / mode)) == 5
-    for size in (1, 2, 3, 8):
+    for size in (1, 8):
         found = parallel.run(size, parallel.trainings, modes, 6, tmp_path / "whole", None)[0]
         for mode in modes:
             assert found[mode] == pytest.approx(whole[mode][4:], abs=1e-6), (mode, size)
