@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regrow.search.curve import Curve
-from regrow.search.events import Began, Created, Opened, Outcome, Place, Saved, Usage
+from regrow.search.events import Began, Created, Opened, Outcome, Place, Saved
 from regrow.search.lifecycle import HELD, AttemptState, Leave, TrialState
+from regrow.search.measured import Usage
 from regrow.search.spec import Spec
 
 STORY = 8

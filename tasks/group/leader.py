@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from regrow.search.durations import in_words
-from regrow.search.events import Place, Usage
+from regrow.search.events import Place
+from regrow.search.measured import Usage
 from regrow.tasks.attempt.stall_watchdog import log_stacks
 from regrow.tasks.errors import UserError
 from regrow.tasks.group.peers import Other, PeerTable

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from regrow.search.durations import in_words
-from regrow.search.events import Usage
+from regrow.search.measured import Usage
 from regrow.tasks.group.wire import (
     Alive,
     Bye,

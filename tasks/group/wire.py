@@ -16,7 +16,8 @@ from contextlib import suppress
 
 import msgspec
 
-from regrow.search.events import Place, Usage
+from regrow.search.events import Place
+from regrow.search.measured import Usage
 from regrow.tasks.ports.ranks import Metrics, RankCommand, Verdict, World
 from regrow.tasks.ports.uploads import Part
 

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from regrow.search.events import Cause, Outcome, Place, Row, Usage
+from regrow.search.events import Cause, Outcome, Place, Row
+from regrow.search.measured import Usage
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports.messages import Reason, Reply
 from regrow.tasks.ports.uploads import Part

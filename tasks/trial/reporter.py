@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from regrow.search.events import Ended, Row, Saved, Usage
+from regrow.search.events import Ended, Row, Saved
+from regrow.search.measured import Usage
 from regrow.tasks.errors import ReportError
 from regrow.tasks.ports.messages import (
     Arrival,

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from regrow.search.events import Usage
+from regrow.search.measured import Usage
 from regrow.tasks.process.gpus import GpuReading, Gpus
 from regrow.tasks.process.usage import Reading, memory, read
 

@@ -16,7 +16,8 @@ import pytest
 
 from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.state.places import Places
-from regrow.search.events import AnyEvent, Began, Ended, Started, Usage, decode, encode
+from regrow.search.events import AnyEvent, Began, Ended, Started, decode, encode
+from regrow.search.measured import Usage
 from regrow.search.planning.verify import verify
 from regrow.show.live import text
 from regrow.show.report import report

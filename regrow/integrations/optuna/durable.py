@@ -457,14 +457,14 @@ class StudyOfTrial:
     """
 
     def __init__(self, root: str, name: str) -> None:
-        self._root, self._name = root, name
-        self._read: tuple[Study, History, Follower] | None = None
+        self.root, self.name = root, name
+        self.read: tuple[Study, History, Follower] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_root": self._root, "_name": self._name, "_read": None}
+        return {"root": self.root, "name": self.name, "read": None}
 
     def __call__(self, trial: OurTrial) -> Study:
-        study, history, follower = self._read = self._read or self._begun()
+        study, history, follower = self.read = self.read or self._begun()
         changed: set[int] = set()
         for segments in available(follower):
             fold(study.store, partial(_noted, history, changed), segments)
@@ -473,15 +473,15 @@ class StudyOfTrial:
         return study
 
     def _begun(self) -> tuple[Study, History, Follower]:
-        places = Places(root=self._root)
-        store, history = places.store(self._name), History(self._name)
+        places = Places(root=self.root)
+        store, history = places.store(self.name), History(self.name)
         follower = Follower(store)
         for segments in available(follower):
             fold(store, history.apply, segments)
         if history.created is None:
-            raise KeyError(f"there is no study {self._name!r} in {self._root}")
-        mirror = Mirror(self._name, directions_of(history))
-        study = Study(self._name, places, mirror, None, None, stored=history.spec)
+            raise KeyError(f"there is no study {self.name!r} in {self.root}")
+        mirror = Mirror(self.name, directions_of(history))
+        study = Study(self.name, places, mirror, None, None, stored=history.spec)
         study.take(history)
         return study, history, follower
 

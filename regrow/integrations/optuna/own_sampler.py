@@ -1,4 +1,4 @@
-"""A sampler of the user's own class, in the coordinator: it sees the study as its log is, and what
+"""A sampler that a user wrote, in the coordinator: it sees the study as its log is, and what
 it answers is an event before it is used.
 """
 
@@ -108,7 +108,7 @@ class Answering:
         return Answered(t=now, about=wanted.trial, state=state, ended=ended, over=over)
 
     def _stopped(self, study: Stopping) -> Literal["", "stopped"]:
-        """Return whether the sampler has stopped the study, which is told once."""
+        """Return whether the sampler has stopped the study, which is announced once."""
         if self._over or not study.stopped:
             return ""
         self._over = True

@@ -57,7 +57,7 @@ def prepared(
 ) -> bytes:
     """Return the searcher, pickled, as Ray Tune hands it over to its controller. Raises SpecError.
 
-    It is told of metric and mode, and of the space, which it may decline if all of that is plain
+    It gets metric, mode and the space, which it may decline if all of that is plain
     values.
     """
     from ray import cloudpickle

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from regrow.search.events import Usage
 from regrow.search.history import Attempt, History, TrialRecord
+from regrow.search.measured import Usage
 from regrow.search.spec.parts import Resources
 from regrow.tasks.process.disk import size
 from regrow.tasks.trial.usage_meter import SHORTEST_SECONDS
