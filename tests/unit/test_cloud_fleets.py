@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,7 +237,7 @@ def test_mistakes_are_told_before_the_cloud_is_asked(
     clouds: Service, cloud: str, work: Work, tmp_path: Path
 ) -> None:
     for changed, told in (
-        ({"env": {}}, "env: lacks what the machines read"),
+        ({"env": {}}, r"env: \[\]: lacks what the machines read"),
         ({"workers": [{"type": "t2.large", "most": 1}]}, r"workers\.0\.type"),
         ({"env": {**SHARED["env"], "A": "$NOT_SET"}}, "is not set here"),
     ):
@@ -347,3 +348,12 @@ def test_one_that_goes_away_is_made_anew_by_the_cloud(
     )
     assert len(clouds.names(GROUPS[cloud])) == 2
     assert (tmp_path / "off").exists()
+
+
+def test_one_that_starts_too_late_ends_all_before_anything_is_installed(
+    machine: Json, cloud: str, clouds: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
+    monkeypatch.setitem(sys.modules, "botocore.config", None)
+    fleet_machine.ended(machine, "0", MACHINES[cloud])
+    assert clouds.names(GROUPS[cloud]) == clouds.names("secrets") == []

@@ -20,7 +20,6 @@ from regrow.infra.clusters.clouds.fleet import (
     EXPERIMENT_TAG,
     EXPIRY_TAG,
     GROUP_TAG,
-    MOST_TAG,
     STATE_TAG,
     Bucket,
     Order,
@@ -81,7 +80,7 @@ def launch_template(
     security_group: str,
 ) -> Json:
     """Return the parameters of EC2's CreateLaunchTemplate for a group. Raises UserError for user
-    data that are too large, and for too long an address of the state.
+    data that are too large.
 
     Args:
         cluster: the cluster.
@@ -92,11 +91,6 @@ def launch_template(
         security_group: its id.
 
     """
-    if len(order.state) > MOST_TAG:
-        raise UserError(
-            f"--state {order.state[:60]}...: has more than {MOST_TAG} characters, and a tag of EC2"
-            " has no more; give a shorter prefix"
-        )
     group, ours = cluster.workers[place], fleet.tags(cluster, order, place)
     data = groups.template(
         "aws_template",

@@ -384,7 +384,8 @@ def check_keys(cluster: OnVms) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         if name not in cluster.env:
             hint = f"add {name}: ${name} to `env`"
-            raise SpecError("env", None, "lacks what the machines read the bucket with", hint)
+            problem = "lacks what the machines read the bucket with"
+            raise SpecError("env", sorted(cluster.env), problem, hint)
 
 
 def check_user(cluster: OnVms, user: str, what: str) -> None:

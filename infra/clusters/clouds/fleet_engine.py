@@ -25,6 +25,7 @@ from regrow.infra.clusters.prices import Prices
 from regrow.infra.machine import confidential
 from regrow.infra.state.places import Places
 from regrow.search.durations import in_words
+from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Missing
 
 END_SECONDS = 120.0
@@ -203,6 +204,11 @@ class FleetEngine:
             expires=ends.isoformat(timespec="seconds"),
             endpoint=os.environ.get("AWS_ENDPOINT_URL"),
         )
+        if len(order.state) > fleet.MOST_TAG:
+            raise UserError(
+                f"--state {order.state[:60]}...: has more than {fleet.MOST_TAG} characters, and a"
+                " tag of a cloud has no more; give a shorter prefix"
+            )
         self._account.check(order, self._prices)
         return order
 

@@ -124,12 +124,19 @@ def _write(name: str, parts: Any) -> None:
         file.writelines(parts)
 
 
-def _try(work: Any) -> bool:
-    from botocore.exceptions import BotoCoreError, ClientError
+def _refusals() -> tuple[type[Exception], ...]:
+    """Return the errors of a request that failed, also where nothing is installed yet."""
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        return ImportError, OSError
+    return BotoCoreError, ClientError, OSError
 
+
+def _try(work: Any) -> bool:
     try:
         work()
-    except (BotoCoreError, ClientError, OSError) as error:
+    except _refusals() as error:
         sys.stderr.write(f"regrow: {error}\n")
         return False
     return True
