@@ -6,6 +6,7 @@ the engine who is there.
 
 from __future__ import annotations
 
+import os
 import shlex
 import threading
 import time
@@ -15,19 +16,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regrow.flows.remote import RunRequest, joining
 from regrow.infra.clusters.agents import Agent, AgentEngine, Submission, Work
+from regrow.infra.clusters.clouds.aws_account import AwsAccount
+from regrow.infra.clusters.clouds.azure_account import AzureAccount
 from regrow.infra.clusters.clouds.fleet_engine import FleetEngine
-from regrow.infra.clusters.description import Aws, Cluster, Kubernetes, Slurm, Ssh, WithHead
+from regrow.infra.clusters.clouds.gcp_account import GcpAccount
+from regrow.infra.clusters.description import Aws, Azure, Cluster, Gcp, Kubernetes, Slurm, Ssh
 from regrow.infra.clusters.folder import Folder
-from regrow.infra.clusters.kubernetes.agents import JobsEngine
+from regrow.infra.clusters.kubernetes.engine import JobsEngine
 from regrow.infra.clusters.slurm import SlurmEngine
 from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.log.reading import survey
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
+from regrow.search.errors import SpecError
 from regrow.search.events import Closed
 from regrow.search.history import History
+from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process import background
 
@@ -43,20 +48,73 @@ class Gone(UserError):
     """No agent is there any more, and the experiment has not ended."""
 
 
-def engine(cluster: Cluster) -> AgentEngine[Any] | None:
-    """Return the engine of agents of a cluster, also of one that may have a head instead; None: it
-    has none.
-    """
+def engine(cluster: Cluster) -> AgentEngine[Any]:
+    """Return the engine of a cluster. Raises UserError for a bad file of prices."""
     match cluster:
         case Aws():
-            return FleetEngine(cluster)
+            return FleetEngine(cluster, AwsAccount(cluster))
+        case Gcp():
+            return FleetEngine(cluster, GcpAccount(cluster))
+        case Azure():
+            return FleetEngine(cluster, AzureAccount(cluster))
         case Kubernetes():
             return JobsEngine(cluster)
         case Slurm():
             return SlurmEngine(cluster)
         case Ssh():
             return SshEngine(cluster)
-    return None
+    raise TypeError(f"{cluster.on} is no kind of cluster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """An experiment to run on a cluster, with the options of `regrow run`."""
+
+    spec: Spec
+    file: Path
+    places: Places
+    name: str | None = None
+    trials: int | None = None
+    changes: tuple[str, ...] = ()
+    """Values of `--set`."""
+    retry_failed: bool = False
+    quiet: bool = False
+    as_json: bool = False
+
+    @property
+    def project(self) -> Path:
+        """Folder to send: the common parent of the code and the specification."""
+        folders = (self.file.resolve().parent, Path(self.spec.working_dir or ".").resolve())
+        return Path(os.path.commonpath(folders))
+
+
+def joining(order: RunRequest, file: str) -> list[str]:
+    """Return the arguments of `regrow` with which an agent joins the experiment of `file`. Raises
+    UserError for what an agent that comes back would do again.
+    """
+    if order.retry_failed:
+        again = order.places.command("join", order.spec.name, "--retry-failed")
+        raise UserError(
+            "--retry-failed: each agent that comes back would try failed trials again; type"
+            f" `{again}` on one machine"
+        )
+    words = ["join", file, "--state", order.places.root, "--name", order.spec.name]
+    words += ["--trials", str(order.trials)] if order.trials else []
+    words += [word for change in order.changes for word in ("--set", change)]
+    return words
+
+
+def check_state(places: Places, cluster: Cluster, key: str) -> None:
+    """Raise SpecError for a state root that the cluster's machines cannot see."""
+    if places.storage.shared or any(
+        Path(places.root).is_relative_to(one) for one in cluster.shared
+    ):
+        return
+    hint = (
+        "give --state s3://BUCKET/PREFIX, or name the folder that all machines share at `shared` in"
+        " the cluster file"
+    )
+    raise SpecError(key, places.root, "is on this machine, where the cluster does not see it", hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +129,6 @@ class AgentRun:
     def again(self, experiment: str, places: Places) -> str:
         """Return the command that follows and continues the experiment of a file, for people."""
         words = ["regrow", "run", experiment, "--on", str(self.file)]
-        words += ["--agents"] * isinstance(self.cluster, WithHead)
         return shlex.join(words + ["--state", places.root] * (places != Places.at(None)))
 
     def work(self, order: RunRequest, end: Closed | None = None) -> Work:

@@ -26,13 +26,9 @@ def read_cluster(path: Path) -> Cluster:
             for key in ("prices", "lock")
             if isinstance(getattr(cluster, key, None), str)
         }
-        mounts = {
-            place: str(_beside(path, file, f"mounts.{place}"))
-            for place, file in getattr(cluster, "mounts", {}).items()
-        }
         if output := getattr(cluster, "output", None):
             there["output"] = str((path.parent / Path(output).expanduser()).resolve())
-        return cluster.model_copy(update={**there, **({"mounts": mounts} if mounts else {})})
+        return cluster.model_copy(update=there)
     except SpecError as error:
         raise located(error, path) from None
 

@@ -57,19 +57,13 @@ _SPAN, _SIZE = (
     'write a number of bytes, or text such as "8GiB"',
 )
 _FORMS = {
-    "idle": _SPAN,
     "prices": "write the path of a CSV file, or a list of {type: ..., on_demand: ..., spot: ...}",
     "expires": _SPAN,
     "time": _SPAN,
     "memory": _SIZE,
     "env": "write NAME: value, one a line",
     "setup": "write a list of commands",
-    "head.memory": _SIZE,
-    **{
-        f"workers.{place}.{key}": form
-        for place in range(9)
-        for key, form in (("after", _SPAN), ("memory", _SIZE))
-    },
+    **{f"workers.{place}.memory": _SIZE for place in range(9)},
 }
 """Hints for values that may have several forms."""
 
@@ -145,26 +139,11 @@ class Group(Part):
     market: Market = "on-demand"
     """`spot`: cheaper, and may be taken away at any time."""
     most: Annotated[Count, Field(ge=1)]
-    """Most workers of the group at a time."""
-    least: Annotated[Count, Field(ge=0)] = 0
-    """Least workers of the group while the cluster is up."""
-    after: Time | None = None
-    """A trial may use this group only after waiting for the earlier groups for this time: seconds,
-    or "10min". None: at once.
-    """
-
-
-class Head(Part):
-    """The on-demand machine of Ray's head, the coordinator and the driver. It takes no trials."""
-
-    type: Text
-    """The head's instance type."""
-    disk: Annotated[Count, Field(ge=10)] = 100
-    """Size of its disk in GB."""
+    """Workers of the group, as long as the cloud has that many."""
 
 
 class Workers(Group):
-    """Machines of one type, as many as are needed up to `most`."""
+    """Machines of one type."""
 
     type: Text
     """Instance type of the machines."""
@@ -175,9 +154,7 @@ class Workers(Group):
 
 
 class Pods(Group):
-    """Pods of one kind, as many as are needed up to `most`. `node_selector` decides whether their
-    nodes are spot.
-    """
+    """Pods of one kind. `node_selector` decides whether their nodes are spot."""
 
     name: Label
     """Name of the group, part of its pods' names."""
@@ -191,19 +168,6 @@ class Pods(Group):
     """Labels that the pods' nodes must have."""
     tolerations: tuple[dict[str, Any], ...] = ()
     """Tolerations of taints of these nodes, in the form of a pod's."""
-
-
-class HeadPod(Part):
-    """The pod of Ray's head, the coordinator and the driver. It takes no trials."""
-
-    cpu: Annotated[Number, Field(gt=0)] = 2
-    """CPUs of the pod."""
-    memory: Bytes = 8 << 30
-    """Bytes, or text such as "8GiB"."""
-    node_selector: Texts = Field(default_factory=dict)
-    """Labels that its node must have; no label of spot nodes."""
-    tolerations: tuple[dict[str, Any], ...] = ()
-    """Tolerations of taints of its node, in the form of a pod's."""
 
 
 class Cluster(Part):
@@ -224,7 +188,7 @@ class Cluster(Part):
     load a module.
     """
     env: dict[Line, str] = Field(default_factory=dict)
-    """Environment variables of heads, workers, agents and trials. `$NAME` as the whole value: the
+    """Environment variables of agents and trials. `$NAME` as the whole value: the
     value of this variable here.
     """
     shared: tuple[Text, ...] = ()
@@ -263,18 +227,6 @@ class Cluster(Part):
     def refuse(cls, data: dict[str, Any]) -> None:
         """Raise SpecError for keys that this kind of cluster no longer has."""
 
-    def groups(self) -> tuple[Group, ...]:
-        """Return the groups of workers that come and go; empty if the machines are permanent."""
-        return tuple(one for one in getattr(self, "workers", ()) if isinstance(one, Group))
-
-    def market(self) -> dict[str, Any] | None:
-        """Return the specification's `market`: the kind of machine to ask for first, how long."""
-        groups = self.groups()
-        other = next((one for one in groups if one.market != groups[0].market), None)
-        if other is None or other.after is None:
-            return None
-        return {"first": groups[0].market, "after": other.after}
-
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `parse` turns into an equal cluster."""
         return self.model_dump(mode="json", exclude_defaults=True)
@@ -307,44 +259,55 @@ class WithEnvironment(Cluster):
         return self
 
 
-class WithHead(WithEnvironment):
-    """Fields of clusters that are brought up with a Ray head."""
+_GONE = {
+    "head": "any machine may lead; a small group on demand with `most: 1` is where a leader stays",
+    "idle": "machines end with the experiment",
+    "reach": "nobody reaches the machines",
+    "private": "nobody reaches the machines",
+    "mounts": "have the files in the project's folder, in a bucket or in the image",
+    "least": "the cloud keeps `most` workers of a group",
+    "after": "all groups start at once",
+}
+"""Keys of clusters that had a head of Ray's, and of their groups, and what holds now."""
 
-    idle: Time = 600.0
-    """A worker ends after this time without a trial, the whole cluster after this time without an
-    experiment: seconds, or "10min".
-    """
+
+class WithPrices(Cluster):
+    """Fields of clusters whose machines come with an experiment and go with it."""
+
     expires: Time = 7 * 86400.0
-    """After this time its machines' tags mark the cluster as forgotten: seconds, or "2d"."""
+    """After this time the machines end, whatever happens: seconds, or "2d"."""
     prices: Text | tuple[Price, ...] | None = None
     """Prices an hour: a list, or a CSV file with columns InstanceType,Region,Price,SpotPrice, whose
     path is relative to the cluster file. None: costs are unknown.
     """
 
+    @classmethod
+    def refuse(cls, data: dict[str, Any]) -> None:
+        groups = _listed(data.get("workers"))
+        for path, part in (
+            ("", data),
+            *((f"workers.{n}.", one) for n, one in enumerate(groups) if isinstance(one, dict)),
+        ):
+            for key in (key for key in _GONE if key in part):
+                problem = f"is no key any more: {_GONE[key]}"
+                raise SpecError(f"{path}{key}", part[key], problem, "leave it out")
 
-class OnVms(WithHead):
+
+class OnVms(WithPrices, WithEnvironment):
     """Fields of clusters on AWS, GCP and Azure."""
 
     region: Text
     """The region of its machines."""
     zones: tuple[Text, ...] = ()
-    """Availability zones, tried in this order. Empty: all of the region."""
-    head: Head
-    """The head's machine."""
+    """Availability zones; on AWS the first ones are preferred. Empty: all of the region."""
     workers: Annotated[tuple[Workers, ...], Field(min_length=1)]
-    """The groups of workers, in the order in which they are tried."""
+    """The groups of workers."""
     image: Text | None = None
     """The machine image. None: a current Ubuntu image for CPUs, the cloud's deep-learning image for
     types with GPUs.
     """
-    user: User | None = None
-    """The image's user for SSH logins. None: the user of the default image."""
-    mounts: Texts = Field(default_factory=dict)
-    """Files and folders that are copied to all machines: path on the machine to path here."""
-    reach: Text | None = None
-    """The addresses from which the machines may be reached by SSH, as a CIDR block. None: this
-    machine's address only.
-    """
+    user: User = "ubuntu"
+    """The user as whom agents run. One that the image does not have is made."""
 
 
 class Aws(OnVms):
@@ -353,11 +316,9 @@ class Aws(OnVms):
     on: Literal["aws"]
     """Amazon Web Services."""
     role: Text | None = None
-    """An instance profile of the machines. None: one is created for the head, with rights for this
-    cluster's machines only.
+    """An instance profile of the machines. None: one is created, with rights for the state's
+    objects and this cluster's fleets only.
     """
-    private: Annotated[bool, Field(strict=True)] = False
-    """Whether the machines are reached by their internal addresses, through a VPN."""
 
 
 class Gcp(OnVms):
@@ -367,6 +328,8 @@ class Gcp(OnVms):
     """Google Cloud."""
     project: Text
     """The project's id."""
+    service_account: Text
+    """Email of the machines' service account, which may delete their instance groups."""
 
 
 class Azure(OnVms):
@@ -378,6 +341,8 @@ class Azure(OnVms):
     """The resource group in which everything is created."""
     subscription: Text | None = None
     """The subscription's id. None: the one of `az account show`."""
+    identity: Text
+    """Path of the machines' managed identity, which may delete their scale sets."""
 
 
 class Ssh(WithEnvironment):
@@ -417,11 +382,11 @@ class Ssh(WithEnvironment):
         return self
 
 
-class Kubernetes(WithHead):
-    """Pods of a Kubernetes cluster that has the KubeRay operator."""
+class Kubernetes(WithPrices):
+    """Jobs of a Kubernetes cluster, each pod of which is an agent of the experiment."""
 
     on: Literal["kubernetes"]
-    """Kubernetes, by the KubeRay operator."""
+    """Kubernetes, by `kubectl` on this machine."""
     image: Text
     """The image of all pods, with regrow in it."""
     namespace: Label = "default"
@@ -433,11 +398,9 @@ class Kubernetes(WithHead):
     pull_secrets: tuple[Text, ...] = ()
     """Names of secrets for pulling the image."""
     secrets: tuple[Text, ...] = ()
-    """Names of secrets whose entries become environment variables of head and workers."""
-    head: HeadPod = HeadPod()
-    """The head's pod."""
+    """Names of secrets whose entries become environment variables of the pods."""
     workers: Annotated[tuple[Pods, ...], Field(min_length=1)]
-    """The groups of pods, in the order in which they are tried."""
+    """The groups of pods."""
     volumes: Texts = Field(default_factory=dict)
     """Claims of persistent volumes, by the path at which pods mount them."""
 
@@ -514,9 +477,9 @@ KINDS: dict[str, type[Cluster]] = {
 }
 """Classes of clusters by the value of `on`."""
 _PARTS: dict[type[Cluster], dict[str, type[Part]]] = {
-    Kubernetes: {"head": HeadPod, "workers": Pods, "prices": Price},
+    Kubernetes: {"workers": Pods, "prices": Price},
     Ssh: {},
     Slurm: {},
-    **{kind: {"head": Head, "workers": Workers, "prices": Price} for kind in (Aws, Gcp, Azure)},
+    **{kind: {"workers": Workers, "prices": Price} for kind in (Aws, Gcp, Azure)},
 }
 """Classes of the parts below their keys."""

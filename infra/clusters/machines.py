@@ -1,18 +1,12 @@
-"""Machines that are reached by SSH: running commands on them, and tunnels to them."""
+"""Machines that are reached by SSH: running commands on them."""
 
 from __future__ import annotations
 
 import shlex
-import socket
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from regrow.infra.machine.supervised import attached
 from regrow.tasks.errors import RegrowError
 
 _OPTIONS = (
@@ -23,8 +17,6 @@ _OPTIONS = (
     "IdentitiesOnly=yes",
     "LogLevel=ERROR",
 )
-_TUNNEL_SECONDS = 20.0
-_TICK = 0.05
 UNREACHABLE = 255
 """Exit code of ssh if it could not connect."""
 
@@ -56,44 +48,6 @@ class Remote:
         except FileNotFoundError:
             raise RegrowError("there is no program ssh here; install OpenSSH's client") from None
 
-    def hold(self, command: str) -> AbstractContextManager[IO[bytes]]:
-        """Run a command in the login shell there for the duration of the block. It also ends if the
-        connection breaks. Yields its output.
-        """
-        # the input ends with the connection
-        held = f"{command} & child=$!; cat > /dev/null; kill $child"
-        return attached(self._words(held))
-
-    @contextmanager
-    def tunnel(self, port: int) -> Iterator[int]:
-        """Open a local port that leads to a loopback port there. Raises RegrowError."""
-        here = _free(port)
-        forward = ["-N", "-L", f"127.0.0.1:{here}:127.0.0.1:{port}"]
-        words = [*self._ssh("ExitOnForwardFailure=yes"), *forward, *self._login]
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        try:
-            self._wait(process, here)
-            yield here
-        finally:
-            process.terminate()
-            process.communicate()
-
-    def _wait(self, process: subprocess.Popen[bytes], port: int) -> None:
-        deadline = time.monotonic() + _TUNNEL_SECONDS
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return
-            if process.poll() is not None:
-                said = process.stderr.read() if process.stderr else b""
-                told = said.decode(errors="replace").strip()
-                raise RegrowError(f"{self.address} cannot be reached: {told or 'ssh ended'}")
-            if time.monotonic() > deadline:
-                raise RegrowError(f"{self.address} did not answer within {_TUNNEL_SECONDS:g} s")
-            time.sleep(_TICK)
-
     @property
     def _login(self) -> list[str]:
         return ["--", f"{self.user}@{self.address}"]
@@ -107,13 +61,3 @@ class Remote:
         own = ("StrictHostKeyChecking=accept-new", f'UserKnownHostsFile="{known}"', *more)
         options = [word for option in (*_OPTIONS, *own) for word in ("-o", option)]
         return ["ssh", "-i", str(self.key), *options]
-
-
-def _free(port: int) -> int:
-    """Return the same port if it is free here, because Prefect's page requests its data at the port
-    where it was served; else any free port. Raises RegrowError if there is none.
-    """
-    for wanted in (port, 0):
-        with suppress(OSError), socket.create_server(("127.0.0.1", wanted)) as probe:
-            return int(probe.getsockname()[1])
-    raise RegrowError("no port of the loopback is free here")

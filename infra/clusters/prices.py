@@ -11,7 +11,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from regrow.infra.clusters.description import Market, Price, WithHead
+from regrow.infra.clusters.description import Market, Price, WithPrices
 from regrow.tasks.errors import UserError
 
 _COLUMNS = ("InstanceType", "Region", "Price", "SpotPrice")
@@ -35,7 +35,7 @@ class Prices:
                 self._known[one.type, "", "spot"] = one.spot
 
     @classmethod
-    def of_cluster(cls, cluster: WithHead) -> Prices:
+    def of_cluster(cls, cluster: WithPrices) -> Prices:
         """Return the prices that a cluster file names. Raises UserError for a bad file."""
         given = cluster.prices
         return cls(Path(given) if isinstance(given, str) else given)

@@ -16,6 +16,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from regrow.infra.clusters.description import WithEnvironment
 from regrow.tasks.errors import UserError
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -88,6 +89,14 @@ def requirements(lock: Path | None) -> bytes:
         if vcs := place.get("vcs_info"):
             found[name] = f"{name} @ {vcs['vcs']}+{place['url']}@{vcs['commit_id']}"
     return "".join(f"{line}\n" for _, line in sorted(found.items())).encode()
+
+
+def shipped(cluster: WithEnvironment) -> dict[str, bytes]:
+    """Return the files from which machines make their environment; none if they have one."""
+    if cluster.python is not None:
+        return {}
+    lock = Path(cluster.lock) if cluster.lock else None
+    return {wheel_name(): wheel(), "requirements.txt": requirements(lock)}
 
 
 def environment_script(folder: str, stamp: str) -> str:

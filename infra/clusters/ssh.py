@@ -23,9 +23,9 @@ from regrow.infra.clusters.agents import Agent, Output, Submission, Submissions,
 from regrow.infra.clusters.description import Ssh
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.clusters.machines import UNREACHABLE, Remote
-from regrow.infra.clusters.node import versions
 from regrow.infra.clusters.unit import LEAVE_SECONDS
 from regrow.infra.clusters.unit_files import unit_name
+from regrow.infra.machine.versions import versions
 from regrow.infra.stores import open_root
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.clusters import marks
-from regrow.infra.clusters.node import versions
 from regrow.infra.machine import locks
 from regrow.infra.machine.supervised import (
     Backoff,
@@ -36,6 +35,7 @@ from regrow.infra.machine.supervised import (
     spawn,
     until,
 )
+from regrow.infra.machine.versions import versions
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import temporary
 

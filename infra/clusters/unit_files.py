@@ -19,7 +19,6 @@ from regrow.infra.clusters import private, shipping
 from regrow.infra.clusters.agents import Submission, Work
 from regrow.infra.clusters.description import Ssh
 from regrow.infra.clusters.folder import variables
-from regrow.infra.clusters.jobs import too_large
 from regrow.infra.clusters.unit import (
     FINAL,
     LEAVE_SECONDS,
@@ -40,6 +39,8 @@ _TIME = 1_577_836_800
 """Time of all files in the archive, in seconds since the epoch: old enough for clocks that differ,
 and not so old that tar warns of it.
 """
+_NAMED = 3
+"""How many of the largest files of a project that is too large are named."""
 _BOOT_SECONDS = 120
 """Seconds after a boot for which an agent waits for a default route."""
 _SCRIPT = """#!/bin/sh
@@ -125,11 +126,7 @@ def packed(cluster: Ssh, work: Work, say: Callable[[str], None]) -> Parcel:
     """
     here, project = f"units/{unit_name(work)}", _project(work, say)
     into = f"project-{_hash(project)}"
-    shipped: dict[str, bytes] = {}
-    if cluster.python is None:
-        lock = Path(cluster.lock) if cluster.lock else None
-        shipped[shipping.wheel_name()] = shipping.wheel()
-        shipped["requirements.txt"] = shipping.requirements(lock)
+    shipped = shipping.shipped(cluster)
     stamp = _hash(b"".join(shipped.values()))
     made = f"made-{stamp}" if shipped else None
     values = variables(cluster, os.environ)
@@ -179,7 +176,7 @@ def _project(work: Work, say: Callable[[str], None]) -> bytes:
         hidden += excludes([f"{Path(work.state).relative_to(work.project)}/"])
     packed = private.packed(work.project, hidden)
     if len(packed) > _MOST_BYTES:
-        raise UserError(too_large(work.project))
+        raise UserError(_too_large(work.project))
     return packed
 
 
@@ -254,6 +251,23 @@ def files(cluster: Ssh, work: Work) -> dict[str, str]:
 def _escaped(value: str) -> str:
     """Return a value for double quotes, as shells and systemd read them."""
     return "".join(f"\\{one}" if one in '"\\$`' else one for one in value)
+
+
+def _too_large(project: Path) -> str:
+    """Return the message about a project that is too large for Ray."""
+    files = [file for file in project.rglob("*") if file.is_file() and not file.is_symlink()]
+    largest = sorted(
+        ((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True
+    )[:_NAMED]
+    told = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
+    hint = (
+        "name what is not needed in a .gitignore there, and have data come by a bucket or a shared"
+        " folder"
+    )
+    return (
+        f"the project {project} is more than the 100 MB that Ray takes, packed; its largest files:"
+        f" {told}; {hint}"
+    )
 
 
 def _hash(content: bytes) -> str:

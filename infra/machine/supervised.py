@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from regrow.infra.machine import locks, private_files
 from regrow.infra.machine.awaiting import Deadline
@@ -190,20 +190,6 @@ def await_ready(
             return f"did not {what} in {seconds:.0f} s"
         time.sleep(tick)
     return ""
-
-
-@contextmanager
-def attached(command: Sequence[str]) -> Iterator[IO[bytes]]:
-    """Run a command within the block, until the end of its input. Yields its output."""
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            yield process.stdout
-        finally:
-            process.stdin.close()
 
 
 def last_line(log: Path) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 
-from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 
@@ -13,22 +11,6 @@ SLOTS = "REGROW_SLOTS"
 """Variable with the most trials, or workers of trials with several, that it has room for."""
 MARKETS = "REGROW_MARKETS"
 """Variable with the kinds of machines it may have, by Ray's names: "spot,on-demand"."""
-
-
-MARKET = "REGROW_MARKET"
-"""Variable with the key `market`, as JSON, for specifications without one."""
-
-
-def with_market(spec: Spec) -> Spec:
-    """Return the specification, with the cluster's `market` if it has none. Raises UserError."""
-    if spec.market is not None or not (text := os.environ.get(MARKET, "")):
-        return spec
-    try:
-        often = {"evictions": spec.retries.spot} if spec.retries.spot else {}
-        return Spec.parse({**spec.to_json(), "market": {**often, **json.loads(text)}})
-    except (ValueError, TypeError, SpecError) as error:
-        hint = "write it as the specification's key `market`, as JSON, or unset it"
-        raise UserError(f"{MARKET}={text!r}: {error}; {hint}") from None
 
 
 def most(spec: Spec) -> int | None:

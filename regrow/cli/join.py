@@ -164,9 +164,8 @@ def _experiment(
             changed = changed_spec(places, experiment, set_values(changes))
         return changed, places, experiment, ["resume", experiment, *words]
     from regrow.cli.spec_file import located_in, named, read
-    from regrow.infra.ray.scaling import with_market
 
-    spec = with_market(read(file, trials, changes=changes))
+    spec = read(file, trials, changes=changes)
     with located_in(file):
         spec = named(spec, name)
     places = Places.at(state or spec.state)

@@ -1,6 +1,4 @@
-"""`regrow run --on` and `regrow cluster` with a file whose engine starts agents: `on: slurm`,
-`on: ssh`, and with `--agents` others.
-"""
+"""What `regrow run --on` and `regrow cluster` do with the agents of a cluster file."""
 
 from __future__ import annotations
 
@@ -23,40 +21,20 @@ from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
-    from regrow.flows.agents import AgentRun
-    from regrow.flows.remote import RunRequest
+    from regrow.flows.agents import AgentRun, RunRequest
     from regrow.infra.clusters.agents import Agent, Submission
-    from regrow.infra.clusters.description import Cluster
     from regrow.search.events import Closed
 
 _TICK = 0.5
 
 
-def opened(file: Path, option: str | None = None) -> AgentRun | None:
-    """Return the runs by agents that a cluster file describes; None for a cluster with a head, if
-    no `option` of the command asks for agents. Raises UserError and SpecError.
-    """
-    from regrow.infra.clusters.description import WithHead
-
-    run, cluster = maybe(file)
-    if run is None and option is not None:
-        where = f"{cluster.name} is on {cluster.on}"
-        raise UserError(f"{option}: is for Kubernetes and AWS, and {where}; leave it out")
-    return None if option is None and isinstance(cluster, WithHead) else run
-
-
-def maybe(file: Path) -> tuple[AgentRun | None, Cluster]:
-    """Return a cluster, and the runs by agents that it may have instead of a head; None: it cannot
-    have any. Raises UserError and SpecError.
-    """
+def opened(file: Path) -> AgentRun:
+    """Return the runs by agents that a cluster file describes. Raises UserError and SpecError."""
     from regrow.flows.agents import AgentRun, engine
     from regrow.infra.clusters.cluster_file import read_cluster
 
     cluster = read_cluster(file)
-    found = engine(cluster)
-    if found is None:
-        return None, cluster
-    return AgentRun(cluster=cluster, engine=found, file=file, say=say), cluster
+    return AgentRun(cluster=cluster, engine=engine(cluster), file=file, say=say)
 
 
 def run_on(run: AgentRun, order: RunRequest, *, yes: bool) -> NoReturn:
@@ -151,15 +129,10 @@ def submit(run: AgentRun, order: RunRequest, *, yes: bool) -> None:
     )
 
 
-def known(run: AgentRun, experiment: str) -> Submission | None:
-    """Return the newest submission of an experiment; None: there is none."""
-    ours = (one for one in reversed(run.engine.submissions()) if one.experiment == experiment)
-    return next(ours, None)
-
-
 def attach(run: AgentRun, experiment: str) -> NoReturn:
     """Follow an experiment that was submitted from here."""
-    if (submission := known(run, experiment)) is None:
+    ours = (one for one in reversed(run.engine.submissions()) if one.experiment == experiment)
+    if (submission := next(ours, None)) is None:
         raise UserError(f"{experiment} was not submitted from here by {run.file}")
     places = Places.at(submission.state)
     os.environ.setdefault(AGAIN, run.again("FILE", places))
@@ -189,14 +162,10 @@ def logs(run: AgentRun) -> None:
     there = run.engine.submissions()
     if not there:
         raise UserError(f"nothing was submitted from here by {run.file}")
-    print_outputs(run, there[-1])
-
-
-def summaries(agents: Sequence[Agent]) -> list[str]:
-    """Describe the agents of each experiment in a line, for people."""
-    from regrow.flows.agents import in_words
-
-    return [f"{name}, agents: {in_words(one)}" for name, one in _by_experiment(agents).items()]
+    for one in run.engine.outputs(there[-1]):
+        tell(f"==> {one.title} <==")
+        for line in one.lines:
+            tell(line)
 
 
 def _by_experiment(agents: Sequence[Agent]) -> dict[str, list[Agent]]:
@@ -204,16 +173,6 @@ def _by_experiment(agents: Sequence[Agent]) -> dict[str, list[Agent]]:
     for one in agents:
         found.setdefault(one.experiment, []).append(one)
     return found
-
-
-def print_outputs(run: AgentRun, *of: Submission) -> bool:
-    """Print the last lines of what agents printed. Return whether there are some."""
-    outputs = [output for one in of for output in run.engine.outputs(one)]
-    for one in outputs:
-        tell(f"==> {one.title} <==")
-        for line in one.lines:
-            tell(line)
-    return bool(outputs)
 
 
 def down(run: AgentRun, *, yes: bool) -> None:
@@ -231,10 +190,7 @@ def export(run: AgentRun, order: RunRequest) -> dict[str, bytes] | None:
     """Return the files that agents are started by; None: one for a command of this machine, which
     is printed.
     """
-    from regrow.infra.clusters.description import WithHead
-
-    before = None if isinstance(run.cluster, WithHead) else run.end_of(order)
-    files = run.engine.files(run.work(order, before), say)
+    files = run.engine.files(run.work(order), say)
     if run.engine.sends:
         return files
     for text in files.values():

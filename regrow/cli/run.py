@@ -47,7 +47,7 @@ def run(
     on: Annotated[
         Path | None,
         option(
-            "A cluster's YAML file: bring it up, run there, bring the results home, end it",
+            "A cluster's YAML file: start agents there, and follow the experiment",
             metavar="CLUSTER",
             readable=False,
         ),
@@ -55,11 +55,6 @@ def run(
     include: IncludeOption = None,
     yes: Annotated[
         bool, option("With --on: do not ask before it costs money", "--yes", "-y")
-    ] = False,
-    keep: Annotated[bool, option("With --on: leave the cluster up", "--keep")] = False,
-    agents: Annotated[
-        bool,
-        option("With --on: as agents, without a head, on Kubernetes and AWS", "--agents"),
     ] = False,
 ) -> None:
     """Run the experiment that FILE describes, or resume it if it exists already."""
@@ -73,15 +68,13 @@ def run(
 
         if prefect_port is not None:
             raise UserError(
-                "--prefect-port is for this machine; `regrow cluster ui` opens the page of a run"
-                " --on a cluster"
+                "--prefect-port is for this machine; `regrow ui` opens the page of a run --on a"
+                " cluster"
             )
         run_on(
             file,
             on,
             yes=yes,
-            keep=keep,
-            agents=agents,
             name=name,
             trials=trials,
             changes=changes,
@@ -90,12 +83,11 @@ def run(
             quiet=quiet,
             as_json=as_json,
         )
-    if yes or keep or agents:
-        raise UserError("--yes, --keep and --agents go with --on CLUSTER")
+    if yes:
+        raise UserError("--yes goes with --on CLUSTER")
     from regrow.cli.spec_file import located_in, named, read
-    from regrow.infra.ray.scaling import with_market
 
-    spec = with_market(read(file, trials, changes=changes))
+    spec = read(file, trials, changes=changes)
     with located_in(file):
         spec = named(spec, name)
         run_session(

@@ -194,24 +194,22 @@ def _check(spec: Spec, places: Places) -> None:
 
 def _check_cluster(file: str | None, places: Places) -> list[str]:
     """Return what each run starts and costs on the cluster. Raises UserError and SpecError."""
-    from regrow.flows import agents
-    from regrow.flows.remote import check_state, engine
+    from regrow.flows.agents import check_state, engine
     from regrow.infra.clusters.cluster_file import read_cluster
-    from regrow.infra.clusters.description import WithHead
-    from regrow.infra.clusters.provider import described
 
     if file is None:
         return []
     cluster = read_cluster(Path(file))
     check_state(places, cluster, "state")
-    started = None if isinstance(cluster, WithHead) else agents.engine(cluster)
-    # A run's own file is there for its time alone: agents that come back later need a copy.
-    if started is not None and started.sends:
-        started.check()
-        return [f"on {cluster.name}, {cluster.on}: agents on {started.place}"]
-    provider = engine(cluster)
-    provider.check()
-    return [f"on {cluster.name}, {cluster.on}:", *described(provider.plan())]
+    started = engine(cluster)
+    if not started.sends:  # a run's own file is there for its time alone
+        raise UserError(
+            f"on: {cluster.on}: its agents read the experiment's file here whenever they come back,"
+            " and that of a scheduled run does not stay; submit it by hand, or choose another"
+            " cluster"
+        )
+    started.check()
+    return [f"on {cluster.name}, {cluster.on}: agents on {started.place}"]
 
 
 def _check_files(pattern: str | None) -> str:

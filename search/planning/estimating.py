@@ -52,13 +52,11 @@ class Offered:
 
     Attributes:
         kinds: one machine of each market that it has; "": machines that are there.
-        head: the machine that takes no trials; None: it has none, or its price is unknown.
         market: for the fall-back, the specification's key `market`.
 
     """
 
     kinds: Mapping[str, Machine]
-    head: Machine | None = None
     market: Mapping[str, Any] | None = None
 
     @property
@@ -205,8 +203,6 @@ class Premises:
 
     def fleet(self, scenario: Scenario, chance: random.Random) -> Iterator[Machine]:
         """Yield the machines of a scenario, as they come and go by chance."""
-        if self.offered.head is not None:
-            yield self.offered.head
         many = scenario.machines
         if scenario.kind in ("spot", "fall-back"):
             for one in self._spot(many, chance):

@@ -110,7 +110,7 @@ class Machine:
     Attributes:
         market: "spot" or "on-demand"; empty: it has no label.
         price: of the whole machine, an hour; None: unknown.
-        slots: attempts of one slot that it can run at a time; 0 for the head.
+        slots: attempts of one slot that it can run at a time; 0: it takes none.
         availability: when it can be had.
         permanent: it is up whenever it can be had, wanted or not.
         boot: seconds from its start until it takes attempts.

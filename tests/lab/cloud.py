@@ -3,7 +3,7 @@ host of the lab with its address.
 
 The laptop is a host beside them; whoever has `environment` there talks to this cloud. Machines have
 a metadata service, run their user data, end when they are terminated or shut themselves down, and
-can be taken away with or without a notice.
+can be taken away.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tests.system.hosts import await_
 NETWORK, LAPTOP, PORT = "172.31.0.0/16", "172.31.255.1", 5000
 """The network is that of moto's subnets."""
 REGION = "us-west-2"
-_NOTICE = ".notice"
 _TICK = 0.2
 
 
@@ -92,8 +91,8 @@ class Cloud:
             self._thread.join()
         self.hosts.stop()
 
-    def instances(self) -> dict[str, tuple[str, str, str, str]]:
-        """Address, state, market and the key that is let in, of all instances that ever were."""
+    def instances(self) -> dict[str, tuple[str, str]]:
+        """Address and state of all instances that ever were."""
         file = self.folder / "instances"
         return (
             {name: tuple(found) for name, found in json.loads(file.read_text()).items()}
@@ -101,27 +100,9 @@ class Cloud:
             else {}
         )
 
-    def running(self, market: str | None = None) -> list[str]:
-        """The instances that run, of one market or all."""
-        return [
-            name
-            for name, (_, state, kind, _) in self.instances().items()
-            if state == "running" and market in (None, kind)
-        ]
-
-    def spot(self, *, there: bool) -> None:
-        """Whether spot machines can be had."""
-        file = self.folder / "no-spot"
-        file.unlink(missing_ok=True) if there else file.touch()
-
-    def asked(self) -> list[str]:
-        """What machines were asked for, and whether they were granted, a line each."""
-        file = self.folder / "asked"
-        return file.read_text().splitlines() if file.exists() else []
-
-    def notify(self, instance: str) -> None:
-        """The metadata service says that the machine will be taken away."""
-        (self.machines[instance].home / _NOTICE).touch()
+    def running(self) -> list[str]:
+        """The instances that run."""
+        return [name for name, (_, state) in self.instances().items() if state == "running"]
 
     def take(self, instance: str) -> None:
         """The machine is gone, as by a power cut."""
@@ -149,11 +130,11 @@ class Cloud:
         """Makes the machines what moto says of them, and tells moto of those that ended by
         themselves.
         """
-        for name, (address, state, _, key) in self.instances().items():
+        for name, (address, state) in self.instances().items():
             if name in self.gone:
                 continue
             if state in ("pending", "running") and name not in self.machines:
-                self._appear(name, address, key)
+                self._appear(name, address)
             elif state in ("shutting-down", "terminated") and name in self.machines:
                 self.hosts.shut_down(self.machines[name], grace=20)
                 self.gone.append(name)
@@ -161,13 +142,11 @@ class Cloud:
                 self.hosts.shut_down(self.machines[name], grace=5)
                 self._ended(name)
 
-    def _appear(self, name: str, address: str, key: str) -> None:
-        host = self.hosts.add(address, lets_in=key)
+    def _appear(self, name: str, address: str) -> None:
+        host = self.hosts.add(address)
         self.hosts.run(host, "ip", "address", "add", "169.254.169.254/32", "dev", "lo")
         service = Path(__file__).with_name("metadata.py")
-        self.hosts.begin(
-            host, sys.executable, str(service), f"/root/{_NOTICE}", said=host.folder / "metadata"
-        )
+        self.hosts.begin(host, sys.executable, str(service), said=host.folder / "metadata")
         self.machines[name] = host
         script = self.folder / f"user-data-{name}"
         if script.exists():

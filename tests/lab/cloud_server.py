@@ -3,11 +3,8 @@ moved.
 
 `python cloud_server.py ADDRESS PORT FOLDER`. In the folder:
 
-* instances: JSON of all instances, written anew as they change: id to [address, state, market,
-  public key]
+* instances: JSON of all instances, written anew as they change: id to [address, state]
 * terminate-ID: made by others: the instance has ended by itself
-* no-spot: there while no spot machine can be had
-* asked: a line for each request for machines
 * user-data-ID: what an instance runs once, at its first start
 
 What moto leaves out of a fleet of type maintain is done here: a machine that is gone is replaced.
@@ -20,11 +17,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 from moto.ec2.models import ec2_backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -32,55 +26,18 @@ from werkzeug.serving import run_simple
 
 _ACCOUNT = "123456789012"
 _TICK = 0.2
-_REFUSED = b"""<?xml version="1.0" encoding="UTF-8"?>
-<Response><Errors><Error><Code>InsufficientInstanceCapacity</Code><Message>There is no Spot capacity available that matches your
-request.</Message></Error></Errors><RequestID>refused</RequestID></Response>"""
-
-
-class Refusing:
-    """A WSGI application that refuses spot machines while a file is there, and hands on all
-    else.
-    """
-
-    def __init__(self, app: Any, folder: Path) -> None:
-        self._app, self._folder = app, folder
-
-    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        if environ.get("REQUEST_METHOD") == "POST":
-            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            environ["wsgi.input"] = BytesIO(body)
-            form = {key: values[0] for key, values in parse_qs(body.decode("latin-1")).items()}
-            if form.get("Action") == "RunInstances" and form.get("DryRun") != "true":
-                market = form.get("InstanceMarketOptions.MarketType", "on-demand")
-                refused = market == "spot" and (self._folder / "no-spot").exists()
-                with (self._folder / "asked").open("a") as asked:
-                    asked.write(f"{market} {'refused' if refused else 'granted'}\n")
-                if refused:
-                    start(
-                        "500 Internal Server Error",
-                        [("Content-Type", "text/xml"), ("Content-Length", str(len(_REFUSED)))],
-                    )
-                    return [_REFUSED]
-        answer: Iterable[bytes] = self._app(environ, start)
-        return answer
 
 
 def _watch(folder: Path) -> None:
-    shown, known = "", dict[str, str]()
+    shown, known = "", set[str]()
     while True:
         found = {}
         for backend in list(ec2_backends[_ACCOUNT].values()):
             for one in list(backend.all_instances()):
-                key = backend.key_pairs.get(str(one.key_name))
                 if one.id not in known and one.user_data:
                     (folder / f"user-data-{one.id}").write_bytes(_decoded(one.user_data))
-                known.setdefault(one.id, key.public_key if key else "")
-                found[one.id] = [
-                    one.private_ip,
-                    one._state.name,
-                    one.lifecycle or "on-demand",
-                    known[one.id],
-                ]
+                known.add(one.id)
+                found[one.id] = [one.private_ip, one._state.name]
                 if (folder / f"terminate-{one.id}").exists() and one._state.name != "terminated":
                     backend.terminate_instances([one.id])
             for fleet in list(backend.fleets.values()):
@@ -120,7 +77,7 @@ def _lives(instance: Any) -> bool:
 def main(address: str, port: str, folder: Path) -> None:
     """Serves for ever."""
     threading.Thread(target=_watch, args=(folder,), daemon=True).start()
-    app = Refusing(DomainDispatcherApplication(create_backend_app), folder)
+    app = DomainDispatcherApplication(create_backend_app)
     run_simple(address, int(port), app, threaded=True)
 
 

@@ -4,7 +4,7 @@ folders of its own.
 A host is a network namespace on a switch of the lab's, and in it mount, process and name (UTS)
 namespaces with `sshd` as their first process. Home, /tmp, /run and /dev/shm are the host's own, and
 outlive a reboot (`kill`, `boot`); the rest of the file system is this machine's. No process of a
-host sees those of another: Ray's launcher kills every Ray that it sees. There is no way out of the
+host sees those of another. There is no way out of the
 lab, and no name is resolved but those of its hosts. Needs root and the right to make namespaces
 (`why_not`).
 """
@@ -186,10 +186,8 @@ class Hosts:
         network = ipaddress.ip_network(self.network)
         return [self.add(str(network[len(self.all) + 1])) for _ in range(count)]
 
-    def add(self, address: str, *, lets_in: str | None = None) -> Host:
-        """One more host, at this address of the network, that answers to SSH. `lets_in`: a public
-        key in place of the lab's.
-        """
+    def add(self, address: str) -> Host:
+        """One more host, at this address of the network, that answers to SSH."""
         number = len(self.all)
         host = Host(
             number=number,
@@ -201,7 +199,7 @@ class Hosts:
         self.all.append(host)
         with self._hosts_file.open("a") as file:
             file.write(f"{address} {host.name}\n")
-        self._furnish(host, lets_in)
+        self._furnish(host)
         self.boot(host)
         return host
 
@@ -414,13 +412,13 @@ class Hosts:
         # without one Ray takes 127.0.0.1 for the host's address
         _ip(*ours, "route", "add", "default", "dev", "eth0")
 
-    def _furnish(self, host: Host, lets_in: str | None) -> None:
+    def _furnish(self, host: Host) -> None:
         ssh = host.home / ".ssh"
         ssh.mkdir(parents=True, mode=0o700)
         host.temporary.mkdir()
         host.temporary.chmod(0o1777)
         public = (self.folder / "id_ed25519.pub").read_text()
-        (ssh / "authorized_keys").write_text(public if lets_in is None else lets_in)
+        (ssh / "authorized_keys").write_text(public)
         if host.number == 0:
             shutil.copy(self.key, ssh / "id_ed25519")
             (ssh / "id_ed25519.pub").write_text(public)

@@ -1,14 +1,10 @@
-"""The metadata service of an EC2 machine, on the address that it has there: session tokens, the
-credentials of a role, and a notice once FILE is there.
-
-`python metadata.py FILE`
+"""The metadata service of an EC2 machine, on the address that it has there: session tokens, and the
+credentials of a role.
 """
 
 from __future__ import annotations
 
-import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 _TOKEN = b"session"
 _ROLES = "/latest/meta-data/iam/security-credentials/"
@@ -16,13 +12,10 @@ _CREDENTIALS = (
     b'{"Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": "role", "SecretAccessKey": "role",'
     b' "Token": "role", "LastUpdated": "2026-01-01T00:00:00Z", "Expiration": "2099-01-01T00:00:00Z"}'
 )
-_NOTICE = b'{"action": "terminate", "time": "2027-01-01T00:00:00Z"}'
 
 
 class Handler(BaseHTTPRequestHandler):
     """Answers as EC2 does with HttpTokens: required."""
-
-    notice = Path()
 
     def do_PUT(self) -> None:
         self._answer(200, _TOKEN)
@@ -30,8 +23,6 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("X-aws-ec2-metadata-token", "").encode() != _TOKEN:
             self._answer(401, b"")
-        elif self.path.endswith("/spot/instance-action") and self.notice.exists():
-            self._answer(200, _NOTICE)
         elif self.path.startswith(_ROLES):
             self._answer(200, _CREDENTIALS if self.path.removeprefix(_ROLES) else b"role")
         else:
@@ -48,5 +39,4 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    Handler.notice = Path(sys.argv[1])
     ThreadingHTTPServer(("169.254.169.254", 80), Handler).serve_forever()

@@ -160,15 +160,6 @@ DOORS = (
         who="who has the server's own certificate",
         until="`regrow down --s3`",
     ),
-    Door(
-        what="Ray's dashboard, on clusters only",
-        program=r"dashboard",
-        asks=None,
-        why="tests/system/test_ssh_cluster.py",
-        where="the head's loopback, port 8265",
-        who=TOKEN_OF_RAY,
-        until="the cluster ends",
-    ),
 )
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from regrow.infra.clusters.node import versions
+from regrow.infra.machine.versions import versions
 from regrow.infra.state.agents import Agents, Head, Term
 from tests.system.conftest import Desk
 from tests.system.hosts import why_not

@@ -21,7 +21,6 @@ import yaml
 from tests.lab import cloud as lab
 from tests.lab.cloud import Cloud
 from tests.system.hosts import await_
-from tests.system.test_aws_cluster import PRICES, check_nothing_left
 from tests.system.test_ssh_cluster import REGROW
 
 pytestmark = [
@@ -29,6 +28,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # machines that come and go, one after the other
 ]
 STATE = "s3://lab/sweeps"
+PRICES = "InstanceType,Region,Price,SpotPrice\nm5.large,us-west-2,0.096,0.03\nm5.xlarge,us-west-2,0.192,0.06\n"
 TRAIN = """
 import os, pathlib, time
 assert os.environ["TOKEN"] == {secret!r}
@@ -41,6 +41,27 @@ def train(trial):
 """
 """A trial's third step waits for the file `go`."""
 SECRET = 'a-token-of-the-user\'s "own" $HOME'
+
+
+def check_nothing_left(cloud: Cloud) -> None:
+    """Nothing of the cluster is in the account, whatever it costs or may do."""
+    states = {
+        one["State"]["Name"]
+        for found in cloud.call("ec2", "describe_instances")["Reservations"]
+        for one in found["Instances"]
+    }
+    assert states <= {"terminated"}
+    assert [
+        one["GroupName"] for one in cloud.call("ec2", "describe_security_groups")["SecurityGroups"]
+    ] == ["default"]
+    assert cloud.call("ec2", "describe_key_pairs")["KeyPairs"] == []
+    assert cloud.call("ec2", "describe_volumes")["Volumes"] == []
+    assert cloud.call("iam", "list_instance_profiles")["InstanceProfiles"] == []
+    assert [
+        one
+        for one in cloud.call("iam", "list_roles")["Roles"]
+        if not one["Path"].startswith("/aws-service-role/")
+    ] == []
 
 
 @pytest.fixture
@@ -71,7 +92,6 @@ def write(cloud: Cloud, *, trials: int, steps: int, **changed: Any) -> None:
                 "user": "root",
                 "image": "ami-12c6146b",
                 "zones": ["us-west-2b", "us-west-2a"],
-                "head": {"type": "m5.large"},
                 "prices": "prices.csv",
                 "workers": [{"type": "m5.large", "market": "spot", "most": 2}],
                 "python": sys.executable,
@@ -146,7 +166,6 @@ def submit(cloud: Cloud, *more: str) -> str:
         "submit",
         "cluster.yaml",
         "sweep.yaml",
-        "--agents",
         "--state",
         STATE,
         "--yes",
@@ -186,7 +205,7 @@ def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) ->
         (one["market"], one["node_price_per_hour"], one["node_type"]) for one in attempts(cloud)
     } == {("spot", 0.03, "m5.large")}
     check_safe(cloud)
-    assert "sweep, agents: 2 running\n" in typed(cloud, "cluster", "status", "cluster.yaml")
+    assert "sweep: 2 running\n" in typed(cloud, "cluster", "status", "cluster.yaml")
     assert "has fleets already" in submit(cloud)
 
     (leader,) = [one["host"] for one in show(cloud)["agents"] if one["state"] == "leads"]
@@ -219,7 +238,7 @@ def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) ->
 def test_one_command_follows_it_and_leaves_nothing(cloud: Cloud) -> None:
     write(cloud, trials=2, steps=5)
     go(cloud).touch()
-    words = ("run", "sweep.yaml", "--on", "cluster.yaml", "--agents", "--state", STATE, "--yes")
+    words = ("run", "sweep.yaml", "--on", "cluster.yaml", "--state", STATE, "--yes")
     done = ran(cloud, *words)
     assert "sweep finished: 2 of 2 trials" in done.stdout
     assert "nothing of sweep is left" in done.stderr
@@ -234,7 +253,7 @@ def test_one_command_follows_it_and_leaves_nothing(cloud: Cloud) -> None:
 @pytest.mark.nightly
 def test_a_fleet_whose_machines_cannot_take_part_ends_and_says_why(cloud: Cloud) -> None:
     write(cloud, trials=2, steps=5, setup=["echo no such driver; exit 7"])
-    words = ("run", "sweep.yaml", "--on", "cluster.yaml", "--agents", "--state", STATE, "--yes")
+    words = ("run", "sweep.yaml", "--on", "cluster.yaml", "--state", STATE, "--yes")
     done = ran(cloud, *words, check=False)
     assert done.returncode == 3
     assert "ended before it" in done.stderr

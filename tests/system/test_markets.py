@@ -15,9 +15,7 @@ from tests.system.test_main_job import check_whole
 __all__ = ["cluster"]
 
 
-# decided in tests/faults ("spot first"), and machines of both kinds are those of
-# test_aws_cluster.py
-@pytest.mark.nightly
+@pytest.mark.nightly  # decided in tests/faults ("spot first")
 def test_where_spot_is_refused_trials_go_on_demand_and_what_they_cost_is_known(
     desk: Desk, cluster: RayCluster
 ) -> None:

@@ -154,7 +154,6 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_at_the_next_st
     assert await_no_process(desk.folder) == []
 
 
-@pytest.mark.nightly  # a pod that ends is drained in test_kubernetes_pods.py
 def test_a_drained_node_is_left_by_its_trials(desk: Desk, two_nodes: TwoNodes) -> None:
     process = begin(desk, "drain", 2)
     doomed = node_of(desk, "drain", 0, 1)

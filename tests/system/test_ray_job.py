@@ -58,7 +58,6 @@ def dashboard(desk: Desk) -> str:
     return f"http://127.0.0.1:{port}"
 
 
-@pytest.mark.nightly  # test_aws_cluster.py submits as a job of Ray's, too
 def test_a_job_with_a_working_dir_runs_the_experiment_of_a_folder_in_it(
     desk: Desk, dashboard: str
 ) -> None:

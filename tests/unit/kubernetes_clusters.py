@@ -20,14 +20,7 @@ FULL: dict[str, Any] = {
     "env": {"MODE": "offline-4711", "HF_TOKEN": "$HF_TOKEN"},
     "volumes": {"/data": "sets"},
     "shared": ["/data/state"],
-    "idle": "5min",
     "expires": "2d",
-    "head": {
-        "cpu": 2,
-        "memory": "4GiB",
-        "node_selector": {"pool": "base"},
-        "tolerations": [{"key": "base", "operator": "Exists"}],
-    },
     "workers": [
         {
             "name": "spot",
@@ -39,7 +32,7 @@ FULL: dict[str, Any] = {
             "node_selector": SPOT,
             "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
         },
-        {"name": "steady", "cpu": 4, "memory": "16GiB", "most": 8, "least": 1, "after": "10min"},
+        {"name": "steady", "cpu": 4, "memory": "16GiB", "most": 8},
     ],
 }
 """One with all of its keys."""

@@ -27,8 +27,9 @@ from typer.testing import CliRunner, Result
 
 from regrow.cli.app import app
 from regrow.infra.clusters.agents import Submission
-from regrow.infra.clusters.clouds import aws, fleet, fleet_machine
-from regrow.infra.clusters.clouds.fleet import Bucket, Order
+from regrow.infra.clusters.clouds import aws, aws_machine, fleet, fleet_machine
+from regrow.infra.clusters.clouds.aws_account import AwsAccount
+from regrow.infra.clusters.clouds.fleet import Order
 from regrow.infra.clusters.clouds.fleet_engine import FleetEngine
 from regrow.infra.clusters.description import Aws, Cluster
 from regrow.infra.clusters.prices import Prices
@@ -60,7 +61,6 @@ def described(**changed: Any) -> Aws:
             "name": "sweep",
             "on": "aws",
             "region": "us-west-2",
-            "head": {"type": "m6i.large"},
             "setup": ["sudo modprobe fuse"],
             "env": {"TOKEN": "$MY_TOKEN", "PLAIN": "x"},
             "workers": [
@@ -81,14 +81,14 @@ def prices(folder: Path) -> Prices:
 
 
 def documents(cluster: Aws, order: Order, prices: Prices, place: int) -> tuple[Json, Json]:
-    template = fleet.launch_template(
+    template = aws.launch_template(
         cluster, order, prices, place, image="ami-1", security_group="sg-1"
     )
     overrides = [
         {"SubnetId": "subnet-b", "Priority": 0.0},
         {"SubnetId": "subnet-a", "Priority": 1.0},
     ]
-    return template, fleet.create_fleet(cluster, order, place, overrides)
+    return template, aws.create_fleet(cluster, order, place, overrides)
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -129,8 +129,8 @@ def test_user_data_are_a_script_that_fits_and_says_what_its_machine_costs(tmp_pa
         ),
         (1, "ray.io/market-type=on-demand,"),
     ):
-        text = fleet.user_data(described(name="c" * 40), longest, prices(tmp_path), place)
-        assert len(text.encode()) <= fleet.MOST_USER_DATA
+        text = aws.user_data(described(name="c" * 40), longest, prices(tmp_path), place)
+        assert len(text.encode()) <= aws.MOST_USER_DATA
         subprocess.run(["bash", "-n"], input=text.encode(), check=True)
         (started,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
         assert said in started
@@ -178,7 +178,7 @@ def test_an_agent_joins_in_the_project_with_its_variables_and_its_machine_s_argu
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    text = fleet.user_data(described(user="root"), ORDER, prices(tmp_path), 0)
+    text = aws.user_data(described(user="root"), ORDER, prices(tmp_path), 0)
     begin = text.index("cat > regrow-agent.service")
     part = text[begin : text.index("\n(\n", begin)]
     script = f'user=root there="{tmp_path}" python=/bin/true\ncd "$there"\n{part}\n'
@@ -196,7 +196,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 
 def test_the_machines_rights_end_at_their_state_and_their_fleets() -> None:
-    statements = fleet.rights(described(), "s3://bucket/runs")["Statement"]
+    statements = aws.rights(described(), "s3://bucket/runs")["Statement"]
     allowed = {action: one for one in statements for action in one["Action"]}
     assert {one.partition(":")[0] for one in allowed} == {"s3", "ec2"}
     assert {one for one in allowed if one.startswith("ec2:")} == {
@@ -210,21 +210,42 @@ def test_the_machines_rights_end_at_their_state_and_their_fleets() -> None:
     assert allowed["ec2:DeleteFleets"]["Condition"] == {
         "StringEquals": {"aws:ResourceTag/regrow-agents": "sweep"}
     }
-    whole = fleet.rights(described(), "s3://bucket")["Statement"]
+    whole = aws.rights(described(), "s3://bucket")["Statement"]
     assert whole[0]["Resource"] == ["arn:aws:s3:::bucket/*"]
     assert "Condition" not in whole[1]
 
 
 @pytest.mark.parametrize("state", ["/shared/state", "s3://bucket/x?endpoint_url=http://minio:9000"])
 def test_a_state_that_the_machines_role_cannot_read_is_refused(state: str) -> None:
-    with pytest.raises(UserError, match="is in no bucket of Amazon's"):
-        Bucket.of(state)
+    with pytest.raises(UserError, match="is in no bucket"):
+        aws.bucket(state)
 
 
 def test_a_type_that_is_none_is_told_with_its_place(tmp_path: Path) -> None:
     cluster = described(image="ami-1", workers=[{"type": "$(reboot)", "most": 1}])
     with pytest.raises(SpecError, match=r"workers\.0\.type"):
-        fleet.user_data(cluster, ORDER, prices(tmp_path), 0)
+        aws.user_data(cluster, ORDER, prices(tmp_path), 0)
+
+
+@pytest.mark.parametrize(
+    ("instance", "found"),
+    [
+        ("m6i.large", "amd64"),
+        ("m7g.xlarge", "arm64"),
+        ("c6gn.large", "arm64"),
+        ("a1.large", "arm64"),
+        ("x2gd.large", "arm64"),
+        ("g5.xlarge", "nvidia"),
+        ("p5.48xlarge", "nvidia"),
+        ("gr6.4xlarge", "nvidia"),
+        ("g4dn.xlarge", "nvidia"),
+        ("g4ad.xlarge", "amd64"),
+        ("u7i-12tb.224xlarge", "amd64"),
+        ("trn1.2xlarge", "amd64"),
+    ],
+)
+def test_the_image_fits_the_type(instance: str, found: str) -> None:
+    assert found in aws.image(instance, "workers.0.type")
 
 
 # ---- as a user types it
@@ -281,8 +302,7 @@ def test_the_files_for_the_aws_command_are_all_that_its_script_names(typed: Type
 @pytest.mark.parametrize(
     ("state", "changed", "said"),
     [
-        ("/shared/runs", {"shared": ["/shared"]}, "is in no bucket of Amazon's"),
-        (ORDER.state, {"mounts": {"/data": "work.py"}}, "are not sent to agents"),
+        ("/shared/runs", {"shared": ["/shared"]}, "is in no bucket"),
         (ORDER.state, {"env": {"TOKEN": "$NOT_SET"}}, "is not set here"),
         (f"s3://bucket/{'p' * 250}", {}, "has more than 256 characters"),
     ],
@@ -294,16 +314,6 @@ def test_a_mistake_is_told_before_an_account_is_asked(
     assert isinstance(done.exception, UserError | SpecError)
     assert said in str(done.exception)
     assert not Path("out").exists()
-
-
-def test_agents_are_refused_where_there_are_none(typed: Typed) -> None:
-    words = ("submit", "other.yaml", "sweep.yaml", "--agents", "--state", ORDER.state)
-    other: Json = {"name": "lab", "on": "gcp", "region": "us-central1", "zones": ["us-central1-a"]}
-    other |= {"project": "lab-1", "head": {"type": "n2-standard-2"}}
-    other |= {"workers": [{"type": "n2-standard-2", "most": 1}]}
-    Path("other.yaml").write_text(yaml.safe_dump(other))
-    done = typed(*words)
-    assert str(done.exception).startswith("--agents: is for Kubernetes and AWS, and lab is on gcp")
 
 
 # ---- what a machine does at the end of its agent
@@ -320,7 +330,7 @@ class Machine:
 
     def ended(self, status: str) -> bool:
         """Whether the machine turns itself off after this end of its agent."""
-        fleet_machine.ended(self.described, status)
+        fleet_machine.ended(self.described, status, aws_machine)
         return (self.folder / "off").exists()
 
     def active(self) -> list[str]:
@@ -379,7 +389,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
                     ]
                 }
             )
-        text = fleet.user_data(cluster, ORDER, known, 0)
+        text = aws.user_data(cluster, ORDER, known, 0)
         begin = text.index("{")
         said = json.loads(text[begin : text.index("\nEND_OF_FILE", begin)])
         for name in (fleet_machine.PARCEL, fleet_machine.ENVIRONMENT):
@@ -388,7 +398,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
 
 
 def test_a_machine_gets_the_agent_s_files_for_their_owner_alone(machine: Machine) -> None:
-    fleet_machine.fetch(machine.described)
+    fleet_machine.fetch(machine.described, aws_machine)
     for name in (fleet_machine.PARCEL, fleet_machine.ENVIRONMENT):
         assert (machine.folder / name).read_text() == name
         assert (machine.folder / name).stat().st_mode & 0o077 == 0
@@ -418,9 +428,9 @@ def test_a_late_machine_leaves_fleets_alone_that_were_submitted_after_its_own(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     tags = dict(machine.described["tags"])
-    machine.described["tags"][aws.EXPIRY_TAG] = "2026-12-03T00:00:00+00:00"
+    machine.described["tags"][fleet.EXPIRY_TAG] = "2026-12-03T00:00:00+00:00"
     assert tags != machine.described["tags"]
-    monkeypatch.setattr(fleet_machine, "MOST_UNABLE", 1)
+    monkeypatch.setattr(aws_machine, "MOST_UNABLE", 1)
     assert machine.ended(status)
     assert machine.active() == GROUPS
 
@@ -444,7 +454,7 @@ def test_a_machine_that_goes_away_leaves_the_fleets_to_replace_it(machine: Machi
 def test_machines_that_cannot_take_part_end_their_group_s_fleet_and_no_other(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for count in range(1, fleet_machine.MOST_UNABLE + 1):
+    for count in range(1, aws_machine.MOST_UNABLE + 1):
         assert machine.active() == GROUPS
         monkeypatch.setattr("socket.gethostname", lambda count=count: f"ip-{count}")
         assert machine.ended("2")
@@ -456,7 +466,7 @@ def test_machines_that_cannot_take_part_end_their_group_s_fleet_and_no_other(
 
 
 def test_who_follows_sees_running_missing_and_unable_machines(machine: Machine) -> None:
-    engine = FleetEngine(described())
+    engine = FleetEngine(described(), AwsAccount(described()))
     (found,) = engine.submissions()
     assert (found.experiment, found.state) == ("digits", ORDER.state)
     here = Submission(experiment="digits", state=str(machine.folder / "state"), t=found.t)

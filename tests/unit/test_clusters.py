@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -14,19 +12,15 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
-import yaml
 
-from regrow.flows.remote import ClusterRun, RunRequest, check_state, growth
-from regrow.infra.clusters import node, shipping
-from regrow.infra.clusters.clouds.engine import RayEngine
+from regrow.flows.agents import RunRequest, check_state
+from regrow.infra.clusters import shipping
 from regrow.infra.clusters.cluster_file import read_cluster, schema
-from regrow.infra.clusters.description import Aws, Cluster, Gcp, Ssh, WithHead
-from regrow.infra.clusters.folder import Folder, variables
+from regrow.infra.clusters.description import Aws, Cluster, Ssh
+from regrow.infra.clusters.folder import variables
 from regrow.infra.clusters.machines import Remote
-from regrow.infra.clusters.node import Node, main
+from regrow.infra.clusters.offers import Offer, described
 from regrow.infra.clusters.prices import Prices
-from regrow.infra.clusters.provider import Offer, described
-from regrow.infra.ray.scaling import with_market
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
@@ -36,11 +30,9 @@ AWS: dict[str, Any] = {
     "name": "sweep",
     "on": "aws",
     "region": "us-west-2",
-    "head": {"type": "m6i.large"},
-    "idle": "5min",
     "workers": [
         {"type": "g5.xlarge", "market": "spot", "most": 30},
-        {"type": "g5.xlarge", "most": 8, "after": "10min"},
+        {"type": "g5.xlarge", "most": 8},
     ],
 }
 SSH: dict[str, Any] = {
@@ -48,15 +40,6 @@ SSH: dict[str, Any] = {
     "on": "ssh",
     "user": "me",
     "machines": ["10.0.0.1", "10.0.0.2"],
-}
-GCP: dict[str, Any] = {
-    "name": "lab",
-    "on": "gcp",
-    "project": "p",
-    "region": "us-west1",
-    "zones": ["us-west1-b"],
-    "head": {"type": "e2-standard-2"},
-    "workers": [{"type": "e2-standard-4", "most": 2}],
 }
 KUBERNETES: dict[str, Any] = {
     "name": "pods",
@@ -94,10 +77,23 @@ def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
             "workers.0.market: \"spo\": is not 'spot' or 'on-demand'",
         ),
         (
-            changed(AWS, idle="5 parsecs"),
-            'idle: "5 parsecs": is not a number; write seconds, or text such as "10min"',
+            changed(AWS, expires="5 parsecs"),
+            'expires: "5 parsecs": is not a number; write seconds, or text such as "10min"',
         ),
-        (changed(AWS, head={"typ": "x"}), "head.typ: \"x\": unknown key; did you mean 'type'?"),
+        (
+            changed(AWS, head={"type": "x"}),
+            'head: {"type": "x"}: is no key any more: any machine may lead',
+        ),
+        (
+            changed(AWS, workers=[{"type": "a", "most": 1, "least": 1}]),
+            "workers.0.least: 1: is no key any more: the cloud keeps `most`",
+        ),
+        (
+            changed(AWS, workers=[{"type": "a", "most": 1, "after": "10min"}]),
+            'workers.0.after: "10min": is no key any more: all groups start at once; leave it out',
+        ),
+        (changed(KUBERNETES, idle="5min"), 'idle: "5min": is no key any more: machines end'),
+        (changed(KUBERNETES, head={"cpu": 1}), 'head: {"cpu": 1}: is no key any more'),
         (
             changed(AWS, name="A_b"),
             'name: "A_b": is no name of a cluster; write at most 40 lower-case letters',
@@ -111,7 +107,7 @@ def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
             ),
         ),
         (changed(SSH, workers=3), "workers: 3: is no key of clusters over SSH any more"),
-        (changed(SSH, idle="5min"), 'idle: "5min": is for clusters on aws or gcp'),
+        (changed(SSH, expires="5min"), 'expires: "5min": is for clusters on aws or gcp'),
         (changed(SSH, ports="20000"), 'ports: "20000": is no range of 40 ports'),
         (changed(SSH, ports="20000-20010"), 'ports: "20000-20010": is no range of 40 ports'),
         (changed(SSH, ports="20100-90000"), 'ports: "20100-90000": is no range of 40 ports'),
@@ -133,10 +129,6 @@ def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (
             changed(SSH, python="-c"),
             'python: "-c": begins with what a command line could take for something else',
-        ),
-        (
-            changed(AWS, mounts={"-e sh": "x"}),
-            'mounts.-e sh: "-e sh": begins with what a command line could take',
         ),
         (changed(SSH, shared=["--x"]), 'shared.0: "--x": begins with'),
         (changed(AWS, region="--profile=x"), 'region: "--profile=x": begins with'),
@@ -217,63 +209,12 @@ def test_variables_come_from_here_and_one_that_is_not_set_is_told() -> None:
     assert "two" not in str(wrong.value)
 
 
-def test_the_token_and_the_environment_are_files_of_their_owner_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REGROW_HOME", str(tmp_path))
-    folder = Folder("lab")
-    assert folder.token == Folder("lab").token
-    assert len(folder.token) == 64
-    files = [
-        folder.token_file,
-        folder.environment_file(Cluster.parse(changed(SSH, env={"A": "1"}))),
-    ]
-    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
-    assert folder.path.stat().st_mode & 0o777 == 0o700
-
-
-def test_the_launchers_file_has_no_secret_and_is_the_same_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REGROW_HOME", str(tmp_path))
-    cluster = Cluster.parse(changed(GCP, env={"KEY": "$SECRET"}, python="/opt/my env/bin/python"))
-    assert isinstance(cluster, Gcp)
-    written = RayEngine(cluster).files()["launcher.yaml"]
-    assert written == RayEngine(cluster).files()["launcher.yaml"]
-    assert Folder("lab").token not in written.decode()
-    config = yaml.safe_load(written)
-    assert config["head_start_ray_commands"][0].startswith(
-        "'/opt/my env/bin/python' -m regrow.infra.clusters.node lab start head "
-    )
-    assert " --dashboard-host=127.0.0.1 " in config["head_start_ray_commands"][0]
-    assert not any(
-        "ray stop" in command
-        for key in config
-        if key.endswith("commands")
-        for command in config[key]
-    )
-
-
-def test_rays_own_schema_takes_the_launchers_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import ray
-
-    monkeypatch.setenv("REGROW_HOME", str(tmp_path))
-    cluster = Cluster.parse(changed(GCP, setup=["true"]))
-    assert isinstance(cluster, Gcp)
-    published = json.loads(
-        (Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text()
-    )
-    jsonschema.validate(RayEngine(cluster).launcher().file(), published)
-
-
 def test_the_wheel_has_the_whole_package_and_can_be_imported_from(tmp_path: Path) -> None:
     archive = zipfile.ZipFile(BytesIO(shipping.wheel()))
     names = archive.namelist()
     assert {
         "regrow/search/spec/spec.py",
-        "regrow/infra/clusters/node.py",
+        "regrow/infra/clusters/unit.py",
         "regrow/cli/app.py",
         "regrow/py.typed",
     } <= {*names}
@@ -333,7 +274,6 @@ def test_prices_in_the_cluster_file_hold_in_every_region() -> None:
             "name": "sweep",
             "on": "aws",
             "region": "us-west-2",
-            "head": {"type": "m6i.large"},
             "workers": [{"type": "g5.xlarge", "market": "spot", "most": 2}],
             "prices": [{"type": "g5.xlarge", "on_demand": 1.006, "spot": 0.4}],
         }
@@ -349,15 +289,15 @@ def test_prices_in_the_cluster_file_hold_in_every_region() -> None:
 
 
 def test_what_it_costs_at_most_is_shown_before_anything_starts() -> None:
-    head = Offer(role="head", type="m6i.large", market="on-demand", most=1, price=0.096)
-    workers = Offer(role="workers", type="g5.xlarge", market="spot", most=30, price=0.35)
-    assert described([head, workers]) == [
-        "  head:    m6i.large, on-demand, 0.10 USD an hour",
-        "  workers: up to 30 x g5.xlarge, spot, 10.50 USD an hour",
+    steady = Offer(type="m6i.large", market="on-demand", most=1, price=0.096)
+    spot = Offer(type="g5.xlarge", market="spot", most=30, price=0.35)
+    assert described([steady, spot]) == [
+        "  m6i.large, on-demand, 0.10 USD an hour",
+        "  up to 30 x g5.xlarge, spot, 10.50 USD an hour",
         "  at most 10.60 USD an hour",
     ]
-    unknown = Offer(role="workers", type="x", market="spot", most=3)
-    assert described([head, unknown])[-1].startswith("  what x costs is not known")
+    unknown = Offer(type="x", market="spot", most=3)
+    assert described([steady, unknown])[-1].startswith("  what x costs is not known")
 
 
 def test_a_state_that_the_cluster_does_not_see_is_refused(tmp_path: Path) -> None:
@@ -389,94 +329,3 @@ def test_the_project_holds_the_code_and_the_specification(tmp_path: Path) -> Non
         trials=3,
     )
     assert what.project == tmp_path
-    assert (
-        what.entrypoint
-        == "regrow run 'sweeps/a b.yaml' --state s3://bucket/x --name b --trials 3 --prefect-port 4200"
-    )
-
-
-def test_a_machine_ends_what_of_a_cluster_runs_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    name = f"t{os.getpid()}"
-    child = subprocess.Popen(["sleep", "300"], env={"REGROW_ON": name})
-    # Popen returns once exec has begun: the kernel sets the environment a moment later.
-    while not Path(f"/proc/{child.pid}/environ").read_bytes():
-        time.sleep(0.001)
-    assert Node(name).left() == [f"{child.pid} sleep 300"]
-    assert main([name, "stop"]) == 0
-    assert child.wait() == -9
-    assert (Node(name).left(), Node(name).running()) == ([], None)
-
-
-def test_a_head_whose_dashboard_is_away_has_work_as_long_as_an_experiments_process_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(node, "DASHBOARD_PORT", 1)
-    here = Node(f"t{os.getpid()}")
-    here.folder.mkdir(parents=True)
-    (here.folder / "token").write_text("x" * 64)
-    assert not here.has_work()
-    words = [sys.executable, "-c", "input()", "regrow run sweep.yaml"]
-    with subprocess.Popen(words, env={"REGROW_ON": here.name}, stdin=subprocess.PIPE) as process:
-        assert here.has_work()
-        process.communicate(b"\n")
-    assert not here.has_work()
-
-
-def test_a_cluster_that_grows_tells_its_driver_how_far_and_on_which_machines_trials_begin(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told = growth(Cluster.parse(AWS))
-    assert told["REGROW_SLOTS"] == "38"
-    assert told["REGROW_MARKETS"] == "spot,on-demand"
-    assert growth(Cluster.parse(SSH)) == {}
-    at_once = changed(
-        AWS, workers=[{"type": "a", "market": "spot", "most": 1}, {"type": "a", "most": 1}]
-    )
-    assert "REGROW_MARKET" not in growth(Cluster.parse(at_once))
-    data = {
-        "name": "a",
-        "trainable": "work.py:train",
-        "space": {"x": {"uniform": [0, 1]}},
-        "metric": "m",
-        "mode": "min",
-        "trials": 1,
-    }
-    plain, own = Spec.parse(data), Spec.parse({**data, "market": "on-demand"})
-    assert with_market(plain) == plain
-    monkeypatch.setenv("REGROW_MARKET", told["REGROW_MARKET"])
-    assert with_market(plain).to_json()["market"] == {
-        "first": "spot",
-        "after": 600.0,
-        "evictions": 3,
-    }
-    assert with_market(own) == own
-    for wrong in ("spot", "[]", '{"first": "moon"}'):
-        monkeypatch.setenv("REGROW_MARKET", wrong)
-        with pytest.raises(UserError, match=r"REGROW_MARKET=.*write it as the specification's key"):
-            with_market(plain)
-
-
-def test_only_kubernetes_has_jobs_with_a_cluster_of_their_own(tmp_path: Path) -> None:
-    lab = Cluster.parse(GCP)
-    assert isinstance(lab, WithHead)
-    run = ClusterRun(cluster=lab, say=print, show=print)
-    spec = Spec.parse(
-        {
-            "name": "a",
-            "trainable": "a.py:b",
-            "metric": "x",
-            "mode": "max",
-            "space": {"x": {"uniform": [0, 1]}},
-            "trials": 1,
-        }
-    )
-    with pytest.raises(
-        UserError, match="--job: is for Kubernetes, and lab is on gcp; bring the cluster up"
-    ):
-        run.submit_apart(
-            RunRequest(spec=spec, file=tmp_path / "a.yaml", places=Places.at("s3://bucket/x"))
-        )

@@ -38,7 +38,6 @@ SPOT = Machine(market="spot", price=1.0, permanent=False, boot=120.0)
 ON_DEMAND = Machine(market="on-demand", price=3.0, permanent=False, boot=120.0)
 OFFERED = Offered(
     kinds={"spot": SPOT, "on-demand": ON_DEMAND},
-    head=Machine(market="on-demand", price=0.1, slots=0),
     market={"first": "spot", "after": 600},
 )
 
@@ -215,9 +214,9 @@ def test_a_plan_has_the_machines_that_its_name_says() -> None:
         for kind in OFFERED.choices
     }
     assert markets == {
-        "spot": ["on-demand", "spot", "spot"],
-        "on-demand": ["on-demand"] * 3,
-        "fall-back": ["on-demand", "spot", "spot", "on-demand", "on-demand"],
+        "spot": ["spot", "spot"],
+        "on-demand": ["on-demand"] * 2,
+        "fall-back": ["spot", "spot", "on-demand", "on-demand"],
     }
     fall_back = given.specified(Scenario(kind="fall-back", machines=2), 0).market
     assert fall_back is not None

@@ -4,7 +4,6 @@ Kubernetes cluster would.
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import random
@@ -23,11 +22,10 @@ from typer.testing import CliRunner
 from regrow.cli.app import app
 from regrow.flows.agents import in_words
 from regrow.infra.clusters import project
+from regrow.infra.clusters.agents import Work
 from regrow.infra.clusters.kubernetes import engine as under_test
-from regrow.infra.clusters.kubernetes.agents import JobsEngine
-from regrow.infra.clusters.kubernetes.engine import KubernetesEngine, state
+from regrow.infra.clusters.kubernetes.engine import JobsEngine
 from regrow.infra.clusters.kubernetes.kubectl import Kubectl
-from regrow.infra.clusters.provider import Machine, Provider
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
 from tests.unit.kubernetes_clusters import FULL, described
@@ -119,172 +117,16 @@ def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
 
 
 @pytest.fixture
-def engine(office: Office) -> KubernetesEngine:
-    return KubernetesEngine(described(FULL), Kubectl("lab", "ml", str(office.program)))
-
-
-def pod(name: str, role: str, *, ready: bool = True, **status: Any) -> dict[str, Any]:
-    labels = {
-        "ray.io/node-type": role,
-        "ray.io/market-type": "on-demand",
-        "regrow.io/instance-type": role,
-    }
-    conditions = [{"type": "Ready", "status": str(ready)}]
-    return {
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": labels},
-        "status": {"conditions": conditions, **status},
-    }
+def engine(office: Office) -> JobsEngine:
+    return JobsEngine(described(FULL), Kubectl("lab", "ml", str(office.program)))
 
 
 def items(*found: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "List", "items": list(found)}
 
 
-TOKEN = {"kind": "Secret", "data": {"auth_token": base64.b64encode(b"made-elsewhere").decode()}}
-UP = (("get pods", items(pod("sweep-head", "head"))), ("get secrets sweep-token", TOKEN))
-
-
-def test_it_is_an_engine(engine: KubernetesEngine) -> None:
-    taken: Provider = engine
-    assert [(one.role, one.type, one.market, one.most, one.price) for one in taken.plan()] == [
-        ("head", "head", "on-demand", 1, None),
-        ("workers", "spot", "spot", 30, None),
-        ("workers", "steady", "on-demand", 8, None),
-    ]
-
-
-def test_up_makes_the_cluster_with_the_token_that_is_kept_here(
-    engine: KubernetesEngine, office: Office
-) -> None:
-    office.answer(*UP)
-    engine.up(lambda _: None)
-    assert [(made["kind"], made["metadata"]["name"]) for made in office.taken] == [
-        ("Secret", "sweep-token"),
-        ("Secret", "sweep-env"),
-        ("NetworkPolicy", "sweep-network"),
-        ("RayCluster", "sweep"),
-    ]
-    assert base64.b64decode(office.taken[0]["data"]["auth_token"]).decode() == engine.folder.token
-
-
-def test_the_token_of_a_cluster_that_was_brought_up_elsewhere_is_taken_over(
-    engine: KubernetesEngine, office: Office
-) -> None:
-    office.answer(("get rayclusters", {"kind": "RayCluster", "metadata": {}, "spec": {}}), *UP)
-    engine.up(lambda _: None)
-    assert engine.folder.token == "made-elsewhere"
-    assert engine.folder.token_file.stat().st_mode & 0o077 == 0
-
-
-def test_no_secret_is_in_a_command_line(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(*UP)
-    engine.up(lambda _: None)
-    kept = ("hf-secret-4711", engine.folder.token)
-    assert not [
-        word
-        for call in office.raw()
-        for word in call["words"]
-        if any(secret in word for secret in kept)
-    ]
-    (secret,) = [made for made in office.taken if made["metadata"]["name"] == "sweep-env"]
-    assert base64.b64decode(secret["data"]["HF_TOKEN"]) == b"hf-secret-4711"
-
-
-def test_each_call_names_context_and_namespace(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(*UP)
-    engine.up(lambda _: None)
-    assert all(call["words"][:2] == ["--context=lab", "--namespace=ml"] for call in office.raw())
-
-
-def test_a_second_up_changes_nothing_that_runs(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(*UP)
-    engine.up(lambda _: None)
-    there = office.taken[-1]
-    before = len(office.calls)
-    office.answer(("get rayclusters", there), *UP)
-    said: list[str] = []
-    engine.up(said.append)
-    assert {call[0] for call in office.calls[before:]} == {"get"}
-    assert said == []
-
-
-def test_a_changed_file_is_said_and_not_applied_to_a_cluster_that_is_up(
-    engine: KubernetesEngine, office: Office
-) -> None:
-    there = {
-        "kind": "RayCluster",
-        "metadata": {"annotations": {"regrow.io/file": "another"}},
-        "spec": {},
-    }
-    office.answer(("get rayclusters", there), *UP)
-    said: list[str] = []
-    engine.up(said.append)
-    assert said == [
-        "the cluster file has changed since; what is up stays as it is until `down` and `up`"
-    ]
-    assert {call[0] for call in office.calls} == {"get"}
-
-
-def test_a_cluster_that_suspended_itself_goes_on(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(
-        ("get rayclusters", {"kind": "RayCluster", "metadata": {}, "spec": {"suspend": True}}), *UP
-    )
-    engine.up(lambda _: None)
-    (patch,) = [call for call in office.calls if call[0] == "patch"]
-    assert patch == [
-        "patch",
-        "rayclusters.ray.io",
-        "sweep",
-        "--type=merge",
-        '--patch={"spec": {"suspend": false}}',
-    ]
-
-
-def test_a_head_that_cannot_start_ends_the_wait_with_the_reason(
-    engine: KubernetesEngine, office: Office
-) -> None:
-    waiting = {
-        "containerStatuses": [
-            {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
-        ]
-    }
-    office.answer(("get pods", items(pod("sweep-head", "head", ready=False, **waiting))))
-    with pytest.raises(
-        RegrowError,
-        match=r"^the head's pod does not start: ImagePullBackOff \(no such image\); see kubectl describe",
-    ):
-        engine.up(lambda _: None)
-
-
-def test_a_mistake_in_the_file_is_found_before_anything_is_asked(office: Office) -> None:
-    wrong = KubernetesEngine(
-        described(FULL, setup=["apt update"]), Kubectl("lab", "ml", str(office.program))
-    )
-    with pytest.raises(SpecError):
-        wrong.up(lambda _: None)
-    assert office.calls == []
-
-
-def test_an_experiment_comes_as_a_job_with_the_projects_files(
-    engine: KubernetesEngine, office: Office, tmp_path: Path
-) -> None:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "sweep.yaml").write_text("trials: 3\n")
-    engine.start(
-        ("regrow", "run", "sweep.yaml", "--state", "s3://bucket/prefix"), folder, lambda _: None
-    )
-    assert [made["kind"] for made in office.taken] == [
-        "Secret",
-        "Secret",
-        "Secret",
-        "NetworkPolicy",
-        "RayJob",
-    ]
-    files = base64.b64decode(office.taken[2]["data"]["project.tar.gz"])
-    with tarfile.open(fileobj=io.BytesIO(files)) as tar:
-        assert tar.getnames() == ["sweep.yaml"]
+def work(project: Path) -> Work:
+    return Work(experiment="a", state="s3://bucket/x", project=project, words=("join", "a.yaml"))
 
 
 def write_project(folder: Path) -> None:
@@ -302,124 +144,68 @@ def write_project(folder: Path) -> None:
     (folder / "tried.yaml").write_text(yaml.safe_dump(spec))
 
 
-def test_the_command_makes_a_job_that_needs_nobody(
-    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(office.program.parent), prepend=":")
-    write_project(tmp_path)
-    words = [
-        "cluster",
-        "submit",
-        str(tmp_path / "cluster.yaml"),
-        str(tmp_path / "tried.yaml"),
-        "--state",
-        "s3://bucket/x",
-    ]
-    done = CliRunner().invoke(app, [*words, "--job", "--trials", "5"])
-    assert done.exit_code == 0, done.output
-    job = office.taken[-1]
-    assert job["kind"] == "RayJob"
-    command = "regrow run tried.yaml --state s3://bucket/x --trials 5 --prefect-port 4200"
-    assert job["spec"]["entrypoint"].endswith(f" -- {command}")
-    assert "REGROW_SLOTS=38" in job["spec"]["entrypoint"]
-    assert job["spec"]["metadata"] == {
-        "regrow.experiment": "tried",
-        "regrow.state": "s3://bucket/x",
-    }
-
-
-def test_agents_come_as_jobs_and_go_where_no_operator_is(
-    office: Office, engine: KubernetesEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_agents_come_as_jobs_and_go(
+    office: Office, engine: JobsEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(office.program.parent), prepend=":")
     write_project(tmp_path)
     files = [str(tmp_path / name) for name in ("cluster.yaml", "tried.yaml")]
     where = ("--state", "s3://bucket/x")
     office.answer(("get jobs.batch", items()))
-    done = CliRunner().invoke(app, ["cluster", "submit", *files, *where, "--agents"])
+    done = CliRunner().invoke(app, ["cluster", "submit", *files, *where])
     assert done.exit_code == 0, done.output
     jobs = [made for made in office.taken if made["kind"] == "Job"]
     assert [job["metadata"]["name"] for job in jobs] == ["sweep-spot", "sweep-steady"]
+    raw = office.raw()
+    assert "hf-secret-4711" not in " ".join(word for call in raw for word in call["words"])
+    assert {one["kind"] for one in office.taken} == {"Secret", "NetworkPolicy", "Job"}
+    assert all({"--context=lab", "--namespace=ml"} <= {*call["words"]} for call in raw), (
+        "in no other cluster"
+    )
     command = jobs[1]["spec"]["template"]["spec"]["containers"][0]["command"]
     assert command[3:] == ["join", "tried.yaml", *where, "--name", "tried"]
     written = tmp_path / "written"
     done = CliRunner().invoke(app, ["cluster", "export", *files, *where, "-o", str(written)])
     assert done.exit_code == 0, done.output
     text = (written / "agents.yaml").read_text()
+    assert "hf-secret-4711" not in text
+    assert "create secret generic sweep-env --from-env-file=FILE" in text
     kinds = [one["kind"] for one in yaml.safe_load_all(text)]
     assert kinds == ["Secret", "NetworkPolicy", "Job", "Job"]
-    secrets = {one["metadata"]["name"] for one in office.taken if one["kind"] == "Secret"}
-    assert secrets == {"sweep-env", "sweep-project"}, "agents have a token of their own"
-    assert "sweep-env --from-env-file=FILE" in text
-    assert "sweep-token" not in text
 
     alive = {"kind": "Pod", "metadata": {"name": "p1"}, "spec": {"nodeName": "n7"}}
     alive["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
     finished = {"state": {"terminated": {"finishedAt": "1970-01-01T00:00:09Z"}}}
     over = {"kind": "Pod", "metadata": {"name": "p2"}, "spec": {}}
     over["status"] = {"phase": "Failed", "containerStatuses": [finished]}
-    begins = {"state": {"waiting": {"reason": "PodInitializing"}}}
-    young = {"kind": "Pod", "metadata": {"name": "p3"}, "spec": {"nodeName": "n7"}}
-    young["status"] = {"phase": "Pending", "containerStatuses": [begins]}
     steady = jobs[1] | {"status": {}}
     office.answer(
         ("get jobs.batch", items(steady)),
-        ("get pods --selector=job-name=sweep-steady", items(alive, over, young)),
+        ("get pods --selector=job-name=sweep-steady", items(alive, over)),
         ("logs p2", {"out": "first\nlast"}),
     )
-    by_jobs = JobsEngine(engine.cluster, engine)
-    (submitted,) = by_jobs.submissions()
+    (submitted,) = engine.submissions()
     assert (submitted.experiment, submitted.state) == ("tried", "s3://bucket/x")
     most = steady["spec"]["parallelism"]
-    told = in_words(by_jobs.agents(submitted))
-    missing = [f"{most - 2} missing (sweep-steady)"] * (most > 2)
-    assert told == ", ".join(["1 running", "1 starting", *missing])
-    (said_last,) = [one for one in by_jobs.outputs(submitted) if one.t]
+    told = in_words(engine.agents(submitted))
+    assert told == ", ".join(["1 running", *[f"{most - 1} missing (sweep-steady)"] * (most > 1)])
+    (said_last,) = [one for one in engine.outputs(submitted) if one.t]
     assert (said_last.title, said_last.lines, said_last.t) == ("p2", ["first", "last"], 9.0)
-    again = CliRunner().invoke(app, ["cluster", "submit", *files, *where, "--agents"])
+    again = CliRunner().invoke(app, ["cluster", "submit", *files, *where])
     assert "tried has Jobs already" in again.output
 
     office.answer(("get jobs.batch", items({"kind": "Job", "metadata": {"name": "sweep-spot"}})))
     with pytest.raises(RegrowError, match=r"^Job sweep-spot is under way"):
-        engine.start_agents(("join", "tried.yaml"), tmp_path, lambda _: None)
-
-    unknown = 'error: the server doesn\'t have a resource type "rayclusters"'
-    office.answer(("get rayclusters", {"err": unknown, "code": 1}), ("get", items()))
-    said: list[str] = []
-    engine.down(said.append)
-    assert said == ["nothing of sweep is left in namespace ml"]
+        engine.submit(work(tmp_path), lambda _: None)
 
 
-def test_a_job_that_is_under_way_is_not_replaced(
-    engine: KubernetesEngine, office: Office, tmp_path: Path
+def test_a_mistake_in_the_file_is_found_before_anything_is_asked(
+    office: Office, tmp_path: Path
 ) -> None:
-    office.answer(("get rayjobs", {"kind": "RayJob", "status": {"jobDeploymentStatus": "Running"}}))
-    with pytest.raises(RegrowError, match=r"^RayJob sweep is under way \(Running\)"):
-        engine.start(("regrow", "run", "sweep.yaml"), tmp_path, lambda _: None)
-    assert office.taken == []
-
-
-def test_a_job_that_has_ended_makes_room(
-    engine: KubernetesEngine, office: Office, tmp_path: Path
-) -> None:
-    office.answer(
-        ("get rayjobs", {"kind": "RayJob", "status": {"jobDeploymentStatus": "Complete"}})
-    )
-    engine.start(("regrow", "run", "sweep.yaml"), tmp_path / "bin", lambda _: None)
-    assert ["delete", "rayjobs.ray.io", "sweep", "--wait"] in office.calls
-
-
-def test_status_is_the_pods_with_the_head_first(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(
-        (
-            "get pods --selector=regrow.io/cluster=sweep",
-            items(pod("a", "worker"), pod("b", "head", ready=False)),
-        )
-    )
-    assert engine.status() == [
-        Machine(address="b", role="head", type="head", market="on-demand", state="unknown"),
-        Machine(address="a", role="worker", type="worker", market="on-demand", state="running"),
-    ]
+    wrong = JobsEngine(described(FULL, image="a b"), Kubectl("lab", "ml", str(office.program)))
+    with pytest.raises(SpecError, match="is no name of an image"):
+        wrong.submit(work(tmp_path), lambda _: None)
+    assert office.calls == []
 
 
 @pytest.mark.parametrize(
@@ -447,116 +233,34 @@ def test_status_is_the_pods_with_the_head_first(engine: KubernetesEngine, office
     ],
 )
 def test_a_pod_that_is_not_ready_says_why(status: dict[str, Any], said: str) -> None:
-    assert state({"metadata": {}, "status": status}) == said
-    assert state({"metadata": {"deletionTimestamp": "now"}, "status": status}) == "ending"
+    assert under_test._state({"metadata": {}, "status": status}) == said
+    ending = {"metadata": {"deletionTimestamp": "now"}, "status": status}
+    assert under_test._state(ending) == "ending"
 
 
-def test_a_command_runs_in_the_heads_container_with_its_exit_code(
-    engine: KubernetesEngine, office: Office
-) -> None:
-    office.answer(
-        ("get pods", items(pod("sweep-head", "head"))), ("exec", {"out": "said", "code": 3})
-    )
-    done = engine.command(("regrow", "show"))
-    assert (done.returncode, done.stdout) == (3, b"said\n")
-    assert office.calls[-1] == [
-        "exec",
-        "--stdin",
-        "sweep-head",
-        "--container=ray-head",
-        "--",
-        "/bin/sh",
-        "-c",
-        'PATH=/opt/venv/bin:$PATH exec "$@"',
-        "sh",
-        "regrow",
-        "show",
-    ]
-
-
-def test_a_command_is_held_as_long_as_the_block_lasts(
-    engine: KubernetesEngine, office: Office
-) -> None:
-    office.answer(("get pods", items(pod("sweep-head", "head"))))
-    with engine.hold(("regrow", "ui", "a b")):
-        pass
-    assert office.calls[-1][-1] == "regrow ui 'a b' & child=$!; cat > /dev/null; kill $child"
-
-
-def test_a_tunnel_leads_to_the_port_that_kubectl_took(
-    engine: KubernetesEngine, office: Office
-) -> None:
-    forwarding = {"out": "Forwarding from 127.0.0.1:40123 -> 8265", "stay": True}
-    office.answer(("get pods", items(pod("sweep-head", "head"))), ("port-forward", forwarding))
-    with engine.tunnel(8265) as port:
-        assert port == 40123
-    assert office.calls[-1] == ["port-forward", "--address=127.0.0.1", "pod/sweep-head", ":8265"]
-
-
-def test_a_tunnel_that_cannot_be_made_says_why(engine: KubernetesEngine, office: Office) -> None:
-    office.answer(
-        ("get pods", items(pod("sweep-head", "head"))),
-        ("port-forward", {"err": "error: pod is not running", "code": 1}),
-    )
-    with (
-        pytest.raises(
-            RegrowError,
-            match="the Kubernetes cluster of the context lab refuses: pod is not running",
-        ),
-        engine.tunnel(1),
-    ):
-        pass
-
-
-def test_without_a_head_that_stays_there_is_nothing_to_talk_to(
-    engine: KubernetesEngine, office: Office
-) -> None:
-    ending = pod("old", "head")
-    ending["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
-    office.answer(("get pods", items(pod("a", "worker"), ending)))
-    with pytest.raises(RegrowError, match=r"^sweep has no head; see regrow cluster status$"):
-        engine.command(("true",))
-
-
-def test_down_waits_until_nothing_of_it_or_of_what_was_made_of_it_is_left(
-    engine: KubernetesEngine, office: Office
-) -> None:
-    gone = items()
-    office.answer(
-        (
-            "get rayclusters.ray.io --selector=regrow.io/cluster=sweep",
-            items({"kind": "RayCluster", "metadata": {"name": "sweep-x1"}}),
-        ),
-        ("get pods,services", {"out": json.dumps(items(pod("sweep-head", "head"))), "once": True}),
-        ("get", gone),
-    )
+def test_down_waits_until_nothing_of_it_is_left(engine: JobsEngine, office: Office) -> None:
+    there = items({"kind": "Pod", "metadata": {"name": "one"}})
+    office.answer(("get jobs.batch,", {"out": json.dumps(there), "once": True}), ("get", items()))
     said: list[str] = []
-    engine.down(said.append)
+    engine.end(said.append)
     assert said == ["nothing of sweep is left in namespace ml"]
-    looks = [
-        call
-        for call in office.calls
-        if call[:2] == ["get", "pods,services,secrets,serviceaccounts,roles,rolebindings,jobs"]
-    ]
-    assert [call[2] for call in looks] == ["--selector=ray.io/cluster in (sweep-x1)"] * 2
+    looks = [call for call in office.calls if call[0] == "get"]
+    ours = ["jobs.batch,networkpolicies,secrets", "--selector=regrow.io/cluster=sweep"]
+    assert [call[1:3] for call in looks] == [[f"{ours[0]},pods", ours[1]]] * 2
     (deleted,) = [call for call in office.calls if call[0] == "delete"]
-    assert deleted[1:3] == [
-        "rayjobs.ray.io,rayclusters.ray.io,jobs.batch,networkpolicies,secrets",
-        "--selector=regrow.io/cluster=sweep",
-    ]
+    assert deleted[1:3] == ours
 
 
 def test_down_names_what_stays(
-    engine: KubernetesEngine, office: Office, monkeypatch: pytest.MonkeyPatch
+    engine: JobsEngine, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(under_test, "_DOWN_SECONDS", 10.0)
-    clock = iter((0.0, 1.0, 11.0))
+    clock = iter((0.0, 1.0, 1e9))
     monkeypatch.setattr(
         under_test, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep)
     )
-    office.answer(("get rayclusters.ray.io --", items()), ("get", items(pod("stuck", "worker"))))
+    office.answer(("get", items({"kind": "Pod", "metadata": {"name": "stuck"}})))
     with pytest.raises(RegrowError, match=r"^still in namespace ml: Pod stuck$"):
-        engine.down(lambda _: None)
+        engine.end(lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -567,16 +271,12 @@ def test_down_names_what_stays(
             "context: lab: kubectl knows no such context; see kubectl config get-contexts",
         ),
         (
-            'error: the server doesn\'t have a resource type "rayclusters"',
-            "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one; have one of 1.7 or later installed: ",
+            "E1123 11:54:24.866488 9319 memcache.go:265] dial\nThe connection to the server localhost:8080 was refused - did you?",
+            "the Kubernetes cluster of the context lab cannot be reached: The connection to the server localhost:8080 was refused",
         ),
         (
-            'error: resource mapping not found: no matches for kind "RayCluster" in version "ray.io/v1"',
-            "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one",
-        ),
-        (
-            'RayCluster in version "v1" cannot be handled as a RayCluster: strict decoding error: unknown field "spec.upgradeStrategy"',
-            "the Kubernetes cluster of the context lab has no KubeRay operator, or an old one",
+            'Error from server (Forbidden): pods is forbidden: User "ada" cannot list',
+            "the Kubernetes cluster of the context lab refuses: Error from server (Forbidden): pods is forbidden",
         ),
         (
             'error: error validating "STDIN": error validating data: ValidationError(Job.spec): unknown field "podFailurePolicy" in io.k8s.api.batch.v1.JobSpec; if you',
@@ -586,23 +286,15 @@ def test_down_names_what_stays(
             "error: failed to create typed patch object (ml/lab-steady; batch/v1, Kind=Job): .spec.podFailurePolicy: field not declared in schema",
             "the Kubernetes cluster of the context lab does not know spec.podFailurePolicy: Jobs of agents",
         ),
-        (
-            "E1123 11:54:24.866488 9319 memcache.go:265] dial\nThe connection to the server localhost:8080 was refused - did you?",
-            "the Kubernetes cluster of the context lab cannot be reached: The connection to the server localhost:8080 was refused",
-        ),
-        (
-            'Error from server (Forbidden): pods is forbidden: User "ada" cannot list',
-            "the Kubernetes cluster of the context lab refuses: Error from server (Forbidden): pods is forbidden",
-        ),
         ("", "the Kubernetes cluster of the context lab refuses: kubectl ended without a word"),
     ],
 )
 def test_what_kubectl_refuses_is_one_line(
-    engine: KubernetesEngine, office: Office, said: str, told: str
+    engine: JobsEngine, office: Office, said: str, told: str
 ) -> None:
     office.answer(("get", {"err": said, "code": 1}))
     with pytest.raises(RegrowError) as caught:
-        engine.status()
+        engine.submissions()
     assert str(caught.value).startswith(told)
     assert "\n" not in str(caught.value)
 
@@ -631,17 +323,6 @@ def test_the_real_kubectl_speaks_so(
     with pytest.raises(RegrowError) as caught:
         Kubectl(context, "ml").run("get", "pods")
     assert str(caught.value).startswith(told)
-
-
-def test_what_is_exported_has_no_value_of_a_variable_and_says_how_to_make_the_secret(
-    engine: KubernetesEngine,
-) -> None:
-    (text,) = engine.files().values()
-    assert text == engine.files()["kubernetes.yaml"]
-    assert b"hf-secret-4711" not in text
-    assert b"offline-4711" not in text
-    assert b"create secret generic sweep-env --from-env-file=FILE" in text
-    assert [one["kind"] for one in yaml.safe_load_all(text)] == ["NetworkPolicy", "RayCluster"]
 
 
 def test_a_project_is_the_same_bytes_on_every_machine(tmp_path: Path) -> None:

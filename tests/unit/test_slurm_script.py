@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from regrow.flows.agents import AgentRun, in_words
-from regrow.flows.remote import RunRequest
+from regrow.flows.agents import AgentRun, RunRequest, in_words
 from regrow.infra.clusters.agents import Agent
 from regrow.infra.clusters.description import Cluster, Slurm
 from regrow.infra.clusters.slurm import SlurmEngine, script

@@ -1,1 +1,1 @@
-"""The launcher file's parts for each cloud, and what is created in an account for a cluster."""
+"""Fleets of agents on AWS, Google Cloud and Azure."""

@@ -1,30 +1,39 @@
-"""The launcher file's parts for Amazon EC2, safe where Ray's defaults are not. Pure.
+"""The documents that Amazon EC2 and its machines get for fleets of agents. Pure.
 
-Ray's defaults: machines that are stopped, not terminated, so that their disks keep costing; an
-image of 2018; SSH from everywhere; a head with all rights in EC2 and S3; a metadata service that
-answers any request. The rules of the security group and the role are created in the account
-(`aws_account.py`), and the file only names them: if a security group is missing, Ray creates one
-that is open to the world.
+One fleet of type `maintain` for each group of workers: EC2 itself replaces a machine that is taken
+away. The files of the machines, the variables among them, are objects of the state's bucket, which
+the machines' role may read.
 """
 
 from __future__ import annotations
 
+import base64
 import re
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regrow.infra.clusters.clouds import groups
-from regrow.infra.clusters.description import Aws, Head, Workers
-from regrow.infra.clusters.launcher import Site
+from regrow.infra.clusters.clouds import fleet, groups
+from regrow.infra.clusters.clouds.fleet import (
+    AGENTS_TAG,
+    EXPERIMENT_TAG,
+    EXPIRY_TAG,
+    GROUP_TAG,
+    STATE_TAG,
+    Bucket,
+    Order,
+)
+from regrow.infra.clusters.description import Aws
 from regrow.infra.clusters.prices import Prices
 from regrow.search.errors import SpecError
+from regrow.tasks.errors import UserError
 
 Json = dict[str, Any]
-OFF = "$(command -v sudo) shutdown -h now"
-"""Ends a machine, because InstanceInitiatedShutdownBehavior is `terminate`."""
-CLUSTER_TAG = "ray-cluster-name"
-"""Ray's tag, by which it finds its machines."""
-USER_TAG, EXPIRY_TAG = "regrow-user", "regrow-expires"
+MOST_USER_DATA = 16_384
+"""Bytes that EC2 allows, before base64."""
+PARAMETER = "resolve:ssm:"
+"""Beginning of an image that is the name of a parameter of AWS's with its id."""
 _UBUNTU = (
     "resolve:ssm:/aws/service/canonical/ubuntu/server/24.04/stable/current/{}/hvm/ebs-gp3/ami-id"
 )
@@ -38,69 +47,156 @@ _NVIDIA = frozenset({"g", "gr", "p"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The resources in the account for a cluster. Looked up and created at the first `up`."""
+    """The resources in the account for a cluster's machines."""
 
     subnets: dict[str, tuple[str, ...]]
     """Subnets of the network in use, by zone."""
     security_group: str
-    user: str
-    """The user who started the cluster."""
-    expires: str
-    """When its machines count as forgotten, in ISO 8601."""
 
 
 def called(cluster: str) -> str:
-    """Return the name of all that is created in the account for a cluster: key, role, and so on."""
-    return f"regrow-{cluster}"
+    """Return the name of all that is made in the account for a cluster: role, security group."""
+    return f"regrow-{cluster}.agents"
 
 
-def site(cluster: Aws, prices: Prices, key: str, account: Account | None) -> Site:
-    """Return the launcher file's parts. Raises SpecError.
+def template_name(cluster: Aws, order: Order, place: int) -> str:
+    """Return the name of a group's launch template."""
+    return f"{called(cluster.name)}.{order.experiment}.{place}"
 
-    `key`: file of the private key. `account` None: not created yet, as in a file for the user to
+
+def exported(cluster: Aws, order: Order) -> str:
+    """Return variables that name the cloud, as arguments of the shell's `export`."""
+    found = f"AWS_DEFAULT_REGION={shlex.quote(cluster.region)}"
+    return f"{found} AWS_ENDPOINT_URL={shlex.quote(order.endpoint)}" if order.endpoint else found
+
+
+def launch_template(
+    cluster: Aws,
+    order: Order,
+    prices: Prices,
+    place: int,
+    *,
+    image: str,
+    security_group: str,
+) -> Json:
+    """Return the parameters of EC2's CreateLaunchTemplate for a group. Raises UserError for user
+    data that are too large.
+
+    Args:
+        cluster: the cluster.
+        order: the experiment.
+        prices: prices per hour.
+        place: of the group.
+        image: id of the image. A fleet takes no name of a parameter.
+        security_group: its id.
+
+    """
+    group, ours = cluster.workers[place], fleet.tags(cluster, order, place)
+    data = groups.template(
+        "aws_template",
+        image=image,
+        type=group.type,
+        disk=group.disk,
+        security_groups=[security_group],
+        profile=cluster.role or called(cluster.name),
+        tags=[tagged(kind, ours) for kind in ("instance", "volume")],
+        user_data=base64.b64encode(user_data(cluster, order, prices, place).encode()).decode(),
+    )
+    return {
+        "LaunchTemplateName": template_name(cluster, order, place),
+        "LaunchTemplateData": data,
+        "TagSpecifications": [tagged("launch-template", {**ours, STATE_TAG: order.state})],
+    }
+
+
+def create_fleet(cluster: Aws, order: Order, place: int, overrides: Sequence[Json]) -> Json:
+    """Return the parameters of EC2's CreateFleet for a group. `overrides`: where its machines may
+    be; see `preferred`.
+    """
+    group = cluster.workers[place]
+    spot = group.market == "spot"
+    return groups.template(
+        "aws_fleet",
+        template=template_name(cluster, order, place),
+        overrides=list(overrides) or None,
+        most=group.most,
+        market=group.market,
+        spot={
+            "AllocationStrategy": "capacity-optimized-prioritized",
+            "InstanceInterruptionBehavior": "terminate",
+        }
+        if spot
+        else None,
+        on_demand=None if spot else {"AllocationStrategy": "prioritized"},
+        expires=order.expires,
+        tags=[tagged("fleet", fleet.tags(cluster, order, place))],
+    )
+
+
+def preferred(key: str, places: Sequence[str]) -> list[Json]:
+    """Return overrides for subnets or zones, the preferred one first. `key`: of EC2's."""
+    return [{key: place, "Priority": float(rank)} for rank, place in enumerate(places)]
+
+
+def bucket(state: str) -> Bucket:
+    """Return the bucket of a state root. Raises UserError for one that the machines' role cannot
     read.
     """
-    tags = {"regrow-cluster": cluster.name}
-    if account is not None:
-        tags |= {USER_TAG: account.user, EXPIRY_TAG: account.expires}
-
-    def machine(one: Head | Workers, path: str) -> Json:
-        zones, profile, spot = cluster.zones, cluster.role, False
-        if isinstance(one, Workers):
-            zones, spot = one.zones or zones, one.market == "spot"
-        else:
-            profile = profile or called(cluster.name)
-        return groups.template(
-            "aws",
-            type=one.type,
-            disk=one.disk,
-            image=cluster.image or image(one.type, path),
-            called=called(cluster.name),
-            subnets=None if account is None else subnets(account, zones),
-            security_groups=None if account is None else [account.security_group],
-            # Ray itself tags the instances with the cluster's name.
-            tags=[tagged("instance", tags), tagged("volume", {CLUSTER_TAG: cluster.name, **tags})],
-            profile=None if profile is None else {"Name": profile},
-            market=groups.template("aws_spot") if spot else None,
+    found = Bucket.of(state)
+    if found.endpoint is not None:
+        raise UserError(
+            f"--state: {state} is in no bucket of Amazon's, from which the machines of a fleet on"
+            " AWS get their files; give --state s3://BUCKET/PREFIX"
         )
+    return found
 
-    provider: Json = {
-        "region": cluster.region,
-        "use_internal_ips": cluster.private,
-        "security_group": {"GroupName": called(cluster.name)},
-    }
-    # With subnets, which imply their zones, Ray would refuse those of other zones.
-    if cluster.zones and account is None:
-        provider["availability_zone"] = ",".join(cluster.zones)
-    return groups.site(
-        cluster,
-        prices,
-        key,
-        provider=provider,
-        machine=machine,
-        resources=lambda *_: {},  # Ray asks EC2 for those of a type
-        off=OFF,
+
+def rights(cluster: Aws, state: str) -> Json:
+    """Return the rights of the machines: the state's objects, and to delete their own fleets."""
+    there = bucket(state)
+    below = f"{there.prefix}/*" if there.prefix else "*"
+    return groups.template(
+        "aws_agent_rights",
+        name=cluster.name,
+        region=cluster.region,
+        bucket=there.name,
+        objects=f"{there.name}/{below}",
+        # IfExists: a request for one object has no prefix, and S3 tells only who may list that it
+        # is not there.
+        listed={"StringLikeIfExists": {"s3:prefix": [below]}} if there.prefix else None,
     )
+
+
+def user_data(cluster: Aws, order: Order, prices: Prices, place: int) -> str:
+    """Return the script that a group's machine runs once, at its first start. Raises UserError if
+    it is too large.
+    """
+    parsed(cluster.workers[place].type, f"workers.{place}.type")
+    bucket(order.state)
+    ours = fleet.tags(cluster, order, place)
+    asked = {
+        "keys": False,
+        "s3": {"region_name": cluster.region, "endpoint_url": order.endpoint},
+        "region": cluster.region,
+        "endpoint": order.endpoint,
+        "group_tag": GROUP_TAG,
+        "tags": {key: ours[key] for key in (AGENTS_TAG, EXPERIMENT_TAG, GROUP_TAG, EXPIRY_TAG)},
+    }
+    text = fleet.setup(
+        cluster,
+        order,
+        prices,
+        place,
+        machine="aws_machine",
+        asked=asked,
+        exported=exported(cluster, order),
+    )
+    if (size := len(text.encode())) > MOST_USER_DATA:
+        raise UserError(
+            f"the user data of the fleet would have {size} bytes, and EC2 allows {MOST_USER_DATA};"
+            " give shorter names"
+        )
+    return text
 
 
 def tagged(kind: str, tags: dict[str, str]) -> Json:
@@ -141,10 +237,5 @@ def parsed(instance: str, path: str) -> re.Match[str]:
 
 
 def trust() -> Json:
-    """Return who may take the head's role: EC2 machines."""
+    """Return who may take the machines' role: EC2 machines."""
     return groups.template("aws_trust")
-
-
-def rights(cluster: str, region: str) -> Json:
-    """Return the head's rights: to start, tag and end machines of its own cluster in its region."""
-    return groups.template("aws_rights", name=cluster, called=called(cluster), region=region)

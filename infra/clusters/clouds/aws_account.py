@@ -1,84 +1,142 @@
-"""What a cluster needs in an AWS account besides machines: a network, a security group, a key and a
-role; created and deleted here.
+"""What fleets of agents need in an AWS account: their network, security group, role, launch
+templates and the fleets themselves; created, shown and deleted here.
 
-All of it has the cluster's name and tag. Ray would create a security group that is open to the
-world, and a role with all rights on EC2 and S3; it creates neither if it finds these.
+All of it has the tag `regrow-agents` with the cluster's name.
 """
 
 from __future__ import annotations
 
 import getpass
-import ipaddress
+import hashlib
 import json
-import socket
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
-import requests
-
-from regrow.infra.clusters.clouds import aws
-from regrow.infra.clusters.clouds.aws import CLUSTER_TAG, USER_TAG, Account, called
-from regrow.infra.clusters.description import Aws, Market
-from regrow.infra.clusters.provider import Machine
+from regrow.infra.clusters.clouds import aws, aws_export, fleet
+from regrow.infra.clusters.clouds.aws import Account, called
+from regrow.infra.clusters.clouds.aws_machine import THERE
+from regrow.infra.clusters.clouds.fleet import (
+    AGENTS_TAG,
+    EXPERIMENT_TAG,
+    GROUP_TAG,
+    STATE_TAG,
+    USER_TAG,
+    Fleet,
+    Order,
+)
+from regrow.infra.clusters.clouds.fleet_machine import ENVIRONMENT
+from regrow.infra.clusters.description import Aws
+from regrow.infra.clusters.prices import Prices
+from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
 
-_ECHO = "https://checkip.amazonaws.com"
 _GONE_SECONDS, _READY_SECONDS, _TICK = 600.0, 90.0, 2.0
-_POLICY = "cluster"
+_OTHER_SERVER = "AWS_ENDPOINT_URL_S3"
 _THERE = ["pending", "running", "stopping", "stopped", "shutting-down"]
 """States of an instance that still exists, or whose disk does."""
 
 
 class AwsAccount:
-    """The account for which boto3 finds credentials, as seen by one cluster.
+    """The account for which boto3 finds credentials; see FleetAccount."""
 
-    All methods raise RegrowError, with AWS's message, for what AWS refused.
-    """
-
-    _tag = CLUSTER_TAG
-    """The tag, with the cluster's name, of all that is found and deleted here."""
+    place = "EC2"
 
     def __init__(self, cluster: Aws) -> None:
         self._cluster, self._name = cluster, called(cluster.name)
-        self._ec2, self._iam = client("ec2", cluster.region), client("iam", cluster.region)
+        self._account: Account | None = None
 
-    def prepare(self, public_key: bytes, say: Callable[[str], None]) -> Account:
-        """Look up and create what is needed, whatever an earlier try has left. Raises SpecError."""
+    @cached_property
+    def _ec2(self) -> Any:
+        return _client("ec2", self._cluster.region)
+
+    @cached_property
+    def _iam(self) -> Any:
+        return _client("iam", self._cluster.region)
+
+    def exported(self, order: Order) -> str:
+        return aws.exported(self._cluster, order)
+
+    def check(self, order: Order, prices: Prices) -> None:
+        if os.environ.get(_OTHER_SERVER):
+            raise UserError(
+                f"{_OTHER_SERVER} names another server, and the machines of a fleet get their files"
+                " from a bucket of Amazon's; unset it"
+            )
+        for place in range(len(self._cluster.workers)):
+            aws.launch_template(self._cluster, order, prices, place, image="", security_group="")
+
+    def files(self, order: Order, prices: Prices, parcel: bytes) -> dict[str, bytes]:
+        return aws_export.files(self._cluster, order, prices, parcel)
+
+    def fleets(self) -> list[Fleet]:
+        """Return the fleets that start machines."""
+        with told():
+            return [_fleet(one) for one in self._described()]
+
+    def submitted(self) -> list[tuple[str, str, float]]:
+        """Return experiment, state root and time (seconds since the epoch) of all that was
+        submitted, ended or not, the newest last.
+        """
+        with told():
+            there = [(one["CreateTime"].timestamp(), tags_of(one)) for one in self._templates()]
+        found = {(of[EXPERIMENT_TAG], of[STATE_TAG]): t for t, of in there}
+        return sorted(((*key, t) for key, t in found.items()), key=lambda one: one[2])
+
+    def prepare(self, order: Order, prices: Prices, say: Callable[[str], None]) -> None:
         with told():
             self._others()
             network, subnets = self._network()
-            group = self._security_group(network, say)
-            account = Account(
-                subnets=subnets,
-                security_group=group,
-                user=getpass.getuser(),
-                expires=(datetime.now(UTC) + timedelta(seconds=self._cluster.expires)).isoformat(
-                    timespec="seconds"
-                ),
-            )
+            account = Account(subnets=subnets, security_group=self._security_group(network))
             for zones in (self._cluster.zones, *(one.zones for one in self._cluster.workers)):
                 aws.subnets(account, zones)
-            self._key(public_key)
             if self._cluster.role is None:
-                self._role(_POLICY, aws.rights(self._cluster.name, self._cluster.region))
+                policy = f"state-{hashlib.sha256(order.state.encode()).hexdigest()[:12]}"
+                self._role(policy, aws.rights(self._cluster, order.state))
+            self._linked_role("ec2fleet.amazonaws.com")
             if any(group.market == "spot" for group in self._cluster.workers):
                 self._linked_role("spot.amazonaws.com")
-            self._wait_for_head(account)
-        return account
+            self._wait_for_rights(
+                InstanceType=self._cluster.workers[0].type,
+                ImageId=self._image(0),
+                IamInstanceProfile={"Name": self._cluster.role or self._name},
+                SubnetId=self._subnets(account, 0)[0],
+                SecurityGroupIds=[account.security_group],
+            )
+            self._make_templates(order, account, prices)
+        self._account = account
 
-    def machines(self) -> list[Machine]:
-        """Return all existing machines, the head first, including stopped and ending ones."""
+    def start(self, order: Order, prices: Prices, environment: bytes) -> list[str]:
+        """See FleetAccount. If one fleet cannot be created, none is left."""
+        assert self._account is not None  # after `prepare`
+        fleet.send(Places.at(order.state), self._cluster, order, ENVIRONMENT, environment)
+        ids: list[str] = []
         with told():
-            found = [self._machine(one) for one in self._instances()]
-        return sorted(found, key=lambda one: (one.role != "head", one.address))
+            try:
+                for place in range(len(self._cluster.workers)):
+                    subnets = self._subnets(self._account, place)
+                    overrides = aws.preferred("SubnetId", subnets)
+                    asked = aws.create_fleet(self._cluster, order, place, overrides)
+                    answer = self._ec2.create_fleet(**asked)
+                    ids.append(answer["FleetId"])
+                    if errors := answer.get("Errors"):
+                        raise RegrowError(f"AWS: {errors[0].get('ErrorMessage', errors[0])}")
+            except BaseException:
+                self._delete(ids)
+                raise
+        return ids
 
     def end(self, say: Callable[[str], None]) -> None:
-        """End all machines and delete what `prepare` created. Raises RegrowError for the rest."""
+        there = 0
         with told():
+            if ids := [one["FleetId"] for one in self._described()]:
+                say(f"  deleting {', '.join(ids)}")
+                self._delete(ids)
+            there = len(self._instances())
             self._end_machines(say)
             left = [*self._unmake(), *self._volumes()]
         if left:
@@ -86,10 +144,32 @@ class AwsAccount:
                 f"of the cluster {self._cluster.name} this is left in {self._cluster.region}:"
                 f" {', '.join(left)}"
             )
+        say(
+            f"nothing of the cluster {self._cluster.name} is left in {self._cluster.region}; it had"
+            f" {there} machines"
+        )
+
+    def _make_templates(self, order: Order, account: Account, prices: Prices) -> None:
+        """Create the launch templates, in place of those of an earlier fleet of the experiment.
+        They are the record of what was submitted.
+        """
+        for one in self._templates():
+            if tags_of(one)[EXPERIMENT_TAG] == order.experiment:
+                self._ec2.delete_launch_template(LaunchTemplateId=one["LaunchTemplateId"])
+        for place in range(len(self._cluster.workers)):
+            made = aws.launch_template(
+                self._cluster,
+                order,
+                prices,
+                place,
+                image=self._image(place),
+                security_group=account.security_group,
+            )
+            self._ec2.create_launch_template(**made)
 
     def _instances(self) -> list[dict[str, Any]]:
         asked = [
-            {"Name": f"tag:{self._tag}", "Values": [self._cluster.name]},
+            {"Name": f"tag:{AGENTS_TAG}", "Values": [self._cluster.name]},
             {"Name": "instance-state-name", "Values": _THERE},
         ]
         pages = self._ec2.get_paginator("describe_instances").paginate(Filters=asked)
@@ -100,27 +180,13 @@ class AwsAccount:
             for one in reservation["Instances"]
         ]
 
-    def _machine(self, one: dict[str, Any]) -> Machine:
-        tags = tags_of(one)
-        inside, outside = one.get("PrivateIpAddress", ""), one.get("PublicIpAddress", "")
-        market: Market = "spot" if one.get("InstanceLifecycle") == "spot" else "on-demand"
-        return Machine(
-            address=inside if self._cluster.private else outside or one["InstanceId"],
-            role="head" if tags.get("ray-node-type") == "head" else "worker",
-            type=one["InstanceType"],
-            market=market,
-            state=one["State"]["Name"],
-        )
-
     def _others(self) -> None:
         for one in self._instances():
-            if (user := tags_of(one).get(USER_TAG)) not in (None, getpass.getuser()):
-                where = f"{one['InstanceId']} in {self._cluster.region}"
-                problem = f"is a cluster of {user}'s ({where})"
-                raise SpecError("name", self._cluster.name, problem, "write another name")
+            if (user := tags_of(one).get(USER_TAG)) is not None:
+                fleet.check_user(self._cluster, user, one["InstanceId"])
 
     def _network(self) -> tuple[str, dict[str, tuple[str, ...]]]:
-        """Return the default network, and its subnets by zone in which machines can be reached."""
+        """Return the default network, and its subnets by zone whose machines reach the internet."""
         networks = self._ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])[
             "Vpcs"
         ]
@@ -132,20 +198,17 @@ class AwsAccount:
         for one in self._ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [network]}])[
             "Subnets"
         ]:
-            if self._cluster.private or one.get("MapPublicIpOnLaunch"):
+            if one.get("MapPublicIpOnLaunch"):
                 subnets.setdefault(one["AvailabilityZone"], []).append(one["SubnetId"])
         if not subnets:
-            hint = (
-                "let its subnets assign public addresses, or write `private: true` where a VPN"
-                " leads there"
-            )
-            problem = "has no subnet whose machines can be reached"
+            hint = "let its subnets assign public addresses"
+            problem = "has no subnet whose machines reach the internet"
             raise SpecError("region", self._cluster.region, problem, hint)
         return network, {zone: tuple(sorted(found)) for zone, found in sorted(subnets.items())}
 
-    def _security_group(self, network: str, say: Callable[[str], None]) -> str:
-        """Create or update the security group and return its id. Members reach each other. The
-        rules of an existing group are replaced.
+    def _security_group(self, network: str) -> str:
+        """Create or update the security group and return its id. Members reach each other, and
+        nobody reaches them. The rules of an existing group are replaced.
         """
         named = [
             {"Name": "group-name", "Values": [self._name]},
@@ -163,50 +226,31 @@ class AwsAccount:
             )
             group, rules = str(made["GroupId"]), []
         wanted = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
-        wanted += self._more_rules(say)
         if rules:
             self._ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=rules)
         self._ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=wanted)
         return group
 
-    def _more_rules(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
-        """Return what is let in besides the machines themselves."""
-        reach = self._reach()
-        say(f"  SSH is let in from {reach}")
-        from_there = [{"CidrIp": reach, "Description": "SSH"}]
-        return [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": from_there}]
+    def _image(self, place: int) -> str:
+        """Return the id of a group's image. Fleets of type maintain take no parameter's name."""
+        path = f"workers.{place}.type"
+        found = self._cluster.image or aws.image(self._cluster.workers[place].type, path)
+        if not found.startswith(aws.PARAMETER):
+            return found
+        parameters = _client("ssm", self._cluster.region)
+        answer = parameters.get_parameter(Name=found.removeprefix(aws.PARAMETER))
+        return str(answer["Parameter"]["Value"])
 
-    def _reach(self) -> str:
-        """Return the addresses from which SSH is allowed."""
-        if self._cluster.reach is not None:
-            return self._cluster.reach
-        if self._cluster.private:
-            host = str(self._ec2.meta.endpoint_url).split("//")[1].split("/")[0].split(":")[0]
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((host, 443))
-                return f"{probe.getsockname()[0]}/32"
-        try:
-            address = requests.get(_ECHO, timeout=10).text.strip()
-            return f"{ipaddress.IPv4Address(address)}/32"
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"this machine's own address could not be asked of {_ECHO}: {error}; write it at"
-                " `reach`"
-            ) from error
-
-    def _key(self, public_key: bytes) -> None:
-        self._ec2.delete_key_pair(KeyName=self._name)
-        self._ec2.import_key_pair(
-            KeyName=self._name,
-            PublicKeyMaterial=public_key,
-            TagSpecifications=self._tagged("key-pair"),
-        )
+    def _subnets(self, account: Account, place: int) -> list[str]:
+        """Return a subnet of each zone of a group: a fleet takes one a zone."""
+        zones = self._cluster.workers[place].zones or self._cluster.zones
+        return [account.subnets[zone][0] for zone in zones or sorted(account.subnets)]
 
     def _role(self, policy: str, rights: dict[str, Any]) -> None:
         """Create the role, and the instance profile through which a machine has it. `policy`: name
         of the policy with these rights.
         """
-        tags = [{"Key": self._tag, "Value": self._cluster.name}]
+        tags = [{"Key": AGENTS_TAG, "Value": self._cluster.name}]
         with unless("EntityAlreadyExists"):
             self._iam.create_role(
                 RoleName=self._name, AssumeRolePolicyDocument=json.dumps(aws.trust()), Tags=tags
@@ -225,16 +269,6 @@ class AwsAccount:
         """Create the role of a service. It exists, or an administrator has to create it."""
         with unless("InvalidInput", "EntityAlreadyExists", "AccessDenied"):
             self._iam.create_service_linked_role(AWSServiceName=service)
-
-    def _wait_for_head(self, account: Account) -> None:
-        self._wait_for_rights(
-            InstanceType=self._cluster.head.type,
-            KeyName=self._name,
-            ImageId=self._cluster.image or aws.image(self._cluster.head.type, "head.type"),
-            IamInstanceProfile={"Name": self._cluster.role or self._name},
-            SubnetId=aws.subnets(account, self._cluster.zones)[0],
-            SecurityGroupIds=[account.security_group],
-        )
 
     def _wait_for_rights(self, **machine: Any) -> None:
         """Ask EC2 by dry runs whether it would start a machine, until EC2 knows the new role. This
@@ -269,11 +303,21 @@ class AwsAccount:
                 )
             time.sleep(_TICK)
 
+    def _delete(self, ids: list[str]) -> None:
+        if not ids:
+            return
+        answer = self._ec2.delete_fleets(FleetIds=ids, TerminateInstances=True)
+        if left := answer.get("UnsuccessfulFleetDeletions"):
+            why = "; ".join(f"{one['FleetId']}: {one['Error']['Message']}" for one in left)
+            raise RegrowError(f"AWS does not delete the fleet {why}")
+
     def _unmake(self) -> Iterator[str]:
         """Delete what `prepare` created. Yields what could not be deleted."""
+        for one in self._templates():
+            with unless("InvalidLaunchTemplateId.NotFound"):
+                self._ec2.delete_launch_template(LaunchTemplateId=one["LaunchTemplateId"])
         iam, role = self._iam, {"RoleName": self._name}
         profile = {"InstanceProfileName": self._name}
-        self._ec2.delete_key_pair(KeyName=self._name)
         for delete, what in (
             (iam.remove_role_from_instance_profile, profile | role),
             (iam.delete_instance_profile, profile),
@@ -292,6 +336,7 @@ class AwsAccount:
                     yield f"security group {group['GroupId']}"
                     break
                 time.sleep(_TICK)
+        yield from (f"fleet {one['FleetId']}" for one in self._described())
 
     def _delete_group(self, group: str) -> bool:
         """Delete a security group. Returns whether it is gone: EC2 refuses for a while."""
@@ -300,15 +345,41 @@ class AwsAccount:
         return "DependencyViolation" not in refused
 
     def _volumes(self) -> list[str]:
-        mine = [{"Name": f"tag:{self._tag}", "Values": [self._cluster.name]}]
+        mine = [{"Name": f"tag:{AGENTS_TAG}", "Values": [self._cluster.name]}]
         pages = self._ec2.get_paginator("describe_volumes").paginate(Filters=mine)
         return [f"disk {one['VolumeId']}" for page in pages for one in page["Volumes"]]
 
     def _tagged(self, kind: str) -> list[dict[str, Any]]:
-        return [aws.tagged(kind, {self._tag: self._cluster.name, USER_TAG: getpass.getuser()})]
+        return [aws.tagged(kind, {AGENTS_TAG: self._cluster.name, USER_TAG: getpass.getuser()})]
+
+    def _described(self) -> list[dict[str, Any]]:
+        """Return the fleets that start machines, as EC2 describes them. It filters by no tag."""
+        pages = self._ec2.get_paginator("describe_fleets").paginate()
+        return [
+            one
+            for page in pages
+            for one in page["Fleets"]
+            if one["FleetState"] in THERE and tags_of(one).get(AGENTS_TAG) == self._cluster.name
+        ]
+
+    def _templates(self) -> list[dict[str, Any]]:
+        ours = [{"Name": f"tag:{AGENTS_TAG}", "Values": [self._cluster.name]}]
+        pages = self._ec2.get_paginator("describe_launch_templates").paginate(Filters=ours)
+        return [one for page in pages for one in page["LaunchTemplates"]]
 
 
-def client(service: str, region: str) -> Any:
+def _fleet(one: dict[str, Any]) -> Fleet:
+    tags, target = tags_of(one), one["TargetCapacitySpecification"]
+    return Fleet(
+        id=one["FleetId"],
+        experiment=tags.get(EXPERIMENT_TAG, ""),
+        group=tags.get(GROUP_TAG, ""),
+        most=int(target["TotalTargetCapacity"]),
+        running=int(one.get("FulfilledCapacity", 0)),
+    )
+
+
+def _client(service: str, region: str) -> Any:
     try:
         import boto3
     except ImportError:

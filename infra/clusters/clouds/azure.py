@@ -1,81 +1,138 @@
-"""The launcher file's parts for Microsoft Azure, safe where Ray's defaults are not, as far as Ray's
-templates allow. Pure.
+"""The documents that Microsoft Azure and its machines get for fleets of agents. Pure.
 
-Ray's defaults: machines that are stopped, not deleted, and a data-science image. Its templates
-allow SSH from everywhere, and give all machines of the cluster the role Contributor of the resource
-group: the file cannot change that.
+One scale set for each group of workers: Azure itself restores a machine that it has taken away. The
+variables of the agents are in the settings of the set that Azure encrypts and never tells again.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any
 
-from regrow.infra.clusters.clouds import groups
-from regrow.infra.clusters.description import Azure, Head, Workers
-from regrow.infra.clusters.launcher import Site
+from regrow.infra.clusters.clouds import fleet, groups
+from regrow.infra.clusters.clouds.fleet import AGENTS_TAG, STATE_TAG, USER_TAG, Bucket, Order
+from regrow.infra.clusters.clouds.fleet_export import VALUES
+from regrow.infra.clusters.description import Azure
 from regrow.infra.clusters.prices import Prices
 from regrow.search.errors import SpecError
 
 Json = dict[str, Any]
-OFF = "python -m regrow.infra.clusters.clouds.ending azure; $(command -v sudo) shutdown -h now"
-"""Deletes a machine: one that is only shut down still costs."""
+VERSION, NETWORK_VERSION = "2024-07-01", "2024-05-01"
+"""Versions of Azure's interfaces for machines and for networks."""
+_RESTORE = {"enabled": True, "restoreTimeout": "PT2H"}
+"""For how long Azure tries to restore a spot machine; two hours are the most."""
 _TYPE = re.compile(
     r"Standard_(?P<family>[A-Z]+)(?P<size>\d+)(-(?P<fewer>\d+))?(?P<more>[a-z]*)(_(?P<chip>[A-Z][A-Z0-9]*))?(_v\d+)?"
 )
-_GPUS = {
-    ("NC", "T4"): {4: 1, 8: 1, 16: 1, 64: 4},
-    ("NC", "A100"): {24: 1, 48: 2, 96: 4},
-    ("NC", "H100"): {40: 1, 80: 2},
-    ("ND", None): {96: 8},
-    ("ND", "A100"): {96: 8},
-    ("ND", "H100"): {96: 8},
-    ("NC", None): {6: 1, 12: 2, 24: 4},
-    ("NV", "A10"): {36: 1, 72: 2},
-}
-"""GPUs by series, chip and CPUs, for sizes with whole NVIDIA GPUs."""
-_GIB_A_CPU = {"D": 4, "E": 8, "F": 2}
 
 
-def site(cluster: Azure, prices: Prices, key: str) -> Site:
-    """Return the launcher file's parts. `key`: the private key's file. Raises SpecError."""
-    tags = {"regrow-cluster": cluster.name}
+def name(cluster: Azure, order: Order, place: int) -> str:
+    """Return the name of a group's scale set."""
+    return f"{fleet.base(cluster, order)}-{place}"
 
-    def machine(one: Head | Workers, path: str) -> Json:
-        wanted = {"imageId": cluster.image} if cluster.image else image(one.type, path)
-        parameters = {"vmSize": one.type, **wanted, "osDiskSize": one.disk}
-        if isinstance(one, Workers) and one.market == "spot":
-            # Pay at most the on-demand price of the machine.
-            price = {"billingProfile": {"maxPrice": -1}}
-            parameters |= {"priority": "Spot", "evictionPolicy": "Delete", **price}
-        if isinstance(one, Workers) and one.zones:
-            parameters["availability_zone"] = ",".join(one.zones)
-        return {"azure_arm_parameters": parameters, "tags": dict(tags)}
 
-    provider: Json = {
-        "location": cluster.region,
-        "resource_group": cluster.resource_group,
-        "tags": tags,
+def called(cluster: Azure) -> str:
+    """Return the name of the network of a cluster, and of its security group."""
+    return f"regrow-{cluster.name}.agents"
+
+
+def script(
+    cluster: Azure, order: Order, prices: Prices, place: int, *, api: str, above: str
+) -> str:
+    """Return the script that a group's machine runs once, with VALUES in it. Raises SpecError for a
+    type that is none.
+
+    Args:
+        cluster: the cluster.
+        order: the experiment.
+        prices: prices per hour.
+        place: of the group.
+        api: address of Azure's interface.
+        above: what all paths of scale sets begin with.
+
+    """
+    parsed(cluster.workers[place].type, f"workers.{place}.type")
+    ends = datetime.fromisoformat(order.expires)
+    sets = [f"{api}{above}/{name(cluster, order, n)}" for n in range(len(cluster.workers))]
+    asked = {
+        "keys": True,
+        "s3": {"region_name": None, "endpoint_url": Bucket.of(order.state).endpoint},
+        "api": api,
+        "version": VERSION,
+        "identity": cluster.identity,
+        "here": sets[place],
+        "groups": sets,
     }
-    if cluster.subscription is not None:
-        provider["subscription_id"] = cluster.subscription
-    if cluster.zones:
-        provider["availability_zone"] = ",".join(cluster.zones)
-    return groups.site(
+    return fleet.setup(
         cluster,
+        order,
         prices,
-        key,
-        provider=provider,
-        machine=machine,
-        resources=resources,
-        off=OFF,
-        auth={"ssh_public_key": f"{key}.pub"},
+        place,
+        machine="azure_machine",
+        asked=asked,
+        values=VALUES,
+        expiry=(f"{ends:%Y-%m-%d %H:%M:%S} UTC", int(ends.timestamp())),
     )
+
+
+def scale_set(
+    cluster: Azure, order: Order, place: int, *, subnet: str, script: str, password: str
+) -> Json:
+    """Return the body that creates a group's scale set.
+
+    Args:
+        cluster: the cluster.
+        order: the experiment.
+        place: of the group.
+        subnet: path of the subnet.
+        script: with the values of variables, in base64.
+        password: of the machines' user.
+
+    """
+    group = cluster.workers[place]
+    spot, zones = group.market == "spot", group.zones or cluster.zones
+    return groups.template(
+        "azure_set",
+        region=cluster.region,
+        tags=fleet.tags(cluster, order, place) | {STATE_TAG: order.state},
+        zones=list(zones) or None,
+        identities={cluster.identity: {}},
+        type=group.type,
+        most=group.most,
+        restore=_RESTORE if spot else None,
+        priority="Spot" if spot else "Regular",
+        eviction="Delete" if spot else None,
+        # At most the price on demand.
+        billing={"maxPrice": -1} if spot else None,
+        user=cluster.user,
+        password=password,
+        image={"id": cluster.image} if cluster.image else image(group.type, f"workers.{place}"),
+        disk=group.disk,
+        subnet=subnet,
+        script=script,
+    )
+
+
+def security(cluster: Azure, user: str) -> Json:
+    """Return the body that creates the security group: Azure's own rules alone."""
+    return groups.template("azure_security", region=cluster.region, tags=shared(cluster, user))
+
+
+def network(cluster: Azure, user: str, security: str) -> Json:
+    """Return the body that creates the network. `security`: path of the security group."""
+    tags = shared(cluster, user)
+    return groups.template("azure_network", region=cluster.region, tags=tags, security=security)
+
+
+def shared(cluster: Azure, user: str) -> dict[str, str]:
+    """Return the tags of what all experiments share."""
+    return {AGENTS_TAG: cluster.name, USER_TAG: user}
 
 
 def image(instance: str, path: str) -> Json:
     """Return the current Ubuntu image for a type, with NVIDIA's drivers if it has GPUs."""
-    found = _parsed(instance, path)
+    found = parsed(instance, path)
     if found["family"].startswith("N"):
         return _image("microsoft-dsvm", "ubuntu-hpc", "2204")
     return _image(
@@ -83,34 +140,14 @@ def image(instance: str, path: str) -> Json:
     )
 
 
-def resources(instance: str, path: str) -> Json:
-    """Return what Ray may use of a machine type: CPU, GPU, memory in bytes. Raises SpecError."""
-    found = _parsed(instance, path)
-    family, size = found["family"], int(found["size"])
-    counted: Json = {"CPU": int(found["fewer"] or size)}
-    if family.startswith("N"):
-        gpus = _GPUS.get((family, found["chip"]), {}).get(size)
-        if gpus is None:
-            problem = "is a type of which it is not known how many GPUs it has"
-            raise SpecError(path, instance, problem, "choose another")
-        counted["GPU"] = gpus
-    elif family in _GIB_A_CPU and "l" not in found["more"]:  # "l": less memory
-        counted["memory"] = int(groups.FOR_TASKS * (_GIB_A_CPU[family] << 30) * size)
-    return counted
-
-
-def _image(publisher: str, offer: str, sku: str) -> Json:
-    return {
-        "imagePublisher": publisher,
-        "imageOffer": offer,
-        "imageSku": sku,
-        "imageVersion": "latest",
-    }
-
-
-def _parsed(instance: str, path: str) -> re.Match[str]:
+def parsed(instance: str, path: str) -> re.Match[str]:
+    """Return the parts of a size's name. Raises SpecError for what is none."""
     found = _TYPE.fullmatch(instance)
     if found is None:
         hint = 'write one such as "Standard_D4s_v5"'
         raise SpecError(path, instance, "is no size of Azure's", hint)
     return found
+
+
+def _image(publisher: str, offer: str, sku: str) -> Json:
+    return {"publisher": publisher, "offer": offer, "sku": sku, "version": "latest"}

@@ -1,64 +1,68 @@
-"""Fleets of agents on Amazon EC2: the documents that EC2 and the machines get. Pure.
+"""Fleets of agents in a cloud: what their machines get. Pure.
 
-One fleet of type `maintain` for each group of workers: EC2 itself replaces a machine that is taken
-away. A machine makes itself an agent (`regrow join`) from its user data, which hold no secret: the
-agent's files are objects of the state's bucket, which the machine's role may read.
+For each group of workers the cloud itself keeps `most` machines: a fleet on AWS, an instance group
+on Google Cloud, a scale set on Azure. A machine makes itself an agent (`regrow join`) by a script
+that it runs at its first start, which holds no secret. Its files are in the state's bucket.
 """
 
 from __future__ import annotations
 
-import base64
+import getpass
 import gzip
+import hashlib
 import io
 import json
 import re
 import shlex
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from regrow.infra.clusters.clouds import aws, groups
-from regrow.infra.clusters.clouds.aws import EXPIRY_TAG, USER_TAG, called
-from regrow.infra.clusters.description import Aws, Workers
-from regrow.infra.clusters.launcher import Launcher, Site
+from regrow.infra.clusters import shipping
+from regrow.infra.clusters.clouds import groups
+from regrow.infra.clusters.clouds.fleet_machine import PARCEL
+from regrow.infra.clusters.description import OnVms
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.state.places import Places
 from regrow.infra.stores.keys import CONFIDENTIAL
 from regrow.infra.stores.s3 import is_s3
+from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
 
 Json = dict[str, Any]
 AGENTS_TAG, EXPERIMENT_TAG, GROUP_TAG = "regrow-agents", "regrow-experiment", "regrow-group"
 """Tags of all that belongs to fleets of agents: the cluster's name, the experiment, the group."""
-STATE_TAG = "regrow-state"
-"""Tag of a launch template: the root of the experiment's state."""
-MOST_USER_DATA = 16_384
-"""Bytes that EC2 allows, before base64."""
+STATE_TAG, USER_TAG, EXPIRY_TAG = "regrow-state", "regrow-user", "regrow-expires"
+"""Tags with the root of the experiment's state, who submitted it, and when all of it ends."""
 MOST_PROJECT = 100_000_000
 """Bytes of a packed project."""
 MOST_TAG = 256
-"""Characters of a tag's value that EC2 allows."""
-PARAMETER = "resolve:ssm:"
-"""Beginning of an image that is the name of a parameter of AWS's with its id."""
+"""Characters of a tag's value that AWS and Azure allow."""
+SCRIPT = "fleets.sh"
+"""Name of the script among files for use without regrow."""
 _END = "END_OF_FILE"
-_USER_DATA = """\
+_SETUP = """\
 #!/bin/bash
-# Makes this machine an agent of the experiment {experiment}. Written by regrow; holds no secret.
-export HOME=/root AWS_DEFAULT_REGION={region}{endpoint}
+# Makes this machine an agent of the experiment {experiment}. Written by regrow.
+export HOME=/root{exported}
 user={user}
+id "$user" > /dev/null 2>&1 || useradd --create-home --shell /bin/bash "$user"
 home=$(getent passwd "$user" | cut -d: -f6)
 there="$home"/{there}
 python={python}
+[ -e "$there/prepared" ] && exit 0  # this start is not the first one
 mkdir -p "$there/project" && cd "$there" || exit 1
 cat > fleet.json <<'{end}'
 {fleet}
 {end}
 cat > machine.py <<'{end}'
 {machine}{end}
-cat > regrow-agent.service <<{end}
+cat > cloud.py <<'{end}'
+{cloud}{end}
+{values}cat > regrow-agent.service <<{end}
 [Unit]
 Description=An agent of the experiment {experiment}
 Wants=network-online.target
@@ -82,15 +86,16 @@ TasksMax=infinity
 [Install]
 WantedBy=multi-user.target
 {end}
-(
+{before}(
   set -e
 {install}  "$python" machine.py fetch
   tar -xzf parcel.tar.gz --no-same-owner
   tar -xzf project.tar.gz -C project --no-same-owner
-  chown -R "$user" "$there" && chown root machine.py fleet.json regrow-agent.service
+  chown -R "$user" "$there" && chown root *.py fleet.json *.service
   runuser -u "$user" -- env HOME="$home" bash -l prepare.sh
 ) > prepare.log 2>&1
 if [ $? = 0 ]; then
+  touch prepared
   systemctl enable --now "$there/regrow-agent.service"
 else
   cat prepare.log
@@ -98,18 +103,34 @@ else
 fi
 """
 _INSTALL = """\
-  python3 -c 'import botocore, pip' 2> /dev/null || {{
+  python3 -c 'import botocore, pip' 2> /dev/null || {
     export DEBIAN_FRONTEND=noninteractive
     wait="-o DPkg::Lock::Timeout=600"
     apt-get $wait update -qq && apt-get $wait install -y -qq python3-botocore python3-pip
-  }}
-""".replace("{{", "{").replace("}}", "}")
+  }
+"""
+_EXPIRY = """\
+# The cloud itself has no end for the machines.
+cat > regrow-expiry.service <<{end}
+[Service]
+ExecStart="$python" "$there/machine.py" ended 0
+{end}
+cat > regrow-expiry.timer <<{end}
+[Timer]
+OnCalendar={calendar}
+Persistent=true
+[Install]
+WantedBy=timers.target
+{end}
+systemctl enable "$there/regrow-expiry.service"
+systemctl enable --now "$there/regrow-expiry.timer"
+[ "$(date +%s)" -lt {expires} ] || exec "$python" machine.py ended 0
+"""
 _REGROW = """\
 # `regrow`, as this machine's agent runs it.
 there={there}
 cd "$there/project"
-export AWS_DEFAULT_REGION={region}{endpoint}
-. "$there/environment"
+{exported}. "$there/environment"
 export PATH="$(dirname {python}):$PATH"
 exec {python} -m regrow "$@"
 """
@@ -117,23 +138,27 @@ exec {python} -m regrow "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Where an experiment's state is: a bucket, and the prefix of the root in it ("": none)."""
+    """Where an experiment's state is: a bucket, the prefix of the root in it ("": none), and the
+    address of the server (None: Amazon's).
+    """
 
     name: str
     prefix: str
+    endpoint: str | None = None
 
     @classmethod
     def of(cls, root: str) -> Bucket:
         """Return the bucket of a state root in its canonical form. Raises UserError for a root that
-        is not in a bucket of Amazon's.
+        is in none.
         """
-        parts = urlsplit(root)
-        if not is_s3(root) or parse_qs(parts.query).get("endpoint_url"):
+        if not is_s3(root):
             raise UserError(
-                f"--state: {root} is in no bucket of Amazon's, from which the machines of a fleet"
-                " get their files; give --state s3://BUCKET/PREFIX"
+                f"--state: {root} is in no bucket, from which the machines get their files; give"
+                " --state s3://BUCKET/PREFIX"
             )
-        return cls(name=parts.netloc, prefix=parts.path.strip("/"))
+        parts = urlsplit(root)
+        (endpoint,) = parse_qs(parts.query).get("endpoint_url", [None])
+        return cls(name=parts.netloc, prefix=parts.path.strip("/"), endpoint=endpoint)
 
     def folder(self, cluster: str, order: Order) -> str:
         """Return the key of the folder for the objects of fleets."""
@@ -164,6 +189,63 @@ class Order:
     endpoint: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """A fleet, instance group or scale set that starts machines.
+
+    Attributes:
+        id: the cloud's name of it.
+        experiment: whose agents its machines are.
+        group: name of the group of workers.
+        most: machines that it keeps.
+        running: machines that it has now.
+
+    """
+
+    id: str
+    experiment: str
+    group: str
+    most: int
+    running: int
+
+
+class FleetAccount(Protocol):
+    """A cloud account, as seen by the fleets of one cluster file. Methods that ask the cloud raise
+    RegrowError, with the cloud's message, for what it refused.
+    """
+
+    place: str
+    """Where the machines are, for people."""
+
+    def exported(self, order: Order) -> str:
+        """Return variables that name the cloud, as arguments of the shell's `export`."""
+
+    def check(self, order: Order, prices: Prices) -> None:
+        """Check for mistakes without asking the cloud. Raises SpecError and UserError."""
+
+    def files(self, order: Order, prices: Prices, parcel: bytes) -> dict[str, bytes]:
+        """Return files, and a script that starts fleets by them. Without values of variables."""
+
+    def prepare(self, order: Order, prices: Prices, say: Callable[[str], None]) -> None:
+        """Create what fleets need, whatever an earlier try has left. Raises SpecError."""
+
+    def start(self, order: Order, prices: Prices, environment: bytes) -> list[str]:
+        """Create a fleet for each group, and return their names. `environment`: the file of the
+        agents' variables, which may be secret.
+        """
+
+    def fleets(self) -> list[Fleet]:
+        """Return the fleets that start machines."""
+
+    def submitted(self) -> list[tuple[str, str, float]]:
+        """Return experiment, state root and time (seconds since the epoch) of what was submitted,
+        as far as the cloud has it, the newest last.
+        """
+
+    def end(self, say: Callable[[str], None]) -> None:
+        """End all machines and delete what was created. Raises RegrowError for the rest."""
+
+
 def objects(cluster: str, order: Order | None = None) -> str:
     """Return the key, below the experiment, of the folder for a cluster's fleets: of one order, or
     of all.
@@ -172,18 +254,14 @@ def objects(cluster: str, order: Order | None = None) -> str:
     return above if order is None else f"{above}/{re.sub('[^0-9T]', '', order.expires)}"
 
 
-def agents_called(cluster: str) -> str:
-    """Return the name of what is made for agents. No cluster has one with a dot in it."""
-    return f"{called(cluster)}.agents"
+def base(cluster: OnVms, order: Order) -> str:
+    """Return the beginning of names for what is made for an order. At most 57 characters."""
+    told = f"{order.experiment}\n{order.state}\n{order.expires}"
+    return f"regrow-{cluster.name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
-def template_name(cluster: Aws, order: Order, place: int) -> str:
-    """Return the name of a group's launch template."""
-    return f"{agents_called(cluster.name)}.{order.experiment}.{place}"
-
-
-def tags(cluster: Aws, order: Order, place: int) -> dict[str, str]:
-    """Return the tags of a group's fleet, template, machines and disks."""
+def tags(cluster: OnVms, order: Order, place: int) -> dict[str, str]:
+    """Return the tags of a group's fleet, machines and disks."""
     return {
         AGENTS_TAG: cluster.name,
         EXPERIMENT_TAG: order.experiment,
@@ -193,148 +271,82 @@ def tags(cluster: Aws, order: Order, place: int) -> dict[str, str]:
     }
 
 
-def launch_template(
-    cluster: Aws,
+def setup(
+    cluster: OnVms,
     order: Order,
     prices: Prices,
     place: int,
     *,
-    image: str,
-    security_group: str,
-) -> Json:
-    """Return the parameters of EC2's CreateLaunchTemplate for a group. Raises UserError for user
-    data that are too large, and for too long an address of the state.
+    machine: str,
+    asked: Mapping[str, Any],
+    exported: str = "",
+    values: str = "",
+    expiry: tuple[str, int] | None = None,
+) -> str:
+    """Return the script that a group's machine runs at its first start.
 
     Args:
         cluster: the cluster.
         order: the experiment.
         prices: prices per hour.
         place: of the group.
-        image: id of the image. A fleet takes no name of a parameter.
-        security_group: its id.
+        machine: module of the cloud for machines, such as aws_machine.
+        asked: what `machine` needs to know.
+        exported: variables of the cloud, as arguments of the shell's `export`.
+        values: what stands for the values of variables, in base64; empty: the machine gets them.
+        expiry: when a machine ends what is left: as systemd and as the epoch have it; None: the
+            cloud does that.
 
     """
-    if len(order.state) > MOST_TAG:
-        raise UserError(
-            f"--state {order.state[:60]}...: has more than {MOST_TAG} characters, and a tag of EC2"
-            " has no more; give a shorter prefix"
-        )
-    group, ours = cluster.workers[place], tags(cluster, order, place)
-    data = groups.template(
-        "aws_template",
-        image=image,
-        type=group.type,
-        disk=group.disk,
-        security_groups=[security_group],
-        profile=cluster.role or agents_called(cluster.name),
-        tags=[aws.tagged(kind, ours) for kind in ("instance", "volume")],
-        user_data=base64.b64encode(user_data(cluster, order, prices, place).encode()).decode(),
-    )
-    return {
-        "LaunchTemplateName": template_name(cluster, order, place),
-        "LaunchTemplateData": data,
-        "TagSpecifications": [aws.tagged("launch-template", {**ours, STATE_TAG: order.state})],
-    }
-
-
-def create_fleet(cluster: Aws, order: Order, place: int, overrides: Sequence[Json]) -> Json:
-    """Return the parameters of EC2's CreateFleet for a group. `overrides`: where its machines may
-    be; see `preferred`.
-    """
-    group = cluster.workers[place]
-    spot = group.market == "spot"
-    return groups.template(
-        "aws_fleet",
-        template=template_name(cluster, order, place),
-        overrides=list(overrides) or None,
-        most=group.most,
-        market=group.market,
-        spot={
-            "AllocationStrategy": "capacity-optimized-prioritized",
-            "InstanceInterruptionBehavior": "terminate",
-        }
-        if spot
-        else None,
-        on_demand=None if spot else {"AllocationStrategy": "prioritized"},
-        expires=order.expires,
-        tags=[aws.tagged("fleet", tags(cluster, order, place))],
-    )
-
-
-def preferred(key: str, places: Sequence[str]) -> list[Json]:
-    """Return overrides for subnets or zones, the preferred one first. `key`: of EC2's."""
-    return [{key: place, "Priority": float(rank)} for rank, place in enumerate(places)]
-
-
-def rights(cluster: Aws, state: str) -> Json:
-    """Return the rights of the machines: the state's objects, and to delete their own fleets."""
-    bucket = Bucket.of(state)
-    below = f"{bucket.prefix}/*" if bucket.prefix else "*"
-    return groups.template(
-        "aws_agent_rights",
-        name=cluster.name,
-        region=cluster.region,
-        bucket=bucket.name,
-        objects=f"{bucket.name}/{below}",
-        # IfExists: a request for one object has no prefix, and S3 tells only who may list that it
-        # is not there.
-        listed={"StringLikeIfExists": {"s3:prefix": [below]}} if bucket.prefix else None,
-    )
-
-
-def user_data(cluster: Aws, order: Order, prices: Prices, place: int) -> str:
-    """Return the script that a group's machine runs once, at its first start. Raises UserError if
-    it is too large.
-    """
-    group, bucket = cluster.workers[place], Bucket.of(order.state)
-    aws.parsed(group.type, f"workers.{place}.type")
-    ours = tags(cluster, order, place)
+    bucket = Bucket.of(order.state)
     fleet = {
-        "region": cluster.region,
-        "endpoint": order.endpoint,
         "bucket": bucket.name,
         "folder": bucket.folder(cluster.name, order),
         "experiment": order.experiment,
         "state": order.state,
-        "group": ours[GROUP_TAG],
-        "group_tag": GROUP_TAG,
-        "tags": {key: ours[key] for key in (AGENTS_TAG, EXPERIMENT_TAG, GROUP_TAG, EXPIRY_TAG)},
+        "group": groups.name(place, cluster.workers[place]),
+        **asked,
     }
-    text = _USER_DATA.format(
+    before = ""
+    if expiry is not None:
+        before = _EXPIRY.format(end=_END, calendar=expiry[0], expires=expiry[1])
+    return _SETUP.format(
         experiment=order.experiment,
-        region=shlex.quote(cluster.region),
-        endpoint=_endpoint(order),
-        user=shlex.quote(groups.user(cluster)),
-        there=_launcher(cluster).there,
-        arguments=_arguments(cluster, group, prices),
+        exported=f" {exported}" if exported else "",
+        user=shlex.quote(cluster.user),
+        there=there(cluster),
+        arguments=_arguments(cluster, prices, place),
         python=shlex.quote(cluster.python or "/usr/bin/python3"),
         fleet=json.dumps(fleet, indent=1),
-        machine=Path(__file__).with_name("fleet_machine.py").read_text(encoding="utf-8"),
+        machine=_source("fleet_machine"),
+        cloud=_source(machine),
+        values=f"(umask 077; echo {values} | base64 -d > environment)\n" if values else "",
+        before=before,
         install="" if cluster.python else _INSTALL,
         end=_END,
     )
-    if (size := len(text.encode())) > MOST_USER_DATA:
-        raise UserError(
-            f"the user data of the fleet would have {size} bytes, and EC2 allows {MOST_USER_DATA};"
-            " give shorter names"
-        )
-    return text
 
 
-def parcel(cluster: Aws, order: Order, project: bytes) -> bytes:
+def parcel(cluster: OnVms, order: Order, project: bytes, exported: str = "") -> bytes:
     """Return the agent's files as a tar.gz, always the same bytes, without values of variables.
 
-    `project`: the packed folder of the project.
+    `project`: the packed folder of the project. `exported`: see `setup`.
     """
-    launcher = _launcher(cluster)
-    there = f'"$HOME"/{launcher.there}'
-    prepare = ["set -e", f"cd {there}", *cluster.setup, *launcher.environment_commands()]
+    folder, shipped = f'"$HOME"/{there(cluster)}', shipping.shipped(cluster)
+    python = shlex.quote(cluster.python) if cluster.python else f"{folder}/env/bin/python"
+    prepare = ["set -e", f"cd {folder}", *cluster.setup]
+    if shipped:
+        made_from = hashlib.sha256(b"".join(shipped.values())).hexdigest()[:16]
+        prepare.append(shipping.environment_script(there(cluster), made_from))
+    regrow = _REGROW.format(
+        there=folder, python=python, exported=f"export {exported}\n" if exported else ""
+    )
     files = {
-        **launcher.shipped(),
+        **shipped,
         "project.tar.gz": project,
         "prepare.sh": "".join(f"{line}\n" for line in prepare).encode(),
-        "regrow.sh": _regrow(cluster, order).encode(),
-        "agent.sh": f'exec bash {there}/regrow.sh {shlex.join(order.words)} "$@"\n'.encode(),
+        "regrow.sh": regrow.encode(),
+        "agent.sh": f'exec bash {folder}/regrow.sh {shlex.join(order.words)} "$@"\n'.encode(),
     }
     buffer = io.BytesIO()
     with (
@@ -355,36 +367,56 @@ def environment(values: Mapping[str, str]) -> bytes:
     ).encode()
 
 
+def send(places: Places, cluster: OnVms, order: Order, name: str, content: bytes) -> None:
+    """Put an object for the machines into the bucket."""
+    folder = objects(cluster.name, order)
+    places.store(order.experiment).create(f"{folder}/{name}", content)
+
+
 def forget(places: Places, experiment: str, cluster: str) -> None:
     """Delete the objects of a cluster's fleets for an experiment."""
     store = places.store(experiment)
     store.delete(store.list(f"{objects(cluster)}/"), ordered=False)
 
 
-def _regrow(cluster: Aws, order: Order) -> str:
-    launcher = _launcher(cluster)
-    return _REGROW.format(
-        there=f'"$HOME"/{launcher.there}',
-        python=launcher.python(),
-        region=shlex.quote(cluster.region),
-        endpoint=_endpoint(order),
-    )
+def check_keys(cluster: OnVms) -> None:
+    """Raise SpecError for a cluster whose machines could not read the bucket."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        if name not in cluster.env:
+            hint = f"add {name}: ${name} to `env`"
+            problem = "lacks what the machines read the bucket with"
+            raise SpecError("env", sorted(cluster.env), problem, hint)
 
 
-def _endpoint(order: Order) -> str:
-    """Return the rest of a line that exports variables."""
-    return f" AWS_ENDPOINT_URL={shlex.quote(order.endpoint)}" if order.endpoint else ""
+def check_user(cluster: OnVms, user: str, what: str) -> None:
+    """Raise SpecError if `what` belongs to a cluster of the same name of another user."""
+    if user != getpass.getuser():
+        problem = f"is a cluster of {user}'s ({what} in {cluster.region})"
+        raise SpecError("name", cluster.name, problem, "write another name")
 
 
-def _arguments(cluster: Aws, group: Workers, prices: Prices) -> str:
+def copied(order: Order, cluster: OnVms) -> str:
+    """Return a command that puts the parcel into the bucket."""
+    bucket = Bucket.of(order.state)
+    place = f"s3://{bucket.name}/{bucket.folder(cluster.name, order)}/{PARCEL}"
+    other = ("--endpoint-url", bucket.endpoint) if bucket.endpoint else ()
+    return shlex.join(("aws", "s3", "cp", *other, PARCEL, place))
+
+
+def there(cluster: OnVms) -> str:
+    """Return the folder on the machines, below the home folder."""
+    return f".local/share/regrow/nodes/{cluster.name}"
+
+
+def _arguments(cluster: OnVms, prices: Prices, place: int) -> str:
     """Return the arguments of `regrow join` that a group's machines have: their market and price
     reach the trials' costs as labels.
     """
+    group = cluster.workers[place]
     labels = groups.labels(prices, cluster.region, group.type, group.market)
     given = f"--labels {','.join(f'{key}={value}' for key, value in labels.items())}"
     return f"{given} --spot" if group.market == "spot" else given
 
 
-def _launcher(cluster: Aws) -> Launcher:
-    """Return a launcher that only knows how machines are set up."""
-    return Launcher(cluster, Site(provider={}, auth={}, most=0))
+def _source(module: str) -> str:
+    return Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
-"""The engine for agents on AWS: EC2 keeps fleets of machines, which join the experiment and delete
-their fleets at its end.
+"""The engine for agents in a cloud, which keeps fleets of machines: they join the experiment, and
+delete their fleets at its end.
 """
 
 from __future__ import annotations
@@ -10,24 +10,21 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 
 import msgspec
 
 from regrow.infra.clusters import project
 from regrow.infra.clusters.agents import Agent, Output, Submission, Work
-from regrow.infra.clusters.clouds import fleet, fleet_export
-from regrow.infra.clusters.clouds.fleet import Order
-from regrow.infra.clusters.clouds.fleet_account import Fleet, FleetAccount
-from regrow.infra.clusters.clouds.fleet_machine import ENDED, ENVIRONMENT, PARCEL
-from regrow.infra.clusters.description import Aws
+from regrow.infra.clusters.clouds import fleet
+from regrow.infra.clusters.clouds.fleet import Fleet, FleetAccount, Order
+from regrow.infra.clusters.clouds.fleet_machine import ENDED, PARCEL
+from regrow.infra.clusters.description import OnVms
 from regrow.infra.clusters.folder import variables
+from regrow.infra.clusters.offers import Offer, described
 from regrow.infra.clusters.prices import Prices
-from regrow.infra.clusters.provider import Offer, described
 from regrow.infra.machine import confidential
 from regrow.infra.state.places import Places
 from regrow.search.durations import in_words
-from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Missing
 
@@ -35,7 +32,6 @@ END_SECONDS = 120.0
 """Seconds in which the machines delete their fleets after the experiment's end."""
 _MOST_UNABLE = 100
 _TICK = 2.0
-_OTHER_SERVER = "AWS_ENDPOINT_URL_S3"
 
 
 class Unable(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,29 +56,16 @@ class Unable(msgspec.Struct, frozen=True, kw_only=True):
 class FleetEngine:
     """The fleets of one cluster file; see AgentEngine."""
 
-    place = "EC2"
     sends = True
     reads = True
     no_output = "they were deleted, or their time (`expires`) was over"
 
-    def __init__(self, cluster: Aws) -> None:
-        self.cluster = cluster
-        self._prices = Prices.of_cluster(cluster)
-
-    @cached_property
-    def _account(self) -> FleetAccount:
-        return FleetAccount(self.cluster)
+    def __init__(self, cluster: OnVms, account: FleetAccount) -> None:
+        self.cluster, self.place = cluster, account.place
+        self._account, self._prices = account, Prices.of_cluster(cluster)
 
     def check(self) -> None:
         variables(self.cluster, os.environ)
-        if self.cluster.mounts:
-            hint = "have the files in the project's folder, in a bucket or in the image"
-            raise SpecError("mounts", list(self.cluster.mounts), "are not sent to agents", hint)
-        if os.environ.get(_OTHER_SERVER):
-            raise UserError(
-                f"{_OTHER_SERVER} names another server, and the machines of a fleet get their files"
-                " from a bucket of Amazon's; unset it"
-            )
 
     def offer(self, work: Work) -> list[str]:
         self._checked(work)
@@ -90,7 +73,6 @@ class FleetEngine:
             return []
         started = [
             Offer(
-                role="workers",
                 type=one.type,
                 market=one.market,
                 most=one.most,
@@ -100,15 +82,12 @@ class FleetEngine:
         ]
         head = f"{work.experiment} on fleets of {self.cluster.name}, in {self.cluster.region}:"
         until = f"  until the experiment ends, at most for {in_words(self.cluster.expires)}"
-        waits = [f"workers.{n}" for n, one in enumerate(self.cluster.workers) if one.after]
-        at_once = [f"  {', '.join(waits)}: `after` is not used, all groups start at once"]
-        return [head, *described(started), until, *at_once * bool(waits)]
+        return [head, *described(started), until]
 
     def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
-        """Return the files for the aws CLI, without values of variables."""
+        """Return the files for the cloud's command line, without values of variables."""
         order = self._checked(work)
-        parcel = self._parcel(work, order, say)
-        return fleet_export.files(self.cluster, order, self._prices, parcel)
+        return self._account.files(order, self._prices, self._parcel(work, order, say))
 
     def submit(self, work: Work, say: Callable[[str], None]) -> Submission:
         """Start fleets, unless the experiment has some."""
@@ -117,18 +96,13 @@ class FleetEngine:
             say(f"{work.experiment} has fleets already")
             return made
         order, places = self._checked(work), Places.at(work.state)
-        packed = {
-            PARCEL: self._parcel(work, order, say),
-            ENVIRONMENT: fleet.environment(variables(self.cluster, os.environ)),
-        }
-        account = self._account.prepare_agents(order, say)
-        self._account.make_templates(order, account, self._prices)
+        parcel = self._parcel(work, order, say)
+        environment = fleet.environment(variables(self.cluster, os.environ))
+        self._account.prepare(order, self._prices, say)
         fleet.forget(places, work.experiment, self.cluster.name)
-        folder = fleet.objects(self.cluster.name, order)
-        for called, content in packed.items():
-            places.store(work.experiment).create(f"{folder}/{called}", content)
         try:
-            ids = self._account.start(order, account)
+            fleet.send(places, self.cluster, order, PARCEL, parcel)
+            ids = self._account.start(order, self._prices, environment)
         except BaseException:
             fleet.forget(places, work.experiment, self.cluster.name)
             raise
@@ -197,7 +171,12 @@ class FleetEngine:
         say(f"nothing of {of.experiment} is left in {self.cluster.region}")
 
     def end(self, say: Callable[[str], None]) -> None:
-        self._account.end(say)
+        submitted = self._account.submitted()
+        try:
+            self._account.end(say)
+        finally:
+            for experiment, state, _ in submitted:
+                fleet.forget(Places.at(state), experiment, self.cluster.name)
 
     def _there(self, experiment: str) -> list[Fleet]:
         return [one for one in self._account.fleets() if one.experiment == experiment]
@@ -225,10 +204,12 @@ class FleetEngine:
             expires=ends.isoformat(timespec="seconds"),
             endpoint=os.environ.get("AWS_ENDPOINT_URL"),
         )
-        for place in range(len(self.cluster.workers)):
-            fleet.launch_template(
-                self.cluster, order, self._prices, place, image="", security_group=""
+        if len(order.state) > fleet.MOST_TAG:
+            raise UserError(
+                f"--state {order.state[:60]}...: has more than {fleet.MOST_TAG} characters, and a"
+                " tag of a cloud has no more; give a shorter prefix"
             )
+        self._account.check(order, self._prices)
         return order
 
     def _parcel(self, work: Work, order: Order, say: Callable[[str], None]) -> bytes:
@@ -239,4 +220,4 @@ class FleetEngine:
         )
         if left_out:
             say(confidential.told(left_out))
-        return fleet.parcel(self.cluster, order, files)
+        return fleet.parcel(self.cluster, order, files, self._account.exported(order))

@@ -1,15 +1,17 @@
 """What a machine of a fleet runs beside its agent: `python machine.py fetch | ended STATUS`.
 
-`fetch` gets the agent's files from the bucket. `ended` acts on the exit status of the agent: when
-the experiment is over it deletes the fleets before the machine ends, as EC2 would replace the
-machine otherwise. It needs botocore alone, as it also has to work where no environment could be
-made, and any Python of a cloud's images. The folder of this file has `fleet.json`.
+`fetch` gets the agent's files. `ended` acts on the exit status of the agent: when the experiment is
+over it deletes the fleets before the machine ends, as the cloud would replace the machine
+otherwise. It needs botocore alone, as it also has to work where no environment could be made, and
+any Python of a cloud's images. The folder of this file has `fleet.json`, and `cloud.py` with what
+differs between clouds: one of `aws_machine.py`, `gcp_machine.py` and `azure_machine.py`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -25,33 +27,32 @@ WRONG = ("2", "4")
 """Exit statuses that would be the same again: a wrong input or environment, a damaged state."""
 MOST_CRASHES = 5
 """Ends of the agent for which systemd starts it again; then the machine counts as unable."""
-MOST_UNABLE = 5
-"""Machines of a group that could not take part before its fleet is deleted."""
 AGAIN_SECONDS = 30.0
 LINES = 40
 """Last lines of the agent's output that are kept of a machine that could not take part."""
-THERE = ("submitted", "active", "modifying")
-"""States of a fleet that starts machines."""
 
 
-def fetch(fleet: dict[str, Any]) -> None:
-    """Get the parcel and the variables. Raises OSError and botocore's errors."""
-    for name in (PARCEL, ENVIRONMENT):
-        body = _client(fleet, "s3").get_object(**_object(fleet, name))["Body"]
-        with open(os.open(HERE / name, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.writelines(body.iter_chunks(1 << 20))
+def fetch(fleet: dict[str, Any], cloud: Any) -> None:
+    """Get the variables and the parcel. Raises OSError and botocore's errors."""
+    if not (HERE / ENVIRONMENT).exists():
+        _write(ENVIRONMENT, [cloud.environment(fleet)])
+    body = _s3(fleet).get_object(**_object(fleet, PARCEL))["Body"]
+    _write(PARCEL, body.iter_chunks(1 << 20))
 
 
-def ended(fleet: dict[str, Any], status: str) -> None:
+def ended(fleet: dict[str, Any], status: str, cloud: Any) -> None:
     """Act on an end of the agent. Turns the machine off, unless systemd starts the agent again."""
     if status == OVER or (status == FAILED and _has_failed(fleet)):
-        _try(lambda: _forget(fleet))  # first, as this machine ends with its fleet
-        _until_done(lambda: _delete(fleet, all_groups=True))
-    elif status != LEFT:
+        _try(lambda: cloud.forget(fleet))  # first, as this machine ends with its fleet
+        _try(lambda: _s3(fleet).delete_object(**_object(fleet, PARCEL)))
+        _until_done(lambda: cloud.delete(fleet))
+    elif status == LEFT:
+        _try(lambda: cloud.left(fleet))
+    else:
         if status not in WRONG and _crashes() < MOST_CRASHES:
             return
         _try(lambda: _report(fleet, status))
-        _until_done(lambda: _give_up(fleet))
+        _until_done(lambda: cloud.unable(fleet))
     subprocess.run(["shutdown", "-h", "now"], check=False)  # noqa: S607 - wherever the image has it
 
 
@@ -81,8 +82,8 @@ def _report(fleet: dict[str, Any], status: str) -> None:
     host = socket.gethostname()
     said = {"host": host, "group": fleet["group"], "status": status, "t": time.time()}
     said["lines"] = _last_lines()
-    key = "{}{}-{}.json".format(ENDED, fleet["group"], host)
-    _client(fleet, "s3").put_object(**_object(fleet, key), Body=json.dumps(said).encode())
+    where = _object(fleet, "{}{}-{}.json".format(ENDED, fleet["group"], host))
+    _s3(fleet).put_object(**where, Body=json.dumps(said).encode())
 
 
 def _last_lines() -> list[str]:
@@ -99,67 +100,36 @@ def _last_lines() -> list[str]:
     return [line[:500] for line in said.splitlines()[-LINES:]]
 
 
-def _give_up(fleet: dict[str, Any]) -> None:
-    """Delete the group's fleet if several of its machines were unable, or if they cannot be
-    counted. Those that run stay.
+def _s3(fleet: dict[str, Any]) -> Any:
+    """Return a client of the bucket, with the keys in the agent's variables, or the rights of this
+    machine.
     """
-    at = _object(fleet, "{}{}-".format(ENDED, fleet["group"]))
-    try:
-        found = _client(fleet, "s3").list_objects_v2(Bucket=at["Bucket"], Prefix=at["Key"])
-    except _refusals():
-        found = {"KeyCount": MOST_UNABLE}
-    if found["KeyCount"] >= MOST_UNABLE:
-        _delete(fleet, all_groups=False)
+    from botocore.config import Config
+    from botocore.session import get_session
 
-
-def _delete(fleet: dict[str, Any], *, all_groups: bool) -> None:
-    """Delete the experiment's fleets with their machines, or the group's and keep its machines.
-    Raises OSError for what EC2 refused.
-    """
-    ec2 = _client(fleet, "ec2")
-    ids = [
-        one["FleetId"]
-        for page in ec2.get_paginator("describe_fleets").paginate()
-        for one in page["Fleets"]
-        if one["FleetState"] in THERE and _ours(fleet, one, all_groups)
-    ]
-    if ids:
-        done = ec2.delete_fleets(FleetIds=ids, TerminateInstances=all_groups)
-        if left := done.get("UnsuccessfulFleetDeletions"):
-            raise OSError(f"EC2 does not delete {left}")
-
-
-def _ours(fleet: dict[str, Any], one: dict[str, Any], all_groups: bool) -> bool:
-    tags = {tag["Key"]: tag["Value"] for tag in one.get("Tags", ())}
-    mine = dict(fleet["tags"])
-    if all_groups:
-        del mine[fleet["group_tag"]]
-    return all(tags.get(key) == value for key, value in mine.items())
-
-
-def _forget(fleet: dict[str, Any]) -> None:
-    """Delete the agent's files in the bucket, which may hold secrets."""
-    for name in (PARCEL, ENVIRONMENT):
-        _client(fleet, "s3").delete_object(**_object(fleet, name))
+    if fleet["keys"]:
+        for line in (HERE / ENVIRONMENT).read_text().splitlines():
+            name, _, value = shlex.split(line)[1].partition("=")
+            os.environ[name] = value
+    path = Config(s3={"addressing_style": "path"}) if fleet["s3"]["endpoint_url"] else None
+    return get_session().create_client("s3", **fleet["s3"], config=path)
 
 
 def _object(fleet: dict[str, Any], name: str) -> dict[str, str]:
     return {"Bucket": fleet["bucket"], "Key": fleet["folder"] + "/" + name}
 
 
-def _client(fleet: dict[str, Any], service: str) -> Any:
-    """Return a client with the rights of the machine's role."""
-    from botocore.session import get_session
-
-    return get_session().create_client(
-        service, region_name=fleet["region"], endpoint_url=fleet.get("endpoint")
-    )
+def _write(name: str, parts: Any) -> None:
+    with open(os.open(HERE / name, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.writelines(parts)
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """Return the errors of a request that failed."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
+    """Return the errors of a request that failed, also where nothing is installed yet."""
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        return ImportError, OSError
     return BotoCoreError, ClientError, OSError
 
 
@@ -179,8 +149,10 @@ def _until_done(work: Any) -> None:
 
 
 if __name__ == "__main__":
+    import cloud as here  # type: ignore[import-not-found]  # the file beside this one
+
     described = json.loads((HERE / "fleet.json").read_text())
     if sys.argv[1] == "fetch":
-        fetch(described)
+        fetch(described, here)
     else:
-        ended(described, sys.argv[2])
+        ended(described, sys.argv[2], here)

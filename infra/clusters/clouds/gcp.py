@@ -1,120 +1,154 @@
-"""The launcher file's parts for Google Compute Engine, safe where Ray's defaults are not. Pure.
+"""The documents that Google Cloud and its machines get for fleets of agents. Pure.
 
-Ray's defaults: an image that is no longer published, preemptible machines that are stopped, not
-deleted, a key for all machines of the project, a head with all rights on storage. Ray supports one
-zone, and does not know the resources of a type, so the file states them.
+One regional instance group for each group of workers: the group itself replaces a machine that is
+taken away. The variables of the agents are a secret of the Secret Manager, which the machines'
+service account may read.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import datetime
 from typing import Any
 
-from regrow.infra.clusters.clouds import groups
-from regrow.infra.clusters.description import Gcp, Head, Workers
-from regrow.infra.clusters.launcher import Site
+from regrow.infra.clusters.clouds import fleet, groups
+from regrow.infra.clusters.clouds.fleet import AGENTS_TAG, STATE_TAG, Bucket, Order
+from regrow.infra.clusters.description import Gcp
 from regrow.infra.clusters.prices import Prices
 from regrow.search.errors import SpecError
 
 Json = dict[str, Any]
-OFF = "python -m regrow.infra.clusters.clouds.ending gcp; $(command -v sudo) shutdown -h now"
-"""Deletes the machine if it has the right to, as the head has. Another machine only stops, and the
-head deletes it.
-"""
 _UBUNTU = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-{}"
 _LEARNING = (
     "projects/deeplearning-platform-release/global/images/family/"
     "common-cu129-ubuntu-2404-nvidia-580"
 )
-_HEAD_ACCOUNT = "ray-autoscaler-sa-v1@{}.iam.gserviceaccount.com"
-"""The service account that Ray creates."""
-_SCOPES = ["https://www.googleapis.com/auth/compute"]
 _TYPE = re.compile(
     r"(?P<family>[a-z]\d+[a-z]?)-(?P<kind>[a-z]+)-(?P<size>\d+)(?P<gpus>g)?(-lssd|-metal)?"
 )
 _ARM = frozenset({"t2a", "c4a", "n4a"})
-_L4 = {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}
-"""GPUs of g2-standard by CPUs."""
-_CPUS_A_GPU = {"a2": 12, "a3": 26}
-_GIB_A_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
+_WITH_GPUS = frozenset({"g2", "g4"})
 
 
-def site(cluster: Gcp, prices: Prices, key: str, public_key: str) -> Site:
-    """Return the launcher file's parts. `key`: file of the private key. Raises SpecError."""
-    zone = _zone(cluster)
+def compute(cluster: Gcp, api: str) -> str:
+    """Return the address of the project in Compute Engine. `api`: that of Compute Engine."""
+    return f"{api}/projects/{cluster.project}"
 
-    def machine(one: Head | Workers, path: str) -> Json:
-        accounts = scheduling = None
-        if isinstance(one, Head):
-            accounts = [{"email": _HEAD_ACCOUNT.format(cluster.project), "scopes": _SCOPES}]
-        elif one.market == "spot":
-            scheduling = groups.template("gcp_spot")
-        elif resources(one.type, path).get("GPU"):
-            scheduling = groups.template("gcp_gpus")
-        return groups.template(
-            "gcp",
-            name=cluster.name,
-            type=one.type,
-            disk=one.disk,
-            image=cluster.image or image(one.type, path),
-            ssh_key=f"{groups.user(cluster)}:{public_key}",
-            accounts=accounts,
-            scheduling=scheduling,
-        )
 
-    provider = {
-        "region": cluster.region,
-        "availability_zone": zone,
-        "project_id": cluster.project,
+def managers(cluster: Gcp, api: str) -> str:
+    """Return the address of the region's instance groups."""
+    return f"{compute(cluster, api)}/regions/{cluster.region}/instanceGroupManagers"
+
+
+def secrets(cluster: Gcp, api: str) -> str:
+    """Return the address of the project's secrets. `api`: that of the Secret Manager."""
+    return f"{api}/v1/projects/{cluster.project}/secrets"
+
+
+def name(cluster: Gcp, order: Order, place: int) -> str:
+    """Return the name of a group's template and of its instance group."""
+    return f"{fleet.base(cluster, order)}-{place}"
+
+
+def tag(cluster: Gcp) -> str:
+    """Return the network tag of the machines."""
+    return f"regrow-{cluster.name}"
+
+
+def template(
+    cluster: Gcp, order: Order, prices: Prices, place: int, *, apis: tuple[str, str]
+) -> Json:
+    """Return the body of instanceTemplates.insert for a group. Raises SpecError for a type that is
+    none. `apis`: the addresses of Compute Engine and of the Secret Manager.
+    """
+    group = cluster.workers[place]
+    found = parsed(group.type, f"workers.{place}.type")
+    gpus = found["gpus"] or found["family"] in _WITH_GPUS
+    scheduling = None
+    if group.market == "spot":
+        scheduling = groups.template("gcp_spot")
+    elif gpus:
+        scheduling = groups.template("gcp_gpus")
+    there = managers(cluster, apis[0])
+    asked = {
+        "keys": True,
+        "s3": {"region_name": None, "endpoint_url": Bucket.of(order.state).endpoint},
+        "secret": f"{secrets(cluster, apis[1])}/{fleet.base(cluster, order)}",
+        "here": f"{there}/{name(cluster, order, place)}",
+        "groups": [f"{there}/{name(cluster, order, n)}" for n in range(len(cluster.workers))],
     }
-    return groups.site(
-        cluster, prices, key, provider=provider, machine=machine, resources=resources, off=OFF
+    ends = datetime.fromisoformat(order.expires)
+    script = fleet.setup(
+        cluster,
+        order,
+        prices,
+        place,
+        machine="gcp_machine",
+        asked=asked,
+        expiry=(f"{ends:%Y-%m-%d %H:%M:%S} UTC", int(ends.timestamp())),
+    )
+    image = _LEARNING if gpus else _UBUNTU.format("arm64" if found["family"] in _ARM else "amd64")
+    return groups.template(
+        "gcp_template",
+        name=name(cluster, order, place),
+        record=record(cluster, order, place),
+        type=group.type,
+        disk=str(group.disk),
+        image=cluster.image or image,
+        labels=labels(cluster, order, place),
+        tag=tag(cluster),
+        account=cluster.service_account,
+        scheduling=scheduling,
+        script=script,
     )
 
 
-def image(instance: str, path: str) -> str:
-    """Return the current Ubuntu image for a type, with NVIDIA's drivers if it has GPUs."""
-    found = _parsed(instance, path)
-    if _gpus(found):
-        return _LEARNING
-    return _UBUNTU.format("arm64" if found["family"] in _ARM else "amd64")
+def manager(cluster: Gcp, order: Order, place: int) -> Json:
+    """Return the body of regionInstanceGroupManagers.insert for a group."""
+    group = cluster.workers[place]
+    zones = [{"zone": f"zones/{zone}"} for zone in group.zones or cluster.zones]
+    return groups.template(
+        "gcp_group",
+        name=name(cluster, order, place),
+        record=record(cluster, order, place),
+        most=group.most,
+        zones=zones or None,
+    )
 
 
-def resources(instance: str, path: str) -> Json:
-    """Return what Ray may use of a machine type: CPU, GPU, memory in bytes. Raises SpecError."""
-    found = _parsed(instance, path)
-    gpus = _gpus(found)
-    if found["gpus"]:
-        return {"CPU": gpus * _CPUS_A_GPU[found["family"]], "GPU": gpus}
-    cpus = int(found["size"])
-    counted: Json = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
-    if found["family"] != "n1" and found["kind"] in _GIB_A_CPU:
-        counted["memory"] = int(groups.FOR_TASKS * (_GIB_A_CPU[found["kind"]] << 30) * cpus)
-    return counted
+def firewalls(cluster: Gcp) -> list[Json]:
+    """Return the bodies of firewalls.insert: the machines reach each other, nobody else does."""
+    return [groups.template(part, tag=tag(cluster)) for part in ("gcp_allow", "gcp_deny")]
 
 
-def _zone(cluster: Gcp) -> str:
-    """Return the cluster's only zone. Raises SpecError if it has not exactly one."""
-    hint = f'write one, such as "{cluster.region}-b"; Ray\'s launcher knows one zone on GCP'
-    if len(cluster.zones) != 1:
-        raise SpecError("zones", list(cluster.zones), "is not one zone", hint)
-    for place, group in enumerate(cluster.workers):
-        if group.zones not in ((), cluster.zones):
-            raise SpecError(
-                f"workers.{place}.zones", list(group.zones), "is not the cluster's zone", hint
-            )
-    return cluster.zones[0]
+def secret(cluster: Gcp) -> Json:
+    """Return the body of secrets.create."""
+    return {"replication": {"automatic": {}}, "labels": {AGENTS_TAG: cluster.name}}
 
 
-def _parsed(instance: str, path: str) -> re.Match[str]:
+def readers(cluster: Gcp) -> Json:
+    """Return the body of secrets.setIamPolicy: the machines read the secret, and delete it."""
+    member = f"serviceAccount:{cluster.service_account}"
+    return {"policy": {"bindings": [{"role": "roles/secretmanager.admin", "members": [member]}]}}
+
+
+def record(cluster: Gcp, order: Order, place: int) -> str:
+    """Return the description of what is made for a group, by which it is found again."""
+    told = fleet.tags(cluster, order, place) | {STATE_TAG: order.state}
+    return json.dumps(told, separators=(",", ":"))
+
+
+def labels(cluster: Gcp, order: Order, place: int) -> dict[str, str]:
+    """Return the labels of a group's machines and disks, for bills: in Google's characters."""
+    told = fleet.tags(cluster, order, place)
+    return {key: re.sub(r"[^a-z0-9_-]", "-", value.lower())[:63] for key, value in told.items()}
+
+
+def parsed(instance: str, path: str) -> re.Match[str]:
+    """Return the parts of a type's name. Raises SpecError for what is none."""
     found = _TYPE.fullmatch(instance)
-    if found is None or (found["gpus"] and found["family"] not in _CPUS_A_GPU):
+    if found is None:
         hint = 'write one such as "n2-standard-4"'
-        raise SpecError(path, instance, "is no type of which it is known what it has", hint)
+        raise SpecError(path, instance, "is no type of Compute Engine's", hint)
     return found
-
-
-def _gpus(found: re.Match[str]) -> int:
-    if found["gpus"]:
-        return int(found["size"])
-    return _L4.get(int(found["size"]), 0) if found["family"] == "g2" else 0

@@ -1,1 +1,1 @@
-"""Clusters on Kubernetes by the KubeRay operator: the manifests, and what runs in the pods."""
+"""Agents on Kubernetes: the manifests, and kubectl."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from regrow.tasks.errors import RegrowError, UserError
@@ -15,19 +12,9 @@ from regrow.tasks.errors import RegrowError, UserError
 Json = dict[str, Any]
 
 
-class NoOperator(RegrowError):
-    """The cluster has no KubeRay operator, or an old one: RayClusters are unknown there."""
-
-
-_FORWARDED = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+) ")
 _SECONDS = 60.0
 """Seconds for a call that only reads or writes an object."""
-_NO_OPERATOR = (
-    "has no KubeRay operator, or an old one; have one of 1.7 or later installed: "
-    "https://docs.ray.io/en/latest/cluster/kubernetes/getting-started.html"
-)
 _TOO_OLD = "Jobs of agents need Kubernetes 1.26 or later"
-_NO_KIND = re.compile(r"""doesn't have a resource type ["']?ray|no matches for kind "Ray""")
 _UNKNOWN_FIELD = re.compile(r"""unknown field "([^"]+)"|\.([\w.]+): field not declared in schema""")
 _NOT_REACHED = (
     "was refused",
@@ -75,43 +62,10 @@ class Kubectl:
         how = ("--server-side", "--force-conflicts", "--field-manager=regrow")
         self.run("apply", *how, "--filename=-", stdin=objects)
 
-    def get(self, kind: str, name: str) -> Json | None:
-        """Return an object; None if there is none of that name."""
-        said = self.run("get", kind, name, "--ignore-not-found", "--output=json")
-        found: Json | None = json.loads(said) if said.strip() else None
-        return found
-
     def listed(self, kinds: str, selector: str) -> list[Json]:
         """Return the objects of these kinds (separated by commas) that a label selector finds."""
         said: Json = json.loads(self.run("get", kinds, f"--selector={selector}", "--output=json"))
         return list(said["items"])
-
-    @contextmanager
-    def forwarded(self, pod: str, port: int) -> Iterator[int]:
-        """Open a local loopback port that leads to a port of a pod."""
-        words = self.words("port-forward", "--address=127.0.0.1", f"pod/{pod}", f":{port}")
-        try:
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-        except FileNotFoundError:
-            raise self._missing() from None
-        assert process.stdout is not None
-        try:
-            patience = threading.Timer(_SECONDS, process.terminate)
-            patience.start()
-            try:
-                line = process.stdout.readline(1000)
-            finally:
-                patience.cancel()
-            if (found := _FORWARDED.match(line)) is None:
-                if line:  # otherwise it has ended
-                    process.terminate()
-                raise self.failure(process.communicate()[1].decode(errors="replace"))
-            yield int(found[1])
-        finally:
-            process.terminate()
-            process.communicate()
 
     def failure(self, said: str) -> RegrowError:
         """Return the error for kubectl's message."""
@@ -131,13 +85,9 @@ class Kubectl:
                 "kubectl has no cluster to talk to; write `context:`, or choose one with kubectl"
                 " config use-context"
             )
-        unknown = _UNKNOWN_FIELD.search(said)
-        if _NO_KIND.search(said) or (unknown is not None and "Ray" in said):
-            return NoOperator(f"{self._there()} {_NO_OPERATOR}")
-        if unknown is not None:
-            return RegrowError(
-                f"{self._there()} does not know {unknown[1] or unknown[2]}: {_TOO_OLD}"
-            )
+        if unknown := _UNKNOWN_FIELD.search(said):
+            field = unknown[1] or unknown[2]
+            return RegrowError(f"{self._there()} does not know {field}: {_TOO_OLD}")
         if any(sign in last for sign in _NOT_REACHED):
             return RegrowError(f"{self._there()} cannot be reached: {last}")
         return RegrowError(f"{self._there()} refuses: {last}")

@@ -8,8 +8,8 @@ from contextlib import ExitStack, suppress
 from regrow.apps.agent import reach
 from regrow.apps.agent.agent import LOOK_SECONDS, TICK, Agent
 from regrow.apps.agent.request import Ended
-from regrow.infra.clusters.node import versions
 from regrow.infra.log.reading import survey
+from regrow.infra.machine.versions import versions
 from regrow.infra.ray.own_node import OwnNode, turn
 from regrow.infra.state.agents import Head
 from regrow.infra.state.environment import differences

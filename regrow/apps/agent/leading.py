@@ -18,10 +18,10 @@ from regrow.apps.agent import election, reach, tls
 from regrow.apps.agent.agent import TICK, TRIES, Agent
 from regrow.apps.agent.request import Ended, ended
 from regrow.flows.interrupts import PAUSED
-from regrow.infra.clusters.node import versions
 from regrow.infra.log.reading import replay
 from regrow.infra.machine import tied
 from regrow.infra.machine.supervised import Backoff, Supervised
+from regrow.infra.machine.versions import versions
 from regrow.infra.ray.own_node import OwnNode
 from regrow.infra.state.agents import AGENT, Head, Over, Term
 from regrow.infra.state.places import AGAIN, CLUSTER

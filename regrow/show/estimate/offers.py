@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from regrow.infra.clusters.description import Cluster, Kubernetes, OnVms, Pods, Slurm, Ssh, WithHead
+from regrow.infra.clusters.description import Cluster, Kubernetes, OnVms, Pods, Slurm, Ssh
 from regrow.infra.clusters.prices import Prices
 from regrow.search.planning.estimating import Offered
 from regrow.search.planning.machines import Machine
@@ -14,8 +14,10 @@ from regrow.search.spec import Spec
 
 BOOT_SECONDS = 180.0
 """Supposed time from the request of a machine until it takes trials."""
+IDLE_SECONDS = 600.0
+"""Supposed time without a trial after which a machine of a cluster that grows is stopped."""
 AFTER_SECONDS = 600.0
-"""How long the fall-back waits for a spot machine, if neither file says it."""
+"""How long the fall-back waits for a spot machine, if the experiment's file does not say it."""
 
 
 def offered(spec: Spec, cluster: Cluster | None, *, each: int | None) -> Offered:
@@ -24,11 +26,9 @@ def offered(spec: Spec, cluster: Cluster | None, *, each: int | None) -> Offered
     `each`: trials that a machine runs at a time; None: what a pod's size says, else one. Raises
     UserError for a bad file of prices.
     """
-    market = fall_back(spec, cluster)
-    idle = cluster.idle if isinstance(cluster, WithHead) else 600.0
-    usual = Machine(permanent=False, boot=BOOT_SECONDS, idle=idle, slots=each or 1)
+    usual = Machine(permanent=False, boot=BOOT_SECONDS, idle=IDLE_SECONDS, slots=each or 1)
+    market: Mapping[str, Any] | None = None
     kinds: dict[str, Machine] = {}
-    head: Machine | None = None
     match cluster:
         case Ssh():
             one = replace(usual, permanent=True, boot=0.0, slots=each or _fitting(spec, cluster))
@@ -38,6 +38,8 @@ def offered(spec: Spec, cluster: Cluster | None, *, each: int | None) -> Offered
         case OnVms() | Kubernetes():
             prices = Prices.of_cluster(cluster)
             region = cluster.region if isinstance(cluster, OnVms) else ""
+            # The cloud keeps them from the beginning to the end.
+            usual = replace(usual, permanent=True)
             for kind in ("spot", "on-demand"):
                 own = [one for one in cluster.workers if one.market == kind]
                 group = (own or list(cluster.workers))[0]
@@ -47,28 +49,23 @@ def offered(spec: Spec, cluster: Cluster | None, *, each: int | None) -> Offered
                     continue
                 slots = each or (_fitting(spec, group) if isinstance(group, Pods) else 1)
                 kinds[kind] = replace(usual, market=kind, price=price, slots=slots)
-            top = "head" if isinstance(cluster, Kubernetes) else cluster.head.type
-            head = Machine(market="on-demand", price=prices.of(top, region, "on-demand"), slots=0)
         case _:
             kinds = {kind: replace(usual, market=kind) for kind in ("spot", "on-demand")}
+            market = fall_back(spec)
     if any(one.price is None for one in kinds.values()):
         # costs in different units could not be compared
         kinds = {kind: replace(one, price=None) for kind, one in kinds.items()}
-        head = None
-    return Offered(kinds=kinds, head=head, market=market)
+    return Offered(kinds=kinds, market=market)
 
 
-def fall_back(spec: Spec, cluster: Cluster | None) -> Mapping[str, Any]:
+def fall_back(spec: Spec) -> Mapping[str, Any]:
     """Return the key `market` of a search that asks for spot machines first: that of the
-    specification, else the cluster's, else one that changes as the deadline of the search asks for
-    it or, without one, after ten minutes.
+    specification, else one that changes as the deadline of the search asks for it or, without one,
+    after ten minutes.
     """
     own = spec.market
     if own is not None and own.first == "spot":
         return own.model_dump(mode="json", exclude_defaults=True)
-    theirs = None if cluster is None else cluster.market()
-    if theirs is not None and theirs["first"] == "spot":
-        return theirs
     until = {} if spec.stop.deadline is not None else {"after": AFTER_SECONDS}
     return {"first": "spot", **until}
 

@@ -1,0 +1,89 @@
+"""Requests to the REST interface of a cloud, with a token of the cloud's command line."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import requests
+
+from regrow.tasks.errors import RegrowError, UserError
+
+Json = dict[str, Any]
+_SECONDS = 150.0
+_FRESH_SECONDS = 300.0
+"""Seconds for which a token is used: both clouds give one that lasts at least as long."""
+WAIT_SECONDS, TICK = 900.0, 2.0
+"""Most seconds for a change in the cloud, and between two looks at it."""
+
+
+def said(words: Sequence[str], hint: str) -> str:
+    """Return what a cloud's command prints. Raises UserError if it is missing, or refuses."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise UserError(f"there is no command {words[0]} here; {hint}") from None
+    if done.returncode != 0:
+        told = " ".join(done.stderr.split()[-60:])
+        raise UserError(f"`{' '.join(words)}` failed: {told}; {hint}")
+    return done.stdout.strip()
+
+
+class Rest:
+    """The interface of one cloud.
+
+    Args:
+        cloud: its name, for people.
+        token: returns a token.
+
+    """
+
+    def __init__(self, cloud: str, token: Callable[[], str]) -> None:
+        self._cloud, self._token = cloud, token
+        self._known, self._since = "", 0.0
+
+    def __call__(self, method: str, url: str, body: Json | None = None) -> Json | None:
+        """Return the answer to a request; None: what is asked for is not there. Raises RegrowError,
+        with the cloud's message, for what it refused.
+        """
+        if time.monotonic() - self._since > _FRESH_SECONDS or not self._known:
+            self._known, self._since = self._token(), time.monotonic()
+        headers = {"Authorization": f"Bearer {self._known}"}
+        try:
+            answer = requests.request(method, url, json=body, headers=headers, timeout=_SECONDS)
+            if answer.status_code == requests.codes.not_found and method in ("GET", "DELETE"):
+                return None
+            found: Json = answer.json() if answer.content else {}
+        except (requests.RequestException, ValueError) as error:
+            raise RegrowError(f"{self._cloud}: {error}") from error
+        if not answer.ok:
+            raise RegrowError(f"{self._cloud}: {_message(found) or answer.reason}")
+        return found
+
+    def listed(self, url: str, items: str, following: str) -> Iterator[Json]:
+        """Yield all entries of a list. `items`: key of them; `following`: key of what says where
+        the next ones are: an address, or a token of the parameter `pageToken`.
+        """
+        asked: str | None = url
+        while asked:
+            page = self("GET", asked) or {}
+            yield from page.get(items, ())
+            asked = page.get(following)
+            if asked and "://" not in asked:
+                asked = f"{url}{'&' if '?' in url else '?'}pageToken={asked}"
+
+
+def until(look: Callable[[], bool], what: str) -> None:
+    """Wait until `look` returns true. Raises RegrowError, naming `what`, if it takes too long."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not look():
+        if time.monotonic() > deadline:
+            raise RegrowError(f"after {WAIT_SECONDS:g} s {what}")
+        time.sleep(TICK)
+
+
+def _message(answer: Json) -> str:
+    error = answer.get("error", {})
+    return str(error.get("message", "")) if isinstance(error, dict) else str(error)
