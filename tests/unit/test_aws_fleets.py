@@ -407,7 +407,7 @@ def test_a_machine_gets_the_agent_s_files_for_their_owner_alone(machine: Machine
 def test_at_the_end_of_the_experiment_files_with_secrets_go_then_all_fleets_then_the_machine(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, left = fleet_machine._client, list[list[str]]()
+    client, left = aws_machine._client, list[list[str]]()
 
     def watched(described: Json, service: str) -> Any:
         made = client(described, service)
