@@ -46,7 +46,7 @@ def _section(one: Any) -> Iterator[str]:
 def _type(hint: Any) -> str:
     """A type as it is written, without the modules' names."""
     shown = hint.__name__ if inspect.isclass(hint) and not get_args(hint) else str(hint)
-    for module in ("regrow.search.events.", "typing."):
+    for module in ("regrow.search.events.", "regrow.search.measured.", "typing."):
         shown = shown.replace(module, "")
     return shown.replace("|", "or")
 
