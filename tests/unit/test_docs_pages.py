@@ -25,7 +25,7 @@ from regrow.search.spec import Spec
 from tests.system.reader import ROOT, Block, Page, compare, is_typed, pages, pattern, read
 
 PAGES = pages()
-CLUSTERS = ("cluster.yaml", "slurm.yaml")
+CLUSTERS = ("cluster.yaml", "slurm.yaml", "gcp.yaml", "azure.yaml")
 """Titles of cluster files."""
 DOCUMENT = SimpleNamespace(file=SimpleNamespace(src_uri="page.md"))
 BASE: dict[str, Any] = {
