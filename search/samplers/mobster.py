@@ -40,9 +40,9 @@ class Mobster:
     the process expects it there; running trials count as if they ended as expected. It works with
     every scheduler, and learns from trials that still run. Without `max_steps` a trial is one
     value. Results of earlier experiments count like others if they fit the space; parameters under
-    `grid` are not modelled. Values of failed trials are ignored, but less is expected around them
-    if they have anything in common (`outcomes.py`). A proposal takes 10 ms, with 1,000 curves 40
-    ms.
+    `grid` are not modelled. A failed trial counts by its curve up to there, but never as the best;
+    less is expected around failures that have anything in common (`outcomes.py`). A
+    proposal takes 10 ms, with 1,000 curves 40 ms.
 
     Each experiment on another task (`learn_from`) has its own process. The mean at the beginning is
     what these expect at the end, in scores by rank, with inferred weights (an ensemble as that of

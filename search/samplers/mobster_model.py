@@ -73,7 +73,8 @@ class Model:
         seed: int,
     ) -> list[float]:
         """Return the point of the largest expected improvement at the last step, by points and
-        curves of trials. Around `failed` ones less is expected. `seed`: of the random candidates.
+        curves of trials. `cut`: curves of trials that failed, none of which is the best. Around
+        `failed` ones less is expected. `seed`: of the random candidates.
         """
         process = self.process(points, {**curves, **cut})
         known = np.array([points[number] for number in sorted(curves)])

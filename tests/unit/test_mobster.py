@@ -163,7 +163,22 @@ def test_running_trials_are_learnt_from_and_kept_away_from() -> None:
     assert on_paper(sampler.ask(9, 5)).config["x"] == beside, "what was watched is forgotten"
 
 
-def test_failed_trials_teach_nothing_and_earlier_ones_do() -> None:
+def test_what_trials_reported_before_they_failed_teaches() -> None:
+    """Half of them fail whatever x is, and those alone know what is good at 0.3."""
+
+    def cost(x: float) -> float:
+        return 0.5 + abs(x - 0.3)
+
+    sampler = make(GREEDY, setting(max_steps=9))
+    for number in range(12):
+        x = (number + 0.5) / 12
+        sampler.tell(ended(number, x, cost(x), cost(x), status="failed"))
+        sampler.tell(ended(number + 12, x if x > 0.6 else 1.2 - x, 0.95, 0.95))
+    asked = [on_paper(sampler.ask(n, seed_of(n))).config["x"] for n in range(24, 44)]
+    assert statistics.median(abs(x - 0.3) for x in asked) < 0.1
+
+
+def test_failed_trials_do_not_count_as_the_best_and_earlier_ones_do() -> None:
     sampler = make(GREEDY, setting(max_steps=9))
     for number in range(30):
         sampler.tell(
