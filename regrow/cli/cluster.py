@@ -17,21 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import msgspec
 import typer
 
-from regrow.cli import on_agents
+from regrow.cli import on_agents, options
 from regrow.cli.console import confirm, say
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.help import Grouped
-from regrow.cli.options import (
-    FileArgument,
-    IncludeOption,
-    OtherNameOption,
-    OtherTrialsOption,
-    RetryFailedOption,
-    StateOption,
-    YesOption,
-    option,
-    take_along,
-)
+from regrow.cli.options import option, take_along
 from regrow.infra.state.places import Places
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
@@ -185,7 +175,7 @@ def told_what_may_be_left(run: ClusterRun) -> Iterator[None]:
 
 
 @cluster.command()
-def up(file: ClusterFile, yes: YesOption = False) -> None:
+def up(file: ClusterFile, yes: options.Yes = False) -> None:
     """Bring a cluster up, or the missing parts of it. Running parts are not touched."""
     from regrow.infra.clusters.provider import described
 
@@ -245,12 +235,12 @@ def status(
 @cluster.command()
 def submit(
     file: ClusterFile,
-    experiment: FileArgument,
-    name: OtherNameOption = None,
-    trials: OtherTrialsOption = None,
-    retry_failed: RetryFailedOption = False,
-    state: StateOption = None,
-    include: IncludeOption = None,
+    experiment: options.File,
+    name: options.OtherName = None,
+    trials: options.OtherTrials = None,
+    retry_failed: options.RetryFailed = False,
+    state: options.State = None,
+    include: options.Include = None,
     apart: Annotated[
         bool, option("On Kubernetes: with a cluster of its own, as a RayJob", "--job")
     ] = False,
@@ -358,7 +348,7 @@ def ui(file: ClusterFile) -> None:
 
 
 @cluster.command()
-def down(file: ClusterFile, yes: YesOption = False) -> None:
+def down(file: ClusterFile, yes: options.Yes = False) -> None:
     """End a cluster, and check that nothing of it is left."""
     if (run_by := on_agents.opened(file)) is not None:
         on_agents.down(run_by, yes=yes)
@@ -400,8 +390,8 @@ def export(
             readable=False,
         ),
     ] = None,
-    name: OtherNameOption = None,
-    state: StateOption = None,
+    name: options.OtherName = None,
+    state: options.State = None,
     folder: Annotated[
         Path, typer.Option("--output", "-o", help="The folder to write into")
     ] = Path(),

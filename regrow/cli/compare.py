@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regrow.cli import options
 from regrow.cli.console import damage_told_last, plain_console
-from regrow.cli.options import JsonOption, StateOption
 from regrow.cli.tables import GAP
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import read
@@ -54,8 +54,8 @@ def compare(
             metavar="NAME...", help="Two or more experiments; NAME@STATE for another root"
         ),
     ],
-    state: StateOption = None,
-    as_json: JsonOption = False,
+    state: options.State = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compare experiments that have one metric: what they reached, with how many steps, how much
     time and money.

@@ -24,14 +24,14 @@ LAST_SECONDS = 10.0
 
 
 def run_session(
+    places: Places,
     name: str,
     *,
     spec: Spec | None,
-    places: Places,
-    trials: int | None,
-    quiet: bool,
+    quiet: bool = False,
     as_json: bool,
-    prefect_port: int | None,
+    prefect_port: int | None = None,
+    trials: int | None = None,
     retry_failed: bool = False,
 ) -> NoReturn:
     """Run the experiment with the live view or its events, print its state at the end, and exit
@@ -50,6 +50,7 @@ def run_session(
         live = Live(console, quiet=quiet, events=events, notes=lambda: notes.read(store))
         there = None if prefect_port is not None else station_of(places, live.announce)
         given: dict[str, Any] = {
+            "name": name,
             "spec": spec,
             "places": places,
             "trials": trials,
@@ -58,18 +59,12 @@ def run_session(
         }
         try:
             check()
-            if there is None or not there(name, viewer=live.viewer, **given):
+            if there is None or not there(viewer=live.viewer, **given):
                 from regrow.flows.launch import launch
                 from regrow.flows.session import Session
 
                 launch(
-                    Session(
-                        name=name,
-                        watch=live.watch,
-                        prefect_port=prefect_port,
-                        warn=live.warn,
-                        **given,
-                    )
+                    Session(watch=live.watch, prefect_port=prefect_port, warn=live.warn, **given)
                 )
         except KeyboardInterrupt:  # or SIGTERM; Typer would exit with 130 without a message
             exit_codes.deaf()

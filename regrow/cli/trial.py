@@ -13,19 +13,11 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from regrow.cli import tables
-from regrow.cli.console import agreed, damage_told_last, plain_console
-from regrow.cli.options import (
-    JsonOption,
-    NameArgument,
-    SetOption,
-    StateOption,
-    YesOption,
-    option,
-)
+from regrow.cli import options, tables
+from regrow.cli.console import agreed, opened, plain_console
+from regrow.cli.options import option
 from regrow.flows.housekeeping.trial_orders import order
 from regrow.flows.recording.catch_up import tell_notes
-from regrow.infra.log.reading import replayed
 from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import set_values
 from regrow.search.history import Attempt, History, TrialRecord
@@ -53,7 +45,7 @@ CURVE = 60
 
 
 def trial(
-    name: NameArgument,
+    name: options.Name,
     number: Annotated[
         int | None,
         typer.Argument(metavar="[N]", min=0, help="The trial's number", show_default=False),
@@ -77,7 +69,7 @@ def trial(
     ] = None,
     seed: Annotated[int | None, option("With --again: the seed", min=0)] = None,
     max_steps: Annotated[int | None, option("With --again: most steps", min=1)] = None,
-    changes: SetOption = None,
+    changes: options.Set = None,
     where: Annotated[
         str | None,
         option(
@@ -93,9 +85,9 @@ def trial(
             metavar="VERSION",
         ),
     ] = None,
-    state: StateOption = None,
-    as_json: JsonOption = False,
-    yes: YesOption = False,
+    state: options.State = None,
+    as_json: options.Json = False,
+    yes: options.Yes = False,
 ) -> None:
     """Show one trial: configuration, curve, attempts, why it ended, checkpoints, code, output.
 
@@ -109,22 +101,14 @@ def trial(
         raise UserError("--seed, --seeds, --max-steps and --set go with --again")
     if (number is None) is (where is None and code is None):
         raise UserError("name one trial by its number, or several by --where or --code")
-    places = Places.at(state)
     if again:
-        _again(
-            places,
-            name,
-            number,
-            changes=changes,
-            seed=seed,
-            seeds=seeds,
-            max_steps=max_steps,
-            as_json=as_json,
-        )
+        given = {"seed": seed, "repeats": seeds or 1, "trials": seeds or 1, "max_steps": max_steps}
+        given = {key: value for key, value in given.items() if value is not None}
+        given |= set_values(changes or ())
+        _again(Places.at(state), name, number, given, as_json=as_json)
     what: TrialOrder | None = "drop" if drop else "keep" if keep else "stop" if stop else None
-    store = places.known(name)
-    with damage_told_last() as noted:
-        history = replayed(store, name, on_damage=noted).history
+    with opened(name, state) as experiment:
+        history, places = experiment.history, experiment.places
         if what is not None or number is None:
             found_all = _selected(history, number, where, code)
             if what is not None:
@@ -139,54 +123,24 @@ def trial(
 
 
 def _again(
-    places: Places,
-    name: str,
-    number: int | None,
-    *,
-    changes: Sequence[str] | None,
-    seed: int | None,
-    seeds: int | None,
-    max_steps: int | None,
-    as_json: bool,
+    places: Places, name: str, number: int | None, given: dict[str, Any], *, as_json: bool
 ) -> NoReturn:
-    """Run it in this terminal, to its end. `changes`: keys of the specification or parameters of
-    the space, as --set has them. Raises UserError and SpecError for what cannot run.
+    """Run it in this terminal, to its end. `given`: keys of the specification or parameters of the
+    space, as --set has them. Raises UserError and SpecError for what cannot run.
     """
     if number is None:
         raise UserError("--again runs one trial: name it by its number")
     from regrow.cli.session import run_session
     from regrow.flows.housekeeping.copying import specification_again
 
-    given = {"seed": seed, "repeats": seeds or 1, "trials": seeds or 1, "max_steps": max_steps}
-    given = {key: value for key, value in given.items() if value is not None}
-    spec = specification_again(
-        places,
-        name,
-        number,
-        _free(places, f"{name}-trial{number}"),
-        {**given, **set_values(changes or ())},
-    )
+    new, taken = f"{name}-trial{number}", set(places.experiments())
+    names = (new, *(f"{new}-{n}" for n in range(2, len(taken) + 3)))
+    free = next(one for one in names if one not in taken)
+    spec = specification_again(places, name, number, free, given)
     if not as_json:
         times = "once" if spec.total == 1 else f"{spec.total} times"
         tell(f"{spec.name}: the configuration of trial {number} of {name}, {times}")
-    run_session(
-        spec.name,
-        spec=spec,
-        places=places,
-        trials=None,
-        quiet=False,
-        as_json=as_json,
-        prefect_port=None,
-    )
-
-
-def _free(places: Places, name: str) -> str:
-    """Return the name, or the name with the first free number."""
-    taken, number = set(places.experiments()), 2
-    found = name
-    while found in taken:
-        found, number = f"{name}-{number}", number + 1
-    return found
+    run_session(places, spec.name, spec=spec, as_json=as_json)
 
 
 def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool) -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regrow.cli import options
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.options import FileArgument, option
+from regrow.cli.options import option
 from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Row, Saved
 from regrow.show.live.terminal import tell
@@ -32,7 +33,7 @@ _MOST_FILES = 5
 
 
 def try_(
-    file: FileArgument,
+    file: options.File,
     given: Annotated[
         list[str] | None,
         option(

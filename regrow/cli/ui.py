@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 import typer
 
-from regrow.cli.options import PortOption, StateOption, option
+from regrow.cli import options
+from regrow.cli.options import option
 from regrow.flows import crash_report
 from regrow.infra.log.reading import replay
 from regrow.infra.machine import private_files
@@ -29,8 +30,8 @@ def ui(
     name: Annotated[
         str | None, typer.Argument(help="The experiment to open [default: all]", show_default=False)
     ] = None,
-    state: StateOption = None,
-    prefect_port: PortOption = None,
+    state: options.State = None,
+    prefect_port: options.Port = None,
     mlflow_port: Annotated[
         int | None, option("Port of MLflow's page [default: any free one]", min=1, max=65535)
     ] = None,

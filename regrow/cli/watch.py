@@ -12,8 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from regrow.cli import exit_codes
-from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOption
+from regrow.cli import exit_codes, options
 from regrow.infra.log.follower import Follower, Vanished
 from regrow.infra.log.log import CorruptLog, Segments
 from regrow.infra.log.reading import fold
@@ -40,10 +39,10 @@ SIGNS_SECONDS = (1.0, 10.0)
 
 
 def watch(
-    name: NameArgument,
-    state: StateOption = None,
-    quiet: QuietOption = False,
-    as_json: EventsOption = False,
+    name: options.Name,
+    state: options.State = None,
+    quiet: options.Quiet = False,
+    as_json: options.Events = False,
 ) -> None:
     """Watch an experiment that runs in another terminal or on another machine; Ctrl-C ends only the
     view.
