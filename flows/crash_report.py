@@ -182,7 +182,6 @@ def _mark_crashed(flow_run_id: str, name: str, died: float) -> None:
 
 
 def main() -> None:
-    """Report, and end within MOST_SECONDS."""
     limit = threading.Timer(MOST_SECONDS, os._exit, [1])
     limit.daemon = True
     limit.start()

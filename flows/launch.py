@@ -54,7 +54,10 @@ def launch(session: Session) -> None:
         session.announce(f"no trial of {session.name} has failed: there is none to be tried again")
     serve = _checked_serving(session)
     if session.prepared.nothing_left:
-        _tell_nothing_left(session)
+        how = "has failed" if session.prepared.ended == "failed" else "is finished"
+        session.announce(f"{session.name} {how} already")
+        for change in session.prepared.changes:
+            session.announce(f"not taken over, as nothing is left to do: {change}")
         serve()
         _catch_up(session)
         return
@@ -132,13 +135,6 @@ def _application(session: Session) -> Application | None:
         raise UserError("no application is registered for the key serve; install regrow again")
     found: Application = registered.load()
     return found
-
-
-def _tell_nothing_left(session: Session) -> None:
-    how = "has failed" if session.prepared.ended == "failed" else "is finished"
-    session.announce(f"{session.name} {how} already")
-    for change in session.prepared.changes:
-        session.announce(f"not taken over, as nothing is left to do: {change}")
 
 
 def _catch_up(session: Session) -> None:
@@ -222,25 +218,21 @@ def _run(session: Session, server: Any) -> None:
         url = redacted(server.wait(say=session.announce).ui_url)
         server.watch()
         if session.typed is None:
-            _tell_pages(session, server, url)
+            prefect_url = url
+            places = session.places
+            if server.server.embedded:
+                prefect_url = passwords.make(places.services).shown("prefect", prefect_url)
+            session.announce(f"Prefect: {prefect_url}")
+            session.announce(
+                f"MLflow:  {redacted(places.mlflow_uri)} (open it with"
+                f" `{places.command('ui', session.name)}`)"
+            )
         _run_flow(session, server)
         # The server takes as long to end as Ray's processes.
         leaving.callback(background.start(server.close, name="prefect-leave").join)
 
 
-def _tell_pages(session: Session, server: Any, prefect_url: str) -> None:
-    places = session.places
-    if server.server.embedded:
-        prefect_url = passwords.make(places.services).shown("prefect", prefect_url)
-    session.announce(f"Prefect: {prefect_url}")
-    session.announce(
-        f"MLflow:  {redacted(places.mlflow_uri)} (open it with"
-        f" `{places.command('ui', session.name)}`)"
-    )
-
-
 def _run_flow(session: Session, server: Any) -> None:
-    """Run the experiment's flow run, its own or a new one, on the Prefect server."""
     from httpx import HTTPError
     from prefect import get_client
     from prefect.client.schemas.objects import State

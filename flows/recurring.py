@@ -46,13 +46,11 @@ class Resolved:
     """The experiment of a flow run.
 
     Attributes:
-        name: name of the experiment.
         spec: as `prepare` takes it.
         trials: as `prepare` takes it.
         schedule: name of the schedule, which is the prefix of its experiments' names; the
             experiment's own name for a run without a schedule.
         when: the schedule's rules; None without a schedule.
-        lines: messages for people.
 
     """
 
@@ -64,7 +62,6 @@ class Resolved:
     lines: tuple[str, ...] = ()
 
     def pruned(self, places: Places, say: Callable[[str], None] = lambda _: None) -> list[str]:
-        """After a run: remove experiments beyond the number that is kept; return their names."""
         gone: list[str] = []
         for old in outdated(
             self.schedule, places.experiments(), None if self.when is None else self.when.keep
@@ -176,7 +173,6 @@ def _given(
 
 
 def _due(flow_run: FlowRun, how: When) -> datetime:
-    """Return when the run is due, in the time zone of its schedule."""
     try:
         zone = ZoneInfo(how.timezone or "UTC")
     except (ZoneInfoNotFoundError, ValueError):

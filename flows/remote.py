@@ -89,7 +89,6 @@ class RunRequest:
 
     @property
     def entrypoint(self) -> str:
-        """Command on the head; it resumes the experiment if it exists already."""
         file = str(self.file.resolve().relative_to(self.project))
         words = ["regrow", "run", file, "--state", self.places.root]
         words += ["--name", self.name] if self.name else []
@@ -171,7 +170,6 @@ class ClusterRun:
                 folder.kept.touch()
 
     def down(self) -> None:
-        """End the cluster. Raises RegrowError if anything is left."""
         folder = Folder(self.cluster.name)
         with folder.alone(self.say):
             self.provider.down(self.say)
@@ -198,7 +196,6 @@ class ClusterRun:
 
     @property
     def ending(self) -> str:
-        """How the cluster is ended, for people."""
         idle = in_words(self.cluster.idle)
         return (
             f"`regrow cluster down {self.file or 'FILE'}` ends it, or it ends by itself {idle}"
@@ -219,7 +216,6 @@ class ClusterRun:
         )
 
     def _again(self, order: RunRequest) -> str:
-        """Return the command that continues an experiment, for people."""
         words = ["regrow", "cluster", "submit", str(self.file or "CLUSTER"), str(order.file)]
         words += ["--name", order.name] if order.name else []
         return shlex.join(words)

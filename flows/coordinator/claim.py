@@ -20,21 +20,14 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     create the experiment if the log is empty.
 
     Attributes:
-        id: ID of the experiment.
-        spec: the specification.
-        slots: slots of the cluster.
         trials: new total number of trials; None to keep it.
-        flow_run: ID of the Prefect flow run.
         code: hash of the pickled trainable; None for none.
-        versions: versions of the libraries.
         known: trials of a warm start.
         auto: see Created.
         learnt: see Created.
         widest: slots that one attempt may have, see Opened.
         fixed: whether the number of slots was requested explicitly, regardless of the cluster's
             size.
-        environment: the environment to record.
-        retry_failed: whether failed trials are tried again.
         agent: see Opened.
         hold: see Opened.
 

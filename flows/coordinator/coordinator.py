@@ -142,7 +142,6 @@ class Coordinator:
         return await self._durable(taken)
 
     async def _durable(self, taken: Sequence[tuple[Progress, Reply]]) -> list[Reply]:
-        """Return the answers once the events they depend on are in the log."""
         held = [
             (progress.trial, progress.attempt)
             for progress, answer in taken
@@ -270,12 +269,8 @@ class Coordinator:
     ) -> Instructions:
         """Return what to do next; waits up to `timeout` seconds for something.
 
-        Args:
-            timeout: seconds.
-            room: current capacity of the cluster; None if it is unknown.
-            present: the agents; None without agents.
-            price: what its nodes cost now; None if it is unknown.
-
+        `room`: current capacity of the cluster; None if it is unknown. `present`: the agents; None
+        without agents. `price`: what its nodes cost now; None if it is unknown.
         """
         self._start()
         ledger = self._ledger
@@ -339,7 +334,6 @@ class Coordinator:
         )
 
     def _take_price(self, price: ClusterPrice | None) -> None:
-        """Record what the cluster costs, if that has changed."""
         ledger, known = self._ledger, self._ledger.history.spending
         if price is None or ledger.superseded or ledger.history.closed is not None:
             return
@@ -465,7 +459,6 @@ class Coordinator:
         await self._settled()
 
     async def queue(self, values: dict[str, Any], attributes: dict[str, Any]) -> None:
-        """Record values that the user wants tried; see Queued."""
         self._start()
         event = Queued(t=self._ledger.now(), values=values, attributes=attributes)
         self._ledger.record(event)
@@ -502,7 +495,6 @@ class Coordinator:
         ledger.end(lease, "lost", cause, message)
 
     async def identity(self) -> str:
-        """Return the experiment's ID, a UUID."""
         self._start()
         return self._ledger.history.id
 

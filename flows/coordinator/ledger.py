@@ -65,7 +65,6 @@ class Spacing:
         return max(0.0, (min(due, self._due) if urgent else due) - now)
 
     def wrote(self, now: float) -> None:
-        """Record that a write begins."""
         if now < self._last + self._seconds:
             self._due = max(self._due, now - BURST * self._seconds) + self._seconds
         self._last = now
@@ -103,7 +102,6 @@ class Ledger:
 
     @property
     def history(self) -> History:
-        """All events so far, including those not written yet."""
         return self._planner.history
 
     def _read(self, event: AnyEvent) -> None:
@@ -164,7 +162,6 @@ class Ledger:
 
     @property
     def held(self) -> bool:
-        """See Planner."""
         return self._planner.held
 
     async def committed(self, *, urgent: bool = True) -> None:
@@ -324,16 +321,13 @@ class Ledger:
             if isinstance(decision, Started):
                 self.starts.append((decision.trial, decision.attempt))
             elif isinstance(decision, Ended) and decision.outcome == "paused":
-                self._withdraw(decision.trial, decision.attempt)
+                if (decision.trial, decision.attempt) in self.starts:  # not sent to the driver yet
+                    self.starts.remove((decision.trial, decision.attempt))
+                else:
+                    self.withdrawn.append((decision.trial, decision.attempt))
             elif isinstance(decision, Dropped):
                 self.drops.setdefault(decision.trial, []).extend(decision.manifests)
         return decided
-
-    def _withdraw(self, trial: int, attempt: int) -> None:
-        if (trial, attempt) in self.starts:  # not sent to the driver yet
-            self.starts.remove((trial, attempt))
-        else:
-            self.withdrawn.append((trial, attempt))
 
 
 def _as_read(event: AnyEvent) -> tuple[bytes, AnyEvent]:

@@ -31,7 +31,8 @@ def rename(places: Places, name: str, new: str) -> str | None:
     if name == new:
         raise UserError(f"{name!r} is its name already; give another one")
     refuse_running(places, name, "renamed")
-    _check(new)
+    any_spec = {"trainable": "a.py:f", "metric": "m", "mode": "max", "trials": 1}
+    Spec.parse({**any_spec, "name": new, "space": {"x": {"uniform": [0, 1]}}})
     with driving(places, name), driving(places, new):
         if (root / new).exists():
             raise UserError(
@@ -47,9 +48,3 @@ def rename(places: Places, name: str, new: str) -> str | None:
     except RegrowError as error:
         return f"in MLflow it keeps its name, and is recorded anew with its next session: {error}"
     return None
-
-
-def _check(name: str) -> None:
-    """Raise SpecError for a name that no specification may have."""
-    any_spec = {"trainable": "a.py:f", "metric": "m", "mode": "max", "trials": 1}
-    Spec.parse({**any_spec, "name": name, "space": {"x": {"uniform": [0, 1]}}})

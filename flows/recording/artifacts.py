@@ -106,7 +106,6 @@ def _best(history: History, places: Places) -> list[str]:
 
 
 def _spent(history: History) -> list[str]:
-    """Format the experiment's cost, if prices are known."""
     spent = cost.of(history, history.t_last)
     if spent.money is None:
         return []
@@ -117,7 +116,6 @@ def _spent(history: History) -> list[str]:
 
 
 def _limits(history: History) -> list[str]:
-    """Format what is used of the money and time."""
     alive = history.closed is None
     standing = forecast.standing(history, history.t_last, alive=alive)
     return [f"Limits: {standing}.", ""] if standing else []

@@ -74,16 +74,9 @@ def record_missing(
     """Write the part of the log that MLflow lacks; return the number of its segments, 0 if MLflow
     had everything.
 
-    Raises SinkUnavailable or SinkRefused.
-
-    Args:
-        places: locations of state and services.
-        name: name of the experiment.
-        killed: whether the driver is dead. Then runs that are shown as running are ended, until the
-            next session reports them running.
-        announce: called with what could not be written of the report, the figures and the
-            registered model.
-
+    `killed`: whether the driver is dead. Then runs that are shown as running are ended, until the
+    next session reports them running. `announce`: called with what could not be written of the
+    report, the figures and the registered model. Raises SinkUnavailable or SinkRefused.
     """
     store = places.known(name)
     found = survey(store)

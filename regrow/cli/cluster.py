@@ -44,7 +44,6 @@ ClusterFile = Annotated[Path, typer.Argument(help="The cluster's YAML file", rea
 
 
 def show(text: str) -> None:
-    """Print what an experiment prints on its cluster."""
     tell(text, end="", flush=True)
 
 

@@ -90,17 +90,8 @@ def follow(
     quiet: bool = False,
     as_json: bool = False,
 ) -> NoReturn:
-    """Show an experiment until it ends, and exit with its code.
-
-    Args:
-        run: who runs it.
-        submission: its agents; None for one that is over.
-        places: where its state is.
-        name: its name.
-        before: an earlier end, after which it is to continue; None: there is none.
-        quiet: without progress.
-        as_json: events as JSON.
-
+    """Show an experiment until it ends, and exit with its code. `submission`: its agents; None for
+    one that is over. `before`: an earlier end, after which it is to continue; None: there is none.
     """
     from regrow.cli.watch import view
     from regrow.flows.agents import Gone, Watch
@@ -216,7 +207,6 @@ def print_outputs(run: AgentRun, *of: Submission) -> bool:
 
 
 def down(run: AgentRun, *, yes: bool) -> None:
-    """End the agents, and check that none is left."""
     from regrow.flows.agents import in_words
 
     there = [one for one in run.engine.agents() if one.experiment and one.there]

@@ -160,10 +160,25 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         from regrow.flows.run import run
 
         if when.after is not None:
-            _check_circle(spec.name, when.after, deployments.listed(client, places.root))
+            known = deployments.listed(client, places.root)
+            starts = {
+                one.name: (one.parameters.get("when") or {}).get("after") for one in known
+            } | {spec.name: when.after}
+            way = [spec.name]
+            while (before := starts.get(way[-1])) is not None and before not in way[1:]:
+                way.append(before)
+                if before == spec.name:
+                    problem, hint = (
+                        f"starts itself: {' after '.join(way)}",
+                        "name an experiment that does not wait for this one",
+                    )
+                    raise SpecError("when.after", when.after, problem, hint)
         secret = hooks.make(places.writable(), spec.name) if when.hook else None
         form = run.parameters.model_dump_for_openapi()
-        words = _described(when, spec, file)
+        words = (
+            f"`regrow schedule` made it of `{file.resolve()}`. Each run: {_runs(when, spec)}.\n\n"
+            "Run, Custom run starts it now; `trials` there is for that run alone."
+        )
         there = deployments.make(
             client, spec.name, clock=times, parameters=parameters, form=form, description=words
         )
@@ -239,30 +254,6 @@ def _check_files(pattern: str | None) -> str:
         hint = "make what is missing, or correct the address or the credentials"
         raise SpecError("when.files", pattern, f"cannot be listed: {error}", hint) from None
     return f"nothing is at {pattern} yet; what comes there starts it" if there is None else ""
-
-
-def _check_circle(name: str, after: str, known: list[Scheduled]) -> None:
-    """Raise SpecError if a schedule would trigger itself, directly or through others."""
-    starts = {one.name: (one.parameters.get("when") or {}).get("after") for one in known} | {
-        name: after
-    }
-    way = [name]
-    while (before := starts.get(way[-1])) is not None and before not in way[1:]:
-        way.append(before)
-        if before == name:
-            problem, hint = (
-                f"starts itself: {' after '.join(way)}",
-                "name an experiment that does not wait for this one",
-            )
-            raise SpecError("when.after", after, problem, hint)
-
-
-def _described(when: When, spec: Spec, file: Path) -> str:
-    """Return the description for Prefect's page, in Markdown."""
-    return (
-        f"`regrow schedule` made it of `{file.resolve()}`. Each run: {_runs(when, spec)}.\n\n"
-        "Run, Custom run starts it now; `trials` there is for that run alone."
-    )
 
 
 def _runs(when: When, spec: Spec) -> str:
@@ -409,7 +400,6 @@ def _table(found: list[Scheduled]) -> Table:
 
 
 def _outcome(one: Scheduled, ran: Ran) -> tuple[str, str]:
-    """Return a run's experiment, or when it was due; and its state."""
     due = "" if ran.due is None else f"{ran.due:%Y-%m-%d %H:%M:%S}"
     who = ran.experiment if ran.experiment not in ("", one.name) else due
     return who, f"{ran.state}: {ran.message}" if ran.message else ran.state

@@ -354,7 +354,6 @@ def _logged(places: Places, name: str, items: list[Item]) -> list[dict[str, Any]
 
 
 def _media(places: Places, name: str, items: list[Item]) -> list[str]:
-    """Return a line for each name, with the newest item."""
     lines = []
     for title, found in media.by_name(items).items():
         last = found[-1]

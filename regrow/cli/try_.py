@@ -114,7 +114,6 @@ class _StepPrinter:
         """The objective in an earlier run, by step, for comparison."""
 
     def begin(self, before: list[Row]) -> None:
-        """Start another run, which is compared with the rows of the previous one."""
         self._last, self.before = (
             time.time(),
             {row.step: row.metrics[self._objective] for row in before},

@@ -14,7 +14,7 @@ import msgspec
 
 from regrow.cli import exit_codes, options
 from regrow.infra.log.follower import Follower, Vanished
-from regrow.infra.log.log import CorruptLog, Segments
+from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import Subscription
 from regrow.infra.state import notes
@@ -144,7 +144,6 @@ class _Presence:
         self._absent = self._returns = False
 
     def banner(self, history: History) -> str:
-        """Return a message about the driver, or an unreachable store; "" for none."""
         now = time.monotonic()
         due = (
             now - self._heard > SILENT_SECONDS
@@ -180,7 +179,11 @@ def _follow(
             if first and segments and events is None:
                 # Earlier events are shown in the view, not line by line.
                 viewer.skip(segments[-1][0])
-            _take(viewer, segments, store)
+            try:
+                viewer.take(segments)
+            except (IllegalMove, msgspec.MsgspecError):
+                fold(store, History().apply)
+                raise
             if batch.more:
                 continue
             if segments and not first:
@@ -190,26 +193,13 @@ def _follow(
                 return history
         if events is not None and events.deaf:
             return None
-        _tell(viewer, _away(batch.trouble) if batch.trouble else runs_it.banner(history))
+        banner = _away(batch.trouble) if batch.trouble else runs_it.banner(history)
+        if viewer.banner.partition("(")[0] != banner.partition("(")[0]:
+            viewer.line(banner or "it continues")
+        viewer.banner = banner
         viewer.progress()
     return None
 
 
 def _away(error: Unavailable) -> str:
     return f"the state store is out of reach, the experiment may continue meanwhile ({error.why})"
-
-
-def _take(viewer: Viewer, segments: Segments, store: Store) -> None:
-    """Show new segments. Raises Contradiction, with the place, for an event that cannot follow."""
-    try:
-        viewer.take(segments)
-    except (IllegalMove, msgspec.MsgspecError):
-        fold(store, History().apply)
-        raise
-
-
-def _tell(viewer: Viewer, banner: str) -> None:
-    """Show a problem: on the live screen, or as a line when it begins and when it ends."""
-    if viewer.banner.partition("(")[0] != banner.partition("(")[0]:
-        viewer.line(banner or "it continues")
-    viewer.banner = banner

@@ -38,12 +38,10 @@ class Pace:
     """Attempts that ended without being able to save."""
 
     def began(self, attempt: Attempt) -> None:
-        """Take the begin of an attempt."""
         if attempt.t_began is not None and not attempt.waited:
             self.begins.append(attempt.t_began - attempt.t_started)
 
     def ended(self, attempt: Attempt) -> None:
-        """Take the end of an attempt."""
         if attempt.t_began is None or attempt.t_ended is None:
             return
         self.ran += max(0.0, attempt.t_ended - attempt.t_began)

@@ -25,7 +25,6 @@ class Plateau:
             self._counted = self._after(self._counted, best)
 
     def revive(self, number: int) -> None:
-        """Remove a trial that is retried after its end."""
         self._ends.pop(number, None)
         self._counted = None
 
@@ -35,7 +34,6 @@ class Plateau:
 
     @property
     def trials(self) -> int:
-        """Trials that ended since the best value last improved."""
         if self._counted is None:
             self._counted = None, 0
             for best in self._ends.values():

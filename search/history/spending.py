@@ -26,7 +26,6 @@ class Spending:
     _since: float = 0.0
 
     def priced(self, event: Priced) -> None:
-        """Take the price of the cluster from this moment on."""
         self.rest(event.t)
         self.per_hour, self.nodes = event.per_hour, event.nodes
 

@@ -26,7 +26,6 @@ class Work:
 
     @classmethod
     def of(cls, trials: Iterable[TrialRecord], whole: int) -> Work:
-        """Return the work of trials so far."""
         work = cls(whole)
         for trial in trials:
             work.note(trial)

@@ -348,7 +348,6 @@ class Keys(Part):
 
     @property
     def limits(self) -> tuple[Constraint, ...]:
-        """The parsed constraints."""
         return tuple(
             Constraint.parse(text, f"constraints.{place}")
             for place, text in enumerate(self.constraints)
@@ -444,7 +443,6 @@ class Keys(Part):
 
     @property
     def ending(self) -> Ending:
-        """When one trial has done enough, without the user's function."""
         plateau = self.stop.trial.plateau or Plateau()
         return Ending(
             sign=self.objective.sign,
@@ -460,7 +458,6 @@ class Keys(Part):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return the values that may differ between sessions, as plain data."""
         return self.model_dump(mode="json", include=set(PER_SESSION))
 
     def settings_since(self, first: Keys) -> dict[str, Any]:

@@ -24,9 +24,7 @@ class Estimate:
     """What is known of an experiment before it runs.
 
     Attributes:
-        premises: what was simulated.
         sources: where the curves are from.
-        count: simulations of each scenario.
         plans: forecasts by kind and number of machines.
         choice: the one that is recommended.
         budgets: the recommended machines with less money, or more.
@@ -61,7 +59,6 @@ class Estimate:
 
     @property
     def step(self) -> float:
-        """Mean duration of a recorded step, in seconds."""
         found = [one for curve in self.premises.curves for one in curve.seconds]
         return sum(found) / len(found)
 
@@ -79,7 +76,6 @@ def estimate(
     machines: Sequence[int],
     budgets: Sequence[float],
 ) -> Estimate:
-    """Simulate everything."""
     premises = simulations.premises
     scenarios = [
         Scenario(kind=kind, machines=count)
@@ -167,6 +163,5 @@ def _forecast(one: Forecast) -> dict[str, Any]:
 
 
 def rows(found: Estimate) -> Iterator[Forecast]:
-    """Yield the forecasts of the table: all plans, then the budgets."""
     yield from found.plans
     yield from found.budgets

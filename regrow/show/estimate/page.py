@@ -35,7 +35,6 @@ _LOOKS = {
 
 
 def html(found: Estimate) -> str:
-    """Make the page."""
     from regrow.show.figures.embedded import plotly_as_text  # imports Plotly
 
     drawn = list(_figures(found))
@@ -116,7 +115,6 @@ def _figures(found: Estimate) -> Iterator[dict[str, Any]]:
 
 
 def _value(found: Estimate) -> Figure:
-    """Draw cost, or machine-hours, against the best value."""
     made, every = blank(), list(rows(found))
     money = all(one.cost is not None for one in every)
     metric = safe(found.premises.spec.objective.name, 40)

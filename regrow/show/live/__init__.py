@@ -66,7 +66,6 @@ class Live:
 
     @contextmanager
     def watch(self, coordinator: Any) -> Iterator[None]:
-        """Show the experiment within the block."""
         if self._silent:
             yield
             return

@@ -22,7 +22,6 @@ class Terminal(PlainConsole):
     """Why something was not written; "" if everything was, or if the reader has gone."""
 
     def on_broken_pipe(self) -> None:
-        """Stop printing."""
         self.quiet = True
         to_nowhere(self.file)
 
@@ -77,7 +76,6 @@ class Events:
         self.deaf = False
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Write the lines, each with a line end."""
         data = b"".join(_escaped(line) + b"\n" for line in lines)
         try:
             while data and not self.deaf:

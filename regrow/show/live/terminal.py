@@ -33,7 +33,6 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Escape the text of any renderable."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
@@ -60,7 +59,6 @@ class LineTable(Table):
         super().add_column(title, **given)
 
     def add_row(self, *cells: RenderableType | None, **given: Any) -> None:
-        """Add a row of cells of one line each."""
         super().add_row(*map(_in_a_line, cells), **given)
 
 

@@ -46,16 +46,8 @@ def html(
     notes: Notes = NONE,
     files: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Make the page. Raises LookupError for an empty log.
-
-    Args:
-        found: the experiment.
-        places: its state root.
-        alive: whether the experiment runs.
-        now: seconds since the epoch.
-        notes: its notes.
-        files: the files beside the page: the path of each, relative to it, and what it is.
-
+    """Make the page. `files`: those beside the page: the path of each, relative to it, and what it
+    is. Raises LookupError for an empty log.
     """
     from regrow.show.figures.embedded import plotly_as_text  # imports Plotly
 
@@ -101,7 +93,6 @@ def html(
 
 
 def _figures(rows: Rows) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the figures that are drawn, and those with nothing to show."""
     figures = [{**one, **described(rows, one["name"])} for one in listed()]
     drawn = [one for one in figures if "figure" in one]
     halves = [one for one in drawn if not one["whole"]]

@@ -65,14 +65,9 @@ def line(history: History, *, alive: bool) -> Iterator[str]:
     told = [f"{count} agent{'' if count == 1 else 's'}{'' if alive else ' took part'}"]
     leader = history.agents.leaders[-1:]
     told += [f"{name} {'leads' if alive else 'led last'}" for name in leader]
-    if (changes := _changes(history)) > 0:
+    if (changes := sum(one != after for one, after in pairwise(history.agents.leaders))) > 0:
         told.append(f"the lead changed {changes} time{'' if changes == 1 else 's'}")
     yield "; ".join(told)
-
-
-def _changes(history: History) -> int:
-    """Return how often another agent led than before."""
-    return sum(one != after for one, after in pairwise(history.agents.leaders))
 
 
 def _state(name: str, record: AgentRecord, leader: str, *, alive: bool) -> str:

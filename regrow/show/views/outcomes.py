@@ -34,14 +34,8 @@ class Row:
 def outcomes(
     view: dict[str, Any], *, title: str, duration: Callable[[float], str], count: str = ""
 ) -> Iterator[Row]:
-    """Yield the rows of a `comparison.compare`.
-
-    Args:
-        view: the comparison.
-        title: the first row's.
-        duration: formats seconds.
-        count: format of the numbers of trials.
-
+    """Yield the rows of a `comparison.compare`. `title`: of the first row. `duration`: formats
+    seconds. `count`: format of the numbers of trials.
     """
     found = view["experiments"]
 
