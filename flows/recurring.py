@@ -46,11 +46,13 @@ class Resolved:
     """The experiment of a flow run.
 
     Attributes:
+        name: name of the experiment.
         spec: as `prepare` takes it.
         trials: as `prepare` takes it.
         schedule: name of the schedule, which is the prefix of its experiments' names; the
             experiment's own name for a run without a schedule.
         when: the schedule's rules; None without a schedule.
+        lines: messages for people.
 
     """
 

@@ -18,17 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from regrow.infra.clusters import description
 from regrow.infra.clusters.clouds.engine import AwsEngine, RayEngine
-from regrow.infra.clusters.description import (
-    Aws,
-    Azure,
-    Cluster,
-    Gcp,
-    Kubernetes,
-    Slurm,
-    Ssh,
-    WithHead,
-)
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.jobs import Away, Job, Jobs, about
 from regrow.infra.clusters.kubernetes.engine import KubernetesEngine
@@ -49,16 +40,16 @@ _PAGES = ("Prefect", "MLflow")
 _PAGE = re.compile(rf"({'|'.join(_PAGES)}): +\w+://[^/\s]+(\S*)")
 
 
-def engine(cluster: Cluster) -> Provider:
+def engine(cluster: description.Cluster) -> Provider:
     """Return the engine of a cluster. Raises UserError for a kind that has none."""
     match cluster:
-        case Aws():
+        case description.Aws():
             return AwsEngine(cluster)
-        case Gcp() | Azure():
+        case description.Gcp() | description.Azure():
             return RayEngine(cluster)
-        case Kubernetes():
+        case description.Kubernetes():
             return KubernetesEngine(cluster)
-        case Slurm() | Ssh():
+        case description.Slurm() | description.Ssh():
             raise UserError(
                 f"on: {cluster.on}: agents have no head, and nothing is brought up before an"
                 " experiment; `regrow run EXPERIMENT --on FILE` starts them"
@@ -115,7 +106,7 @@ def joining(order: RunRequest, file: str) -> list[str]:
     return words
 
 
-def check_state(places: Places, cluster: Cluster, key: str) -> None:
+def check_state(places: Places, cluster: description.Cluster, key: str) -> None:
     """Raise SpecError for a state root that the cluster's machines cannot see."""
     if places.storage.shared or any(
         Path(places.root).is_relative_to(one) for one in cluster.shared
@@ -128,7 +119,7 @@ def check_state(places: Places, cluster: Cluster, key: str) -> None:
     raise SpecError(key, places.root, "is on this machine, where the cluster does not see it", hint)
 
 
-def growth(cluster: Cluster) -> dict[str, str]:
+def growth(cluster: description.Cluster) -> dict[str, str]:
     """Return variables that describe a growing cluster: at least a trial for each machine."""
     groups = cluster.groups()
     if not groups:
@@ -143,7 +134,7 @@ def growth(cluster: Cluster) -> dict[str, str]:
 class ClusterRun:
     """Runs orders on one cluster. `say` gets regrow's own lines, `show` the experiment's."""
 
-    cluster: WithHead
+    cluster: description.WithHead
     say: Callable[[str], None]
     show: Callable[[str], None]
     file: Path | None = None

@@ -31,9 +31,14 @@ class Session:
     """A session, from the request to its end.
 
     Attributes:
+        name: name of the experiment.
+        places: locations of state and services.
         spec: its specification; None to resume.
         trials: total number of trials; None for the specification's.
         code: SHA-256 of a pickled trainable; None for none.
+        given: the trainable, if it is an object rather than a name.
+        retry_failed: whether failed trials are tried again.
+        announce: called with lines for the user before and during the run.
         warn: called with lines about records that are lost or cannot be written; None for
             `announce`.
         watch: called with the coordinator's handle; returns a context that surrounds the
@@ -43,6 +48,7 @@ class Session:
             this process.
         prefect_port: port of the Prefect server; None for the last one used, or any free one.
         flow_run: ID of the flow run if Prefect has it already; None for the experiment's own.
+        running: ID of the flow run that runs it; None before.
         after: called with `say` after the session, unless it is to be resumed.
         hold: see Opened; the caller calls the coordinator's `proceed`.
         agent: ID of the agent that runs this driver; empty: no agent does.

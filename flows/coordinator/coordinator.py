@@ -269,8 +269,12 @@ class Coordinator:
     ) -> Instructions:
         """Return what to do next; waits up to `timeout` seconds for something.
 
-        `room`: current capacity of the cluster; None if it is unknown. `present`: the agents; None
-        without agents. `price`: what its nodes cost now; None if it is unknown.
+        Args:
+            timeout: seconds.
+            room: current capacity of the cluster; None if it is unknown.
+            present: the agents; None without agents.
+            price: what its nodes cost now; None if it is unknown.
+
         """
         self._start()
         ledger = self._ledger

@@ -14,14 +14,18 @@ class Instructions(msgspec.Struct, frozen=True, kw_only=True):
     """What the driver has to do.
 
     Attributes:
+        submit: attempts to submit.
         forget: (trial, attempt) that were given up and may never answer: kill them if possible, and
             do not wait for them.
         drain: (node ID, reason) of nodes that are about to go away: place nothing there.
+        relay: (node ID, name) of relays to start.
         avoid: IDs of nodes to avoid: those about to go away, and those that fell silent, which an
             attempt might never reach.
+        nodes: IDs of nodes on which attempts run.
         trouble: why the log or checkpoints cannot be written at present; None if all is well.
         finished: how the session ended; None while it runs. These are then the last instructions.
         overdue: whether attempts that still run are to be ended now, as money or time is over.
+        superseded: whether another driver took the experiment over.
 
     """
 

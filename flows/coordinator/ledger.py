@@ -18,18 +18,9 @@ import msgspec
 from regrow.infra.log.log import Log, Superseded
 from regrow.infra.log.reading import fold
 from regrow.infra.stores import gather_seconds
+from regrow.search import events
 from regrow.search.errors import SearchCodeError, SpecError
-from regrow.search.events import (
-    AnyEvent,
-    Cause,
-    Dropped,
-    Ended,
-    Opened,
-    Outcome,
-    Started,
-    decode,
-    encode,
-)
+from regrow.search.events import AnyEvent, Cause, Outcome
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.planning.planner import Planner
@@ -107,7 +98,7 @@ class Ledger:
     def _read(self, event: AnyEvent) -> None:
         self._planner.apply(event)
         self._t = max(self._t, event.t)
-        if isinstance(event, Opened):
+        if isinstance(event, events.Opened):
             self.drivers.add(event.driver)
 
     def claim(self, *events: AnyEvent) -> None:
@@ -137,7 +128,7 @@ class Ledger:
             return
         now = self.now()
         self.record(
-            Ended(
+            events.Ended(
                 t=now,
                 trial=lease[0],
                 attempt=lease[1],
@@ -318,14 +309,14 @@ class Ledger:
         # After an error the history may have events that are not written: no decisions from them.
         while self._broken is None and (decision := self._next(now)) is not None:
             decided = True
-            if isinstance(decision, Started):
+            if isinstance(decision, events.Started):
                 self.starts.append((decision.trial, decision.attempt))
-            elif isinstance(decision, Ended) and decision.outcome == "paused":
+            elif isinstance(decision, events.Ended) and decision.outcome == "paused":
                 if (decision.trial, decision.attempt) in self.starts:  # not sent to the driver yet
                     self.starts.remove((decision.trial, decision.attempt))
                 else:
                     self.withdrawn.append((decision.trial, decision.attempt))
-            elif isinstance(decision, Dropped):
+            elif isinstance(decision, events.Dropped):
                 self.drops.setdefault(decision.trial, []).extend(decision.manifests)
         return decided
 
@@ -333,8 +324,8 @@ class Ledger:
 def _as_read(event: AnyEvent) -> tuple[bytes, AnyEvent]:
     """Return the line of an event, and the event as readers decode it. Raises Unrecordable."""
     try:
-        line = encode(event)
-        read = decode(line)
+        line = events.encode(event)
+        read = events.decode(line)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Unrecordable(f"{type(event).__name__.lower()}: {error}") from error
     if len(line) > MOST_BYTES:

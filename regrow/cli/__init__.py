@@ -2,7 +2,7 @@
 
 Each command is a function of its name (`try_` for `try`, a keyword) that prints and decides
 nothing; `app` lists them. Shared by several commands: `options`, `exit_codes`, `console` (which
-opens an experiment), `tables`, `session`; texts and the live view are in `regrow/show/live/`.
+opens an experiment), `tables`; texts and the live view are in `regrow/show/live/`.
 """
 
 import signal

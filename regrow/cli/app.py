@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import importlib.machinery
 import os
 import platform
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -19,7 +23,6 @@ from regrow.cli.estimate import estimate
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.export import export
 from regrow.cli.help import Grouped
-from regrow.cli.hidden_modules import hidden_module
 from regrow.cli.join import join
 from regrow.cli.keep import cp, mv, note, rm
 from regrow.cli.logs import logs
@@ -154,3 +157,38 @@ def main() -> None:
     finally:
         # Skips the last garbage collection, which takes 0.4 s with the objects of Ray and Prefect.
         gc.freeze()
+
+
+def hidden_module(error: BaseException) -> str:
+    """Return a message about such a file if it caused the error, else "". Raises nothing."""
+    with suppress(Exception):  # entries of sys.modules may be anything
+        seen = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+        for name, module in sorted(sys.modules.items()):
+            file = module.__dict__.get("__file__")
+            if "." in name or not file or _of_a_library(file):
+                continue
+            lacks = isinstance(error, AttributeError) and error.obj is module
+            lacks |= isinstance(error, ImportError) and (error.name or "").partition(".")[0] == name
+            if (lacks or file in seen) and _is_a_library(name, Path(file)):
+                return (
+                    f"{file} is imported in place of the library {name!r}, which others need; give"
+                    " it another name"
+                )
+    return ""
+
+
+def _is_a_library(name: str, file: Path) -> bool:
+    """Return whether there is a library of this name elsewhere."""
+    folder = (file.parent if file.name == "__init__.py" else file).parent.resolve()
+    found = importlib.machinery.PathFinder.find_spec(
+        name, [entry for entry in sys.path if Path(entry).resolve() != folder]
+    )
+    return found is not None and found.origin is not None and _of_a_library(found.origin)
+
+
+def _of_a_library(file: str) -> bool:
+    places = {Path(sys.prefix), Path(importlib.__file__).parents[1]}
+    return not places.isdisjoint(Path(file).parents) or not {
+        "site-packages",
+        "dist-packages",
+    }.isdisjoint(Path(file).parts)

@@ -208,23 +208,21 @@ def status(
         say(str(away))
         jobs = []
     if as_json:
-        experiments = [
-            {"name": job.experiment, "job": job.id, "status": job.status} for job in jobs
-        ]
-        there = [asdict(one) for one in machines]
-        found = {"name": run.cluster.name, "machines": there, "experiments": experiments}
-        print(json.dumps({**found, "agents": msgspec.to_builtins(agents)}))
+        found = {
+            "name": run.cluster.name,
+            "machines": [asdict(one) for one in machines],
+            "experiments": [
+                {"name": job.experiment, "job": job.id, "status": job.status} for job in jobs
+            ],
+            "agents": msgspec.to_builtins(agents),
+        }
+        print(json.dumps(found))
         return
     if not machines:
         tell(f"nothing of the cluster {run.cluster.name} is there")
     for one in machines:
-        tell(
-            "  ".join(
-                word
-                for word in (f"{one.role:7}{one.address}", one.type, one.market or "", one.state)
-                if word
-            )
-        )
+        words = (f"{one.role:7}{one.address}", one.type, one.market, one.state)
+        tell("  ".join(filter(None, words)))
     for line in on_agents.summaries(agents):
         tell(line)
     for job in jobs:
@@ -255,12 +253,8 @@ def submit(
     following it.
     """
     take_along(include)
-    asked: dict[str, Any] = {
-        "name": name,
-        "trials": trials,
-        "retry_failed": retry_failed,
-        "state": state,
-    }
+    asked: dict[str, Any] = {"name": name, "trials": trials, "state": state}
+    asked["retry_failed"] = retry_failed
     if apart and agents:
         raise UserError("--job and --agents are two ways; choose one")
     if (run_by := on_agents.opened(file, "--agents" if agents else None)) is not None:
@@ -357,15 +351,8 @@ def down(file: ClusterFile, yes: options.Yes = False) -> None:
         agents = (one.experiment for one in agents_of(file) if one.there)
         there = dict.fromkeys([*run.busy(), *agents])
         if there:
-            confirm(
-                [
-                    (
-                        f"{', '.join(there)} runs there, and is interrupted;"
-                        " the next `regrow run --on` continues with it"
-                    )
-                ],
-                yes=yes,
-            )
+            which = f"{', '.join(there)} runs there, and is interrupted"
+            confirm([f"{which}; the next `regrow run --on` continues with it"], yes=yes)
         run.down()
 
 

@@ -30,15 +30,18 @@ from regrow.search.numbers import columned
 from regrow.show.live import text
 from regrow.show.live.terminal import LineTable
 from regrow.show.views.comparison import (
+    ABSENT,
     BestSoFarCurve,
     Course,
+    Row,
     best_configuration,
+    configurations,
     differing,
     leading,
+    outcomes,
 )
 from regrow.show.views.comparison import compare as compared
 from regrow.show.views.names import LONGEST, apart
-from regrow.show.views.outcomes import ABSENT, Row, configurations, outcomes
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import one_line
 

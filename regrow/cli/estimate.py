@@ -96,8 +96,8 @@ def estimate(
     from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.search.options import chosen
     from regrow.search.planning.estimating import Premises, Rates
-    from regrow.show.estimate import offers
     from regrow.show.estimate import simulations as simulated
+    from regrow.show.estimate import sources
     from regrow.show.estimate.estimate import as_data
     from regrow.show.estimate.estimate import estimate as estimated
     from regrow.show.exports import destination
@@ -118,9 +118,9 @@ def estimate(
         hint = "leave it out for the estimate"
         check_simulable(spec, hint, step_metric=spec.step_metric, search=ask)
         places = Places.at(state or spec.state)
-        sources = _sources(spec, file, places, table, origins, pilot, scale=scale)
-        spec = _as_planned(spec, sources)
-        offered = offers.offered(spec, cluster, each=per_machine)
+        origin = _sources(spec, file, places, table, origins, pilot, scale=scale)
+        spec = _as_planned(spec, origin)
+        offered = sources.offered(spec, cluster, each=per_machine)
         priced = all(one.price is not None for one in offered.kinds.values())
         if amounts and spec.price_per_hour is None and not priced:
             raise UserError(
@@ -135,13 +135,13 @@ def estimate(
             )
         premises = Premises(
             spec=spec,
-            curves=sources.curves,
+            curves=origin.curves,
             offered=offered,
-            timing=sources.timing,
+            timing=origin.timing,
             spot=[read_trace(path) for path in trace] if trace else Rates(),
         )
         with simulated.running(premises, simulations) as running:
-            found = estimated(running, sources, machines=counts, budgets=amounts)
+            found = estimated(running, origin, machines=counts, budgets=amounts)
     if page is not None:
         from regrow.show.estimate.page import html
 
@@ -155,7 +155,7 @@ def estimate(
 
 
 def _machines(given: str | None, cluster: Cluster | None) -> list[int]:
-    from regrow.show.estimate.offers import most
+    from regrow.show.estimate.sources import most
 
     there = most(cluster)
     if given is None:

@@ -14,7 +14,7 @@ from regrow.cli.console import agreed
 from regrow.cli.options import option
 from regrow.flows.housekeeping import removal
 from regrow.flows.housekeeping.copying import specification_like
-from regrow.flows.housekeeping.renaming import rename
+from regrow.flows.housekeeping.removal import rename
 from regrow.flows.recording.catch_up import tell_notes
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places

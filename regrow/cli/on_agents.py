@@ -90,8 +90,17 @@ def follow(
     quiet: bool = False,
     as_json: bool = False,
 ) -> NoReturn:
-    """Show an experiment until it ends, and exit with its code. `submission`: its agents; None for
-    one that is over. `before`: an earlier end, after which it is to continue; None: there is none.
+    """Show an experiment until it ends, and exit with its code.
+
+    Args:
+        run: who runs it.
+        submission: its agents; None for one that is over.
+        places: where its state is.
+        name: its name.
+        before: an earlier end, after which it is to continue; None: there is none.
+        quiet: without progress.
+        as_json: events as JSON.
+
     """
     from regrow.cli.watch import view
     from regrow.flows.agents import Gone, Watch

@@ -145,7 +145,6 @@ def with_limits(
     changes: list[str] | None, budget: str | None, dollars: float | None, deadline: str | None
 ) -> list[str]:
     """Return the values of `--set` with those of --budget, --dollars and --deadline."""
-    found = list(changes or ())
-    found += [] if budget is None else [f"budget={budget}"]
-    found += [] if dollars is None else [f"stop.dollars={dollars!r}"]
-    return found + ([] if deadline is None else [f"stop.deadline={json.dumps(deadline)}"])
+    moment = None if deadline is None else json.dumps(deadline)
+    limits = {"budget": budget, "stop.dollars": dollars, "stop.deadline": moment}
+    return [*(changes or ()), *(f"{key}={one}" for key, one in limits.items() if one is not None)]

@@ -126,9 +126,7 @@ def agents(name: options.Name, state: options.State = None, as_json: options.Jso
         history, alive = found.history, found.alive
         listed = views.view(history, alive=alive)
         listed += [
-            views.joining(one.id, one.host, one.joined, one.cpus, one.market, one.ends)
-            for one in living(found.store)
-            if one.id not in history.agents
+            views.joining(one) for one in living(found.store) if one.id not in history.agents
         ]
         if as_json:
             print(json.dumps(listed))

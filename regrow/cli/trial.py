@@ -10,7 +10,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.cells import cell_len
-from rich.table import Table
 from rich.text import Text
 
 from regrow.cli import options, tables
@@ -130,7 +129,7 @@ def _again(
     """
     if number is None:
         raise UserError("--again runs one trial: name it by its number")
-    from regrow.cli.session import run_session
+    from regrow.cli.run import run_session
     from regrow.flows.housekeeping.copying import specification_again
 
     new, taken = f"{name}-trial{number}", set(places.experiments())
@@ -148,18 +147,27 @@ def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool
     logs = [line for _, line in TrialLogs(store, found.number).new(None)][-LINES:]
     logged = media.of_trial(store, found)
     if as_json:
-        view = {**_view(history, found, places), "media": _logged(places, name, logged)}
-        print(json.dumps(view))
+        items = [media.view(item, places.address(name, item.key)) for item in logged]
+        print(json.dumps({**_view(history, found, places), "media": items}))
         return
     for line in _head(history, found, places):
         tell(line)
-    for line in _curve(history, found):
-        tell(line)
+    if len(values := list(found.values)) > 1:
+        between = f"{readable(min(values))} to {readable(max(values))}"
+        tell(f"\n{one_line(history.objective.name)}, steps 1 to {len(values)}, {between}:")
+        tell(f"  {spark(values, CURVE, signs_of(plain_console()))}")
     if found.attempts:
         tell("attempts:")
-        plain_console().print(_attempts(found))
+        table = tables.plain_table("attempt", "steps", "node", "began", "took")
+        table.add_column("ended", overflow="fold")
+        for one in found.attempts:
+            table.add_row(*map(Text, _attempt(one)))
+        plain_console().print(table)
+    begun = [one for one in found.attempts if one.t_began is not None]
+    used = [f"attempt {one.number}: {machine_use.of_attempt(one)}" for one in begun]
+    used += machine_use.sentences(history, [found])
     for title, lines in (
-        ("machine use:", _machine_use(history, found)),
+        ("machine use:", [f"  {line}" for line in used]),
         ("logged:", _media(places, name, logged)),
         (f"its last {len(logs)} lines:", [f"  {one_line(line.text)}" for line in logs]),
         ("", _commands(history, found, places)),
@@ -307,29 +315,6 @@ def _code(history: History, found: TrialRecord) -> str | None:
     return " ".join(part for part in parts if part) or None
 
 
-def _curve(history: History, found: TrialRecord) -> list[str]:
-    values = list(found.values)
-    if len(values) < 2:
-        return []
-    signs = signs_of(plain_console())
-    low, high = min(values), max(values)
-    drawn = spark(values, CURVE, signs)
-    metric = one_line(history.objective.name)
-    return [
-        "",
-        f"{metric}, steps 1 to {len(values)}, {readable(low)} to {readable(high)}:",
-        f"  {drawn}",
-    ]
-
-
-def _attempts(found: TrialRecord) -> Table:
-    table = tables.plain_table("attempt", "steps", "node", "began", "took")
-    table.add_column("ended", overflow="fold")
-    for one in found.attempts:
-        table.add_row(*map(Text, _attempt(one)))
-    return table
-
-
 def _attempt(one: Attempt) -> Sequence[str]:
     began = one.t_began
     steps = f"{one.from_step + 1}-{one.to_step}" if one.to_step > one.from_step else "none"
@@ -338,19 +323,6 @@ def _attempt(one: Attempt) -> Sequence[str]:
     reason = one_line(one.stop or one.leave or one.message or one.cause or "")
     ended = f"{one.outcome or 'runs'}{f': {reason}' if reason else ''}"
     return str(one.number), steps, one_line(one.seat or ""), when, took, ended
-
-
-def _machine_use(history: History, found: TrialRecord) -> list[str]:
-    told = [
-        f"  attempt {one.number}: {machine_use.of_attempt(one)}"
-        for one in found.attempts
-        if one.t_began is not None
-    ]
-    return [*told, *(f"  {one}" for one in machine_use.sentences(history, [found]))]
-
-
-def _logged(places: Places, name: str, items: list[Item]) -> list[dict[str, Any]]:
-    return [media.view(item, places.address(name, item.key)) for item in items]
 
 
 def _media(places: Places, name: str, items: list[Item]) -> list[str]:
@@ -365,15 +337,13 @@ def _media(places: Places, name: str, items: list[Item]) -> list[str]:
 
 def _commands(history: History, found: TrialRecord, places: Places) -> list[str]:
     name, number = history.spec.name, str(found.number)
-    last = []
+    verb, what = "--stop", "stop it"
     if found.excluded:
-        last = [f"keep it after all: {places.command('trial', name, f'{number} --keep')}"]
+        verb, what = "--keep", "keep it after all"
     elif found.state.final:
-        last = [f"rank and learn without it: {places.command('trial', name, f'{number} --drop')}"]
-    else:
-        last = [f"stop it: {places.command('trial', name, f'{number} --stop')}"]
+        verb, what = "--drop", "rank and learn without it"
     return [
         f"all of its output: {places.command('logs', name, number)}",
         f"again, with three seeds: {places.command('trial', name, f'{number} --again --seeds 3')}",
-        *last,
+        f"{what}: {places.command('trial', name, f'{number} {verb}')}",
     ]

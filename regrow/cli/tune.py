@@ -33,9 +33,9 @@ def tune(
     """Run SCRIPT, written for Ray Tune, unchanged: its trials are durable, and the same command
     resumes it after a loss.
     """
-    from regrow.cli.session import station_of
+    from regrow.cli.run import station_of
     from regrow.integrations.tune.script import ScriptFailed, run_script
-    from regrow.show.live.output import only_events
+    from regrow.show.live.terminal import only_events
 
     try:
         with only_events() if as_json else nullcontext() as events:

@@ -24,8 +24,7 @@ from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.spec import NAME
 from regrow.show.live import Viewer, words
-from regrow.show.live.output import Events, only_events
-from regrow.show.live.terminal import PlainConsole, tell
+from regrow.show.live.terminal import Events, PlainConsole, only_events, tell
 from regrow.show.live.text import ending, summary
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store, Unavailable

@@ -43,6 +43,8 @@ class Report:
         self._trial, self._metric = trial, metric
 
     def __call__(self, env: Any) -> None:
+        """Report a round; LightGBM calls it."""
+
         def save(folder: Path) -> None:
             # All rounds, not only up to the best one.
             env.model.save_model(folder / MODEL, num_iteration=-1)

@@ -10,11 +10,8 @@ from regrow.search.curve import Scale
 from regrow.search.events import Closed, Closing, Created, Milestone, Opened, Queued
 from regrow.search.history.agents import AgentRecords
 from regrow.search.history.clones import Clones
-from regrow.search.history.pace import Pace
-from regrow.search.history.plateau import Plateau
+from regrow.search.history.pace import Pace, Plateau, Spending, Work
 from regrow.search.history.records import Attempt, TrialRecord, specification
-from regrow.search.history.spending import Spending
-from regrow.search.history.work import Work
 from regrow.search.lifecycle import TrialState
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec

@@ -23,6 +23,8 @@ class Waste:
     """Wasted work.
 
     Attributes:
+        attempts: attempts that were cut off.
+        steps: steps that were repeated.
         seconds: seconds on a node without a result, times the slots on it.
         money: cost of these seconds, as far as there was a price when the attempts began.
 

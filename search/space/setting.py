@@ -13,10 +13,12 @@ class Setting:
     """The parts of an experiment that its search needs.
 
     Attributes:
+        space: the search space.
         modes: one for each metric, the objective first.
         max_steps: most steps of a trial, None if the trainable ends by itself.
         trials: total number at first (a session may raise it), None for what the sampler has.
         trainings: full trainings that the budget allows all trials together; None for no budget.
+        seed: the experiment's.
         constraints: number of conditions on metrics.
 
     """
@@ -31,6 +33,7 @@ class Setting:
 
     @property
     def mode(self) -> Mode:
+        """Whether less or more of the objective is better."""
         return self.modes[0]
 
     @property

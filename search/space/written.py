@@ -27,6 +27,7 @@ class Written(NamedTuple):
     """One parameter as written.
 
     Attributes:
+        name: its dotted name.
         key: its path in the specification, for errors.
         domain: its domain.
         conditions: pairs of the group that a condition was written in ("" at the top) and its map.

@@ -24,10 +24,8 @@ SHARED = {
     "console",
     "exit_codes",
     "help",
-    "hidden_modules",
     "on_agents",
     "options",
-    "session",
     "spec_file",
     "tables",
 }

@@ -32,7 +32,7 @@ from regrow.search.planning.simulator import FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.show.live.board import Board
 from regrow.show.live.grid import signs_of
-from regrow.show.live.layout import compose
+from regrow.show.live.sections import compose
 from regrow.show.report import report
 from regrow.tasks.errors import UserError
 from tests.unit import exported

@@ -106,6 +106,7 @@ class Sharded:
         )
 
     def steps(self) -> int:
+        """Return the number of steps of a whole epoch."""
         return self._count // self._step if self._drop_last else -(-self._count // self._step)
 
     def __len__(self) -> int:
@@ -148,6 +149,7 @@ class Sharded:
             yield taken, [part.tolist() for part in own.tensor_split(parts)]
 
     def state_dict(self) -> dict[str, int]:
+        """Return the position, the same on all ranks."""
         return {
             "epoch": self.epoch,
             "position": self.position,

@@ -88,6 +88,7 @@ class Saved:
         return entry.size, entry.properties.dtype
 
     def objects(self, *keys: str) -> list[Any]:
+        """Return the entries that are not tensors, by their keys."""
         found = self._read(dict.fromkeys(keys))
         return [found[key][0] for key in keys]
 
@@ -183,6 +184,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _member(kind: Any, name: Any) -> Any:
+    """Return a member of an enumeration. Raises UnpicklingError for anything else."""
     if isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__:
         return kind[name]
     raise pickle.UnpicklingError(f"it names an attribute of {kind!r}, which no checkpoint does")

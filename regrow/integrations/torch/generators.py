@@ -45,6 +45,7 @@ def save_to(file: Path) -> None:
 
 
 def restore_from(file: Path) -> None:
+    """Restore the global generators."""
     restore({}, torch.load(file, weights_only=True))
 
 

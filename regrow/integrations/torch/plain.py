@@ -81,6 +81,7 @@ def check(value: Any, name: str) -> None:
 
 
 def digest(value: Any) -> bytes:
+    """Return a hash of a plain value; equal values have the same."""
     found = hashlib.sha256()
 
     def add(one: Any) -> None:

@@ -25,13 +25,12 @@ from regrow.integrations.tune.results import NO_FILESYSTEM, ResultGrid, opened, 
 from regrow.integrations.tune.translation import Translation, TuneArguments, translated
 from regrow.result import Result
 from regrow.show.live import Live
-from regrow.show.live.output import Terminal
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import Terminal, tell
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import MISSING
 
 if TYPE_CHECKING:
-    from regrow.show.live.output import Events
+    from regrow.show.live.terminal import Events
 
 RESTARTS = (
     "restart: a trial that failed continues from its last checkpoint; to begin anew, give the"

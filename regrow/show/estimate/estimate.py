@@ -24,7 +24,9 @@ class Estimate:
     """What is known of an experiment before it runs.
 
     Attributes:
+        premises: what was simulated.
         sources: where the curves are from.
+        count: simulations of each scenario.
         plans: forecasts by kind and number of machines.
         choice: the one that is recommended.
         budgets: the recommended machines with less money, or more.

@@ -10,7 +10,7 @@ from regrow.search.numbers import readable
 from regrow.search.planning.budget import told
 from regrow.search.planning.estimating import HORIZON, LIKELY, Rates, Span
 from regrow.show.estimate.estimate import Estimate, rows
-from regrow.show.estimate.offers import BOOT_SECONDS
+from regrow.show.estimate.sources import BOOT_SECONDS
 from regrow.show.live.text import ends
 from regrow.tasks.output.traces import one_line
 

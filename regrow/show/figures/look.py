@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -170,6 +171,18 @@ def finished(figure: Figure, *notes: str, height: int = 420, min_width: int = 0)
     meta = {"note": " ".join(filter(None, notes)), "min_width": min_width}
     figure.update_layout(template=_over_plotlys(), height=height, meta=meta)
     return figure
+
+
+def drawn(figure: Figure) -> dict[str, Any]:
+    """Return a finished figure for Plotly's script as {"figure", "note", "height", "min_width"},
+    without the template, which all figures share.
+    """
+    figure.layout.template = None
+    return {
+        "figure": json.loads(figure.to_json()),
+        "height": figure.layout.height,
+        **figure.layout.meta,
+    }
 
 
 @cache

@@ -19,9 +19,9 @@ from regrow.search.history import repeats
 from regrow.show.live import words
 from regrow.show.live.board import Board
 from regrow.show.live.grid import signs_of
-from regrow.show.live.layout import compose
-from regrow.show.live.output import Events
 from regrow.show.live.screen import Screen
+from regrow.show.live.sections import compose
+from regrow.show.live.terminal import Events
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.output.traces import one_line
 

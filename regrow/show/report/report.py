@@ -46,8 +46,16 @@ def html(
     notes: Notes = NONE,
     files: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Make the page. `files`: those beside the page: the path of each, relative to it, and what it
-    is. Raises LookupError for an empty log.
+    """Make the page. Raises LookupError for an empty log.
+
+    Args:
+        found: the experiment.
+        places: its state root.
+        alive: whether the experiment runs.
+        now: seconds since the epoch.
+        notes: its notes.
+        files: the files beside the page: the path of each, relative to it, and what it is.
+
     """
     from regrow.show.figures.embedded import plotly_as_text  # imports Plotly
 
@@ -64,7 +72,7 @@ def html(
     states = [(state.value, count) for state, count in history.counts.items() if count]
     page = web.templates("regrow.show.report").get_template("report.html.j2")
     return page.render(
-        policy=_policy(),
+        policy=web.policy("regrow.show.report", SCRIPTS),
         scripts=SCRIPTS,
         plotly=plotly_as_text(),
         data=data,
@@ -99,15 +107,6 @@ def _figures(rows: Rows) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if len(halves) % 2:
         halves[-1]["whole"] = True  # no other figure is left to share the row
     return drawn, [one for one in figures if "nothing" in one]
-
-
-def _policy() -> str:
-    """Return the page's policy: only its own script, and what it unpacks (blob:)."""
-    script = web.inline("regrow.show.report", *SCRIPTS)
-    return (
-        f"default-src 'none'; script-src {web.digest(script)} blob:; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
 
 
 def _head(history: History, *, alive: bool, now: float) -> dict[str, Any]:

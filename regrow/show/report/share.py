@@ -97,11 +97,21 @@ def share(
     notes: Notes,
     checkpoint: bool,
 ) -> Shared:
-    """Write the share, or update an earlier one of the same experiment. `where`: a folder, or
-    s3://BUCKET/PREFIX. `checkpoint`: also write the files of the best trial's checkpoint.
+    """Write the share, or update an earlier one of the same experiment.
+
+    Args:
+        found: the experiment.
+        store: its store.
+        places: its state root.
+        where: a folder, or s3://BUCKET/PREFIX.
+        alive: whether the experiment runs.
+        now: seconds since the epoch.
+        notes: its notes.
+        checkpoint: also write the files of the best trial's checkpoint.
 
     Raises UserError for a place that holds anything but such a share, and for a best trial without
     a checkpoint if one is wanted.
+
     """
     history, pages = found.history, open_pages(where)
     earlier = _earlier(pages, history)

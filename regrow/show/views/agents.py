@@ -36,19 +36,17 @@ def view(history: History, *, alive: bool) -> list[dict[str, Any]]:
     ]
 
 
-def joining(
-    name: str, host: str, since: float, cpus: float, market: str, ends: float | None
-) -> dict[str, Any]:
-    """Return an agent that the log does not have yet, in the same form."""
+def joining(member: Any) -> dict[str, Any]:
+    """Return an agent that the log does not have yet, a Member of the state, in the same form."""
     return {
-        "agent": name,
-        "host": host,
+        "agent": member.id,
+        "host": member.host,
         "state": "joining",
-        "since": since,
-        "cpus": cpus,
+        "since": member.joined,
+        "cpus": member.cpus,
+        "market": member.market,
+        "ends": member.ends,
         "gpus": 0.0,
-        "market": market,
-        "ends": ends,
         "trials": [],
         "led": 0,
         "left": None,

@@ -29,6 +29,7 @@ class Card:
     """What a page shows under a name.
 
     Attributes:
+        name: the name.
         about: the newest item in words.
         picture: address of an image; None if it is none.
         small: whether the image is enlarged.

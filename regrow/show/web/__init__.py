@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -61,6 +61,14 @@ def asset(name: str, package: str = __name__) -> str:
 def digest(text: str) -> str:
     """Return the source expression of a policy that allows the script or style with this text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def policy(package: str, scripts: Sequence[str]) -> str:
+    """Return the policy of a page that is one file: only its own script, and what it unpacks."""
+    return (
+        f"default-src 'none'; script-src {digest(inline(package, *scripts))} blob:;"
+        " style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
 
 
 def moment(t: float) -> dict[str, str]:
