@@ -168,10 +168,8 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
             while (before := starts.get(way[-1])) is not None and before not in way[1:]:
                 way.append(before)
                 if before == spec.name:
-                    problem, hint = (
-                        f"starts itself: {' after '.join(way)}",
-                        "name an experiment that does not wait for this one",
-                    )
+                    problem = f"starts itself: {' after '.join(way)}"
+                    hint = "name an experiment that does not wait for this one"
                     raise SpecError("when.after", when.after, problem, hint)
         secret = hooks.make(places.writable(), spec.name) if when.hook else None
         form = run.parameters.model_dump_for_openapi()
@@ -274,11 +272,9 @@ def _who_runs(places: Places) -> str:
             "your Prefect server has it; a worker of the pool regrow runs it: prefect worker start"
             " --pool regrow"
         )
-    return (
-        ""
-        if home.stays(places.prefect_home)
-        else f"no station is up: nothing runs until `{places.command('up', '')}`"
-    )
+    if home.stays(places.prefect_home):
+        return ""
+    return f"no station is up: nothing runs until `{places.command('up', '')}`"
 
 
 def _span(text: str | None) -> float | str | None:

@@ -132,8 +132,8 @@ def _print(places: Places, found: StationStatus) -> None:
 
     now = time.time()
     tell(f"station of {places.root}, up since {age(now - found.station.since)}")
-    right = ("process", "restarts", "memory")
-    table = plain_table("part", "state", "process", "up since", "restarts", "memory", right=right)
+    columns = ("part", "state", "process", "up since", "restarts", "memory")
+    table = plain_table(*columns, right=("process", "restarts", "memory"), wraps=True)
     table.header_style = "dim"
     for part in found.parts:
         table.add_row(
